@@ -1,0 +1,165 @@
+/* prnn: recurrent layers whose weights stay on the chip for a whole sequence.
+ *
+ * cuDNN v5's recurrent API with `prnn` for `cudnn`: the same functions, parameter order and semantics, plus a few of
+ * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnQueryRNN).
+ *
+ * Sizes in the comments: T timesteps (seqLength), B_t sequences in timestep t (non-increasing; N = B_0), I input size,
+ * H hidden size, L layers, D directions (1 or 2), P size of a state vector h: the projection size if one is set, else H.
+ *
+ * Equations. sigma is the logistic function, * the elementwise product.
+ *   RNN    h_t = f(W x_t + bW + R h_{t-1} + bR), f = relu or tanh
+ *   LSTM   i, f, o = sigma(W x_t + bW + R h_{t-1} + bR), g = tanh(the same with its own matrices)
+ *          c_t = f * c_{t-1} + i * g,  h_t = o * tanh(c_t), or with a projection h_t = Wp (o * tanh(c_t))
+ *   GRU    r, z = sigma(W x_t + bW + R h_{t-1} + bR),  n = tanh(W x_t + bW + r * (R h_{t-1} + bR))
+ *          h_t = (1 - z) * n + z * h_{t-1}
+ * Layer 0 reads x, layer l > 0 the outputs of layer l-1 (both directions', forward first), after dropout in training.
+ *
+ * Data. x is {total, I} and y {total, D P}, total = sum of B_t: timestep after timestep, packed, the sequences of a
+ * timestep in the same order always. hx, hy and their gradients are {L D, N, P}, cx, cy and theirs {L D, N, H}, index
+ * layer * D + direction. hy and cy hold each sequence's own last state; the reverse direction starts at each
+ * sequence's own end. */
+#ifndef PERSISTENT_RNN_H_
+#define PERSISTENT_RNN_H_
+
+#include "prnn_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { PRNN_RNN_RELU = 0, PRNN_RNN_TANH = 1, PRNN_LSTM = 2, PRNN_GRU = 3 } prnnRNNMode_t;
+typedef enum { PRNN_UNIDIRECTIONAL = 0, PRNN_BIDIRECTIONAL = 1 } prnnDirectionMode_t;
+
+/* SKIP_INPUT: layer 0 has no input matrices, I must be H, and x is added to the gates as it is. */
+typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1 } prnnRNNInputMode_t;
+
+/* What may serve a layer on a CUDA handle. A CPU handle has one implementation, which serves all three. */
+typedef enum {
+  PRNN_PERSISTENT_BACKEND = 0, /* the resident kernels, or NOT_SUPPORTED */
+  PRNN_CUDNN_BACKEND = 1,      /* libcudnn, loaded at run time, or NOT_SUPPORTED */
+  PRNN_BEST_BACKEND = 2        /* the resident kernels where they can, else cuDNN; the default */
+} prnnRNNBackend_t;
+
+typedef struct prnnRNNStruct* prnnRNNDescriptor_t;
+
+PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
+PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
+
+/* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
+ * data and weights. Resets the backend to BEST and the projection to none. */
+PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
+                                           prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
+                                           prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
+
+PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend);
+
+/* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
+ * matrix {P, H} is linLayerID 8; it has no bias. */
+PRNN_API prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize);
+
+/* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
+ * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are taken,
+ * and the same descriptor may be repeated. */
+PRNN_API prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                              const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                              size_t* sizeInBytes);
+
+/* Bytes of the reserve space that carries a training step from prnnRNNForwardTraining to the two backward calls. */
+PRNN_API prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                    const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                                    size_t* sizeInBytes);
+
+/* Bytes of the packed weights for inputs of xDesc's {N, I, 1}. */
+PRNN_API prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                           const prnnTensorDescriptor_t xDesc, size_t* sizeInBytes,
+                                           prnnDataType_t dataType);
+
+/* One matrix (or bias vector) inside the packed weights.
+ * layer: pseudo-layer, layer * D + direction. linLayerID: 0..G-1 the matrices on the input, G..2G-1 those on the state,
+ *   gates in the order of LSTM i f g o, GRU r z n; 8 the LSTM projection.
+ * w: the packed weights; never read, only added to, and NULL is taken for the sake of offsets.
+ * linLayerMatDesc: set to {elements, 1, 1} ({1, elements, 1} for a bias).
+ * linLayerMat: a pointer into w. Matrices are row-major, outputs x inputs. With SKIP_INPUT the layer-0 input matrices
+ *   give NULL and a descriptor without dimensions, and so does a bias of linLayerID 8. */
+PRNN_API prnnStatus_t prnnGetRNNLinLayerMatrixParams(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                     const int layer, const prnnTensorDescriptor_t xDesc,
+                                                     const prnnFilterDescriptor_t wDesc, const void* w,
+                                                     const int linLayerID, prnnFilterDescriptor_t linLayerMatDesc,
+                                                     void** linLayerMat);
+PRNN_API prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                   const int layer, const prnnTensorDescriptor_t xDesc,
+                                                   const prnnFilterDescriptor_t wDesc, const void* w,
+                                                   const int linLayerID, prnnFilterDescriptor_t linLayerBiasDesc,
+                                                   void** linLayerBias);
+
+/* Arguments common to the four calls below.
+ * - All data pointers are device pointers, owned by the caller, and do not overlap unless said.
+ * - hx, cx, dhy, dcy NULL: zeros. hy, cy, dhx, dcx, dx NULL: not wanted. Their descriptors may be NULL when the pointer
+ *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM.
+ * - Nothing is allocated and nothing waits for the GPU. */
+
+/* y and, where wanted, the last states, without what a backward pass would need; no dropout. */
+PRNN_API prnnStatus_t prnnRNNForwardInference(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
+    const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
+    size_t workSpaceSizeInBytes);
+
+/* The same, with dropout between layers, filling reserveSpace for the backward calls. */
+PRNN_API prnnStatus_t prnnRNNForwardTraining(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
+    const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
+    size_t workSpaceSizeInBytes, void* reserveSpace, size_t reserveSpaceSizeInBytes);
+
+/* Gradients of the data: from dy and the last states' dhy, dcy to dx and the initial states' dhx, dcx. reserveSpace is
+ * that of the forward call and is added to for prnnRNNBackwardWeights (const only in cuDNN's prototype). */
+PRNN_API prnnStatus_t prnnRNNBackwardData(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* yDesc,
+    const void* y, const prnnTensorDescriptor_t* dyDesc, const void* dy, const prnnTensorDescriptor_t dhyDesc,
+    const void* dhy, const prnnTensorDescriptor_t dcyDesc, const void* dcy, const prnnFilterDescriptor_t wDesc,
+    const void* w, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnTensorDescriptor_t* dxDesc, void* dx, const prnnTensorDescriptor_t dhxDesc, void* dhx,
+    const prnnTensorDescriptor_t dcxDesc, void* dcx, void* workspace, size_t workSpaceSizeInBytes,
+    const void* reserveSpace, size_t reserveSpaceSizeInBytes);
+
+/* Adds the gradients of the weights to dw. Comes after prnnRNNBackwardData with the same reserveSpace. */
+PRNN_API prnnStatus_t prnnRNNBackwardWeights(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t* yDesc,
+    const void* y, const void* workspace, size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
+    const void* reserveSpace, size_t reserveSpaceSizeInBytes);
+
+/* What would run, filled by prnnQueryRNN and prnnQueryRNNForGPU. Sizes are per layer and direction. */
+typedef struct {
+  int supported;            /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
+  prnnRNNBackend_t backend; /* what a call would use; PERSISTENT also on a CPU handle */
+  char device[64];          /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
+  int blocks;               /* thread blocks that hold the layer's weights (CPU: threads) */
+  int groups;               /* copies of the weights, each serving a share of the batch */
+  int unitsPerBlock;        /* hidden units that one block owns */
+  int batchPerPass;         /* sequences served at once; a larger batch takes more passes */
+  size_t registerBytes;     /* recurrent weights held in registers, over all blocks of a group */
+  size_t sharedBytes;       /* ... and in shared memory (CPU: in the cores' caches) */
+  int largestHiddenSize;    /* the largest H of this mode, type, N, layers and directions that stays resident */
+  char reason[256];         /* one sentence when supported is 0 or backend is not PERSISTENT; else "" */
+} prnnRNNInfo_t;
+
+/* The plan for inputs of xDesc's {N, I, 1} on the handle's device. Starts nothing. */
+PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                   const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
+
+/* The plan for a GPU named by its row of the tile table, without needing that GPU. */
+PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                         const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
+
+/* The name of row `index` of the tile table, NULL past the last. Static storage. */
+PRNN_API const char* prnnGetGPUName(int index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PERSISTENT_RNN_H_ */

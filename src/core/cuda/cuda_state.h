@@ -1,0 +1,14 @@
+// What a CUDA handle holds. Two implementations: cuda_state.cc (built with CUDA) and no_cuda.cc (built without), of
+// which the build takes one.
+#pragma once
+
+#include "core/handle.h"
+
+namespace prnn {
+
+// Makes `context` a handle on the current CUDA device, or throws NOT_SUPPORTED (no CUDA in this build) or
+// NOT_INITIALIZED (no driver, no GPU).
+void init_cuda_state(prnnContext& context);
+void destroy_cuda_state(prnnContext& context);
+
+}  // namespace prnn

@@ -1,0 +1,60 @@
+#include "core/status.h"
+
+#include <cstdarg>
+#include <cstdio>
+
+#include "core/handle.h"
+
+namespace prnn {
+namespace {
+
+thread_local std::string thread_message;
+
+}  // namespace
+
+void fail(prnnStatus_t status, const char* format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  throw Failure(status, text);
+}
+
+void require_not_null(const void* pointer, const char* name) {
+  if (pointer == nullptr) fail(PRNN_STATUS_BAD_PARAM, "%s is NULL", name);
+}
+
+prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept {
+  try {
+    (is_valid(handle) ? handle->message : thread_message) = message;
+  } catch (...) {
+    // Without memory for the text the status still says what happened.
+  }
+  return status;
+}
+
+}  // namespace prnn
+
+extern "C" const char* prnnGetLastErrorMessage(prnnHandle_t handle) {
+  return (prnn::is_valid(handle) ? handle->message : prnn::thread_message).c_str();
+}
+
+extern "C" const char* prnnGetErrorString(prnnStatus_t status) {
+  switch (status) {
+    case PRNN_STATUS_SUCCESS: return "PRNN_STATUS_SUCCESS";
+    case PRNN_STATUS_NOT_INITIALIZED: return "PRNN_STATUS_NOT_INITIALIZED";
+    case PRNN_STATUS_ALLOC_FAILED: return "PRNN_STATUS_ALLOC_FAILED";
+    case PRNN_STATUS_BAD_PARAM: return "PRNN_STATUS_BAD_PARAM";
+    case PRNN_STATUS_INTERNAL_ERROR: return "PRNN_STATUS_INTERNAL_ERROR";
+    case PRNN_STATUS_INVALID_VALUE: return "PRNN_STATUS_INVALID_VALUE";
+    case PRNN_STATUS_ARCH_MISMATCH: return "PRNN_STATUS_ARCH_MISMATCH";
+    case PRNN_STATUS_MAPPING_ERROR: return "PRNN_STATUS_MAPPING_ERROR";
+    case PRNN_STATUS_EXECUTION_FAILED: return "PRNN_STATUS_EXECUTION_FAILED";
+    case PRNN_STATUS_NOT_SUPPORTED: return "PRNN_STATUS_NOT_SUPPORTED";
+    case PRNN_STATUS_LICENSE_ERROR: return "PRNN_STATUS_LICENSE_ERROR";
+  }
+  return "PRNN_STATUS_UNKNOWN";
+}
+
+extern "C" size_t prnnGetVersion(void) { return PRNN_VERSION; }

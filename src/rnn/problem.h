@@ -1,0 +1,85 @@
+// The seam between the RNN API layer and what computes it: the API layer validates a call and builds an RnnProblem and
+// an argument struct; a backend (cpu/, cuda/) answers sizes and runs. Backends do not validate, the API does not compute.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/handle.h"
+#include "persistent_rnn.h"
+
+namespace prnn {
+
+// Dropout between layers. `states` points to a DropoutStates in device memory; see core/descriptors.h.
+struct Dropout {
+  float probability = 0;
+  void* states = nullptr;
+};
+
+// One RNN call's sizes. Notation as in persistent_rnn.h.
+struct RnnProblem {
+  prnnRNNMode_t mode = PRNN_LSTM;
+  prnnDataType_t type = PRNN_DATA_FLOAT;
+  int64_t hidden = 0;      // H
+  int64_t projection = 0;  // P of an LSTM with a projection; 0: none
+  int64_t input = 0;       // I
+  int64_t layers = 1;      // L
+  int64_t directions = 1;  // D
+  bool skip_input = false;
+  Dropout dropout;
+  std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
+  int64_t rows = 0;            // sum of B_t
+
+  int64_t steps() const { return static_cast<int64_t>(batch.size()); }  // T
+  int64_t max_batch() const { return batch.front(); }                   // N
+  int64_t state() const { return projection > 0 ? projection : hidden; }  // P
+  int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
+  int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * state(); }
+  bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
+};
+
+// Offsets, in elements, inside the packed weights (persistent_rnn.h). `input` is the [G H, layer_input] block of the
+// layer's input matrices (gates one after the other), `recurrent` the [G H, P] block, `projection` the [P, H] matrix;
+// the two biases are [G H] each. -1 where the layer has no such block.
+struct RnnLayerOffsets {
+  int64_t input, recurrent, projection, input_bias, recurrent_bias;
+};
+RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t direction);
+int64_t rnn_params_count(const RnnProblem& problem);  // elements
+
+// Pointers of one call. Optional ones are NULL as persistent_rnn.h allows. All void pointers are of problem.type.
+struct RnnForwardArgs {
+  const void *x, *hx, *cx, *w;
+  void *y, *hy, *cy;
+  void* workspace;
+  void* reserve;  // NULL: inference
+};
+
+struct RnnBackwardDataArgs {
+  const void *y, *dy, *dhy, *dcy, *w, *hx, *cx;
+  void *dx, *dhx, *dcx;
+  void *workspace, *reserve;
+};
+
+struct RnnBackwardWeightsArgs {
+  const void *x, *hx, *y;
+  void* dw;
+  void *workspace, *reserve;
+};
+
+// A backend. Both sizes are upper bounds over the calls for this problem, and monotonic enough that a caller who asked
+// with the same descriptors always has room.
+class RnnBackend {
+ public:
+  virtual ~RnnBackend() = default;
+  virtual size_t workspace_size(const RnnProblem&) const = 0;
+  virtual size_t reserve_size(const RnnProblem&) const = 0;
+  virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;
+  virtual void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const = 0;
+  virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
+};
+
+const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/: float and double
+
+}  // namespace prnn
