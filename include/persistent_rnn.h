@@ -4,7 +4,8 @@
  * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnQueryRNN).
  *
  * Sizes in the comments: T timesteps (seqLength), B_t sequences in timestep t (non-increasing; N = B_0), I input size,
- * H hidden size, L layers, D directions (1 or 2), P size of a state vector h: the projection size if one is set, else H.
+ * H hidden size, L layers, D directions (1 or 2), P size of a state vector h: the projection size if one is set, else
+ * H.
  *
  * Equations. sigma is the logistic function, * the elementwise product.
  *   RNN    h_t = f(W x_t + bW + R h_{t-1} + bR), f = relu or tanh
@@ -58,8 +59,8 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
 PRNN_API prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
- * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are taken,
- * and the same descriptor may be repeated. */
+ * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are
+ * taken, and the same descriptor may be repeated. */
 PRNN_API prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                               const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                               size_t* sizeInBytes);
@@ -126,11 +127,12 @@ PRNN_API prnnStatus_t prnnRNNBackwardData(
     const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
 /* Adds the gradients of the weights to dw. Comes after prnnRNNBackwardData with the same reserveSpace. */
-PRNN_API prnnStatus_t prnnRNNBackwardWeights(
-    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
-    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t* yDesc,
-    const void* y, const void* workspace, size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
-    const void* reserveSpace, size_t reserveSpaceSizeInBytes);
+PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                             const int seqLength, const prnnTensorDescriptor_t* xDesc, const void* x,
+                                             const prnnTensorDescriptor_t hxDesc, const void* hx,
+                                             const prnnTensorDescriptor_t* yDesc, const void* y, const void* workspace,
+                                             size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
+                                             const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
 /* What would run, filled by prnnQueryRNN and prnnQueryRNNForGPU. Sizes are per layer and direction. */
 typedef struct {

@@ -25,8 +25,10 @@ inline bool is_valid(prnnHandle_t handle) { return handle != nullptr && handle->
 
 // Throws NOT_INITIALIZED unless the handle is one that prnnCreate or prnnCreateCPU made and nobody has destroyed.
 inline void require_handle(prnnHandle_t handle) {
-  if (handle == nullptr) fail(PRNN_STATUS_NOT_INITIALIZED, "the handle is NULL; make one with prnnCreate or prnnCreateCPU");
-  if (!is_valid(handle)) fail(PRNN_STATUS_NOT_INITIALIZED, "the handle is not one that prnnCreate or prnnCreateCPU made");
+  if (handle == nullptr)
+    fail(PRNN_STATUS_NOT_INITIALIZED, "the handle is NULL; make one with prnnCreate or prnnCreateCPU");
+  if (!is_valid(handle))
+    fail(PRNN_STATUS_NOT_INITIALIZED, "the handle is not one that prnnCreate or prnnCreateCPU made");
 }
 
 }  // namespace prnn

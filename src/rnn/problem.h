@@ -1,5 +1,6 @@
 // The seam between the RNN API layer and what computes it: the API layer validates a call and builds an RnnProblem and
-// an argument struct; a backend (cpu/, cuda/) answers sizes and runs. Backends do not validate, the API does not compute.
+// an argument struct; a backend (cpu/, cuda/) answers sizes and runs. Backends do not validate, the API does not
+// compute.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,8 @@ struct RnnProblem {
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
 
-  int64_t steps() const { return static_cast<int64_t>(batch.size()); }  // T
-  int64_t max_batch() const { return batch.front(); }                   // N
+  int64_t steps() const { return static_cast<int64_t>(batch.size()); }    // T
+  int64_t max_batch() const { return batch.front(); }                     // N
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
   int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * state(); }

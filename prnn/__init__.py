@@ -1,0 +1,9 @@
+"""Recurrent layers whose weights stay on the chip, CTC and RNN-T losses, and a streaming transducer."""
+
+import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
+
+from prnn import _C
+
+__version__: str = _C.__version__
+
+__all__ = ["__version__"]

@@ -1,0 +1,28 @@
+"""The options of the build: `scons NAME=VALUE`, listed by `scons --help`."""
+
+import difflib
+
+from SCons.Script import Exit
+from SCons.Variables import EnumVariable, ListVariable, PathVariable, Variables
+
+
+def declare_options(arguments: dict[str, str]) -> Variables:
+    options = Variables(args=arguments)
+    options.AddVariables(
+        EnumVariable("mode", "release: optimised; debug: symbols and assertions", "release", ["release", "debug"]),
+        EnumVariable("cuda", "build the CUDA sources; auto: if there is an nvcc", "auto", ["auto", "on", "off"]),
+        ListVariable("cuda_arch", "GPU architectures to compile for", "90a", ["80", "86", "89", "90a"]),
+        ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
+        PathVariable("prefix", "where `scons install` puts things", "/usr/local", PathVariable.PathAccept),
+        PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
+        PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
+    )
+    return options
+
+
+def refuse_unknown_options(options: Variables) -> None:
+    for name in options.UnknownVariables():
+        near = difflib.get_close_matches(name, options.keys(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(options.keys())}"
+        print(f"scons: there is no option {name!r}; {hint} (scons --help)")
+        Exit(2)

@@ -1,0 +1,40 @@
+"""Which files are compiled, and with which instruction set."""
+
+import dataclasses
+import pathlib
+import platform
+
+
+@dataclasses.dataclass
+class Sources:
+    common: list[pathlib.Path]
+    cuda: list[pathlib.Path]  # every file in a folder called cuda, but for no_cuda.cc
+    no_cuda: list[pathlib.Path]  # cuda/no_cuda.cc: stands in for its folder in a build without CUDA
+
+    def for_build(self, cuda: bool) -> list[pathlib.Path]:
+        return self.common + (self.cuda if cuda else self.no_cuda)
+
+
+def find_sources(root: str) -> Sources:
+    sources = Sources([], [], [])
+    for path in sorted(pathlib.Path(root).rglob("*.c[cu]")):
+        if "cuda" not in path.parent.parts:
+            sources.common.append(path)
+        elif path.name == "no_cuda.cc":
+            sources.no_cuda.append(path)
+        else:
+            sources.cuda.append(path)
+    return sources
+
+
+_ISA_FLAGS = {
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
+}
+
+
+def isa_flags(path: pathlib.Path) -> list[str]:
+    """Flags for a file that is written for one instruction set, which its name ends in: gemm_avx2.cc."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return []
+    return _ISA_FLAGS.get(path.stem.rpartition("_")[2], [])

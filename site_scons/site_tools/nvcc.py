@@ -1,0 +1,69 @@
+"""SCons tool for CUDA sources: SharedObject("x.cu") compiles with nvcc.
+
+The headers that a .cu file includes are followed as a .cc file's are. What ptxas says of registers and spills is kept
+beside the object, as a second target under $PTXAS_LOG_DIR. Sets NVCC (None if there is none), CUDA_INCDIR, CUDA_LIBDIR.
+"""
+
+import os
+import shutil
+
+import SCons.Tool.compilation_db as compilation_db
+from SCons.Action import Action
+from SCons.Scanner.C import CScanner
+from SCons.Tool import SourceFileScanner, createObjBuilders
+
+# ptxas writes to the error output even when all is well: it goes to the log, from which warnings and errors are shown.
+_COMMAND = (
+    "$NVCCCOM > ${TARGETS[1]} 2>&1 && { grep -i -A3 warning ${TARGETS[1]} || true; } || { cat ${TARGETS[1]}; exit 1; }"
+)
+
+
+def find_nvcc() -> str | None:
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    candidates = [os.environ.get("NVCC")] + [os.path.join(home, "bin", "nvcc") for home in homes if home] + ["nvcc"]
+    return next((found for name in candidates if name and (found := shutil.which(name))), None)
+
+
+def toolkit_root(nvcc: str) -> str:
+    """The folder with include/ and lib64/, found also when nvcc on PATH is a script that calls the real one."""
+    output = os.popen(f"{nvcc} --dryrun -x cu -c /dev/null -o /dev/null 2>&1").read()
+    top = next((line.split("=", 1)[1] for line in output.splitlines() if line.startswith("#$ TOP=")), None)
+    return os.path.realpath(top or os.path.join(os.path.dirname(nvcc), ".."))
+
+
+def log_emitter(target, source, env):
+    # build/release/src/rnn/cuda/x.os -> $PTXAS_LOG_DIR/rnn/cuda/x.txt
+    name = os.path.splitext(os.path.relpath(str(source[0]), "src"))[0]
+    target[0].attributes.shared = 1
+    target.append(env.File(f"$PTXAS_LOG_DIR/{name}.txt"))
+    compilation_db.__COMPILATION_DB_ENTRIES.append((target[0], source[0], env, Action("$NVCCCOM")))
+    return target, source
+
+
+def _shown(target, source, env):
+    return env.subst("$NVCCCOM", target=target, source=source)
+
+
+def generate(env):
+    env["NVCC"] = find_nvcc()
+    if not env["NVCC"]:
+        return
+    root = toolkit_root(env["NVCC"])
+    env.SetDefault(CUDA_INCDIR=os.path.join(root, "include"), CUDA_LIBDIR=os.path.join(root, "lib64"))
+    env.Append(NVCCFLAGS=["--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v"])
+    env["NVCC_ARCH"] = lambda target, source, env, for_signature: [
+        f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in env["cuda_arch"]
+    ]
+    env["NVCCCOM"] = (
+        "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $CXXFLAGS"
+        " $_CPPDEFFLAGS $_CPPINCFLAGS -o ${TARGETS[0]} $SOURCE"
+    )
+    _, shared_object = createObjBuilders(env)
+    shared_object.add_action(".cu", Action(_COMMAND, strfunction=_shown))
+    shared_object.add_emitter(".cu", log_emitter)
+    for suffix in (".cu", ".cuh"):
+        SourceFileScanner.add_scanner(suffix, CScanner())
+
+
+def exists(env):
+    return find_nvcc() is not None

@@ -1,0 +1,33 @@
+"""SCons tool for the Python extension: PythonExtension(target, sources, library).
+
+It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself.
+"""
+
+import sysconfig
+
+
+def python_extension(env, target, sources, library):
+    import pybind11
+
+    includes = [sysconfig.get_path("include"), sysconfig.get_path("platinclude"), pybind11.get_include()]
+    env = env.Clone()
+    env.Append(
+        CPPPATH=["#python"],
+        CXXFLAGS=[f"-isystem{path}" for path in dict.fromkeys(includes)],
+        RPATH=[env.Literal("\\$$ORIGIN/lib")],
+    )
+    # Python's own symbols come from the interpreter that loads the extension.
+    env["LINKFLAGS"] = [flag for flag in env["LINKFLAGS"] if flag != "-Wl,--no-undefined"]
+    build = str(target).rpartition("/")[0]
+    objects = [env.SharedObject(f"{build}/python/{source.name.removesuffix('.cc')}", source) for source in sources]
+    return env.SharedLibrary(
+        target, objects, LIBS=[library[0]], SHLIBPREFIX="", SHLIBSUFFIX=sysconfig.get_config_var("EXT_SUFFIX")
+    )
+
+
+def generate(env):
+    env.AddMethod(python_extension, "PythonExtension")
+
+
+def exists(env):
+    return True
