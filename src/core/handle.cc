@@ -1,22 +1,26 @@
 #include "core/handle.h"
 
-#include <memory>
-
 #include "core/cuda/cuda_state.h"
 
 extern "C" prnnStatus_t prnnCreateCPU(prnnHandle_t* handle) {
   return prnn::guarded(nullptr, [&] {
     prnn::require_not_null(handle, "handle");
-    *handle = new prnnContext;
+    *handle = prnn::ObjectPool<prnnContext>::instance().create();
   });
 }
 
 extern "C" prnnStatus_t prnnCreate(prnnHandle_t* handle) {
   return prnn::guarded(nullptr, [&] {
     prnn::require_not_null(handle, "handle");
-    auto made = std::make_unique<prnnContext>();
-    prnn::init_cuda_state(*made);
-    *handle = made.release();
+    auto& pool = prnn::ObjectPool<prnnContext>::instance();
+    prnnContext* made = pool.create();
+    try {
+      prnn::init_cuda_state(*made);
+    } catch (...) {
+      pool.destroy(made);
+      throw;
+    }
+    *handle = made;
   });
 }
 
@@ -25,8 +29,7 @@ extern "C" prnnStatus_t prnnDestroy(prnnHandle_t handle) {
     if (handle == nullptr) return;
     prnn::require_handle(handle);
     if (!handle->is_cpu()) prnn::destroy_cuda_state(*handle);
-    handle->tag = 0;
-    delete handle;
+    prnn::ObjectPool<prnnContext>::instance().destroy(handle);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/object_pool.h"
 #include "core/status.h"
 
 // The struct behind prnnHandle_t.
@@ -21,7 +22,7 @@ struct prnnContext {
 
 namespace prnn {
 
-inline bool is_valid(prnnHandle_t handle) { return handle != nullptr && handle->tag == prnnContext::kAlive; }
+inline bool is_valid(prnnHandle_t handle) { return is_alive(handle); }
 
 // Throws NOT_INITIALIZED unless the handle is one that prnnCreate or prnnCreateCPU made and nobody has destroyed.
 inline void require_handle(prnnHandle_t handle) {

@@ -2,6 +2,7 @@
 // which the build takes one.
 #pragma once
 
+#include "core/descriptors.h"
 #include "core/handle.h"
 
 namespace prnn {
@@ -10,5 +11,8 @@ namespace prnn {
 // NOT_INITIALIZED (no driver, no GPU).
 void init_cuda_state(prnnContext& context);
 void destroy_cuda_state(prnnContext& context);
+
+// Enqueues the write of `initial` to `states`, device memory, on the handle's stream.
+void write_dropout_states(prnnContext& context, void* states, const DropoutStates& initial);
 
 }  // namespace prnn

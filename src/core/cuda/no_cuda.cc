@@ -1,12 +1,23 @@
+// The functions of cuda/ folders in a build without CUDA. Only the first can be reached: nobody gets a CUDA handle.
 #include "core/cuda/cuda_state.h"
+#include "rnn/backend.h"
 
 namespace prnn {
+namespace {
 
-void init_cuda_state(prnnContext&) {
+[[noreturn]] void fail_without_cuda() {
   fail(PRNN_STATUS_NOT_SUPPORTED,
        "this build of prnn has no CUDA; use prnnCreateCPU, or build it with nvcc and cuda=on");
 }
 
+}  // namespace
+
+void init_cuda_state(prnnContext&) { fail_without_cuda(); }
+
 void destroy_cuda_state(prnnContext&) {}
+
+void write_dropout_states(prnnContext&, void*, const DropoutStates&) { fail_without_cuda(); }
+
+const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
 
 }  // namespace prnn

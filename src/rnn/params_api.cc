@@ -1,0 +1,149 @@
+// The C functions that tell sizes and find one matrix or bias in the packed weights.
+#include <climits>
+
+#include "rnn/backend.h"
+#include "rnn/reserve.h"
+#include "rnn/validate.h"
+
+using namespace prnn;
+
+namespace prnn {
+namespace {
+
+constexpr int kProjectionId = 8;  // the linLayerID of the LSTM projection, for all cells out of the gates' range
+
+// A block of the packed weights: where it starts and its size, both in elements. None: offset -1.
+struct WeightBlock {
+  int64_t offset = -1;
+  int64_t elements = 0;
+};
+
+struct LinLayer {
+  int64_t layer, direction;
+  int gate;        // -1: the projection
+  bool recurrent;  // acts on the state, not on the input
+};
+
+LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID) {
+  const int64_t pseudo_layers = problem.layers * problem.directions;
+  if (layer < 0 || layer >= pseudo_layers) {
+    fail(PRNN_STATUS_BAD_PARAM, "layer is %d; it must lie between 0 and numLayers * directions - 1 = %lld", layer,
+         static_cast<long long>(pseudo_layers - 1));
+  }
+  const int gates = static_cast<int>(problem.gates());
+  const bool is_projection = linLayerID == kProjectionId && problem.projection > 0;
+  if (!is_projection && (linLayerID < 0 || linLayerID >= 2 * gates)) {
+    fail(PRNN_STATUS_BAD_PARAM, "linLayerID is %d; for this mode it must lie between 0 and %d%s", linLayerID,
+         2 * gates - 1, problem.projection > 0 ? ", or be 8 for the projection" : "");
+  }
+  return {layer / problem.directions, layer % problem.directions, is_projection ? -1 : linLayerID % gates,
+          linLayerID >= gates};
+}
+
+WeightBlock find_matrix(const RnnProblem& problem, const LinLayer& lin) {
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.direction);
+  if (lin.gate < 0) return {offsets.projection, problem.projection * problem.hidden};
+  if (!lin.recurrent && offsets.input < 0) return {};
+  const int64_t columns = lin.recurrent ? problem.state() : problem.layer_input(lin.layer);
+  const int64_t elements = problem.hidden * columns;
+  return {(lin.recurrent ? offsets.recurrent : offsets.input) + lin.gate * elements, elements};
+}
+
+WeightBlock find_bias(const RnnProblem& problem, const LinLayer& lin) {
+  if (lin.gate < 0) return {};
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.direction);
+  return {(lin.recurrent ? offsets.recurrent_bias : offsets.input_bias) + lin.gate * problem.hidden, problem.hidden};
+}
+
+// The body of prnnGetRNNLinLayer{Matrix,Bias}Params. `dimension` is where the descriptor has the number of elements.
+template <class Find>
+prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int layer, prnnTensorDescriptor_t xDesc,
+                           prnnFilterDescriptor_t wDesc, const void* w, int linLayerID, Find find, int dimension,
+                           prnnFilterDescriptor_t descriptor, const char* descriptor_name, void** pointer,
+                           const char* pointer_name) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    require_filter(wDesc, "wDesc", rnn.type, rnn_params_count(problem));
+    const LinLayer lin = require_lin_layer(problem, layer, linLayerID);
+    require_alive(descriptor, descriptor_name);
+    require_not_null(pointer, pointer_name);
+    const WeightBlock block = find(problem, lin);
+    if (block.elements > INT_MAX) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "the matrix has %lld elements; a descriptor holds at most %d",
+           static_cast<long long>(block.elements), INT_MAX);
+    }
+    descriptor->type = rnn.type;
+    descriptor->format = PRNN_TENSOR_NCHW;
+    descriptor->set = true;
+    descriptor->rank = block.offset < 0 ? 0 : 3;
+    descriptor->dims = {1, 1, 1};
+    descriptor->dims[dimension] = static_cast<int>(block.elements);
+    // Through an integer, for w may be NULL.
+    const uintptr_t address = reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.type);
+    *pointer = block.offset < 0 ? nullptr : reinterpret_cast<void*>(address);
+  });
+}
+
+}  // namespace
+}  // namespace prnn
+
+extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                                size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = select_backend(*handle, rnn, problem).workspace_size(problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                      const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                                      size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                             const prnnTensorDescriptor_t xDesc, size_t* sizeInBytes,
+                                             prnnDataType_t dataType) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    require_known_type(dataType, "dataType");
+    if (dataType != rnn.type) {
+      const std::string given = type_name(dataType);
+      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", given.c_str(), type_name(rnn.type));
+    }
+    *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.type);
+  });
+}
+
+extern "C" prnnStatus_t prnnGetRNNLinLayerMatrixParams(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                       const int layer, const prnnTensorDescriptor_t xDesc,
+                                                       const prnnFilterDescriptor_t wDesc, const void* w,
+                                                       const int linLayerID, prnnFilterDescriptor_t linLayerMatDesc,
+                                                       void** linLayerMat) {
+  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, find_matrix, 0, linLayerMatDesc,
+                       "linLayerMatDesc", linLayerMat, "linLayerMat");
+}
+
+extern "C" prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                     const int layer, const prnnTensorDescriptor_t xDesc,
+                                                     const prnnFilterDescriptor_t wDesc, const void* w,
+                                                     const int linLayerID, prnnFilterDescriptor_t linLayerBiasDesc,
+                                                     void** linLayerBias) {
+  return get_lin_layer(handle, rnnDesc, layer, xDesc, wDesc, w, linLayerID, find_bias, 1, linLayerBiasDesc,
+                       "linLayerBiasDesc", linLayerBias, "linLayerBias");
+}

@@ -1,0 +1,21 @@
+// The header of a CPU handle's reserve space. It ties the space to the problem and tells how far the training step has
+// come, so that a backward call with another layer's reserve space is an error and not a wrong gradient. (A CUDA handle
+// has none: its reserve space cannot be read without waiting for the GPU.)
+#pragma once
+
+#include "rnn/problem.h"
+
+namespace prnn {
+
+enum class TrainingStage : uint64_t { kNone = 0, kForward = 1, kBackwardData = 2 };
+
+// Bytes in front of the backend's part. A multiple of a cache line.
+size_t reserve_header_size(const prnnContext& context);
+
+// Marks the reserve space as that of `problem` after `stage`. Does nothing on a CUDA handle.
+void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage);
+
+// Throws BAD_PARAM unless the reserve space was stamped with this problem and `stage` or a later one.
+void require_stage(const prnnContext& context, const void* reserve, const RnnProblem& problem, TrainingStage stage);
+
+}  // namespace prnn

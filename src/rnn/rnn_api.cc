@@ -1,0 +1,151 @@
+// The C functions that compute: each checks every argument, then hands the call to a backend.
+#include "rnn/backend.h"
+#include "rnn/reserve.h"
+#include "rnn/validate.h"
+
+using namespace prnn;
+
+namespace prnn {
+namespace {
+
+// Descriptors of a forward call; the data is in RnnForwardArgs.
+struct ForwardDescriptors {
+  const prnnTensorDescriptor_t* x;
+  prnnTensorDescriptor_t hx, cx;
+  prnnFilterDescriptor_t w;
+  const prnnTensorDescriptor_t* y;
+  prnnTensorDescriptor_t hy, cy;
+};
+
+// The backend's part of the reserve space.
+void* after_header(const prnnContext& context, const void* reserve) {
+  return static_cast<char*>(const_cast<void*>(reserve)) + reserve_header_size(context);
+}
+
+// Checks everything but the reserve space, and drops the cell states where the mode has none.
+RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
+                         RnnForwardArgs& args) {
+  const RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
+  if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
+  require_not_null(args.x, "x");
+  require_state(problem, descriptors.hx, args.hx, problem.state(), "hxDesc");
+  require_state(problem, descriptors.cx, args.cx, problem.hidden, "cxDesc");
+  require_weights(problem, descriptors.w, args.w, "wDesc", "w");
+  require_sequence(problem, descriptors.y, args.y, problem.directions * problem.state(), "yDesc", "y");
+  require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
+  require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
+  return problem;
+}
+
+void require_workspace(const RnnBackend& backend, const RnnProblem& problem, const void* workspace, size_t size) {
+  require_space(workspace, size, backend.workspace_size(problem), "workspace", "workSpaceSizeInBytes");
+}
+
+void require_reserve(const prnnContext& context, const RnnBackend& backend, const RnnProblem& problem,
+                     const void* reserve, size_t size) {
+  require_space(reserve, size, reserve_header_size(context) + backend.reserve_size(problem), "reserveSpace",
+                "reserveSpaceSizeInBytes");
+}
+
+}  // namespace
+}  // namespace prnn
+
+extern "C" prnnStatus_t prnnRNNForwardInference(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
+    const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
+    size_t workSpaceSizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
+    RnnProblem problem =
+        check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
+    problem.dropout = {};
+    const RnnBackend& backend = select_backend(*handle, rnn, problem);
+    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
+    backend.forward(handle, problem, args);
+  });
+}
+
+extern "C" prnnStatus_t prnnRNNForwardTraining(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnFilterDescriptor_t wDesc, const void* w, const prnnTensorDescriptor_t* yDesc, void* y,
+    const prnnTensorDescriptor_t hyDesc, void* hy, const prnnTensorDescriptor_t cyDesc, void* cy, void* workspace,
+    size_t workSpaceSizeInBytes, void* reserveSpace, size_t reserveSpaceSizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
+    const RnnProblem problem =
+        check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
+    require_dropout_states(problem, rnn, *handle);
+    const RnnBackend& backend = select_backend(*handle, rnn, problem);
+    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    args.reserve = after_header(*handle, reserveSpace);
+    stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kNone);
+    backend.forward(handle, problem, args);
+    stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kForward);
+  });
+}
+
+extern "C" prnnStatus_t prnnRNNBackwardData(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* yDesc,
+    const void* y, const prnnTensorDescriptor_t* dyDesc, const void* dy, const prnnTensorDescriptor_t dhyDesc,
+    const void* dhy, const prnnTensorDescriptor_t dcyDesc, const void* dcy, const prnnFilterDescriptor_t wDesc,
+    const void* w, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t cxDesc,
+    const void* cx, const prnnTensorDescriptor_t* dxDesc, void* dx, const prnnTensorDescriptor_t dhxDesc, void* dhx,
+    const prnnTensorDescriptor_t dcxDesc, void* dcx, void* workspace, size_t workSpaceSizeInBytes,
+    const void* reserveSpace, size_t reserveSpaceSizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
+    const bool has_cells = problem.mode == PRNN_LSTM;
+    RnnBackwardDataArgs args{y,  dy,  dhy, has_cells ? dcy : nullptr, w,         hx, has_cells ? cx : nullptr,
+                             dx, dhx, has_cells ? dcx : nullptr,      workspace, nullptr};
+    const int64_t width = problem.directions * problem.state();
+    require_sequence(problem, yDesc, y, width, "yDesc", "y");
+    require_sequence(problem, dyDesc, dy, width, "dyDesc", "dy");
+    require_state(problem, dhyDesc, args.dhy, problem.state(), "dhyDesc");
+    require_state(problem, dcyDesc, args.dcy, problem.hidden, "dcyDesc");
+    require_weights(problem, wDesc, w, "wDesc", "w");
+    require_state(problem, hxDesc, args.hx, problem.state(), "hxDesc");
+    require_state(problem, cxDesc, args.cx, problem.hidden, "cxDesc");
+    if (dx != nullptr) require_sequence(problem, dxDesc, dx, problem.input, "dxDesc", "dx");
+    require_state(problem, dhxDesc, args.dhx, problem.state(), "dhxDesc");
+    require_state(problem, dcxDesc, args.dcx, problem.hidden, "dcxDesc");
+    const RnnBackend& backend = select_backend(*handle, rnn, problem);
+    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    require_stage(*handle, reserveSpace, problem, TrainingStage::kForward);
+    args.reserve = after_header(*handle, reserveSpace);
+    backend.backward_data(handle, problem, args);
+    stamp_reserve(*handle, const_cast<void*>(reserveSpace), problem, TrainingStage::kBackwardData);
+  });
+}
+
+extern "C" prnnStatus_t prnnRNNBackwardWeights(
+    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
+    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t* yDesc,
+    const void* y, const void* workspace, size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
+    const void* reserveSpace, size_t reserveSpaceSizeInBytes) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    require_not_null(x, "x");
+    require_state(problem, hxDesc, hx, problem.state(), "hxDesc");
+    require_sequence(problem, yDesc, y, problem.directions * problem.state(), "yDesc", "y");
+    require_weights(problem, dwDesc, dw, "dwDesc", "dw");
+    const RnnBackend& backend = select_backend(*handle, rnn, problem);
+    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
+    backend.backward_weights(handle, problem,
+                             {x, hx, y, dw, const_cast<void*>(workspace), after_header(*handle, reserveSpace)});
+  });
+}

@@ -1,0 +1,85 @@
+#include "rnn/rnn_descriptor.h"
+
+using namespace prnn;
+
+namespace prnn {
+
+const prnnRNNStruct& require_rnn(prnnRNNDescriptor_t rnnDesc) {
+  require_alive(rnnDesc, "rnnDesc");
+  if (!rnnDesc->set) fail(PRNN_STATUS_BAD_PARAM, "rnnDesc has not been set; call prnnSetRNNDescriptor");
+  return *rnnDesc;
+}
+
+namespace {
+
+void require_at_least_one(int value, const char* name) {
+  if (value < 1) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be at least 1", name, value);
+}
+
+// `value` is an enumeration whose values are 0 to `last`.
+void require_enumerator(int value, int last, const char* name, const char* accepted) {
+  if (value < 0 || value > last) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be %s", name, value, accepted);
+}
+
+}  // namespace
+}  // namespace prnn
+
+extern "C" prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc) {
+  return create_object(rnnDesc, "rnnDesc");
+}
+
+extern "C" prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc) {
+  return destroy_object(rnnDesc, "rnnDesc");
+}
+
+extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
+                                             prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
+                                             prnnDirectionMode_t direction, prnnRNNMode_t mode,
+                                             prnnDataType_t dataType) {
+  return guarded(nullptr, [&] {
+    require_alive(rnnDesc, "rnnDesc");
+    require_at_least_one(hiddenSize, "hiddenSize");
+    require_at_least_one(numLayers, "numLayers");
+    if (dropoutDesc != nullptr) {
+      require_alive(dropoutDesc, "dropoutDesc");
+      if (!dropoutDesc->set) fail(PRNN_STATUS_BAD_PARAM, "dropoutDesc has not been set; call prnnSetDropoutDescriptor");
+    }
+    require_enumerator(inputMode, PRNN_SKIP_INPUT, "inputMode", "PRNN_LINEAR_INPUT or PRNN_SKIP_INPUT");
+    require_enumerator(direction, PRNN_BIDIRECTIONAL, "direction", "PRNN_UNIDIRECTIONAL or PRNN_BIDIRECTIONAL");
+    require_enumerator(mode, PRNN_GRU, "mode", "PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM or PRNN_GRU");
+    require_known_type(dataType, "dataType");
+    *rnnDesc = prnnRNNStruct();
+    rnnDesc->set = true;
+    rnnDesc->hidden = hiddenSize;
+    rnnDesc->layers = numLayers;
+    rnnDesc->dropout = dropoutDesc;
+    rnnDesc->input_mode = inputMode;
+    rnnDesc->direction = direction;
+    rnnDesc->mode = mode;
+    rnnDesc->type = dataType;
+  });
+}
+
+extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    require_enumerator(backend, PRNN_BEST_BACKEND, "backend",
+                       "PRNN_PERSISTENT_BACKEND, PRNN_CUDNN_BACKEND or PRNN_BEST_BACKEND");
+    rnnDesc->backend = backend;
+  });
+}
+
+extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    if (projSize < 0 || projSize >= rnnDesc->hidden) {
+      fail(PRNN_STATUS_BAD_PARAM, "projSize is %d; it must be 0 (no projection) or lie between 1 and hiddenSize - 1 = %d",
+           projSize, rnnDesc->hidden - 1);
+    }
+    if (projSize > 0 && rnnDesc->mode != PRNN_LSTM) {
+      fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with mode %d; only PRNN_LSTM has a projection", projSize,
+           static_cast<int>(rnnDesc->mode));
+    }
+    rnnDesc->projection = projSize;
+  });
+}

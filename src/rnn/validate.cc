@@ -1,0 +1,186 @@
+#include "rnn/validate.h"
+
+#include <algorithm>
+#include <climits>
+
+namespace prnn {
+namespace {
+
+// Above this a product of sizes is a mistake, and sums of a few of them still fit 64 bits.
+constexpr double kMaxBytes = 1152921504606846976.0;  // 2^60
+
+RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
+  RnnProblem problem;
+  problem.mode = rnn.mode;
+  problem.type = rnn.type;
+  problem.hidden = rnn.hidden;
+  problem.projection = rnn.projection;
+  problem.layers = rnn.layers;
+  problem.directions = rnn.direction == PRNN_BIDIRECTIONAL ? 2 : 1;
+  problem.skip_input = rnn.input_mode == PRNN_SKIP_INPUT;
+  if (rnn.dropout != nullptr) {
+    require_alive(rnn.dropout, "the dropout descriptor of rnnDesc");
+    if (rnn.layers > 1 && rnn.dropout->probability > 0) {
+      problem.dropout = {rnn.dropout->probability, rnn.dropout->states};
+    }
+  }
+  return problem;
+}
+
+// Throws unless the dimensions are {batch, size} followed by ones.
+void require_batch_by_size(const prnnTensorStruct* tensor, const ArgumentName& name, prnnDataType_t type) {
+  require_packed_tensor(tensor, name, type);
+  if (tensor->rank < 2) {
+    fail(PRNN_STATUS_BAD_PARAM, "%s has dimensions %s; they must be {batch, size, 1}", name.text().c_str(),
+         dims_text(*tensor).c_str());
+  }
+  require_tensor(tensor, name, type, {tensor->dims[0], tensor->dims[1]});
+}
+
+// Reads B_t of every timestep of `descriptors` into the problem; returns the second dimension, the same in all.
+int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescriptor_t* descriptors, const char* name) {
+  if (seqLength < 1) fail(PRNN_STATUS_BAD_PARAM, "seqLength is %d; it must be at least 1", seqLength);
+  require_not_null(descriptors, name);
+  problem.batch.reserve(seqLength);
+  int64_t width = 0;
+  for (int t = 0; t < seqLength; ++t) {
+    const prnnTensorStruct* tensor = descriptors[t];
+    const bool repeated = t > 0 && tensor == descriptors[t - 1];
+    if (!repeated) {
+      const ArgumentName element(name, t);
+      require_batch_by_size(tensor, element, problem.type);
+      if (t == 0) width = tensor->dims[1];
+      if (tensor->dims[1] != width) {
+        fail(PRNN_STATUS_BAD_PARAM, "%s has dimensions %s; its second must be %lld as in %s[0]", element.text().c_str(),
+             dims_text(*tensor).c_str(), static_cast<long long>(width), name);
+      }
+      if (t > 0 && tensor->dims[0] > problem.batch.back()) {
+        fail(PRNN_STATUS_BAD_PARAM, "%s has batch %d, more than the %lld of the timestep before it; it must not increase",
+             element.text().c_str(), tensor->dims[0], static_cast<long long>(problem.batch.back()));
+      }
+    }
+    problem.batch.push_back(tensor->dims[0]);
+    problem.rows += tensor->dims[0];
+  }
+  return width;
+}
+
+void set_input(RnnProblem& problem, int64_t input, const char* name) {
+  if (problem.skip_input && input != problem.hidden) {
+    fail(PRNN_STATUS_BAD_PARAM, "%s has input size %lld; with PRNN_SKIP_INPUT it must be the hidden size, %lld", name,
+         static_cast<long long>(input), static_cast<long long>(problem.hidden));
+  }
+  problem.input = input;
+}
+
+// Whatever is sized from the problem must be countable in 64 bits.
+void require_countable(const RnnProblem& problem) {
+  const double stack = static_cast<double>(problem.layers) * problem.directions;
+  const double gate_rows = static_cast<double>(problem.gates()) * problem.hidden;
+  const double widest = static_cast<double>(std::max(problem.input, problem.directions * problem.hidden));
+  const double weights = 8.0 * stack * gate_rows * (widest + problem.hidden + 4);
+  const double activations = 64.0 * static_cast<double>(problem.rows) * (stack * gate_rows + widest);
+  if (weights > kMaxBytes || activations > kMaxBytes) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "hidden size %lld, input size %lld, %lld layers, %lld directions and %lld rows of data (batches summed over "
+         "timesteps) need more memory than can be addressed",
+         static_cast<long long>(problem.hidden), static_cast<long long>(problem.input),
+         static_cast<long long>(problem.layers), static_cast<long long>(problem.directions),
+         static_cast<long long>(problem.rows));
+  }
+}
+
+// The input size that makes the packed weights as large as wDesc says.
+int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
+  if (problem.skip_input) return problem.hidden;
+  require_alive(wDesc, "wDesc");
+  int64_t elements = 1;
+  for (int i = 0; i < wDesc->rank; ++i) {
+    if (__builtin_mul_overflow(elements, static_cast<int64_t>(wDesc->dims[i]), &elements)) elements = 0;
+  }
+  problem.input = 1;
+  require_countable(problem);
+  const int64_t with_one = rnn_params_count(problem);
+  problem.input = 2;
+  const int64_t one_more = rnn_params_count(problem) - with_one;
+  const int64_t input = 1 + (elements - with_one) / one_more;
+  return elements < with_one || input > INT_MAX ? 1 : input;  // require_weights reports a size that cannot be
+}
+
+}  // namespace
+
+RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* xDesc) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  set_input(problem, read_sequence(problem, seqLength, xDesc, "xDesc"), "xDesc[0]");
+  require_countable(problem);
+  return problem;
+}
+
+RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  require_batch_by_size(xDesc, "xDesc", problem.type);
+  set_input(problem, xDesc->dims[1], "xDesc");
+  problem.batch.push_back(xDesc->dims[0]);
+  problem.rows = xDesc->dims[0];
+  require_countable(problem);
+  return problem;
+}
+
+RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
+                               bool wants_dx, const prnnTensorDescriptor_t* dxDesc, prnnFilterDescriptor_t wDesc) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  read_sequence(problem, seqLength, yDesc, "yDesc");
+  if (wants_dx) {
+    require_not_null(dxDesc, "dxDesc");
+    require_batch_by_size(dxDesc[0], {"dxDesc", 0}, problem.type);
+    set_input(problem, dxDesc[0]->dims[1], "dxDesc[0]");
+  } else {
+    problem.input = input_from_weights(problem, wDesc);
+  }
+  require_countable(problem);
+  return problem;
+}
+
+void require_dropout_states(const RnnProblem& problem, const prnnRNNStruct& rnn, const prnnContext& context) {
+  if (problem.dropout.probability == 0) return;
+  if (problem.dropout.states == nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM, "dropout %g between layers needs states; prnnSetDropoutDescriptor was given NULL",
+         static_cast<double>(problem.dropout.probability));
+  }
+  if (rnn.dropout->device != context.device) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "the dropout descriptor of rnnDesc was set with a handle of device %d, this one is of device %d (-1: CPU)",
+         rnn.dropout->device, context.device);
+  }
+}
+
+void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* descriptors, const void* data,
+                      int64_t width, const char* descriptors_name, const char* data_name) {
+  require_not_null(descriptors, descriptors_name);
+  for (int64_t t = 0; t < problem.steps(); ++t) {
+    if (t > 0 && descriptors[t] == descriptors[t - 1] && problem.batch[t] == problem.batch[t - 1]) continue;
+    require_tensor(descriptors[t], {descriptors_name, t}, problem.type, {problem.batch[t], width});
+  }
+  require_not_null(data, data_name);
+}
+
+void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
+                   const char* descriptor_name) {
+  if (data == nullptr) return;
+  require_tensor(descriptor, descriptor_name, problem.type,
+                 {problem.layers * problem.directions, problem.max_batch(), width});
+}
+
+void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const void* data,
+                     const char* descriptor_name, const char* data_name) {
+  require_filter(descriptor, descriptor_name, problem.type, rnn_params_count(problem));
+  require_not_null(data, data_name);
+}
+
+void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name) {
+  if (needed == 0) return;
+  require_not_null(space, space_name);
+  if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s is %zu; this call needs %zu bytes", size_name, size, needed);
+}
+
+}  // namespace prnn
