@@ -137,8 +137,8 @@ extern "C" prnnStatus_t prnnDestroyTensorDescriptor(prnnTensorDescriptor_t tenso
   return destroy_object(tensorDesc, "tensorDesc");
 }
 
-extern "C" prnnStatus_t prnnSetTensorNdDescriptor(prnnTensorDescriptor_t tensorDesc, prnnDataType_t dataType, int nbDims,
-                                                  const int dimA[], const int strideA[]) {
+extern "C" prnnStatus_t prnnSetTensorNdDescriptor(prnnTensorDescriptor_t tensorDesc, prnnDataType_t dataType,
+                                                  int nbDims, const int dimA[], const int strideA[]) {
   return guarded(nullptr, [&] {
     require_alive(tensorDesc, "tensorDesc");
     require_known_type(dataType, "dataType");
@@ -220,8 +220,9 @@ extern "C" prnnStatus_t prnnDropoutGetStatesSize(prnnHandle_t handle, size_t* si
   });
 }
 
-extern "C" prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle, float dropout,
-                                                 void* states, size_t stateSizeInBytes, unsigned long long seed) {
+extern "C" prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle,
+                                                 float dropout, void* states, size_t stateSizeInBytes,
+                                                 unsigned long long seed) {
   return guarded(handle, [&] {
     require_handle(handle);
     require_alive(dropoutDesc, "dropoutDesc");

@@ -1,5 +1,5 @@
-// Storage for the objects behind the C API's opaque pointers. It is recycled and never given back to the system, so that
-// a destroyed object can still be looked at: its tag is 0 then, and a call with it is an error instead of a crash.
+// Storage for the objects behind the C API's opaque pointers. It is recycled and never given back to the system, so
+// that a destroyed object can still be looked at: its tag is 0 then, and a call with it is an error instead of a crash.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +36,20 @@ class ObjectPool {
   }
 
  private:
-  static constexpr size_t kResting = 64;  // destroyed objects kept back, so that a stale pointer is not soon valid again
+  static constexpr size_t kResting =
+      64;  // destroyed objects kept back, so that a stale pointer is not soon valid again
 
   std::mutex mutex_;
   std::deque<Object> objects_;
   std::deque<Object*> free_;
 };
 
-// Whether the pointer is an object of this type that was created and not destroyed. Garbage is told by its tag; a pointer
-// into memory that does not exist cannot be told.
+// Whether the pointer is an object of this type that was created and not destroyed. Garbage is told by its tag; a
+// pointer into memory that does not exist cannot be told.
 template <class Object>
 bool is_alive(const Object* object) {
-  return object != nullptr && reinterpret_cast<uintptr_t>(object) % alignof(Object) == 0 && object->tag == Object::kAlive;
+  return object != nullptr && reinterpret_cast<uintptr_t>(object) % alignof(Object) == 0 &&
+         object->tag == Object::kAlive;
 }
 
 // Throws BAD_PARAM unless is_alive().

@@ -81,7 +81,8 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
     descriptor->dims = {1, 1, 1};
     descriptor->dims[dimension] = static_cast<int>(block.elements);
     // Through an integer, for w may be NULL.
-    const uintptr_t address = reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.type);
+    const uintptr_t address =
+        reinterpret_cast<uintptr_t>(w) + static_cast<uintptr_t>(block.offset) * type_size(rnn.type);
     *pointer = block.offset < 0 ? nullptr : reinterpret_cast<void*>(address);
   });
 }

@@ -33,9 +33,9 @@ uint64_t fingerprint(const RnnProblem& problem) {
   uint32_t dropout;
   std::memcpy(&dropout, &problem.dropout.probability, sizeof dropout);
   Fingerprint print;
-  for (int64_t value : {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input,
-                        problem.layers, problem.directions, int64_t{problem.skip_input}, int64_t{dropout},
-                        problem.steps()}) {
+  for (int64_t value :
+       {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input, problem.layers,
+        problem.directions, int64_t{problem.skip_input}, int64_t{dropout}, problem.steps()}) {
     print.add(static_cast<uint64_t>(value));
   }
   for (int64_t batch : problem.batch) print.add(static_cast<uint64_t>(batch));
@@ -63,7 +63,8 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
     fail(PRNN_STATUS_BAD_PARAM,
          "reserveSpace was filled by prnnRNNForwardTraining for another layer or other sizes than those of this call");
   }
-  if (header.stage < stage) fail(PRNN_STATUS_BAD_PARAM, "prnnRNNBackwardData has not been called with this reserveSpace");
+  if (header.stage < stage)
+    fail(PRNN_STATUS_BAD_PARAM, "prnnRNNBackwardData has not been called with this reserveSpace");
 }
 
 }  // namespace prnn

@@ -60,8 +60,7 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
-    RnnProblem problem =
-        check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
+    RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
     problem.dropout = {};
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
@@ -105,8 +104,18 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_output(rnn, seqLength, yDesc, dx != nullptr, dxDesc, wDesc);
     const bool has_cells = problem.mode == PRNN_LSTM;
-    RnnBackwardDataArgs args{y,  dy,  dhy, has_cells ? dcy : nullptr, w,         hx, has_cells ? cx : nullptr,
-                             dx, dhx, has_cells ? dcx : nullptr,      workspace, nullptr};
+    RnnBackwardDataArgs args{y,
+                             dy,
+                             dhy,
+                             has_cells ? dcy : nullptr,
+                             w,
+                             hx,
+                             has_cells ? cx : nullptr,
+                             dx,
+                             dhx,
+                             has_cells ? dcx : nullptr,
+                             workspace,
+                             nullptr};
     const int64_t width = problem.directions * problem.state();
     require_sequence(problem, yDesc, y, width, "yDesc", "y");
     require_sequence(problem, dyDesc, dy, width, "dyDesc", "dy");
@@ -128,11 +137,13 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
   });
 }
 
-extern "C" prnnStatus_t prnnRNNBackwardWeights(
-    prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc, const int seqLength, const prnnTensorDescriptor_t* xDesc,
-    const void* x, const prnnTensorDescriptor_t hxDesc, const void* hx, const prnnTensorDescriptor_t* yDesc,
-    const void* y, const void* workspace, size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
-    const void* reserveSpace, size_t reserveSpaceSizeInBytes) {
+extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                               const int seqLength, const prnnTensorDescriptor_t* xDesc, const void* x,
+                                               const prnnTensorDescriptor_t hxDesc, const void* hx,
+                                               const prnnTensorDescriptor_t* yDesc, const void* y,
+                                               const void* workspace, size_t workSpaceSizeInBytes,
+                                               const prnnFilterDescriptor_t dwDesc, void* dw, const void* reserveSpace,
+                                               size_t reserveSpaceSizeInBytes) {
   return guarded(handle, [&] {
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);

@@ -73,8 +73,9 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);
     if (projSize < 0 || projSize >= rnnDesc->hidden) {
-      fail(PRNN_STATUS_BAD_PARAM, "projSize is %d; it must be 0 (no projection) or lie between 1 and hiddenSize - 1 = %d",
-           projSize, rnnDesc->hidden - 1);
+      fail(PRNN_STATUS_BAD_PARAM,
+           "projSize is %d; it must be 0 (no projection) or lie between 1 and hiddenSize - 1 = %d", projSize,
+           rnnDesc->hidden - 1);
     }
     if (projSize > 0 && rnnDesc->mode != PRNN_LSTM) {
       fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with mode %d; only PRNN_LSTM has a projection", projSize,

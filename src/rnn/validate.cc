@@ -55,7 +55,8 @@ int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescri
              dims_text(*tensor).c_str(), static_cast<long long>(width), name);
       }
       if (t > 0 && tensor->dims[0] > problem.batch.back()) {
-        fail(PRNN_STATUS_BAD_PARAM, "%s has batch %d, more than the %lld of the timestep before it; it must not increase",
+        fail(PRNN_STATUS_BAD_PARAM,
+             "%s has batch %d, more than the %lld of the timestep before it; it must not increase",
              element.text().c_str(), tensor->dims[0], static_cast<long long>(problem.batch.back()));
       }
     }
