@@ -2,8 +2,6 @@
 
 import torch  # noqa: F401  # before prnn._C, so that both share torch's OpenMP threads
 
-from prnn import _C
-
-__version__: str = _C.__version__
+from prnn._C import __version__
 
 __all__ = ["__version__"]
