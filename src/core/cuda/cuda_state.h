@@ -4,6 +4,7 @@
 
 #include "core/descriptors.h"
 #include "core/handle.h"
+#include "rnn/plan/gpu_table.h"
 
 namespace prnn {
 
@@ -14,5 +15,11 @@ void destroy_cuda_state(prnnContext& context);
 
 // Enqueues the write of `initial` to `states`, device memory, on the handle's stream.
 void write_dropout_states(prnnContext& context, void* states, const DropoutStates& initial);
+
+// The GPU table's row for the handle's device, with the device's own number of SMs; throws ARCH_MISMATCH if none fits.
+const GpuRow& cuda_gpu_row(const prnnContext& context);
+
+// Throws EXECUTION_FAILED if a kernel of an earlier call on the handle gave up (and forgets about it). Does not wait.
+void check_earlier_calls(prnnContext& context);
 
 }  // namespace prnn

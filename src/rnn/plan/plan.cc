@@ -1,0 +1,214 @@
+#include "rnn/plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace prnn {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+const char* mode_name(prnnRNNMode_t mode) {
+  switch (mode) {
+    case PRNN_LSTM: return "LSTM";
+    case PRNN_GRU: return "GRU";
+    default: return "RNN";
+  }
+}
+
+std::string format(const char* text, long long a = 0, long long b = 0, const char* c = "") {
+  char buffer[256];
+  std::snprintf(buffer, sizeof buffer, text, a, b, c);
+  return buffer;
+}
+
+// Floats of carried state for each unit and sequence that a block finishes: the cell state (LSTM) or the unrounded
+// hidden state (GRU); backward, the carried gradient and the running sums of the bias gradients.
+int carried_floats(prnnRNNMode_t mode, bool backward) {
+  switch (mode) {
+    case PRNN_LSTM: return backward ? 5 : 1;
+    case PRNN_GRU: return backward ? 5 : 1;
+    default: return backward ? 1 : 0;
+  }
+}
+
+// Blocks that the row keeps resident at once in clusters of this size.
+int resident_blocks(const GpuRow& row, int cluster) {
+  if (cluster == 1) return row.multiprocessors;
+  return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
+}
+
+// An estimate of a step's microseconds, for choosing among shapes that fit. The terms are those that
+// docs/resident_kernels.md measures: a fixed round trip through L2, the state that each SM reads, the matrix
+// instructions, and the sums over warps.
+double step_cost(const RnnProblem& problem, bool backward, const ResidentShape& shape, int64_t columns) {
+  const int64_t waves = ceil_div(ceil_div(columns, kTileColumns), wave_tiles(shape.octets));
+  const double k = static_cast<double>(problem.hidden) * (backward ? problem.gates() : 1) / shape.cluster;
+  const double state_kb = k * std::min<int64_t>(columns, shape.columns()) * type_bytes(problem.type) / 1024;
+  const double tiles = static_cast<double>(ceil_div(columns, kTileColumns));
+  const double products = tiles * shape.octets * shape.pairs * (problem.type == PRNN_DATA_FLOAT ? 4 : 1);
+  return 0.75 + 0.018 * state_kb + 0.004 * products + 0.15 * waves + (shape.cluster > 1 ? 0.3 : 0);
+}
+
+bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
+  double best_cost = INFINITY;
+  for (int cluster : {1, 2, 3, 4}) {
+    for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
+      if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) continue;
+      for (int groups = 1; groups <= 64; ++groups) {
+        if (groups > 1 && ceil_div(problem.max_batch(), groups) == ceil_div(problem.max_batch(), groups - 1)) continue;
+        ResidentShape shape;
+        if (!shape_for(row, problem, backward, unit_octets, cluster, groups, &shape)) break;
+        if (shape.blocks * groups * directions > resident_blocks(row, cluster)) break;
+        const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
+        const int64_t columns = ceil_div(ceil_div(problem.max_batch(), passes), groups);
+        const double cost = passes * step_cost(problem, backward, shape, columns);
+        if (cost < best_cost) {
+          best_cost = cost;
+          *best = shape;
+        }
+      }
+    }
+  }
+  return std::isfinite(best_cost);
+}
+
+bool choose_both(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  for (int directions = static_cast<int>(problem.directions); directions >= 1; --directions) {
+    plan->directions_at_once = directions;
+    if (choose_shape(row, problem, false, directions, &plan->forward) &&
+        choose_shape(row, problem, true, directions, &plan->backward)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The original project's GPUs: capacity is what its largest RNN layer takes.
+RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
+  RnnPlan plan;
+  const bool is_16bit = problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16;
+  const int64_t largest = is_16bit ? row.legacy_largest16 : row.legacy_largest32;
+  plan.largest_hidden = static_cast<int64_t>(largest / std::sqrt(static_cast<double>(problem.gates())));
+  plan.fits = problem.hidden <= plan.largest_hidden;
+  if (plan.fits) {
+    ResidentShape shape;
+    shape.groups = 1;
+    shape.blocks = row.multiprocessors;
+    shape.unit_octets = static_cast<int>(ceil_div(problem.hidden, kOctetRows * row.multiprocessors));
+    shape.octets = static_cast<int>(shape.unit_octets * problem.gates());
+    shape.tiles = 1;
+    shape.register_bytes = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
+    plan.forward = plan.backward = shape;
+  }
+  plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with", row.arch / 10,
+                       row.arch % 10, row.name);
+  return plan;
+}
+
+bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
+  problem.hidden = hidden;
+  RnnPlan scratch;
+  return choose_both(row, problem, &scratch);
+}
+
+// Whether a layer fits is monotonic in H up to the rounding of units and pairs, which steps of a pair respect.
+int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
+  const int64_t step = pair_units(problem.type == PRNN_DATA_FLOAT);
+  int64_t low = 0, high = 8192 / step;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (fits_hidden(row, problem, middle * step)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low * step;
+}
+
+}  // namespace
+
+int64_t type_bytes(prnnDataType_t type) {
+  return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2;
+}
+
+bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
+  if (cluster != 1) return false;
+  switch (mode) {
+    case PRNN_LSTM: return unit_octets == 1 || unit_octets == 2;
+    case PRNN_GRU: return unit_octets >= 1 && unit_octets <= 3;
+    default: return unit_octets == 1 || unit_octets == 2 || unit_octets == 4;
+  }
+}
+
+bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
+  switch (mode) {
+    case PRNN_LSTM: return (cluster == 1 || cluster == 4) && (unit_octets == 1 || unit_octets == 2);
+    case PRNN_GRU: return (cluster == 1 || cluster == 3) && unit_octets >= 1 && unit_octets <= 3;
+    default: return cluster == 1 && (unit_octets == 1 || unit_octets == 2 || unit_octets == 4);
+  }
+}
+
+bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int unit_octets, int cluster, int groups,
+               ResidentShape* shape) {
+  const int64_t gates = problem.gates(), hidden = problem.hidden;
+  const int64_t unit = pair_units(problem.type == PRNN_DATA_FLOAT);
+  shape->unit_octets = unit_octets;
+  shape->cluster = cluster;
+  shape->groups = groups;
+  shape->octets = static_cast<int>(unit_octets * cluster * (backward ? 1 : gates));
+  shape->blocks = static_cast<int>(ceil_div(hidden, int64_t{kOctetRows} * unit_octets * cluster) * cluster);
+  if (shape->blocks > resident_blocks(row, cluster)) return false;
+  // Each gate's share of K is rounded to pairs on its own.
+  const int64_t k_pairs = ceil_div(ceil_div(hidden, unit) * (backward ? gates : 1), cluster);
+  shape->pairs = static_cast<int>(ceil_div(k_pairs, kResidentWarps));
+
+  const int64_t fragment = 512 * kResidentWarps;  // one octet x one pair of every warp
+  const int64_t in_registers = std::min<int64_t>(shape->pairs, register_pairs(shape->octets)) * shape->octets;
+  const int64_t in_shared = int64_t{shape->pairs} * shape->octets - in_registers;
+  const int64_t waves_at_once = wave_tiles(shape->octets);
+  const int64_t sums = 2 * fragment * shape->octets * waves_at_once / 2;  // two buffers of 256 bytes a warp and octet
+  const int64_t partial = cluster > 1 ? 2 * waves_at_once * shape->octets * 256 : 0;
+  const int64_t fixed = in_shared * fragment + sums + partial + 1024;
+  const int64_t carried = int64_t{4} * kTileColumns * unit_octets * kOctetRows * carried_floats(problem.mode, backward);
+  if (fixed + carried > row.shared_bytes) return false;
+  const int64_t room = carried == 0 ? kMaxTiles : (row.shared_bytes - fixed) / carried;
+  const int64_t wanted = ceil_div(ceil_div(problem.max_batch(), groups), kTileColumns);
+  const int64_t most = std::min<int64_t>(room, kMaxTiles);
+  const int64_t passes = ceil_div(wanted, most);
+  shape->tiles = static_cast<int>(ceil_div(wanted, passes));
+  shape->shared_bytes = fixed + carried * shape->tiles;
+  shape->register_bytes = in_registers * fragment * shape->blocks;
+  shape->shared_weight_bytes = in_shared * fragment * shape->blocks;
+  shape->pause_cycles = 400;
+  return true;
+}
+
+RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
+  if (problem.type == PRNN_DATA_DOUBLE) {
+    RnnPlan plan;
+    plan.reason = "double is served on CPU handles only; the resident kernels take float, half and bfloat16";
+    return plan;
+  }
+  if (row.is_legacy()) return plan_legacy(row, problem);
+  RnnPlan plan;
+  plan.fits = choose_both(row, problem, &plan);
+  plan.largest_hidden = find_largest_hidden(row, problem);
+  if (!plan.fits) {
+    plan.forward = plan.backward = ResidentShape();
+    plan.directions_at_once = 1;
+    plan.reason = format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type", problem.hidden,
+                         plan.largest_hidden, mode_name(problem.mode));
+    return plan;
+  }
+  if (problem.projection > 0) {
+    plan.reason = format("projSize is %lld; the resident kernels have no projection", problem.projection);
+    return plan;
+  }
+  plan.runnable = true;
+  return plan;
+}
+
+}  // namespace prnn

@@ -1,0 +1,78 @@
+// What runs on a GPU: how a recurrent layer's weights are split over thread blocks, warps, registers and shared memory.
+// Plain C++ that needs no GPU: a plan is computed from a row of the GPU table and a problem. docs/resident_kernels.md
+// explains the terms.
+//
+// Rows and K. A step of the forward pass multiplies the G H x H recurrent weights with the H x N state, a step of the
+// backward pass their transpose, H x G H, with the G H x N gradients of the gates. "Rows" are the outputs, "K" is the
+// dimension that is summed over. A group of blocks holds all the weights once and serves a share of the batch. In it, a
+// cluster of blocks owns a set of hidden units; each of its blocks holds the rows of all of them for its own share of K,
+// and the partial sums meet in distributed shared memory. The 8 warps of a block split the block's K again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "rnn/plan/gpu_table.h"
+#include "rnn/problem.h"
+
+namespace prnn {
+
+constexpr int kResidentThreads = 256;
+constexpr int kResidentWarps = kResidentThreads / 32;
+constexpr int kTileColumns = 8;   // sequences in one tile of the matrix instruction
+constexpr int kOctetRows = 8;     // rows in half a tile of the matrix instruction
+constexpr int kMaxTiles = 16;     // tiles that a group serves in one pass
+constexpr int kPairsInFlight = 8; // K pairs whose state a warp has in flight at once
+
+// Elements along K that a thread quad covers with one 16-byte load each: a pair of matrix instructions.
+constexpr int pair_units(bool is_float32) { return is_float32 ? 16 : 32; }
+
+int64_t type_bytes(prnnDataType_t type);
+
+// Pairs of K that a warp keeps in registers for a block of `octets` octets of rows (4 registers a thread each).
+constexpr int register_pairs(int octets) { return octets <= 4 ? 8 : 32 / octets; }
+
+// Tiles of sequences that go through the matrix instructions together.
+constexpr int wave_tiles(int octets) { return octets <= 4 ? 2 : 1; }
+
+// How one resident kernel, forward or backward, is laid out.
+struct ResidentShape {
+  int unit_octets = 0;     // hidden units that a block finishes, in eights
+  int cluster = 1;         // blocks that share rows and split K
+  int groups = 0;          // copies of the weights, for each direction
+  int blocks = 0;          // blocks of one group
+  int octets = 0;          // octets of rows whose weights a block holds
+  int pairs = 0;           // pairs of K of one warp
+  int tiles = 0;           // tiles of 8 sequences that a group serves in one pass
+  int pause_cycles = 0;    // from a block's own store to its first look at the others' data
+  int64_t register_bytes = 0;       // recurrent weights in registers, whole group
+  int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole group
+  int64_t shared_bytes = 0;         // dynamic shared memory of a block
+
+  int units_per_block() const { return unit_octets * kOctetRows; }
+  int64_t columns() const { return int64_t{tiles} * kTileColumns; }
+  int64_t batch_per_pass() const { return groups * columns(); }
+};
+
+struct RnnPlan {
+  bool fits = false;       // the row's GPU has room for the layer
+  bool runnable = false;   // ... and this library has the kernel: the only plans that run
+  std::string reason;      // one sentence when not runnable
+  ResidentShape forward, backward;
+  int directions_at_once = 1;  // 2: both directions of a layer run in one launch
+  int64_t largest_hidden = 0;  // largest H with the same mode, type, N and directions that fits
+};
+
+RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
+
+// The shapes that kernels are compiled for.
+bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
+bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
+
+// Sets `shape` to the layout with these choices; false if it does not fit the row. For tuning and for tests;
+// plan_rnn() makes the choices itself.
+bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int unit_octets, int cluster, int groups,
+               ResidentShape* shape);
+
+}  // namespace prnn
