@@ -7,8 +7,17 @@
 
 namespace py = pybind11;
 
+namespace prnn_python {
+void bind_errors(py::module_& module);
+void bind_types(py::module_& module);
+void bind_persistent_rnn(py::module_& module);
+}  // namespace prnn_python
+
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Bindings of libprnn: raw pointers in, exceptions out. The public interface is the package prnn.";
   m.attr("__version__") =
       std::to_string(PRNN_MAJOR) + "." + std::to_string(PRNN_MINOR) + "." + std::to_string(PRNN_PATCHLEVEL);
+  prnn_python::bind_errors(m);
+  prnn_python::bind_types(m);
+  prnn_python::bind_persistent_rnn(m);
 }

@@ -1,0 +1,280 @@
+// Binds persistent_rnn.h: a recurrent layer or stack as one object that keeps its descriptors.
+#include "persistent_rnn.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <climits>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "errors.h"
+#include "handle.h"
+
+namespace py = pybind11;
+
+namespace prnn_python {
+namespace {
+
+template <class Descriptor, prnnStatus_t (*create)(Descriptor*), prnnStatus_t (*destroy)(Descriptor)>
+class Owned {
+ public:
+  Owned() { check(create(&descriptor_)); }
+  Owned(Owned&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = nullptr; }
+  Owned& operator=(Owned&&) = delete;
+  ~Owned() { destroy(descriptor_); }
+  Descriptor get() const { return descriptor_; }
+
+ private:
+  Descriptor descriptor_ = nullptr;
+};
+
+using Tensor = Owned<prnnTensorDescriptor_t, prnnCreateTensorDescriptor, prnnDestroyTensorDescriptor>;
+using Filter = Owned<prnnFilterDescriptor_t, prnnCreateFilterDescriptor, prnnDestroyFilterDescriptor>;
+using DropoutDescriptor = Owned<prnnDropoutDescriptor_t, prnnCreateDropoutDescriptor, prnnDestroyDropoutDescriptor>;
+using RnnDescriptor = Owned<prnnRNNDescriptor_t, prnnCreateRNNDescriptor, prnnDestroyRNNDescriptor>;
+
+using BatchSizes = std::vector<int>;
+using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
+
+size_t element_size(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
+
+// A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
+class Rnn {
+ public:
+  // Offsets in elements into the packed weights of a layer's input matrices, recurrent matrices, projection, input
+  // biases and recurrent biases; -1 where it has none.
+  using Offsets = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+  Rnn(int mode, int dtype, int hidden, int layers, int input, bool bidirectional, bool skip_input, int projection,
+      float dropout)
+      : mode_(static_cast<prnnRNNMode_t>(mode)),
+        type_(static_cast<prnnDataType_t>(dtype)),
+        hidden_(hidden),
+        layers_(layers),
+        input_(input),
+        directions_(bidirectional ? 2 : 1),
+        skip_input_(skip_input),
+        projection_(projection),
+        dropout_(dropout) {
+    configure(nullptr);
+    const Handle handle = Handle::cpu();  // the weights' layout is the same on every device
+    size_t bytes = 0;
+    check(prnnGetRNNParamsSize(handle.get(), rnn_.get(), tensor(1, input_, 1), &bytes, type_), handle.get());
+    params_size_ = static_cast<int64_t>(bytes / element_size(type_));
+    // The hidden size divides the number of elements, which may be too large for one dimension.
+    const int dims[] = {hidden_, static_cast<int>(params_size_ / hidden_), 1};
+    check(prnnSetFilterNdDescriptor(weights_.get(), type_, PRNN_TENSOR_NCHW, 3, dims));
+  }
+
+  int64_t params_size() const { return params_size_; }
+
+  Offsets layer_offsets(int layer, int direction) {
+    if (direction < 0 || direction >= directions_) {
+      throw py::value_error("direction is " + std::to_string(direction) + "; the layer has " +
+                            std::to_string(directions_));
+    }
+    const Handle handle = Handle::cpu();
+    const int gates = mode_ == PRNN_LSTM ? 4 : mode_ == PRNN_GRU ? 3 : 1;
+    const int pseudo_layer = layer * directions_ + direction;
+    const auto offset = [&](auto get, int id) -> int64_t {
+      const uintptr_t base = 4096;  // any address but NULL, which stands for "no such matrix"
+      const Filter block;
+      void* found = nullptr;
+      check(get(handle.get(), rnn_.get(), pseudo_layer, tensor(1, input_, 1), weights_.get(), pointer(base), id,
+                block.get(), &found),
+            handle.get());
+      if (found == nullptr) return -1;
+      return static_cast<int64_t>((reinterpret_cast<uintptr_t>(found) - base) / element_size(type_));
+    };
+    return {offset(prnnGetRNNLinLayerMatrixParams, 0), offset(prnnGetRNNLinLayerMatrixParams, gates),
+            projection_ > 0 ? offset(prnnGetRNNLinLayerMatrixParams, 8) : -1, offset(prnnGetRNNLinLayerBiasParams, 0),
+            offset(prnnGetRNNLinLayerBiasParams, gates)};
+  }
+
+  void set_backend(int backend) {
+    check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend)));
+    backend_ = static_cast<prnnRNNBackend_t>(backend);
+  }
+
+  void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
+    check(
+        prnnSetDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, seed),
+        handle.get());
+    dropout_ = dropout;
+    has_dropout_ = true;
+    configure(dropout_descriptor_.get());
+  }
+
+  size_t workspace_size(const Handle& handle, const BatchSizes& batch_sizes) {
+    return size(prnnGetRNNWorkspaceSize, handle, batch_sizes);
+  }
+
+  size_t reserve_size(const Handle& handle, const BatchSizes& batch_sizes) {
+    return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
+  }
+
+  void forward(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t x, uintptr_t hx, uintptr_t cx,
+               uintptr_t w, uintptr_t y, uintptr_t hy, uintptr_t cy, uintptr_t workspace, size_t workspace_size,
+               uintptr_t reserve, size_t reserve_size) {
+    if (reserve != 0) require_dropout_states();
+    const Descriptors xs = sequence(batch_sizes, input_);
+    const Descriptors ys = sequence(batch_sizes, output());
+    const auto [h, c] = states(batch_sizes);
+    const int steps = static_cast<int>(batch_sizes.size());
+    run(handle, [&, h = h, c = c] {
+      if (reserve == 0) {
+        return prnnRNNForwardInference(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), c,
+                                       pointer(cx), weights_.get(), pointer(w), ys.data(), pointer(y), h, pointer(hy),
+                                       c, pointer(cy), pointer(workspace), workspace_size);
+      }
+      return prnnRNNForwardTraining(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), c,
+                                    pointer(cx), weights_.get(), pointer(w), ys.data(), pointer(y), h, pointer(hy), c,
+                                    pointer(cy), pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+    });
+  }
+
+  void backward_data(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t y, uintptr_t dy, uintptr_t dhy,
+                     uintptr_t dcy, uintptr_t w, uintptr_t hx, uintptr_t cx, uintptr_t dx, uintptr_t dhx, uintptr_t dcx,
+                     uintptr_t workspace, size_t workspace_size, uintptr_t reserve, size_t reserve_size) {
+    const Descriptors xs = sequence(batch_sizes, input_);
+    const Descriptors ys = sequence(batch_sizes, output());
+    const auto [h, c] = states(batch_sizes);
+    const int steps = static_cast<int>(batch_sizes.size());
+    run(handle, [&, h = h, c = c] {
+      return prnnRNNBackwardData(handle.get(), rnn_.get(), steps, ys.data(), pointer(y), ys.data(), pointer(dy), h,
+                                 pointer(dhy), c, pointer(dcy), weights_.get(), pointer(w), h, pointer(hx), c,
+                                 pointer(cx), xs.data(), pointer(dx), h, pointer(dhx), c, pointer(dcx),
+                                 pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+    });
+  }
+
+  void backward_weights(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t x, uintptr_t hx, uintptr_t y,
+                        uintptr_t dw, uintptr_t workspace, size_t workspace_size, uintptr_t reserve,
+                        size_t reserve_size) {
+    const Descriptors xs = sequence(batch_sizes, input_);
+    const Descriptors ys = sequence(batch_sizes, output());
+    const prnnTensorDescriptor_t h = states(batch_sizes).first;
+    const int steps = static_cast<int>(batch_sizes.size());
+    run(handle, [&] {
+      return prnnRNNBackwardWeights(handle.get(), rnn_.get(), steps, xs.data(), pointer(x), h, pointer(hx), ys.data(),
+                                    pointer(y), pointer(workspace), workspace_size, weights_.get(), pointer(dw),
+                                    pointer(reserve), reserve_size);
+    });
+  }
+
+ private:
+  // Sets the RNN descriptor, which takes projection and backend back.
+  void configure(prnnDropoutDescriptor_t dropout) {
+    check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
+                               directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL, mode_, type_));
+    check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
+    check(prnnSetRNNBackend(rnn_.get(), backend_));
+  }
+
+  void require_dropout_states() const {
+    if (dropout_ > 0 && !has_dropout_) {
+      throw py::value_error("dropout is " + std::to_string(dropout_) + " but set_dropout has not been called");
+    }
+  }
+
+  int output() const { return directions_ * (projection_ > 0 ? projection_ : hidden_); }
+
+  // The descriptor of a packed tensor. Made once and never changed, for a call of another thread may be reading it.
+  prnnTensorDescriptor_t tensor(int first, int second, int third) {
+    const auto [found, is_new] = tensors_.try_emplace({first, second, third});
+    if (is_new) {
+      const int64_t rows = int64_t{second} * third;
+      const int dims[] = {first, second, third};
+      const int strides[] = {rows > INT_MAX ? 1 : static_cast<int>(rows), third, 1};  // the library refuses the 1
+      check(prnnSetTensorNdDescriptor(found->second.get(), type_, 3, dims, strides));
+    }
+    return found->second.get();
+  }
+
+  Descriptors sequence(const BatchSizes& batch_sizes, int width) {
+    Descriptors descriptors(batch_sizes.size());
+    for (size_t t = 0; t < batch_sizes.size(); ++t) {
+      const bool repeated = t > 0 && batch_sizes[t] == batch_sizes[t - 1];
+      descriptors[t] = repeated ? descriptors[t - 1] : tensor(batch_sizes[t], width, 1);
+    }
+    return descriptors;
+  }
+
+  // The descriptors of h and c.
+  std::pair<prnnTensorDescriptor_t, prnnTensorDescriptor_t> states(const BatchSizes& batch_sizes) {
+    if (batch_sizes.empty()) return {nullptr, nullptr};
+    return {tensor(layers_ * directions_, batch_sizes[0], output() / directions_),
+            tensor(layers_ * directions_, batch_sizes[0], hidden_)};
+  }
+
+  template <class Query>
+  size_t size(Query query, const Handle& handle, const BatchSizes& batch_sizes) {
+    const Descriptors xs = sequence(batch_sizes, input_);
+    size_t bytes = 0;
+    check(query(handle.get(), rnn_.get(), static_cast<int>(xs.size()), xs.data(), &bytes), handle.get());
+    return bytes;
+  }
+
+  template <class Call>
+  void run(const Handle& handle, Call call) {
+    prnnStatus_t status;
+    {
+      py::gil_scoped_release release;
+      status = call();
+    }
+    check(status, handle.get());
+  }
+
+  prnnRNNMode_t mode_;
+  prnnDataType_t type_;
+  int hidden_, layers_, input_, directions_;
+  bool skip_input_;
+  int projection_;
+  float dropout_;
+  bool has_dropout_ = false;
+  prnnRNNBackend_t backend_ = PRNN_BEST_BACKEND;
+  int64_t params_size_ = 0;
+  RnnDescriptor rnn_;
+  DropoutDescriptor dropout_descriptor_;
+  Filter weights_;
+  std::map<std::array<int, 3>, Tensor> tensors_;
+};
+
+}  // namespace
+
+void bind_persistent_rnn(py::module_& module) {
+  module.attr("RNN_RELU") = static_cast<int>(PRNN_RNN_RELU);
+  module.attr("RNN_TANH") = static_cast<int>(PRNN_RNN_TANH);
+  module.attr("LSTM") = static_cast<int>(PRNN_LSTM);
+  module.attr("GRU") = static_cast<int>(PRNN_GRU);
+  module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
+  module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
+  module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
+
+  using namespace py::literals;
+  py::class_<Rnn>(module, "Rnn",
+                  "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
+      .def(py::init<int, int, int, int, int, bool, bool, int, float>(), "mode"_a, "dtype"_a, "hidden"_a, "layers"_a,
+           "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0, "dropout"_a = 0.0f)
+      .def("params_size", &Rnn::params_size, "Elements of the packed weights.")
+      .def(
+          "layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
+          "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: none.")
+      .def("set_backend", &Rnn::set_backend, "backend"_a)
+      .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
+           "Writes the seed to `states`, which must outlive the training calls.")
+      .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
+      .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
+      .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
+           "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")
+      .def("backward_data", &Rnn::backward_data, "handle"_a, "batch_sizes"_a, "y"_a, "dy"_a, "dhy"_a, "dcy"_a, "w"_a,
+           "hx"_a, "cx"_a, "dx"_a, "dhx"_a, "dcx"_a, "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a)
+      .def("backward_weights", &Rnn::backward_weights, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "y"_a, "dw"_a,
+           "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Adds to dw.");
+}
+
+}  // namespace prnn_python
