@@ -1,0 +1,20 @@
+# Sourced by the scripts of this folder: use_environment FILE puts what requirements/FILE pins into the virtual
+# environment $PRNN_VENV (.venv), unless it is there already, and puts the environment first on PATH.
+
+use_environment() {
+  local venv=${PRNN_VENV:-.venv} python=${PYTHON:-python3} wanted stamp
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "prnn needs Python 3.11 or newer, and $python is $("$python" --version); set PYTHON to another" >&2
+    return 1
+  }
+  wanted=$(cat requirements/*.txt | sha256sum; "$python" --version)
+  stamp=$venv/installed-$1
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    echo "installing requirements/$1 into $venv"
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "requirements/$1"
+    echo "$wanted" >"$stamp"
+  fi
+  export PATH=$PWD/$venv/bin:$PATH VIRTUAL_ENV=$PWD/$venv
+  [[ $venv != /* ]] || export PATH=$venv/bin:$PATH VIRTUAL_ENV=$venv
+}
