@@ -19,9 +19,12 @@ _COMMAND = (
 
 
 def find_nvcc() -> str | None:
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
-    candidates = [os.environ.get("NVCC")] + [os.path.join(home, "bin", "nvcc") for home in homes if home] + ["nvcc"]
-    return next((found for name in candidates if name and (found := shutil.which(name))), None)
+    """$NVCC if that is set, else the one of $CUDA_HOME, PATH or the usual place."""
+    if "NVCC" in os.environ:
+        return shutil.which(os.environ["NVCC"])
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    candidates = [f"{home}/bin/nvcc" for home in homes if home] + ["nvcc", "/usr/local/cuda/bin/nvcc"]
+    return next(filter(None, map(shutil.which, candidates)), None)
 
 
 def toolkit_root(nvcc: str) -> str:

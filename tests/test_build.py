@@ -1,0 +1,168 @@
+"""The build itself, on a small tree of sources with prnn's own SConstruct, and what it made of prnn."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine")
+
+SOURCES = {
+    "include/prnn_types.h": "#define PRNN_MAJOR 7\n#define PRNN_MINOR 8\n#define PRNN_PATCHLEVEL 9\n",
+    "src/libprnn.map": "{ global: prnn*; local: *; };\n",
+    "src/core/value.h": "#pragma once\n#define VALUE 1\n",
+    "src/core/value.cc": '#include "core/value.h"\nextern "C" int prnnValue() { return VALUE; }\nint hidden;\n',
+    "src/core/other.cc": "int other() { return 2; }\n",
+    "src/core/sum_avx2.cc": "int sum() { return 3; }\n",
+    "src/core/cuda/no_cuda.cc": 'extern "C" int prnnCuda() { return 0; }\n',
+    "src/core/cuda/scale.cuh": '#pragma once\n#include "core/value.h"\n',
+    "src/core/cuda/scale.cu": '#include "core/cuda/scale.cuh"\n'
+    "__global__ void scale(float* x) { x[threadIdx.x] *= VALUE; }\n"
+    'extern "C" __attribute__((visibility("default"))) int prnnCuda() { return 1; }\n',
+    "python/module.cc": '#include "prnn_types.h"\nextern "C" int PyInit__C() { return PRNN_MAJOR; }\n',
+}
+
+
+class Tree:
+    """A checkout in a folder of its own."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        shutil.copy(ROOT / "SConstruct", root)
+        shutil.copytree(ROOT / "site_scons", root / "site_scons", ignore=shutil.ignore_patterns("__pycache__"))
+        for name, text in SOURCES.items():
+            self.write(name, text.replace('extern "C" int', 'extern "C" __attribute__((visibility("default"))) int'))
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def scons(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "SCons", "-Q", *options]
+        return subprocess.run(command, cwd=self.root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def built(self, *options: str) -> set[str]:
+        """The sources that a run compiles."""
+        done = self.scons(*options)
+        assert done.returncode == 0, done.stdout
+        return set(re.findall(r" -c .* (\S+)$", done.stdout, re.MULTILINE))
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_header_edit_rebuilds_what_includes_it(tree: Tree) -> None:
+    common = {"src/core/value.cc", "src/core/other.cc", "src/core/sum_avx2.cc", "src/core/cuda/no_cuda.cc"}
+    assert tree.built("cuda=off") == common | {"python/module.cc"}
+    assert tree.built("cuda=off") == set()
+    tree.write("src/core/value.h", "#pragma once\n#define VALUE 2\n")
+    assert tree.built("cuda=off") == {"src/core/value.cc"}
+    tree.write("include/prnn_types.h", SOURCES["include/prnn_types.h"] + "#define MORE 1\n")
+    assert tree.built("cuda=off") == {"python/module.cc"}
+
+
+@needs_nvcc
+def test_header_edit_rebuilds_cuda_sources(tree: Tree) -> None:
+    assert "src/core/cuda/scale.cu" in tree.built("cuda=on")
+    assert tree.built("cuda=on") == set()
+    tree.write("src/core/value.h", "#pragma once\n#define VALUE 2\n")  # reached through scale.cuh
+    assert tree.built("cuda=on") == {"src/core/value.cc", "src/core/cuda/scale.cu"}
+    tree.write("src/core/cuda/scale.cuh", '#pragma once\n#include "core/value.h"\n#define MORE 1\n')
+    assert tree.built("cuda=on") == {"src/core/cuda/scale.cu"}
+    assert "spill" in (tree.root / "build/release/ptxas/core/cuda/scale.txt").read_text()
+    files = [entry["file"] for entry in json.loads((tree.root / "compile_commands.json").read_text())]
+    assert {"src/core/value.cc", "src/core/cuda/scale.cu", "python/module.cc"} <= set(files)
+
+
+@needs_nvcc
+def test_broken_cuda_source_fails(tree: Tree) -> None:
+    tree.write("src/core/cuda/scale.cu", "__global__ void scale(float* x) { undeclared(); }\n")
+    done = tree.scons("cuda=on")
+    assert done.returncode != 0
+    assert "undeclared" in done.stdout
+
+
+def test_broken_source_fails(tree: Tree) -> None:
+    tree.write("src/core/other.cc", "int other() { return; }\n")
+    done = tree.scons("cuda=off")
+    assert done.returncode != 0
+    assert "other.cc:1" in done.stdout
+
+
+def test_undefined_symbol_fails(tree: Tree) -> None:
+    tree.write("src/core/other.cc", 'int missing();\nextern "C" int prnnOther() { return missing(); }\n')
+    done = tree.scons("cuda=off")
+    assert done.returncode != 0
+    assert "missing" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("cuda_arc=80", "there is no option 'cuda_arc'; did you mean cuda_arch?"),
+        ("colour=red", "there is no option 'colour'; the options are mode, cuda"),
+        ("mode=fast", "mode"),
+        ("cuda_arch=35", "cuda_arch"),
+        ("sanitizers=thread", "sanitizers"),
+    ],
+)
+def test_unknown_option_or_value_is_refused(tree: Tree, option: str, message: str) -> None:
+    done = tree.scons(option)
+    assert done.returncode == 2
+    assert message in done.stdout
+    assert not (tree.root / "build").exists()
+
+
+def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVCC", "/nonexistent/nvcc")
+    done = tree.scons("cuda=on")
+    assert done.returncode == 2
+    assert "cuda=on needs nvcc" in done.stdout
+    assert "src/core/cuda/no_cuda.cc" in tree.built("cuda=auto")
+
+
+def test_instruction_set_follows_from_the_name(tree: Tree) -> None:
+    tree.built("cuda=off")
+    commands = json.loads((tree.root / "compile_commands.json").read_text())
+    assert [entry["file"] for entry in commands if "-mavx2" in entry["command"]] == ["src/core/sum_avx2.cc"]
+
+
+def test_library_is_versioned_and_exports_its_own_symbols_alone(tree: Tree) -> None:
+    tree.built("cuda=off")
+    library = tree.root / "prnn/lib/libprnn.so.7"
+    symbols = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    assert {line.split()[-1] for line in symbols.splitlines()} == {"prnnValue", "prnnCuda"}
+    dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    assert "soname: [libprnn.so.7]" in dynamic
+    assert (tree.root / "build/release/libprnn.so").resolve().name == "libprnn.so.7.8.9"
+
+
+def test_process_has_one_openmp_runtime() -> None:
+    # A second one would keep a second pool of threads on the same cores as torch's.
+    program = "import prnn, re; print(len(set(re.findall(r'/\\S*libgomp\\S*', open('/proc/self/maps').read()))))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_resident_kernels_do_not_spill() -> None:
+    sources = list(ROOT.glob("src/rnn/cuda/**/*.cu"))
+    logs = [ROOT / "build/release/ptxas" / path.relative_to(ROOT / "src").with_suffix(".txt") for path in sources]
+    if not any(log.exists() for log in logs):
+        pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
+    spilling = []
+    for log in logs:
+        for name, spills in re.findall(
+            r"Function properties for (\S+)\n.* (\d+ bytes spill stores.*)", log.read_text()
+        ):
+            if spills != "0 bytes spill stores, 0 bytes spill loads":
+                spilling.append(f"{log.name}: {name}: {spills}")
+    assert not spilling, "\n".join(spilling)
