@@ -1,0 +1,1 @@
+"""Slow, readable twins of the library's operations, in float64."""
