@@ -1,0 +1,65 @@
+"""`scons install` as a C or C++ programmer uses it: headers, library and pkg-config file under a prefix."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The options of the build under test; scripts/test --sanitize sets them, and its clients need the same runtime.
+SCONS_OPTIONS = os.environ.get("PRNN_SCONS_OPTIONS", "").split()
+SANITIZERS = [
+    f"-fsanitize={value}" for name, _, value in (o.partition("=") for o in SCONS_OPTIONS) if name == "sanitizers"
+]
+STRICT = ["-pedantic", "-Wall", "-Wextra", "-Werror", *SANITIZERS]
+
+pytestmark = pytest.mark.xdist_group("scons")  # one run of scons at a time
+
+
+def run(*command: object, **environment: str) -> str:
+    # LD_PRELOAD is for the Python that runs the tests.
+    environment = {**os.environ, **environment, "LD_PRELOAD": ""}
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("prefix")
+    run(sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", f"prefix={folder}")
+    return folder
+
+
+def pkg_config(prefix: pathlib.Path, *what: str) -> list[str]:
+    return run("pkg-config", *what, "prnn", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).split()
+
+
+def test_install_layout(prefix: pathlib.Path) -> None:
+    (version,) = pkg_config(prefix, "--modversion")
+    names = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
+    headers = {str(path.relative_to(ROOT)) for path in (ROOT / "include").rglob("*.h")}
+    libraries = {f"lib/libprnn.so.{version}", f"lib/libprnn.so.{version.split('.')[0]}", "lib/libprnn.so"}
+    assert names == headers | libraries | {"lib/pkgconfig/prnn.pc"}
+    assert (prefix / "lib/libprnn.so").resolve().name == f"libprnn.so.{version}"
+
+
+def test_exports_are_the_declared_functions(prefix: pathlib.Path) -> None:
+    symbols = run("nm", "-D", "--defined-only", prefix / "lib/libprnn.so")
+    exported = {line.split()[-1] for line in symbols.splitlines()}
+    text = "".join(path.read_text() for path in (prefix / "include").glob("*.h"))
+    assert exported == set(re.findall(r"^PRNN_API [^;(]*?(prnn\w+)\(", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("client", "compiler"),
+    [("client.c", ["gcc", "-std=c99"]), ("client.cc", ["g++", "-std=c++11"])],
+    ids=["C99", "C++"],
+)
+def test_client(prefix: pathlib.Path, tmp_path: pathlib.Path, client: str, compiler: list[str]) -> None:
+    flags = pkg_config(prefix, "--cflags", "--libs")
+    run(*compiler, *STRICT, ROOT / "tests/c" / client, "-o", tmp_path / "client", *flags, "-lm")
+    assert run(tmp_path / "client", LD_LIBRARY_PATH=str(prefix / "lib")) == "ok\n"
