@@ -69,7 +69,7 @@ typedef struct {
  */
 PRNN_API prnnStatus_t prnnInitCTCLossOptions(prnnCTCLossOptions_t* options);
 
-/* Bytes that prnnCTCLoss and prnnCTCLossForward want, and the reserve space between Forward and Backward. */
+/* Bytes of workspace that a call wants, and of the reserve space between Forward and Backward. */
 PRNN_API prnnStatus_t prnnGetCTCLossWorkspaceSize(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
                                                   size_t* sizeInBytes);
 PRNN_API prnnStatus_t prnnGetCTCLossReserveSize(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
@@ -82,13 +82,15 @@ PRNN_API prnnStatus_t prnnGetCTCLossReserveSize(prnnHandle_t handle, const prnnC
  * costs: {N}.
  * gradients: as activations, every element of {T, N, V} written; NULL when not wanted; may be the activations
  *   themselves, which are then overwritten.
- * workspace: at least prnnGetCTCLossWorkspaceSize() bytes. */
+ * workspace: at least prnnGetCTCLossWorkspaceSize() bytes, and when gradients are wanted prnnGetCTCLossReserveSize()
+ *   bytes more. */
 PRNN_API prnnStatus_t prnnCTCLoss(prnnHandle_t handle, const prnnCTCLossOptions_t* options, const void* activations,
                                   const int* targets, const int* frameLengths, const int* targetLengths, void* costs,
                                   void* gradients, void* workspace, size_t workspaceSizeInBytes);
 
 /* The same in two calls, for automatic differentiation: the costs with what a later backward call needs, and then
  * gradients[t, n, :] = costGradients[n] * d cost[n] / d activations[t, n, :].
+ * workspace: at least prnnGetCTCLossWorkspaceSize() bytes.
  * reserveSpace: at least prnnGetCTCLossReserveSize() bytes; NULL to Forward when no backward call follows.
  * costGradients: {N}; NULL means all ones. All other arguments as above and the same in both calls. */
 PRNN_API prnnStatus_t prnnCTCLossForward(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
@@ -158,6 +160,7 @@ typedef struct {
  * sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitRNNTLossOptions(prnnRNNTLossOptions_t* options);
 
+/* As for CTC. */
 PRNN_API prnnStatus_t prnnGetRNNTLossWorkspaceSize(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
                                                    size_t* sizeInBytes);
 PRNN_API prnnStatus_t prnnGetRNNTLossReserveSize(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
@@ -173,7 +176,8 @@ PRNN_API prnnStatus_t prnnGetRNNTLossReserveSize(prnnHandle_t handle, const prnn
  * costs: {N}.
  * gradients: as activations, every element written; NULL when not wanted; may be the activations themselves, which are
  *   then overwritten.
- * workspace: at least prnnGetRNNTLossWorkspaceSize() bytes. */
+ * workspace: at least prnnGetRNNTLossWorkspaceSize() bytes, and when gradients are wanted prnnGetRNNTLossReserveSize()
+ *   bytes more. */
 PRNN_API prnnStatus_t prnnRNNTLoss(prnnHandle_t handle, const prnnRNNTLossOptions_t* options, const void* activations,
                                    const int* targets, const int* frameLengths, const int* targetLengths,
                                    const int* rangeBegins, void* costs, void* gradients, void* workspace,

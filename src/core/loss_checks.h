@@ -1,0 +1,83 @@
+// Checks that the APIs of the losses share. Each throws BAD_PARAM with the argument's name, its value and what would be
+// accepted.
+#pragma once
+
+#include <cinttypes>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+
+#include "core/handle.h"
+#include "prnn_losses.h"
+
+namespace prnn {
+
+inline void require_in_range(int64_t value, int64_t low, int64_t high, const char* name) {
+  if (value < low || value > high)
+    fail(PRNN_STATUS_BAD_PARAM, "%s is %" PRId64 "; it must be %" PRId64 " to %" PRId64, name, value, low, high);
+}
+
+inline void require_at_least(int64_t value, int64_t low, const char* name) {
+  if (value < low) fail(PRNN_STATUS_BAD_PARAM, "%s is %" PRId64 "; it must be at least %" PRId64, name, value, low);
+}
+
+// The product of sizes, each at least 0; refused when it leaves no room to count bytes and intermediate sizes in 64 bits.
+inline int64_t product_of_sizes(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(product, size, &product) || product > std::numeric_limits<int64_t>::max() / 1024)
+      fail(PRNN_STATUS_BAD_PARAM, "the sizes in options are too large: their product does not fit 64 bits");
+  }
+  return product;
+}
+
+inline void require_known_type(prnnDataType_t type) {
+  if (type != PRNN_DATA_FLOAT && type != PRNN_DATA_DOUBLE && type != PRNN_DATA_HALF && type != PRNN_DATA_BFLOAT16)
+    fail(PRNN_STATUS_BAD_PARAM, "dataType is %d; it must be one of prnnDataType_t's values", static_cast<int>(type));
+}
+
+// Sizes of workspace and reserve space are rounded up, so that the two can lie one after the other.
+inline size_t whole_blocks(size_t size) { return (size + 255) / 256 * 256; }
+
+// Workspace and reserve space.
+inline void require_space(const void* space, size_t size, size_t needed, const char* name) {
+  if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s has %zu bytes; it needs %zu", name, size, needed);
+  if (needed > 0) require_not_null(space, name);
+  if (reinterpret_cast<uintptr_t>(space) % 16 != 0)
+    fail(PRNN_STATUS_BAD_PARAM, "%s is at address %p; it must be aligned to 16 bytes", name, space);
+}
+
+// The lengths of a batch, on the host.
+inline void require_lengths(const int* lengths, int64_t batch, int64_t low, int64_t high, const char* name) {
+  for (int64_t n = 0; n < batch; ++n) {
+    if (lengths[n] < low || lengths[n] > high)
+      fail(PRNN_STATUS_BAD_PARAM, "%s[%" PRId64 "] is %d; it must be %" PRId64 " to %" PRId64, name, n, lengths[n], low,
+           high);
+  }
+}
+
+// The target symbols of a batch, on the host, after its lengths have been checked.
+inline void require_targets(const int* targets, prnnTargetLayout_t layout, const int* lengths, int64_t batch,
+                            int64_t max_targets, int64_t target_elements, int64_t classes, int64_t blank) {
+  int64_t offset = 0;
+  for (int64_t n = 0; n < batch; ++n) {
+    if (layout == PRNN_TARGETS_PADDED) offset = n * max_targets;
+    if (layout == PRNN_TARGETS_CONCATENATED && offset + lengths[n] > target_elements)
+      fail(PRNN_STATUS_BAD_PARAM,
+           "targetElements is %" PRId64 ", but targetLengths[0 .. %" PRId64 "] add up to %" PRId64, target_elements, n,
+           offset + lengths[n]);
+    for (int64_t i = 0; i < lengths[n]; ++i) {
+      const int symbol = targets[offset + i];
+      if (symbol < 0 || symbol >= classes)
+        fail(PRNN_STATUS_BAD_PARAM,
+             "targets of sequence %" PRId64 " hold %d at position %" PRId64 "; it must be 0 to %" PRId64, n, symbol, i,
+             classes - 1);
+      if (symbol == blank)
+        fail(PRNN_STATUS_BAD_PARAM, "targets of sequence %" PRId64 " hold the blank, %d, at position %" PRId64, n, symbol,
+             i);
+    }
+    offset += lengths[n];
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,180 @@
+// prnnCTCLoss and its kin: checks every argument, then calls the backend of the handle's device.
+#include "core/loss_checks.h"
+#include "ctc/ctc.h"
+
+namespace prnn {
+namespace {
+
+const CtcBackend& ctc_backend(prnnHandle_t handle) {
+  require_handle(handle);
+  if (!handle->is_cpu())
+    fail(PRNN_STATUS_NOT_SUPPORTED, "the CTC loss of this build runs on CPU handles (prnnCreateCPU) alone");
+  return cpu_ctc_backend();
+}
+
+void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* options) {
+  require_not_null(options, "options");
+  const prnnCTCLossOptions_t& o = *options;
+  require_known_type(o.dataType);
+  require_in_range(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, "input");
+  require_in_range(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
+  const int64_t most = std::numeric_limits<int>::max() - 3;  // lengths are int
+  require_in_range(o.batch, 1, most, "batch");
+  require_in_range(o.maxFrames, 1, most, "maxFrames");
+  require_in_range(o.maxTargets, 0, most, "maxTargets");
+  require_in_range(o.classes, 1, most, "classes");
+  require_in_range(o.blank, 0, o.classes - 1, "blank");
+  if (o.targetLayout == PRNN_TARGETS_CONCATENATED) require_at_least(o.targetElements, 0, "targetElements");
+  product_of_sizes({o.batch, o.maxFrames, o.classes});
+  product_of_sizes({o.batch, o.maxFrames, 2 * o.maxTargets + 4});
+  if (o.timeStride != 0 || o.batchStride != 0) {
+    // Frames of different times or sequences must not share elements. One of the two is the outer dimension.
+    const bool time_outer = o.maxFrames > 1 && (o.batch == 1 || o.timeStride >= o.batchStride);
+    const int64_t inner = time_outer ? o.batchStride : o.timeStride;
+    const int64_t outer = time_outer ? o.timeStride : o.batchStride;
+    const int64_t inner_size = time_outer ? o.batch : o.maxFrames;
+    const int64_t outer_size = time_outer ? o.maxFrames : o.batch;
+    const bool overlap = (inner_size > 1 && inner < o.classes) ||
+                         (outer_size > 1 && outer < (inner_size > 1 ? product_of_sizes({inner, inner_size - 1}) : 0) + o.classes);
+    if (o.timeStride < 0 || o.batchStride < 0 || overlap)
+      fail(PRNN_STATUS_BAD_PARAM,
+           "timeStride is %" PRId64 " and batchStride %" PRId64 "; with these, some of the {%" PRId64 ", %" PRId64
+           ", %" PRId64 "} elements would coincide",
+           o.timeStride, o.batchStride, o.maxFrames, o.batch, o.classes);
+    product_of_sizes({outer, outer_size});
+  }
+  backend.require_supported(o.dataType);
+}
+
+// The arguments that all calls on activations share.
+CtcParams checked_params(prnnHandle_t handle, const prnnCTCLossOptions_t* options, const void* activations,
+                         const int* targets, const int* frame_lengths, const int* target_lengths) {
+  check_options(ctc_backend(handle), options);
+  CtcParams params{*options, activations, targets, frame_lengths, target_lengths, nullptr, 0};
+  prnnCTCLossOptions_t& o = params.options;
+  if (o.timeStride == 0 && o.batchStride == 0) {
+    o.timeStride = o.batch * o.classes;
+    o.batchStride = o.classes;
+  }
+  require_not_null(activations, "activations");
+  require_not_null(frame_lengths, "frameLengths");
+  require_not_null(target_lengths, "targetLengths");
+  const bool no_targets = (o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : o.targetElements) == 0;
+  if (!no_targets) require_not_null(targets, "targets");
+  if (handle->is_cpu()) {
+    require_lengths(frame_lengths, o.batch, 0, o.maxFrames, "frameLengths");
+    require_lengths(target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
+    require_targets(targets, o.targetLayout, target_lengths, o.batch, o.maxTargets, o.targetElements, o.classes, o.blank);
+  }
+  return params;
+}
+
+void set_workspace(CtcParams& params, void* workspace, size_t size, size_t needed) {
+  require_space(workspace, size, needed, "workspace");
+  params.workspace = workspace;
+  params.workspace_size = size;
+}
+
+}  // namespace
+}  // namespace prnn
+
+using namespace prnn;
+
+extern "C" prnnStatus_t prnnInitCTCLossOptions(prnnCTCLossOptions_t* options) {
+  return guarded(nullptr, [&] {
+    require_not_null(options, "options");
+    *options = prnnCTCLossOptions_t{};  // the defaults are the zeros
+  });
+}
+
+extern "C" prnnStatus_t prnnGetCTCLossWorkspaceSize(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
+                                                    size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    check_options(backend, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.loss_workspace_size(*options));
+  });
+}
+
+extern "C" prnnStatus_t prnnGetCTCLossReserveSize(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
+                                                  size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    check_options(backend, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.loss_reserve_size(*options));
+  });
+}
+
+extern "C" prnnStatus_t prnnCTCLoss(prnnHandle_t handle, const prnnCTCLossOptions_t* options, const void* activations,
+                                    const int* targets, const int* frameLengths, const int* targetLengths, void* costs,
+                                    void* gradients, void* workspace, size_t workspaceSizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
+    require_not_null(costs, "costs");
+    // The reserve space lies at the front of the workspace.
+    const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(*options)) : 0;
+    set_workspace(params, workspace, workspaceSizeInBytes, reserve + backend.loss_workspace_size(*options));
+    params.workspace = static_cast<char*>(workspace) + reserve;
+    params.workspace_size -= reserve;
+    backend.loss_forward(handle, params, costs, gradients ? workspace : nullptr);
+    if (gradients) backend.loss_backward(handle, params, nullptr, gradients, workspace);
+  });
+}
+
+extern "C" prnnStatus_t prnnCTCLossForward(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
+                                           const void* activations, const int* targets, const int* frameLengths,
+                                           const int* targetLengths, void* costs, void* workspace,
+                                           size_t workspaceSizeInBytes, void* reserveSpace, size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
+    require_not_null(costs, "costs");
+    set_workspace(params, workspace, workspaceSizeInBytes, backend.loss_workspace_size(*options));
+    if (reserveSpace)
+      require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
+    backend.loss_forward(handle, params, costs, reserveSpace);
+  });
+}
+
+extern "C" prnnStatus_t prnnCTCLossBackward(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
+                                            const void* activations, const int* targets, const int* frameLengths,
+                                            const int* targetLengths, const void* costGradients, void* gradients,
+                                            const void* reserveSpace, size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    const CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
+    require_not_null(gradients, "gradients");
+    require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
+    backend.loss_backward(handle, params, costGradients, gradients, reserveSpace);
+  });
+}
+
+extern "C" prnnStatus_t prnnGetCTCAlignWorkspaceSize(prnnHandle_t handle, const prnnCTCLossOptions_t* options,
+                                                     size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    check_options(backend, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.align_workspace_size(*options));
+  });
+}
+
+extern "C" prnnStatus_t prnnCTCAlign(prnnHandle_t handle, const prnnCTCLossOptions_t* options, const void* activations,
+                                     const int* targets, const int* frameLengths, const int* targetLengths,
+                                     void* scores, int* begins, int* ends, void* workspace,
+                                     size_t workspaceSizeInBytes) {
+  return guarded(handle, [&] {
+    const CtcBackend& backend = ctc_backend(handle);
+    CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
+    require_not_null(scores, "scores");
+    if (options->maxTargets > 0) {
+      require_not_null(begins, "begins");
+      require_not_null(ends, "ends");
+    }
+    set_workspace(params, workspace, workspaceSizeInBytes, backend.align_workspace_size(*options));
+    backend.align(handle, params, scores, begins, ends);
+  });
+}
