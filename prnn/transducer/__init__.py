@@ -1,0 +1,22 @@
+"""Streaming transducers: model, search, streaming. docs/transducer.md is the guide."""
+
+from prnn.transducer.config import TransducerConfig
+from prnn.transducer.encoder import Encoder, EncoderState
+from prnn.transducer.hypothesis import Hypothesis
+from prnn.transducer.joiner import Joiner
+from prnn.transducer.model import LossParts, Transducer
+from prnn.transducer.predictor import RecurrentPredictor, StatelessPredictor
+from prnn.transducer.streaming import StreamState
+
+__all__ = [
+    "Encoder",
+    "EncoderState",
+    "Hypothesis",
+    "Joiner",
+    "LossParts",
+    "RecurrentPredictor",
+    "StatelessPredictor",
+    "StreamState",
+    "Transducer",
+    "TransducerConfig",
+]

@@ -1,0 +1,172 @@
+"""Hypotheses: what a search returns, and the batch of them that it works on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prnn.transducer.joiner import Joiner
+from prnn.transducer.predictor import Predictor
+
+_GROWTH = 32
+_IMPOSSIBLE = float("-inf")
+_Tree = TypeVar("_Tree", bound=Any)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """A transcript of one utterance.
+
+    Attributes:
+        tokens: symbols, without blanks.
+        score: natural log-probability, as the search that found it defines.
+        timestamps: the encoder frame at which each symbol was emitted, non-decreasing. Encoder frame j begins at input
+            frame j * frame_stride.
+    """
+
+    tokens: list[int]
+    score: float
+    timestamps: list[int]
+
+
+class Hypotheses(NamedTuple):
+    """K hypotheses for each of N utterances, the batch first in every tensor.
+
+    Attributes:
+        tokens: (N, K, L) int64, the first `lengths` of each row; the rest never matters.
+        timestamps: (N, K, L) int64, alike.
+        lengths: (N, K) int64.
+        scores: (N, K) float64, descending; -inf where there is no hypothesis.
+        predictor: the predictor's states after the tokens, each (N, K, ...).
+        projection: (N, K, J), the predictor's projected output after the tokens.
+    """
+
+    tokens: Tensor
+    timestamps: Tensor
+    lengths: Tensor
+    scores: Tensor
+    predictor: tuple[Tensor, ...]
+    projection: Tensor
+
+
+class Decoder(NamedTuple):
+    """The parts of a model that a search uses."""
+
+    predictor: Predictor
+    joiner: Joiner
+    blank: int
+
+
+def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:
+    """`function` of every tensor of nested tuples (of each of several of one structure, in parallel)."""
+    if isinstance(tree, Tensor):
+        return function(tree, *others)
+    mapped = [map_tensors(function, *branches) for branches in zip(tree, *others, strict=True)]
+    return type(tree)(*mapped) if hasattr(tree, "_fields") else tuple(mapped)
+
+
+def select_rows(tree: _Tree, rows: Tensor) -> _Tree:
+    """The given rows of the batch, (M,) int64."""
+    return map_tensors(lambda x: x.index_select(0, rows), tree)
+
+
+def replace_rows(tree: _Tree, rows: Tensor, by: _Tree) -> _Tree:
+    """A copy in which `by` stands at the given rows of the batch."""
+    return map_tensors(lambda x, y: x.index_copy(0, rows, y), tree, by)
+
+
+def pick(hypotheses: Hypotheses, index: Tensor) -> Hypotheses:
+    """Of each utterance, the hypotheses at (N, K') int64."""
+    rows = torch.arange(index.shape[0], device=index.device)[:, None]
+    return map_tensors(lambda x: x[rows, index], hypotheses)
+
+
+def begin(decoder: Decoder, batch: int, beam: int) -> Hypotheses:
+    """For each of `batch` utterances the empty hypothesis, and room for `beam` of them."""
+    state = decoder.predictor.initial_state(batch)
+    device = decoder.joiner.output.weight.device
+    start = torch.full((batch,), decoder.blank, dtype=torch.int64, device=device)
+    out, state = decoder.predictor.step(start, state)
+    counts = torch.zeros(batch, beam, dtype=torch.int64, device=device)
+    scores = torch.full((batch, beam), _IMPOSSIBLE, dtype=torch.float64, device=device)
+    scores[:, 0] = 0.0
+    empty = counts[:, :, None].expand(-1, -1, _GROWTH)
+
+    def repeat(x: Tensor) -> Tensor:
+        return x[:, None].expand(-1, beam, *x.shape[1:]).contiguous()
+
+    projection = repeat(decoder.joiner.project_predictor(out))
+    return Hypotheses(empty, empty, counts, scores, map_tensors(repeat, state), projection)
+
+
+def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
+    """The same with room for `symbols` more in every hypothesis."""
+    batch, beam, room = hypotheses.tokens.shape
+    missing = int(hypotheses.lengths.max()) + symbols - room if batch * beam else 0
+    if missing <= 0:
+        return hypotheses
+    grow = (0, missing + max(_GROWTH, room // 2))
+    return hypotheses._replace(
+        tokens=functional.pad(hypotheses.tokens, grow), timestamps=functional.pad(hypotheses.timestamps, grow)
+    )
+
+
+def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Tensor, where: Tensor) -> Hypotheses:
+    """Append a symbol to the hypotheses at which `where` is true, and run the predictor for them alone.
+
+    Args:
+        decoder: predictor and joiner.
+        hypotheses: N x K, with room for a symbol.
+        symbols: (N, K) int64.
+        frames: (N,) int64, the encoder frame of each utterance.
+        where: (N, K) bool.
+    """
+    slot = hypotheses.lengths[:, :, None]
+    stamps = frames[:, None, None].expand_as(slot)
+    hypotheses = hypotheses._replace(
+        tokens=hypotheses.tokens.scatter(2, slot, symbols[:, :, None]),
+        timestamps=hypotheses.timestamps.scatter(2, slot, stamps),
+        lengths=hypotheses.lengths + where,
+    )
+    rows = where.flatten().nonzero()[:, 0]
+    if not len(rows):
+        return hypotheses
+    state = map_tensors(lambda x: x.flatten(0, 1), hypotheses.predictor)
+    out, after = decoder.predictor.step(symbols.flatten()[rows], select_rows(state, rows))
+    shape = where.shape
+    projection = hypotheses.projection.flatten(0, 1).index_copy(0, rows, decoder.joiner.project_predictor(out))
+    return hypotheses._replace(
+        predictor=map_tensors(lambda x: x.unflatten(0, shape), replace_rows(state, rows, after)),
+        projection=projection.unflatten(0, shape),
+    )
+
+
+def stable_lengths(hypotheses: Hypotheses) -> Tensor:
+    """(N,) int64: how many first symbols all hypotheses of an utterance share. They can no longer change."""
+    tokens, lengths = hypotheses.tokens, hypotheses.lengths
+    position = torch.arange(tokens.shape[2], device=tokens.device)
+    agree = (tokens == tokens[:, :1]) & (position < torch.minimum(lengths, lengths[:, :1])[:, :, None])
+    shared = agree.cumprod(2).sum(2)
+    return shared.masked_fill(hypotheses.scores == _IMPOSSIBLE, tokens.shape[2]).amin(1)
+
+
+def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[list[Hypothesis]]:
+    """For each utterance its `nbest` best hypotheses, best first, by score, or by score / (symbols + 1)."""
+    rank = hypotheses.scores / (hypotheses.lengths + 1) if length_norm else hypotheses.scores
+    order = rank.sort(dim=1, descending=True, stable=True).indices[:, :nbest]
+    rows = torch.arange(order.shape[0], device=order.device)[:, None]
+    columns = (hypotheses.tokens, hypotheses.timestamps, hypotheses.lengths, hypotheses.scores)
+    lists = zip(*(column[rows, order].tolist() for column in columns), strict=True)
+    return [
+        [
+            Hypothesis(tokens[:length], score, stamps[:length])
+            for tokens, stamps, length, score in zip(*utterance, strict=True)
+            if score > _IMPOSSIBLE
+        ]
+        for utterance in lists
+    ]

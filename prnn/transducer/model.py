@@ -1,0 +1,400 @@
+"""The transducer: encoder, predictor, joiner, loss, search, streaming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from prnn.losses import (
+    ctc_loss,
+    do_rnnt_pruning,
+    get_rnnt_prune_ranges,
+    rnnt_loss,
+    rnnt_loss_pruned,
+    rnnt_loss_smoothed,
+)
+from prnn.transducer.config import LOSSES, TransducerConfig, require_at_least, require_choice, require_fraction
+from prnn.transducer.encoder import Encoder, StreamingEncoder
+from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
+from prnn.transducer.joiner import Joiner
+from prnn.transducer.predictor import Predictor, build_predictor
+from prnn.transducer.streaming import (
+    SearchOptions,
+    StreamState,
+    search,
+    stream_advance,
+    stream_begin,
+)
+
+
+class LossParts(NamedTuple):
+    """What a training step logs, each a mean over utterances.
+
+    Attributes:
+        total: what to minimise: transducer + simple_weight * simple + ctc_weight * ctc.
+        transducer: the transducer loss, full or pruned.
+        simple: the simple loss that found the pruning bounds; None if the loss is full.
+        ctc: the auxiliary CTC loss; None if its weight is 0.
+    """
+
+    total: Tensor
+    transducer: Tensor
+    simple: Tensor | None
+    ctc: Tensor | None
+
+
+class Transducer(nn.Module):
+    """A recurrent neural network transducer (Graves 2012).
+
+    Args:
+        encoder: an `Encoder`, or a module that does as `StreamingEncoder` says.
+        predictor: a `RecurrentPredictor` or `StatelessPredictor`, or a module that does as `Predictor` says.
+        joiner: a `Joiner` of their output sizes.
+        blank: index of the blank.
+        loss: "full", the exact loss over all lattice cells, or "pruned", that of the cells which a simple joiner finds
+            probable (Kuang et al. 2022, "Pruned RNN-T for fast, memory-efficient ASR training").
+        ctc_weight: weight of an auxiliary CTC loss on the encoder, which gets a linear layer of its own; 0 is none.
+        fastemit: FastEmit's lambda, for the full loss.
+        prune_range: symbols kept per frame by the pruned loss.
+        simple_weight: weight of the simple loss beside the pruned one.
+
+    Raises:
+        ValueError, TypeError: naming the argument and its value.
+    """
+
+    config: TransducerConfig | None = None
+
+    def __init__(
+        self,
+        encoder: StreamingEncoder,
+        predictor: Predictor,
+        joiner: Joiner,
+        blank: int = 0,
+        loss: str = "full",
+        ctc_weight: float = 0.0,
+        fastemit: float = 0.0,
+        prune_range: int = 5,
+        simple_weight: float = 0.5,
+    ) -> None:
+        super().__init__()
+        require_at_least("blank", blank, 0)
+        if blank >= joiner.vocab_size:
+            raise ValueError(f"blank is {blank}; it must be below the joiner's vocab_size, {joiner.vocab_size}")
+        for name, part, layer in (
+            ("encoder", encoder, joiner.encoder_proj),
+            ("predictor", predictor, joiner.predictor_proj),
+        ):
+            if part.output_dim != layer.in_features:
+                raise ValueError(
+                    f"the {name}'s output_dim is {part.output_dim}, but the joiner's {name}_dim is {layer.in_features}"
+                )
+        require_choice("loss", loss, LOSSES)
+        for name, value in (("ctc_weight", ctc_weight), ("fastemit", fastemit), ("simple_weight", simple_weight)):
+            require_fraction(name, value, below_one=False)
+        require_at_least("prune_range", prune_range, 2)
+        if fastemit and loss != "full":
+            raise ValueError(f"fastemit is {fastemit}; the {loss} loss does not have it")
+        self.encoder = encoder
+        self.predictor = predictor
+        self.joiner = joiner
+        self.blank = blank
+        self.loss = loss
+        self.ctc_weight = ctc_weight
+        self.fastemit = fastemit
+        self.prune_range = prune_range
+        self.simple_weight = simple_weight
+        vocab_size = joiner.vocab_size
+        self.ctc_output = nn.Linear(encoder.output_dim, vocab_size) if ctc_weight else None
+        self.simple_encoder = nn.Linear(encoder.output_dim, vocab_size) if loss == "pruned" else None
+        self.simple_predictor = nn.Linear(predictor.output_dim, vocab_size) if loss == "pruned" else None
+
+    @classmethod
+    def from_config(cls, config: TransducerConfig) -> Transducer:
+        """The model that a config describes, with random weights; `model.config` is that config."""
+        encoder = Encoder.from_config(config)
+        predictor = build_predictor(config)
+        joiner = Joiner(
+            encoder.output_dim, predictor.output_dim, config.joiner_dim, config.vocab_size, config.joiner_activation
+        )
+        model = cls(
+            encoder,
+            predictor,
+            joiner,
+            config.blank,
+            config.loss,
+            config.ctc_weight,
+            config.fastemit,
+            config.prune_range,
+            config.simple_weight,
+        )
+        model.config = config
+        return model
+
+    def extra_repr(self) -> str:
+        return f"blank={self.blank}, loss={self.loss!r}, ctc_weight={self.ctc_weight}"
+
+    def forward(self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+        """The loss to minimise, a scalar: `loss_parts(...).total`."""
+        return self.loss_parts(features, feature_lengths, targets, target_lengths).total
+
+    def loss_parts(
+        self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor
+    ) -> LossParts:
+        """The losses of a batch of utterances.
+
+        Args:
+            features: (N, T, F), float.
+            feature_lengths: (N,), integer, 1 to T.
+            targets: (N, U), integer, symbols without blanks; what lies beyond a length never matters.
+            target_lengths: (N,), integer, 0 to U.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        feature_lengths = self._check_features("features", features, "feature_lengths", feature_lengths, 1)
+        targets, target_lengths = self._check_targets(targets, target_lengths, features.shape[0])
+        encoder_out, lengths = self.encoder(features, feature_lengths)
+        predictor_out = self.predictor(targets)
+        simple = None
+        if self.loss == "full":
+            transducer = self._full_loss(encoder_out, lengths, predictor_out, targets, target_lengths)
+            total = transducer
+        else:
+            simple, transducer = self._pruned_loss(encoder_out, lengths, predictor_out, targets, target_lengths)
+            total = transducer + self.simple_weight * simple
+        ctc = None
+        if self.ctc_output is not None:
+            logits = self.ctc_output(encoder_out).transpose(0, 1)
+            costs = ctc_loss(
+                logits, targets, lengths, target_lengths, blank=self.blank, reduction="none", zero_infinity=True
+            )
+            ctc = costs.mean()
+            total = total + self.ctc_weight * ctc
+        return LossParts(total, transducer, simple, ctc)
+
+    def _full_loss(
+        self, encoder_out: Tensor, lengths: Tensor, predictor_out: Tensor, targets: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        logits = self.joiner(encoder_out, predictor_out)
+        loss: Tensor = rnnt_loss(
+            logits, targets, lengths, target_lengths, blank=self.blank, fastemit_lambda=self.fastemit, reduction="mean"
+        )
+        return loss
+
+    def _pruned_loss(
+        self, encoder_out: Tensor, lengths: Tensor, predictor_out: Tensor, targets: Tensor, target_lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        assert self.simple_encoder is not None and self.simple_predictor is not None
+        zeros = torch.zeros_like(lengths)
+        boundary = torch.stack([zeros, zeros, target_lengths, lengths], dim=1)
+        simple, gradients = rnnt_loss_smoothed(
+            lm=self.simple_predictor(predictor_out).float(),
+            am=self.simple_encoder(encoder_out).float(),
+            symbols=targets,
+            termination_symbol=self.blank,
+            boundary=boundary,
+            reduction="mean",
+            return_grad=True,
+        )
+        ranges = get_rnnt_prune_ranges(*gradients, boundary, min(self.prune_range, targets.shape[1] + 1))
+        am, lm = do_rnnt_pruning(
+            self.joiner.encoder_proj(encoder_out), self.joiner.predictor_proj(predictor_out), ranges
+        )
+        logits = self.joiner.output(self.joiner.activate(am + lm))
+        pruned = rnnt_loss_pruned(
+            logits.float(), targets, ranges, termination_symbol=self.blank, boundary=boundary, reduction="mean"
+        )
+        return simple, pruned
+
+    def greedy_search(
+        self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = 5
+    ) -> list[Hypothesis]:
+        """Recognise whole utterances, taking the most probable symbol at every step.
+
+        Args:
+            features: (N, T, F), float.
+            feature_lengths: (N,), integer, 0 to T; None means all T.
+            max_symbols: most symbols in one encoder frame. The last of them ends the frame, without a blank.
+
+        Returns:
+            N hypotheses; score is the log-probability of the path taken, blanks included.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        options = SearchOptions.checked("greedy", 1, max_symbols)
+        return [nbest[0] for nbest in self._search(features, feature_lengths, options, 1, False)]
+
+    def beam_search(
+        self,
+        features: Tensor,
+        feature_lengths: Tensor | None = None,
+        beam: int = 4,
+        mode: str = "modified",
+        nbest: int = 1,
+        max_symbols: int = 3,
+        length_norm: bool = False,
+    ) -> list[list[Hypothesis]]:
+        """Recognise whole utterances, keeping the `beam` most probable hypotheses; paths that spell the same are added.
+
+        Args:
+            features: (N, T, F), float.
+            feature_lengths: (N,), integer, 0 to T; None means all T.
+            beam: hypotheses kept per utterance.
+            mode: "modified": at most one symbol in an encoder frame, which it ends, as `prnn.transducer.beam.modified_frame`
+                defines; "standard": up to `max_symbols` and then a blank, as `standard_frame` there defines.
+            nbest: hypotheses returned per utterance, at most `beam`.
+            max_symbols: most symbols in one encoder frame, "standard" only.
+            length_norm: order the hypotheses by score / (symbols + 1) instead of by score.
+
+        Returns:
+            N lists, best hypothesis first; score is the log of the sum of the probabilities of the paths found.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        require_choice("mode", mode, ("modified", "standard"))
+        options = SearchOptions.checked(mode, beam, max_symbols)
+        require_at_least("nbest", nbest, 1)
+        if nbest > beam:
+            raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
+        return self._search(features, feature_lengths, options, nbest, length_norm)
+
+    def stream_init(
+        self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = 5
+    ) -> StreamState:
+        """The state of `batch` streams before their first frame.
+
+        Args:
+            batch: number of streams N.
+            search: "greedy", "modified" or "standard".
+            beam: hypotheses kept per stream, unless greedy.
+            max_symbols: most symbols in one encoder frame, unless modified.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        require_at_least("batch", batch, 1)
+        options = SearchOptions.checked(search, beam, max_symbols)
+        with self._deciding():
+            return stream_begin(self._decoder(), options, self.encoder.initial_state(batch), batch)
+
+    def stream_step(
+        self, chunk: Tensor, state: StreamState, chunk_lengths: Tensor | None = None
+    ) -> tuple[list[list[int]], StreamState]:
+        """Recognise some more frames. For any cut into chunks the tokens and timestamps are those of the whole utterance.
+
+        Args:
+            chunk: (N, C, F), float, C from 0 up.
+            state: from `stream_init` or the step before; it stays as it is.
+            chunk_lengths: (N,), integer, 0 to C, the real frames of each stream; None means all C.
+
+        Returns:
+            For each stream the symbols that have become certain (with a beam: those that all hypotheses share; `best()`
+            of the state has the others), and the state after the chunk.
+
+        Raises:
+            ValueError, TypeError: naming the argument and its value.
+        """
+        chunk_lengths = self._check_features("chunk", chunk, "chunk_lengths", chunk_lengths, 0)
+        self._check_state(state)
+        if chunk.shape[0] != len(state.frames):
+            raise ValueError(f"chunk has {chunk.shape[0]} rows; the state has {len(state.frames)} streams")
+        with self._deciding():
+            out, lengths, encoder = self.encoder.step(chunk, chunk_lengths, state.encoder)
+            return stream_advance(self._decoder(), state, encoder, out, lengths, finish=False)
+
+    def stream_finish(self, state: StreamState) -> tuple[list[list[int]], StreamState]:
+        """Recognise what still waits for frames, now that no more come.
+
+        Returns:
+            For each stream the remaining symbols of its best hypothesis, and the last state, for `best()` and `nbest()`.
+
+        Raises:
+            ValueError: if the streams have ended already.
+        """
+        self._check_state(state)
+        with self._deciding():
+            out, lengths, encoder = self.encoder.finish(state.encoder)
+            return stream_advance(self._decoder(), state, encoder, out, lengths, finish=True)
+
+    def _search(
+        self, features: Tensor, lengths: Tensor | None, options: SearchOptions, nbest: int, length_norm: bool
+    ) -> list[list[Hypothesis]]:
+        lengths = self._check_features("features", features, "feature_lengths", lengths, 0)
+        with self._deciding():
+            encoder_out, out_lengths = self.encoder(features, lengths)
+            return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.predictor, self.joiner, self.blank)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Without gradients and without dropout."""
+        training = [module for module in self.modules() if module.training]
+        try:
+            for module in training:
+                module.training = False
+            with torch.no_grad():
+                yield
+        finally:
+            for module in training:
+                module.training = True
+
+    def _check_features(
+        self, name: str, features: Tensor, lengths_name: str, lengths: Tensor | None, least: int
+    ) -> Tensor:
+        size = self.encoder.feature_dim
+        if not isinstance(features, Tensor) or not features.is_floating_point():
+            raise TypeError(f"{name} is {_kind(features)}; it must be a tensor of floats")
+        if features.dim() != 3 or features.shape[2] != size:
+            raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size})")
+        batch, frames, _ = features.shape
+        if lengths is None:
+            return torch.full((batch,), frames, dtype=torch.int64, device=features.device)
+        return _check_lengths(lengths_name, lengths, batch, least, frames).to(features.device)
+
+    def _check_targets(self, targets: Tensor, lengths: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
+            raise TypeError(f"targets is {_kind(targets)}; it must be a tensor of integers")
+        if targets.dim() != 2 or targets.shape[0] != batch:
+            raise ValueError(f"targets has shape {tuple(targets.shape)}; it must be ({batch}, U)")
+        lengths = _check_lengths("target_lengths", lengths, batch, 0, targets.shape[1]).to(targets.device)
+        real = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
+        symbols = targets.long()
+        vocab_size = self.joiner.vocab_size
+        wrong = real & ((symbols < 0) | (symbols >= vocab_size) | (symbols == self.blank))
+        if bool(wrong.any()):
+            row, place = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"targets[{row}, {place}] is {int(symbols[row, place])}; it must be in [0, {vocab_size}) and not the blank, "
+                f"{self.blank}"
+            )
+        return symbols.masked_fill(~real, 1 if self.blank == 0 else 0), lengths
+
+    def _check_state(self, state: StreamState) -> None:
+        if not isinstance(state, StreamState):
+            raise TypeError(f"state is {_kind(state)}; it must be the StreamState of stream_init or stream_step")
+        if state.finished:
+            raise ValueError("state is of streams that have ended; begin others with stream_init")
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _check_lengths(name: str, lengths: Tensor, batch: int, least: int, most: int) -> Tensor:
+    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(f"{name} is {_kind(lengths)}; it must be a tensor of integers")
+    if lengths.shape != (batch,):
+        raise ValueError(f"{name} has shape {tuple(lengths.shape)}; it must be ({batch},)")
+    wrong = ((lengths < least) | (lengths > most)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(f"{name}[{row}] is {int(lengths[row])}; it must be in [{least}, {most}]")
+    return lengths.long()

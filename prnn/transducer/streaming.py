@@ -1,0 +1,130 @@
+"""Streaming: the state of a batch of streams, explicit, in and out of every step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn.transducer.beam import beam_frames, modified_frame, standard_frame
+from prnn.transducer.config import require_at_least, require_choice
+from prnn.transducer.encoder import EncoderState
+from prnn.transducer.greedy import greedy_frames
+from prnn.transducer.hypothesis import (
+    Decoder,
+    Hypotheses,
+    Hypothesis,
+    begin,
+    best_lists,
+    map_tensors,
+    stable_lengths,
+)
+
+SEARCHES = ("greedy", "modified", "standard")
+
+
+class SearchOptions(NamedTuple):
+    """Which search, and its limits.
+
+    Attributes:
+        method: "greedy", "modified" (beam, at most one symbol a frame) or "standard" (beam).
+        beam: hypotheses kept per utterance; 1 if greedy.
+        max_symbols: most symbols in one frame; 1 if modified.
+    """
+
+    method: str
+    beam: int
+    max_symbols: int
+
+    @classmethod
+    def checked(cls, method: str, beam: int, max_symbols: int) -> SearchOptions:
+        """The options, or ValueError or TypeError naming the one that is not accepted."""
+        require_choice("search", method, SEARCHES)
+        require_at_least("beam", beam, 1)
+        require_at_least("max_symbols", max_symbols, 1)
+        return cls(method, 1 if method == "greedy" else beam, 1 if method == "modified" else max_symbols)
+
+
+def advance(
+    decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor, frames: Tensor,
+    hypotheses: Hypotheses,
+) -> Hypotheses:  # fmt: skip
+    """Search on over encoder frames (N, T, D), of which (N,) `lengths` are real, and the first is number (N,) `frames`."""
+    projection = decoder.joiner.project_encoder(encoder_out)
+    if options.method == "greedy":
+        return greedy_frames(decoder, projection, lengths, frames, hypotheses, options.max_symbols)
+    step = modified_frame if options.method == "modified" else standard_frame
+    return beam_frames(decoder, projection, lengths, frames, hypotheses, step, options.max_symbols)
+
+
+def search(
+    decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor
+) -> Hypotheses:
+    """Search whole utterances."""
+    hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
+    return advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamState:
+    """All that N streams carry from chunk to chunk. No step changes a state: it returns a new one, so that a state may be
+    kept and gone on from twice.
+
+    Attributes:
+        options: the search.
+        encoder: the encoder's state, waiting frames among it.
+        hypotheses: the search's N x K hypotheses, the predictor's states among them.
+        frames: (N,) int64, encoder frames searched so far.
+        returned: (N,) int64, symbols returned so far.
+        finished: whether the streams have ended.
+    """
+
+    options: SearchOptions
+    encoder: EncoderState
+    hypotheses: Hypotheses
+    frames: Tensor
+    returned: Tensor
+    finished: bool = False
+
+    def to(self, device: torch.device | str) -> StreamState:
+        """The state on another device."""
+        return self._map(lambda x: x.to(device))
+
+    def select(self, streams: Tensor) -> StreamState:
+        """The state of some of the streams: (M,) int64, on the state's device."""
+        return self._map(lambda x: x.index_select(0, streams))
+
+    def best(self) -> list[Hypothesis]:
+        """The best hypothesis of each stream as it stands; later frames may change what `stream_step` has not returned."""
+        return [nbest[0] for nbest in self.nbest(1)]
+
+    def nbest(self, count: int, length_norm: bool = False) -> list[list[Hypothesis]]:
+        """The `count` best hypotheses of each stream, at most as many as the beam, ordered as `beam_search` orders them."""
+        require_at_least("count", count, 1)
+        return best_lists(self.hypotheses, count, length_norm)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> StreamState:
+        tensors = (self.encoder, self.hypotheses, self.frames, self.returned)
+        return StreamState(self.options, *map_tensors(function, tensors), self.finished)
+
+
+def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState, batch: int) -> StreamState:
+    """The state of `batch` streams before the first chunk, given the encoder's."""
+    hypotheses = begin(decoder, batch, options.beam)
+    nothing = torch.zeros_like(hypotheses.lengths[:, 0])
+    return StreamState(options, encoder, hypotheses, nothing, nothing)
+
+
+def stream_advance(
+    decoder: Decoder, state: StreamState, encoder: EncoderState, encoder_out: Tensor, lengths: Tensor, finish: bool
+) -> tuple[list[list[int]], StreamState]:
+    """Search on over new encoder frames, and take out the symbols that have become certain: all that the hypotheses of
+    a stream share, or, at the finish, all of the best one's."""
+    hypotheses = advance(decoder, state.options, encoder_out, lengths, state.frames, state.hypotheses)
+    certain = hypotheses.lengths[:, 0] if finish else stable_lengths(hypotheses)
+    bounds = zip(hypotheses.tokens[:, 0].tolist(), state.returned.tolist(), certain.tolist(), strict=True)
+    tokens = [row[start:end] for row, start, end in bounds]
+    return tokens, StreamState(state.options, encoder, hypotheses, state.frames + lengths, certain, finish)
