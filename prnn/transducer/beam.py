@@ -53,9 +53,9 @@ def standard_frame(
     """One frame of time-synchronous search (Saon et al. 2020, "Alignment-length synchronous decoding for RNN
     transducer", section 2), with the pruning rule of Graves 2012.
 
-    Level 0 holds the K hypotheses that reach the frame. At each level, every hypothesis leaves the frame by blank; those
-    that leave and spell the same are one, their probabilities added. The K most probable extensions of a level by one
-    symbol, of those more probable than the K-th most probable that has left, are the next level, up to level
+    Level 0 holds the K hypotheses that reach the frame. At each level, every hypothesis leaves the frame by blank;
+    those that leave and spell the same are one, their probabilities added. The K most probable extensions of a level by
+    one symbol, of those more probable than the K-th most probable that has left, are the next level, up to level
     `max_symbols`. The K most probable that have left reach the next frame.
 
     Args and returns are those of `modified_frame`; `max_symbols` is the most symbols in one frame.
@@ -110,7 +110,7 @@ def _take_best(decoder: Decoder, total: Tensor, number: Tensor, hypotheses: Hypo
 
 
 def _same(left: Hypotheses, right: Hypotheses, extra: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All (row, i, j) such that hypothesis i of `left` spells what j of `right` does without its last `extra` symbols."""
+    """All (row, i, j) such that i of `left` spells what j of `right` does without its last `extra` symbols."""
     fits = left.lengths[:, :, None] + extra == right.lengths[:, None]
     fits &= (left.scores > _IMPOSSIBLE)[:, :, None] & (right.scores > _IMPOSSIBLE)[:, None]
     row, i, j = fits.nonzero(as_tuple=True)
@@ -120,7 +120,7 @@ def _same(left: Hypotheses, right: Hypotheses, extra: int) -> tuple[Tensor, Tens
 
 
 def _merge(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of pairs that are one: the more probable (and its timestamps) gets the sum, the other nothing."""
+    """Log-probabilities of pairs that are one: the more probable (with its timestamps) gets the sum, the other none."""
     both = torch.logaddexp(one, other)
     first = one > other
     return both.masked_fill(~first, _IMPOSSIBLE), both.masked_fill(first, _IMPOSSIBLE)
@@ -131,6 +131,4 @@ def _join(left: Hypotheses, right: Hypotheses) -> Hypotheses:
     row, i, j = _same(left, right, extra=0)
     scores, more = left.scores.clone(), right.scores.clone()
     scores[row, i], more[row, j] = _merge(scores[row, i], more[row, j])
-    return map_tensors(
-        lambda x, y: torch.cat([x, y], dim=1), left._replace(scores=scores), right._replace(scores=more)
-    )
+    return map_tensors(lambda x, y: torch.cat([x, y], dim=1), left._replace(scores=scores), right._replace(scores=more))

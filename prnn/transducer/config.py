@@ -5,32 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from prnn.transducer.checks import require_at_least, require_choice, require_number
+
 CELLS = ("lstm", "gru")
 PREDICTORS = ("lstm", "gru", "stateless")
 ACTIVATIONS = ("tanh", "relu")
 LOSSES = ("full", "pruned")
-
-
-def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-
-
-def require_at_least(name: str, value: object, least: int) -> None:
-    """Raise TypeError unless `value` is an int, ValueError unless it is at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; it must be an int")
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
-
-
-def require_fraction(name: str, value: object, below_one: bool) -> None:
-    """Raise ValueError unless `value` is a number of [0, 1), or at least 0 if not `below_one`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
-    if not 0.0 <= value or (below_one and not value < 1.0):
-        raise ValueError(f"{name} is {value}; it must be " + ("in [0, 1)" if below_one else "at least 0"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +89,9 @@ class TransducerConfig:
         require_choice("predictor", self.predictor, PREDICTORS)
         require_choice("joiner_activation", self.joiner_activation, ACTIVATIONS)
         require_choice("loss", self.loss, LOSSES)
-        require_fraction("dropout", self.dropout, below_one=True)
+        require_number("dropout", self.dropout, below_one=True)
         for name in ("ctc_weight", "fastemit", "simple_weight"):
-            require_fraction(name, getattr(self, name), below_one=False)
+            require_number(name, getattr(self, name), below_one=False)
         if self.encoder_projection and self.encoder_cell != "lstm":
             raise ValueError(f"encoder_projection is {self.encoder_projection}; only an lstm encoder has one")
         if self.fastemit and self.loss != "full":

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import prnn.nn
-from prnn.transducer.config import CELLS, TransducerConfig, require_at_least, require_choice
+from prnn.transducer.checks import require_at_least, require_choice
+from prnn.transducer.config import CELLS, TransducerConfig
 
 State = tuple[Tensor, ...]
 
 
 class StreamingEncoder(Protocol):
-    """What `Transducer` asks of an encoder. A streaming state is a NamedTuple of tensors and tuples of tensors, all with
-    the batch first."""
+    """What `Transducer` asks of an encoder. A streaming state is a NamedTuple of tensors and tuples of tensors, all of
+    them with the batch first."""
 
     output_dim: int
     feature_dim: int
@@ -32,7 +33,7 @@ class StreamingEncoder(Protocol):
         ...
 
     def step(self, chunk: Tensor, lengths: Tensor, state: EncoderState) -> tuple[Tensor, Tensor, EncoderState]:
-        """A chunk (N, C, F) with (N,) real frames each to outputs (N, M, output_dim), their numbers (N,) and the state."""
+        """A chunk (N, C, F), (N,) of its frames real, to outputs (N, M, output_dim), their numbers (N,), the state."""
         ...
 
     def finish(self, state: EncoderState) -> tuple[Tensor, Tensor, EncoderState]:
@@ -243,7 +244,7 @@ class Encoder(nn.Module):
         full = padded.new_zeros(batch, size, self.output_dim).index_copy(0, some, padded)
         return full, tuple(h.index_copy(0, some, a) for h, a in zip(hidden, after, strict=True))
 
-    def _layers(self, x: Tensor, hidden: State) -> tuple[Tensor, State]:
+    def _layers(self, x: Tensor | PackedSequence, hidden: State) -> tuple[Any, State]:
         layers_first = tuple(h.transpose(0, 1).contiguous() for h in hidden)
         out, after = self.rnn(x, layers_first if len(layers_first) == 2 else layers_first[0])
         after = after if isinstance(after, tuple) else (after,)

@@ -15,7 +15,7 @@ from prnn.transducer.predictor import Predictor
 
 _GROWTH = 32
 _IMPOSSIBLE = float("-inf")
-_Tree = TypeVar("_Tree", bound=Any)
+_Tree = TypeVar("_Tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +63,16 @@ class Decoder(NamedTuple):
 
 
 def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:
-    """`function` of every tensor of nested tuples (of each of several of one structure, in parallel)."""
-    if isinstance(tree, Tensor):
-        return function(tree, *others)
-    mapped = [map_tensors(function, *branches) for branches in zip(tree, *others, strict=True)]
-    return type(tree)(*mapped) if hasattr(tree, "_fields") else tuple(mapped)
+    """`function` of every tensor of nested tuples; given several, of the tensors at the same place in each."""
+
+    def mapped(node: Any, *nodes: Any) -> Any:
+        if isinstance(node, Tensor):
+            return function(node, *nodes)
+        branches = [mapped(*several) for several in zip(node, *nodes, strict=True)]
+        return type(node)(*branches) if hasattr(node, "_fields") else tuple(branches)
+
+    result: _Tree = mapped(tree, *others)
+    return result
 
 
 def select_rows(tree: _Tree, rows: Tensor) -> _Tree:
@@ -141,8 +146,8 @@ def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Te
     shape = where.shape
     projection = hypotheses.projection.flatten(0, 1).index_copy(0, rows, decoder.joiner.project_predictor(out))
     return hypotheses._replace(
-        predictor=map_tensors(lambda x: x.unflatten(0, shape), replace_rows(state, rows, after)),
-        projection=projection.unflatten(0, shape),
+        predictor=map_tensors(lambda x: x.reshape(*shape, *x.shape[1:]), replace_rows(state, rows, after)),
+        projection=projection.reshape(*shape, -1),
     )
 
 

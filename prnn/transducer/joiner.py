@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prnn.transducer.config import ACTIVATIONS, require_at_least, require_choice
+from prnn.transducer.checks import require_at_least, require_choice
+from prnn.transducer.config import ACTIVATIONS
 
 _ROWS = 16
 
@@ -15,8 +16,8 @@ def row_stable_linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """`layer(x)`, its rows padded to a multiple of 16.
 
     A matrix library picks its kernel by the number of rows, and another kernel rounds differently. With whole groups of
-    16 rows, a row's result does not depend on how many other rows came with it, so that decoding in chunks or in another
-    batch takes the same decisions (docs/transducer.md says where this was measured to hold bit for bit).
+    16 rows, a row's result does not depend on how many other rows came with it, so that decoding in chunks or in
+    another batch takes the same decisions (docs/transducer.md says where this was measured to hold bit for bit).
 
     Args:
         x: (..., in_features).

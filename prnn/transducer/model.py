@@ -9,18 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from prnn.losses import (
-    ctc_loss,
-    do_rnnt_pruning,
-    get_rnnt_prune_ranges,
-    rnnt_loss,
-    rnnt_loss_pruned,
-    rnnt_loss_smoothed,
-)
-from prnn.transducer.config import LOSSES, TransducerConfig, require_at_least, require_choice, require_fraction
+from prnn.losses import ctc_loss
+from prnn.transducer.checks import check_features, check_targets, kind, require_at_least, require_choice, require_number
+from prnn.transducer.config import LOSSES, TransducerConfig
 from prnn.transducer.encoder import Encoder, StreamingEncoder
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
 from prnn.transducer.joiner import Joiner
+from prnn.transducer.loss import SimpleJoiner, full_loss, pruned_loss
 from prnn.transducer.predictor import Predictor, build_predictor
 from prnn.transducer.streaming import (
     SearchOptions,
@@ -94,7 +89,7 @@ class Transducer(nn.Module):
                 )
         require_choice("loss", loss, LOSSES)
         for name, value in (("ctc_weight", ctc_weight), ("fastemit", fastemit), ("simple_weight", simple_weight)):
-            require_fraction(name, value, below_one=False)
+            require_number(name, value, below_one=False)
         require_at_least("prune_range", prune_range, 2)
         if fastemit and loss != "full":
             raise ValueError(f"fastemit is {fastemit}; the {loss} loss does not have it")
@@ -109,8 +104,9 @@ class Transducer(nn.Module):
         self.simple_weight = simple_weight
         vocab_size = joiner.vocab_size
         self.ctc_output = nn.Linear(encoder.output_dim, vocab_size) if ctc_weight else None
-        self.simple_encoder = nn.Linear(encoder.output_dim, vocab_size) if loss == "pruned" else None
-        self.simple_predictor = nn.Linear(predictor.output_dim, vocab_size) if loss == "pruned" else None
+        self.simple_joiner = (
+            SimpleJoiner(encoder.output_dim, predictor.output_dim, vocab_size) if loss == "pruned" else None
+        )
 
     @classmethod
     def from_config(cls, config: TransducerConfig) -> Transducer:
@@ -155,16 +151,27 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        feature_lengths = self._check_features("features", features, "feature_lengths", feature_lengths, 1)
-        targets, target_lengths = self._check_targets(targets, target_lengths, features.shape[0])
+        feature_lengths = check_features(
+            "features", features, self.encoder.feature_dim, "feature_lengths", feature_lengths, 1
+        )
+        targets, target_lengths = check_targets(
+            targets, target_lengths, features.shape[0], self.joiner.vocab_size, self.blank
+        )
         encoder_out, lengths = self.encoder(features, feature_lengths)
         predictor_out = self.predictor(targets)
         simple = None
-        if self.loss == "full":
-            transducer = self._full_loss(encoder_out, lengths, predictor_out, targets, target_lengths)
+        if self.simple_joiner is None:
+            transducer = full_loss(
+                self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, self.fastemit
+            )
             total = transducer
         else:
-            simple, transducer = self._pruned_loss(encoder_out, lengths, predictor_out, targets, target_lengths)
+            simple, ranges = self.simple_joiner.loss_and_ranges(
+                encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, self.prune_range
+            )
+            transducer = pruned_loss(
+                self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, ranges
+            )
             total = transducer + self.simple_weight * simple
         ctc = None
         if self.ctc_output is not None:
@@ -175,40 +182,6 @@ class Transducer(nn.Module):
             ctc = costs.mean()
             total = total + self.ctc_weight * ctc
         return LossParts(total, transducer, simple, ctc)
-
-    def _full_loss(
-        self, encoder_out: Tensor, lengths: Tensor, predictor_out: Tensor, targets: Tensor, target_lengths: Tensor
-    ) -> Tensor:
-        logits = self.joiner(encoder_out, predictor_out)
-        loss: Tensor = rnnt_loss(
-            logits, targets, lengths, target_lengths, blank=self.blank, fastemit_lambda=self.fastemit, reduction="mean"
-        )
-        return loss
-
-    def _pruned_loss(
-        self, encoder_out: Tensor, lengths: Tensor, predictor_out: Tensor, targets: Tensor, target_lengths: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        assert self.simple_encoder is not None and self.simple_predictor is not None
-        zeros = torch.zeros_like(lengths)
-        boundary = torch.stack([zeros, zeros, target_lengths, lengths], dim=1)
-        simple, gradients = rnnt_loss_smoothed(
-            lm=self.simple_predictor(predictor_out).float(),
-            am=self.simple_encoder(encoder_out).float(),
-            symbols=targets,
-            termination_symbol=self.blank,
-            boundary=boundary,
-            reduction="mean",
-            return_grad=True,
-        )
-        ranges = get_rnnt_prune_ranges(*gradients, boundary, min(self.prune_range, targets.shape[1] + 1))
-        am, lm = do_rnnt_pruning(
-            self.joiner.encoder_proj(encoder_out), self.joiner.predictor_proj(predictor_out), ranges
-        )
-        logits = self.joiner.output(self.joiner.activate(am + lm))
-        pruned = rnnt_loss_pruned(
-            logits.float(), targets, ranges, termination_symbol=self.blank, boundary=boundary, reduction="mean"
-        )
-        return simple, pruned
 
     def greedy_search(
         self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = 5
@@ -245,8 +218,8 @@ class Transducer(nn.Module):
             features: (N, T, F), float.
             feature_lengths: (N,), integer, 0 to T; None means all T.
             beam: hypotheses kept per utterance.
-            mode: "modified": at most one symbol in an encoder frame, which it ends, as `prnn.transducer.beam.modified_frame`
-                defines; "standard": up to `max_symbols` and then a blank, as `standard_frame` there defines.
+            mode: "modified": at most one symbol in an encoder frame, which it ends; "standard": up to `max_symbols` and
+                then a blank. `modified_frame` and `standard_frame` of prnn.transducer.beam define them.
             nbest: hypotheses returned per utterance, at most `beam`.
             max_symbols: most symbols in one encoder frame, "standard" only.
             length_norm: order the hypotheses by score / (symbols + 1) instead of by score.
@@ -264,9 +237,7 @@ class Transducer(nn.Module):
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
         return self._search(features, feature_lengths, options, nbest, length_norm)
 
-    def stream_init(
-        self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = 5
-    ) -> StreamState:
+    def stream_init(self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = 5) -> StreamState:
         """The state of `batch` streams before their first frame.
 
         Args:
@@ -286,7 +257,7 @@ class Transducer(nn.Module):
     def stream_step(
         self, chunk: Tensor, state: StreamState, chunk_lengths: Tensor | None = None
     ) -> tuple[list[list[int]], StreamState]:
-        """Recognise some more frames. For any cut into chunks the tokens and timestamps are those of the whole utterance.
+        """Recognise more frames. However they are cut into chunks, the result is that of the whole utterance.
 
         Args:
             chunk: (N, C, F), float, C from 0 up.
@@ -300,7 +271,7 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        chunk_lengths = self._check_features("chunk", chunk, "chunk_lengths", chunk_lengths, 0)
+        chunk_lengths = check_features("chunk", chunk, self.encoder.feature_dim, "chunk_lengths", chunk_lengths, 0)
         self._check_state(state)
         if chunk.shape[0] != len(state.frames):
             raise ValueError(f"chunk has {chunk.shape[0]} rows; the state has {len(state.frames)} streams")
@@ -312,7 +283,7 @@ class Transducer(nn.Module):
         """Recognise what still waits for frames, now that no more come.
 
         Returns:
-            For each stream the remaining symbols of its best hypothesis, and the last state, for `best()` and `nbest()`.
+            For each stream the remaining symbols of its best hypothesis, and the last state, with `best` and `nbest`.
 
         Raises:
             ValueError: if the streams have ended already.
@@ -325,7 +296,7 @@ class Transducer(nn.Module):
     def _search(
         self, features: Tensor, lengths: Tensor | None, options: SearchOptions, nbest: int, length_norm: bool
     ) -> list[list[Hypothesis]]:
-        lengths = self._check_features("features", features, "feature_lengths", lengths, 0)
+        lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
         with self._deciding():
             encoder_out, out_lengths = self.encoder(features, lengths)
             return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
@@ -346,55 +317,8 @@ class Transducer(nn.Module):
             for module in training:
                 module.training = True
 
-    def _check_features(
-        self, name: str, features: Tensor, lengths_name: str, lengths: Tensor | None, least: int
-    ) -> Tensor:
-        size = self.encoder.feature_dim
-        if not isinstance(features, Tensor) or not features.is_floating_point():
-            raise TypeError(f"{name} is {_kind(features)}; it must be a tensor of floats")
-        if features.dim() != 3 or features.shape[2] != size:
-            raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size})")
-        batch, frames, _ = features.shape
-        if lengths is None:
-            return torch.full((batch,), frames, dtype=torch.int64, device=features.device)
-        return _check_lengths(lengths_name, lengths, batch, least, frames).to(features.device)
-
-    def _check_targets(self, targets: Tensor, lengths: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
-            raise TypeError(f"targets is {_kind(targets)}; it must be a tensor of integers")
-        if targets.dim() != 2 or targets.shape[0] != batch:
-            raise ValueError(f"targets has shape {tuple(targets.shape)}; it must be ({batch}, U)")
-        lengths = _check_lengths("target_lengths", lengths, batch, 0, targets.shape[1]).to(targets.device)
-        real = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
-        symbols = targets.long()
-        vocab_size = self.joiner.vocab_size
-        wrong = real & ((symbols < 0) | (symbols >= vocab_size) | (symbols == self.blank))
-        if bool(wrong.any()):
-            row, place = wrong.nonzero()[0].tolist()
-            raise ValueError(
-                f"targets[{row}, {place}] is {int(symbols[row, place])}; it must be in [0, {vocab_size}) and not the blank, "
-                f"{self.blank}"
-            )
-        return symbols.masked_fill(~real, 1 if self.blank == 0 else 0), lengths
-
     def _check_state(self, state: StreamState) -> None:
         if not isinstance(state, StreamState):
-            raise TypeError(f"state is {_kind(state)}; it must be the StreamState of stream_init or stream_step")
+            raise TypeError(f"state is {kind(state)}; it must be the StreamState of stream_init or stream_step")
         if state.finished:
             raise ValueError("state is of streams that have ended; begin others with stream_init")
-
-
-def _kind(value: object) -> str:
-    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
-def _check_lengths(name: str, lengths: Tensor, batch: int, least: int, most: int) -> Tensor:
-    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise TypeError(f"{name} is {_kind(lengths)}; it must be a tensor of integers")
-    if lengths.shape != (batch,):
-        raise ValueError(f"{name} has shape {tuple(lengths.shape)}; it must be ({batch},)")
-    wrong = ((lengths < least) | (lengths > most)).nonzero()
-    if len(wrong):
-        row = int(wrong[0])
-        raise ValueError(f"{name}[{row}] is {int(lengths[row])}; it must be in [{least}, {most}]")
-    return lengths.long()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import prnn.nn
-from prnn.transducer.config import CELLS, TransducerConfig, require_at_least, require_choice
+from prnn.transducer.checks import require_at_least, require_choice
+from prnn.transducer.config import CELLS, TransducerConfig
 
 State = tuple[Tensor, ...]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from prnn.transducer.beam import beam_frames, modified_frame, standard_frame
-from prnn.transducer.config import require_at_least, require_choice
+from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.encoder import EncoderState
 from prnn.transducer.greedy import greedy_frames
 from prnn.transducer.hypothesis import (
@@ -52,7 +52,7 @@ def advance(
     decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor, frames: Tensor,
     hypotheses: Hypotheses,
 ) -> Hypotheses:  # fmt: skip
-    """Search on over encoder frames (N, T, D), of which (N,) `lengths` are real, and the first is number (N,) `frames`."""
+    """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
     projection = decoder.joiner.project_encoder(encoder_out)
     if options.method == "greedy":
         return greedy_frames(decoder, projection, lengths, frames, hypotheses, options.max_symbols)
@@ -60,9 +60,7 @@ def advance(
     return beam_frames(decoder, projection, lengths, frames, hypotheses, step, options.max_symbols)
 
 
-def search(
-    decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor
-) -> Hypotheses:
+def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
     """Search whole utterances."""
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
     return advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses)
@@ -70,8 +68,8 @@ def search(
 
 @dataclasses.dataclass(frozen=True)
 class StreamState:
-    """All that N streams carry from chunk to chunk. No step changes a state: it returns a new one, so that a state may be
-    kept and gone on from twice.
+    """All that N streams carry from chunk to chunk. No step changes a state: it returns a new one, so that a state may
+    be kept and gone on from twice.
 
     Attributes:
         options: the search.
@@ -98,11 +96,11 @@ class StreamState:
         return self._map(lambda x: x.index_select(0, streams))
 
     def best(self) -> list[Hypothesis]:
-        """The best hypothesis of each stream as it stands; later frames may change what `stream_step` has not returned."""
+        """The best hypothesis of each stream so far; what `stream_step` has not returned of it may still change."""
         return [nbest[0] for nbest in self.nbest(1)]
 
     def nbest(self, count: int, length_norm: bool = False) -> list[list[Hypothesis]]:
-        """The `count` best hypotheses of each stream, at most as many as the beam, ordered as `beam_search` orders them."""
+        """The `count` best hypotheses of each stream, at most the beam, ordered as by `beam_search`."""
         require_at_least("count", count, 1)
         return best_lists(self.hypotheses, count, length_norm)
 

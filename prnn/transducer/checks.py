@@ -1,0 +1,80 @@
+"""Checks of arguments, whose messages name the argument and its value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def require_at_least(name: str, value: object, least: int) -> None:
+    """Raise TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def require_number(name: str, value: object, below_one: bool) -> None:
+    """Raise TypeError unless `value` is a number, ValueError unless it is at least 0 and, if asked, below 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    if not (value >= 0.0 and (value < 1.0 or not below_one)):
+        raise ValueError(f"{name} is {value}; it must be " + ("in [0, 1)" if below_one else "at least 0"))
+
+
+def kind(value: object) -> str:
+    """What a value is, for a message."""
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def check_lengths(name: str, lengths: Tensor, batch: int, least: int, most: int) -> Tensor:
+    """The lengths as int64; TypeError or ValueError unless they are (batch,) integers of [least, most]."""
+    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(f"{name} is {kind(lengths)}; it must be a tensor of integers")
+    if lengths.shape != (batch,):
+        raise ValueError(f"{name} has shape {tuple(lengths.shape)}; it must be ({batch},)")
+    wrong = ((lengths < least) | (lengths > most)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(f"{name}[{row}] is {int(lengths[row])}; it must be in [{least}, {most}]")
+    return lengths.long()
+
+
+def check_features(
+    name: str, features: Tensor, size: int, lengths_name: str, lengths: Tensor | None, least: int
+) -> Tensor:
+    """The lengths as int64, all T if None; TypeError or ValueError unless `features` is (N, T, size) floats."""
+    if not isinstance(features, Tensor) or not features.is_floating_point():
+        raise TypeError(f"{name} is {kind(features)}; it must be a tensor of floats")
+    if features.dim() != 3 or features.shape[2] != size:
+        raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size})")
+    batch, frames, _ = features.shape
+    if lengths is None:
+        return torch.full((batch,), frames, dtype=torch.int64, device=features.device)
+    return check_lengths(lengths_name, lengths, batch, least, frames).to(features.device)
+
+
+def check_targets(targets: Tensor, lengths: Tensor, batch: int, vocab_size: int, blank: int) -> tuple[Tensor, Tensor]:
+    """Targets and lengths as int64, some symbol in the padding; TypeError or ValueError unless they are (batch, U) and
+    (batch,) integers and the symbols are in the vocabulary and not the blank."""
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
+        raise TypeError(f"targets is {kind(targets)}; it must be a tensor of integers")
+    if targets.dim() != 2 or targets.shape[0] != batch:
+        raise ValueError(f"targets has shape {tuple(targets.shape)}; it must be ({batch}, U)")
+    lengths = check_lengths("target_lengths", lengths, batch, 0, targets.shape[1]).to(targets.device)
+    real = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
+    symbols = targets.long()
+    wrong = (real & ((symbols < 0) | (symbols >= vocab_size) | (symbols == blank))).nonzero()
+    if len(wrong):
+        row, place = wrong[0].tolist()
+        raise ValueError(
+            f"targets[{row}, {place}] is {int(symbols[row, place])}; "
+            f"it must be in [0, {vocab_size}) and not the blank, {blank}"
+        )
+    return symbols.masked_fill(~real, 1 if blank == 0 else 0), lengths

@@ -1,0 +1,119 @@
+"""The transducer losses of a batch, from encoder and predictor outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from prnn.losses import (
+    do_rnnt_pruning,
+    get_rnnt_prune_ranges,
+    rnnt_loss,
+    rnnt_loss_pruned,
+    rnnt_loss_smoothed,
+)
+from prnn.transducer.joiner import Joiner
+
+
+def full_loss(
+    joiner: Joiner,
+    encoder_out: Tensor,
+    lengths: Tensor,
+    predictor_out: Tensor,
+    targets: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    fastemit: float,
+) -> Tensor:
+    """The exact loss over all lattice cells, the mean over utterances, a scalar.
+
+    Args:
+        joiner: of the model.
+        encoder_out: (N, T, D).
+        lengths: (N,) int64, real frames of each utterance.
+        predictor_out: (N, U + 1, P).
+        targets: (N, U) int64, valid symbols in the padding, too.
+        target_lengths: (N,) int64.
+        blank: index of the blank.
+        fastemit: FastEmit's lambda.
+    """
+    logits = joiner(encoder_out, predictor_out)
+    loss: Tensor = rnnt_loss(
+        logits, targets, lengths, target_lengths, blank=blank, fastemit_lambda=fastemit, reduction="mean"
+    )
+    return loss
+
+
+class SimpleJoiner(nn.Module):
+    """A joiner that merely adds the logits of encoder and of predictor, whose loss needs no N x T x U x V tensor and
+    tells which symbols are probable at which frame (Kuang et al. 2022).
+
+    Args:
+        encoder_dim: size of an encoder frame.
+        predictor_dim: size of a predictor output.
+        vocab_size: number of symbols V, blank included.
+    """
+
+    def __init__(self, encoder_dim: int, predictor_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.encoder_output = nn.Linear(encoder_dim, vocab_size)
+        self.predictor_output = nn.Linear(predictor_dim, vocab_size)
+
+    def loss_and_ranges(
+        self,
+        encoder_out: Tensor,
+        lengths: Tensor,
+        predictor_out: Tensor,
+        targets: Tensor,
+        target_lengths: Tensor,
+        blank: int,
+        prune_range: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The simple loss, the mean over utterances, and the bounds (N, T, R) of `pruned_loss`, R at most prune_range.
+
+        The other arguments are those of `full_loss`.
+        """
+        boundary = _boundary(lengths, target_lengths)
+        loss, gradients = rnnt_loss_smoothed(
+            lm=self.predictor_output(predictor_out).float(),
+            am=self.encoder_output(encoder_out).float(),
+            symbols=targets,
+            termination_symbol=blank,
+            lm_only_scale=0.25,
+            am_only_scale=0.0,
+            boundary=boundary,
+            reduction="mean",
+            return_grad=True,
+        )
+        return loss, get_rnnt_prune_ranges(*gradients, boundary, min(prune_range, targets.shape[1] + 1))
+
+
+def pruned_loss(
+    joiner: Joiner,
+    encoder_out: Tensor,
+    lengths: Tensor,
+    predictor_out: Tensor,
+    targets: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    ranges: Tensor,
+) -> Tensor:
+    """The loss over the lattice cells within `ranges`, (N, T, R) int64, the mean over utterances, a scalar.
+
+    The other arguments are those of `full_loss`.
+    """
+    am, lm = do_rnnt_pruning(joiner.encoder_proj(encoder_out), joiner.predictor_proj(predictor_out), ranges)
+    loss: Tensor = rnnt_loss_pruned(
+        joiner.output(joiner.activate(am + lm)).float(),
+        targets,
+        ranges,
+        termination_symbol=blank,
+        boundary=_boundary(lengths, target_lengths),
+        reduction="mean",
+    )
+    return loss
+
+
+def _boundary(lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    zeros = torch.zeros_like(lengths)
+    return torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1)
