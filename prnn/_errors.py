@@ -1,0 +1,5 @@
+"""Exceptions of prnn's own."""
+
+from prnn._C import NotSupportedError
+
+__all__ = ["NotSupportedError"]

@@ -1,0 +1,1 @@
+"""torch operators over the C library, in the namespace torch.ops.prnn."""

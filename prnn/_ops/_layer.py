@@ -1,0 +1,151 @@
+"""Library objects behind the recurrent operators: one handle a device and thread, one descriptor a configuration."""
+
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._errors import NotSupportedError
+
+MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+BACKENDS = {"persistent": 0, "cudnn": 1, "best": 2}
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 9}
+_GATES = (1, 1, 4, 3)
+
+# A descriptor a configuration is kept; beyond this many the cache starts anew (a search over dropout values, say).
+_CACHE_LIMIT = 256
+
+_ROWS = 64  # a multiple of the elements of every type in a cache line, to which the CPU's reserve space is aligned
+
+
+class Config(NamedTuple):
+    """What describes a stack of layers, in the order of the operators' schemas. mode and backend are numbers."""
+
+    mode: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    bidirectional: bool
+    dropout: float
+    backend: int
+
+    @property
+    def is_lstm(self) -> bool:
+        return self.mode == MODES["LSTM"]
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def state_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        return self.directions * self.state_size
+
+    def params_size(self, input_size: int) -> int:
+        """Elements of the packed weights, biases included."""
+        rows = _GATES[self.mode] * self.hidden_size
+        inputs = input_size + (self.num_layers - 1) * self.output_size
+        other = self.num_layers * (rows * (self.state_size + 2) + self.proj_size * self.hidden_size)
+        return self.directions * (rows * inputs + other)
+
+
+class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.handles: dict[torch.device, _C.Handle] = {}
+        self.layers: dict[tuple[Config, torch.dtype, int, torch.device], Layer] = {}
+
+
+_local = _ThreadState()
+_told: set[str] = set()
+
+
+def handle(device: torch.device) -> "_C.Handle":
+    """The calling thread's handle for `device`, which is the current one, set to torch's current stream."""
+    found = _local.handles.get(device)
+    if found is None:
+        if device.type not in ("cpu", "cuda"):
+            raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
+        found = _C.Handle.cpu() if device.type == "cpu" else _C.Handle.cuda()
+        _local.handles[device] = found
+    if device.type == "cuda":
+        found.set_stream(torch.cuda.current_stream(device).cuda_stream)
+    return found
+
+
+class Layer:
+    """A stack of layers on one device: the C descriptor and torch memory for what a call needs besides its tensors."""
+
+    def __init__(self, config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> None:
+        if dtype not in _DTYPES:
+            raise TypeError(f"input has dtype {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
+        self.config = config
+        self.device = device
+        self.rnn = _C.Rnn(
+            config.mode,
+            _DTYPES[dtype],
+            config.hidden_size,
+            config.num_layers,
+            input_size,
+            config.bidirectional,
+            False,
+            config.proj_size,
+            config.dropout,
+        )
+        if device.type == "cuda":
+            self.rnn.set_backend(config.backend)
+        self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
+        self._reserve = self._linear_reserve() if device.type == "cpu" else None
+
+    def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
+        """Starts the random numbers of one call's dropout masks."""
+        self._states = torch.empty(handle.dropout_states_size(), dtype=torch.uint8, device=self.device)
+        self.rnn.set_dropout(
+            handle, self.config.dropout, self._states.data_ptr(), self._states.numel(), seed & 0xFFFFFFFFFFFFFFFF
+        )
+
+    def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
+        """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
+        if self.device.type != "cuda" or self.config.backend != BACKENDS["best"]:
+            return
+        reason = self.rnn.query(handle, batch)["reason"]
+        if reason and reason not in _told:
+            _told.add(reason)
+            warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
+
+    def _linear_reserve(self) -> tuple[int, int]:
+        """Bytes of the reserve space: (constant, for each _ROWS packed rows). On the CPU it grows with the rows alone,
+        and evenly from one multiple of _ROWS to the next."""
+        once, twice = (self.rnn.reserve_size(handle(self.device), [_ROWS] * steps) for steps in (1, 2))
+        return 2 * once - twice, twice - once
+
+    def reserve_size(self, rows: int, steps: int, batch: int) -> int:
+        """Bytes of reserve space for any `steps` timesteps of at most `batch` sequences, at most `rows` rows in all.
+
+        On the CPU an expression of these sizes, which fake kernels can form of symbols."""
+        if self._reserve is None:
+            return self.rnn.reserve_size(handle(self.device), [int(batch)] * int(steps)) if batch > 0 else 0
+        constant, growth = self._reserve
+        return constant + growth * ((rows + _ROWS - 1) // _ROWS)
+
+    def workspace(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> Tensor:
+        size = self.rnn.workspace_size(handle, batch_sizes)
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+
+def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> Layer:
+    """The calling thread's Layer for a configuration."""
+    key = (config, dtype, input_size, device)
+    found = _local.layers.get(key)
+    if found is None:
+        if len(_local.layers) >= _CACHE_LIMIT:
+            _local.layers.clear()
+        found = _local.layers[key] = Layer(config, dtype, input_size, device)
+    return found
