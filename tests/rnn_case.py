@@ -28,6 +28,7 @@ class RnnCase:
         self.data_type = DATA_TYPES[dtype]
         self.handle = handle or capi.cpu_handle()
         self.dropout = dropout
+        self.states: ctypes.Array | None = None  # of the dropout descriptor, for who wants to look at them
         self.rnn = capi.descriptor("RNN")
         self.set_rnn()
         self.make_descriptors()

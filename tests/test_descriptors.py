@@ -172,7 +172,7 @@ def test_another_kind_of_descriptor_is_refused(kind: str) -> None:
     other = capi.descriptor("Filter" if kind == "Tensor" else "Tensor")
     parameter = capi.FUNCTIONS[f"prnnDestroy{kind}Descriptor"].parameters[0]
     assert capi.call(f"Destroy{kind}Descriptor", **{parameter: other.pointer}) == capi.BAD_PARAM
-    assert f"is not a {kind if kind == 'RNN' else kind.lower()} descriptor" in capi.message()
+    assert f"is no {kind if kind == 'RNN' else kind.lower()} descriptor" in capi.message()
 
 
 def test_descriptors_are_recycled_in_a_clean_state() -> None:

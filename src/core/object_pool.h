@@ -57,7 +57,7 @@ template <class Object>
 void require_alive(const Object* object, const char* name) {
   require_not_null(object, name);
   if (!is_alive(object)) {
-    fail(PRNN_STATUS_BAD_PARAM, "%s at %p is not a %s descriptor, or was destroyed", name,
+    fail(PRNN_STATUS_BAD_PARAM, "%s at %p is no %s descriptor, or was destroyed", name,
          static_cast<const void*>(object), Object::kKind);
   }
 }

@@ -1,0 +1,154 @@
+/* warp-ctc's C interface (Baidu's ctc.h) over prnn: a client compiles against prnn when it includes this header instead
+ * of ctc.h, and links with -lprnn instead of -lwarpctc. Arguments, layouts and results are warp-ctc's.
+ *
+ * CTC_CPU alone: for a GPU, where warp-ctc takes labels and returns costs in host memory and so waits for the device,
+ * the functions answer CTC_STATUS_EXECUTION_FAILED; call prnnCTCLoss on a CUDA handle instead.
+ * num_threads is not read: the number of threads is OpenMP's (OMP_NUM_THREADS).
+ * get_workspace_size has the name that warp-transducer uses too: this header and warp_transducer.h cannot be included
+ * in one file, just as the originals. */
+#ifndef PRNN_COMPAT_WARP_CTC_H_
+#define PRNN_COMPAT_WARP_CTC_H_
+
+#include "../prnn_losses.h"
+
+typedef enum {
+  CTC_STATUS_SUCCESS = 0,
+  CTC_STATUS_MEMOPS_FAILED = 1,
+  CTC_STATUS_INVALID_VALUE = 2,
+  CTC_STATUS_EXECUTION_FAILED = 3,
+  CTC_STATUS_UNKNOWN_ERROR = 4
+} ctcStatus_t;
+
+typedef enum { CTC_CPU = 0, CTC_GPU = 1 } ctcComputeLocation;
+
+/* To be zeroed before its members are set. */
+typedef struct ctcOptions {
+  ctcComputeLocation loc;
+#if defined(__GNUC__)
+  __extension__ /* unnamed unions came with C11 */
+#endif
+      union {
+    unsigned int num_threads; /* CTC_CPU */
+    prnnStream_t stream;      /* CTC_GPU */
+  };
+  int blank_label;
+} ctcOptions;
+
+static inline int get_warpctc_version(void) { return 2; }
+
+static inline const char* ctcGetStatusString(ctcStatus_t status) {
+  switch (status) {
+    case CTC_STATUS_SUCCESS: return "no error";
+    case CTC_STATUS_MEMOPS_FAILED: return "memory could not be allocated";
+    case CTC_STATUS_INVALID_VALUE: return "an argument is NULL, out of range, or disagrees with another";
+    case CTC_STATUS_EXECUTION_FAILED: return "execution failed, or the device is not served";
+    default: return "unknown error";
+  }
+}
+
+static inline ctcStatus_t prnn_compat_ctc_status(prnnStatus_t status) {
+  switch (status) {
+    case PRNN_STATUS_SUCCESS: return CTC_STATUS_SUCCESS;
+    case PRNN_STATUS_ALLOC_FAILED: return CTC_STATUS_MEMOPS_FAILED;
+    case PRNN_STATUS_BAD_PARAM: return CTC_STATUS_INVALID_VALUE;
+    case PRNN_STATUS_EXECUTION_FAILED: return CTC_STATUS_EXECUTION_FAILED;
+    default: return CTC_STATUS_UNKNOWN_ERROR;
+  }
+}
+
+/* prnn's options for a batch of warp-ctc's. */
+static inline ctcStatus_t prnn_compat_ctc_options(prnnDataType_t type, const int* label_lengths,
+                                                  const int* input_lengths, int alphabet_size, int minibatch,
+                                                  ctcOptions given, prnnCTCLossOptions_t* options) {
+  int n;
+  if (label_lengths == NULL || input_lengths == NULL || alphabet_size <= 0 || minibatch <= 0) {
+    return CTC_STATUS_INVALID_VALUE;
+  }
+  if (given.loc != CTC_CPU) return CTC_STATUS_EXECUTION_FAILED;
+  prnnInitCTCLossOptions(options);
+  options->dataType = type;
+  options->targetLayout = PRNN_TARGETS_CONCATENATED;
+  options->batch = minibatch;
+  options->maxFrames = 1;
+  options->classes = alphabet_size;
+  options->blank = given.blank_label;
+  for (n = 0; n < minibatch; ++n) {
+    if (label_lengths[n] < 0 || input_lengths[n] < 0) return CTC_STATUS_INVALID_VALUE;
+    if (input_lengths[n] > options->maxFrames) options->maxFrames = input_lengths[n];
+    if (label_lengths[n] > options->maxTargets) options->maxTargets = label_lengths[n];
+    options->targetElements += label_lengths[n];
+  }
+  return CTC_STATUS_SUCCESS;
+}
+
+static inline ctcStatus_t prnn_compat_ctc_size(prnnDataType_t type, const int* label_lengths, const int* input_lengths,
+                                               int alphabet_size, int minibatch, ctcOptions given, size_t* size_bytes) {
+  prnnCTCLossOptions_t options;
+  prnnHandle_t handle = NULL;
+  size_t workspace = 0, reserve = 0;
+  prnnStatus_t status;
+  const ctcStatus_t taken =
+      prnn_compat_ctc_options(type, label_lengths, input_lengths, alphabet_size, minibatch, given, &options);
+  if (taken != CTC_STATUS_SUCCESS) return taken;
+  if (size_bytes == NULL) return CTC_STATUS_INVALID_VALUE;
+  status = prnnCreateCPU(&handle);
+  if (status == PRNN_STATUS_SUCCESS) status = prnnGetCTCLossWorkspaceSize(handle, &options, &workspace);
+  if (status == PRNN_STATUS_SUCCESS) status = prnnGetCTCLossReserveSize(handle, &options, &reserve);
+  if (status == PRNN_STATUS_SUCCESS) *size_bytes = workspace + reserve;
+  prnnDestroy(handle);
+  return prnn_compat_ctc_status(status);
+}
+
+static inline ctcStatus_t prnn_compat_ctc_loss(prnnDataType_t type, const void* activations, void* gradients,
+                                               const int* flat_labels, const int* label_lengths,
+                                               const int* input_lengths, int alphabet_size, int minibatch, void* costs,
+                                               void* workspace, ctcOptions given) {
+  prnnCTCLossOptions_t options;
+  prnnHandle_t handle = NULL;
+  size_t size = 0;
+  prnnStatus_t status;
+  const ctcStatus_t sized =
+      prnn_compat_ctc_size(type, label_lengths, input_lengths, alphabet_size, minibatch, given, &size);
+  if (sized != CTC_STATUS_SUCCESS) return sized;
+  prnn_compat_ctc_options(type, label_lengths, input_lengths, alphabet_size, minibatch, given, &options);
+  status = prnnCreateCPU(&handle);
+  if (status == PRNN_STATUS_SUCCESS) {
+    status = prnnCTCLoss(handle, &options, activations, flat_labels, input_lengths, label_lengths, costs, gradients,
+                         workspace, size);
+  }
+  prnnDestroy(handle);
+  return prnn_compat_ctc_status(status);
+}
+
+/* Costs {minibatch} and, unless gradients is NULL, their gradients.
+ * activations, gradients: {max of input_lengths, minibatch, alphabet_size}, logits.
+ * flat_labels: the labels of the sequences one after the other.
+ * workspace: as many bytes as get_workspace_size tells. */
+static inline ctcStatus_t compute_ctc_loss(const float* activations, float* gradients, const int* flat_labels,
+                                           const int* label_lengths, const int* input_lengths, int alphabet_size,
+                                           int minibatch, float* costs, void* workspace, ctcOptions options) {
+  return prnn_compat_ctc_loss(PRNN_DATA_FLOAT, activations, gradients, flat_labels, label_lengths, input_lengths,
+                              alphabet_size, minibatch, costs, workspace, options);
+}
+
+static inline ctcStatus_t compute_ctc_loss_double(const double* activations, double* gradients, const int* flat_labels,
+                                                  const int* label_lengths, const int* input_lengths, int alphabet_size,
+                                                  int minibatch, double* costs, void* workspace, ctcOptions options) {
+  return prnn_compat_ctc_loss(PRNN_DATA_DOUBLE, activations, gradients, flat_labels, label_lengths, input_lengths,
+                              alphabet_size, minibatch, costs, workspace, options);
+}
+
+static inline ctcStatus_t get_workspace_size(const int* label_lengths, const int* input_lengths, int alphabet_size,
+                                             int minibatch, ctcOptions info, size_t* size_bytes) {
+  return prnn_compat_ctc_size(PRNN_DATA_FLOAT, label_lengths, input_lengths, alphabet_size, minibatch, info,
+                              size_bytes);
+}
+
+static inline ctcStatus_t get_workspace_size_double(const int* label_lengths, const int* input_lengths,
+                                                    int alphabet_size, int minibatch, ctcOptions info,
+                                                    size_t* size_bytes) {
+  return prnn_compat_ctc_size(PRNN_DATA_DOUBLE, label_lengths, input_lengths, alphabet_size, minibatch, info,
+                              size_bytes);
+}
+
+#endif /* PRNN_COMPAT_WARP_CTC_H_ */
