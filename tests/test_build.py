@@ -166,3 +166,15 @@ def test_resident_kernels_do_not_spill() -> None:
             if spills != "0 bytes spill stores, 0 bytes spill loads":
                 spilling.append(f"{log.name}: {name}: {spills}")
     assert not spilling, "\n".join(spilling)
+
+
+def test_instruction_set_files_share_no_functions() -> None:
+    # The linker keeps one copy of an inline function or a template that several objects hold. A copy that came from a
+    # file compiled for AVX-512 would then also run on machines without it.
+    objects = [path for isa in ("avx2", "avx512") for path in ROOT.glob(f"build/release/src/**/*_{isa}.os")]
+    for path in objects:
+        symbols = subprocess.run(
+            ["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True
+        ).stdout
+        shared = [line for line in symbols.splitlines() if re.match(r"\S+ [WVu] ", line)]
+        assert not shared, f"{path.name} holds functions that other files may hold too:\n" + "\n".join(shared)
