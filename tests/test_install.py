@@ -1,6 +1,5 @@
 """pip installs what SCons builds: from the source distribution, as a copy and editable, into fresh environments."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -13,10 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPORT = "import prnn, prnn._C, os; print(prnn.__version__, os.path.dirname(prnn.__file__), prnn._C.__file__)"
 
-pytestmark = [
-    pytest.mark.xdist_group("install"),  # one source tree for all
-    pytest.mark.skipif("PRNN_SCONS_OPTIONS" in os.environ, reason="what pip installs is the usual build"),
-]
+pytestmark = pytest.mark.xdist_group("install")  # one source tree for all
 
 
 @pytest.fixture(scope="module")
