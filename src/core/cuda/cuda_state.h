@@ -8,6 +8,18 @@
 
 namespace prnn {
 
+// What prnnContext::cuda points to.
+struct CudaState {
+  GpuRow row{};  // of the device; its name is NULL if the GPU table has none
+  // Host memory that kernels can write. A resident kernel that gives up sets it.
+  int* gave_up = nullptr;
+  int* gave_up_on_device = nullptr;  // the same, as kernels address it
+  void* cublas = nullptr;            // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
+  void* cublas_workspace = nullptr;
+};
+
+inline CudaState& cuda_state(const prnnContext& context) { return *static_cast<CudaState*>(context.cuda); }
+
 // Makes `context` a handle on the current CUDA device, or throws NOT_SUPPORTED (no CUDA in this build) or
 // NOT_INITIALIZED (no driver, no GPU).
 void init_cuda_state(prnnContext& context);

@@ -1,0 +1,125 @@
+#include "core/cuda/cublas.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <library_types.h>
+
+#include <limits>
+
+#include "core/cuda/cuda_state.h"
+
+namespace prnn {
+namespace {
+
+// The part of cuBLAS's C API that is used; its enumerations are int, with the values that cuBLAS documents.
+constexpr int kNormal = 0, kTranspose = 1;
+constexpr int kCompute32 = 68, kCompute64 = 70, kComputeTf32 = 77;
+constexpr int kDefaultAlgorithm = -1;
+
+struct Library {
+  int (*create)(void** handle) = nullptr;
+  int (*destroy)(void* handle) = nullptr;
+  int (*set_stream)(void* handle, cudaStream_t stream) = nullptr;
+  int (*set_workspace)(void* handle, void* workspace, size_t size) = nullptr;
+  int (*gemm)(void* handle, int transa, int transb, int m, int n, int k, const void* alpha, const void* a, int a_type,
+              int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
+              int compute_type, int algorithm) = nullptr;
+
+  Library() {
+    for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"}) {
+      void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) continue;
+      create = reinterpret_cast<decltype(create)>(dlsym(library, "cublasCreate_v2"));
+      destroy = reinterpret_cast<decltype(destroy)>(dlsym(library, "cublasDestroy_v2"));
+      set_stream = reinterpret_cast<decltype(set_stream)>(dlsym(library, "cublasSetStream_v2"));
+      set_workspace = reinterpret_cast<decltype(set_workspace)>(dlsym(library, "cublasSetWorkspace_v2"));
+      gemm = reinterpret_cast<decltype(gemm)>(dlsym(library, "cublasGemmEx"));
+      if (create && destroy && set_stream && set_workspace && gemm) return;
+      create = nullptr;
+    }
+  }
+  bool loaded() const { return create != nullptr; }
+};
+
+const Library& cublas() {
+  static const Library library;
+  return library;
+}
+
+// cuBLAS's own recommendation for Hopper. A workspace of the handle's own, because cuBLAS's must not be allocated in a
+// call and is not the same for all calls of a captured graph.
+constexpr size_t kWorkspaceSize = size_t{32} << 20;
+
+int cuda_type(prnnDataType_t type) {
+  switch (type) {
+    case PRNN_DATA_FLOAT: return CUDA_R_32F;
+    case PRNN_DATA_DOUBLE: return CUDA_R_64F;
+    case PRNN_DATA_HALF: return CUDA_R_16F;
+    case PRNN_DATA_BFLOAT16: return CUDA_R_16BF;
+  }
+  fail(PRNN_STATUS_INTERNAL_ERROR, "a matrix has %s", type_name(type));
+}
+
+int narrow(int64_t value) {
+  if (value > std::numeric_limits<int>::max()) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "a matrix product has a dimension of %lld; cuBLAS takes at most 2147483647",
+         static_cast<long long>(value));
+  }
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+void create_cublas(prnnContext& context) {
+  CudaState& state = cuda_state(context);
+  if (!cublas().loaded()) return;
+  if (cublas().create(&state.cublas) != 0) {
+    state.cublas = nullptr;
+    return;
+  }
+  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize) != cudaSuccess) {
+    cudaGetLastError();
+    state.cublas_workspace = nullptr;
+    destroy_cublas(context);
+    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize);
+  }
+}
+
+void destroy_cublas(prnnContext& context) {
+  CudaState& state = cuda_state(context);
+  if (state.cublas != nullptr) cublas().destroy(state.cublas);
+  cudaFree(state.cublas_workspace);
+  state.cublas = state.cublas_workspace = nullptr;
+}
+
+void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a,
+              const MatrixView& b, double beta, void* c, prnnDataType_t c_type, int64_t c_stride,
+              FloatProduct precision) {
+  if (m == 0 || n == 0) return;
+  const CudaState& state = cuda_state(context);
+  if (state.cublas == nullptr) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "cuBLAS is needed and could not be loaded; install it, or import torch first");
+  }
+  const bool is_double = a.type == PRNN_DATA_DOUBLE;
+  const bool tf32 = a.type == PRNN_DATA_FLOAT && precision == FloatProduct::kTf32;
+  const int compute = is_double ? kCompute64 : tf32 ? kComputeTf32 : kCompute32;
+  const float alpha32 = static_cast<float>(alpha), beta32 = static_cast<float>(beta);
+  const void* alpha_at = is_double ? static_cast<const void*>(&alpha) : &alpha32;
+  const void* beta_at = is_double ? static_cast<const void*>(&beta) : &beta32;
+  const int sizes[] = {narrow(n), narrow(m), narrow(k), narrow(b.stride), narrow(a.stride), narrow(c_stride)};
+  // cuBLAS is column-major: it computes the transpose of c, from b and a in turn.
+  int status = cublas().set_stream(state.cublas, context.stream);
+  if (status == 0) status = cublas().set_workspace(state.cublas, state.cublas_workspace, kWorkspaceSize);
+  if (status == 0) {
+    status = cublas().gemm(state.cublas, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal,
+                           sizes[0], sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data,
+                           cuda_type(a.type), sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute,
+                           kDefaultAlgorithm);
+  }
+  if (status != 0) {
+    fail(PRNN_STATUS_EXECUTION_FAILED, "cuBLAS refused a product of {%d, %d} and {%d, %d} with status %d", sizes[1],
+         sizes[2], sizes[2], sizes[0], status);
+  }
+}
+
+}  // namespace prnn
