@@ -111,10 +111,10 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
   int status = cublas().set_stream(state.cublas, context.stream);
   if (status == 0) status = cublas().set_workspace(state.cublas, state.cublas_workspace, kWorkspaceSize);
   if (status == 0) {
-    status = cublas().gemm(state.cublas, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal,
-                           sizes[0], sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data,
-                           cuda_type(a.type), sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute,
-                           kDefaultAlgorithm);
+    status =
+        cublas().gemm(state.cublas, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal, sizes[0],
+                      sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data, cuda_type(a.type),
+                      sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute, kDefaultAlgorithm);
   }
   if (status != 0) {
     fail(PRNN_STATUS_EXECUTION_FAILED, "cuBLAS refused a product of {%d, %d} and {%d, %d} with status %d", sizes[1],

@@ -20,9 +20,9 @@ struct MatrixView {
   bool transposed = false;
 };
 
-// c[m, n] = alpha * a[m, k] b[k, n] + beta * c, row-major with stride c_stride, on the handle's stream. a and b have one
-// type; c has it too, or is float. Sums are made in float (double for double), in the same order for the same sizes.
-// Throws NOT_SUPPORTED if there is no cuBLAS, EXECUTION_FAILED if it refuses.
+// c[m, n] = alpha * a[m, k] b[k, n] + beta * c, row-major with stride c_stride, on the handle's stream. a and b have
+// one type; c has it too, or is float. Sums are made in float (double for double), in the same order for the same
+// sizes. Throws NOT_SUPPORTED if there is no cuBLAS, EXECUTION_FAILED if it refuses.
 void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a,
               const MatrixView& b, double beta, void* c, prnnDataType_t c_type, int64_t c_stride,
               FloatProduct precision = FloatProduct::kFloat32);

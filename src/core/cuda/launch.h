@@ -12,7 +12,8 @@ namespace prnn {
 // Throws EXECUTION_FAILED if the launch just made was refused. It does not wait for the kernel.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", kernel, cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", kernel, cudaGetErrorString(error));
 }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
