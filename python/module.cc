@@ -11,6 +11,7 @@ namespace prnn_python {
 void bind_errors(py::module_& module);
 void bind_types(py::module_& module);
 void bind_persistent_rnn(py::module_& module);
+void bind_losses(py::module_& module);
 }  // namespace prnn_python
 
 PYBIND11_MODULE(_C, m) {
@@ -20,4 +21,5 @@ PYBIND11_MODULE(_C, m) {
   prnn_python::bind_errors(m);
   prnn_python::bind_types(m);
   prnn_python::bind_persistent_rnn(m);
+  prnn_python::bind_losses(m);
 }

@@ -24,7 +24,10 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
   require_in_range(o.maxTargets, 0, most, "maxTargets");
   require_in_range(o.classes, 1, most, "classes");
   require_in_range(o.blank, 0, o.classes - 1, "blank");
-  if (o.targetLayout == PRNN_TARGETS_CONCATENATED) require_at_least(o.targetElements, 0, "targetElements");
+  if (o.targetLayout == PRNN_TARGETS_CONCATENATED) {
+    require_at_least(o.targetElements, 0, "targetElements");
+    product_of_sizes({o.maxFrames, o.targetElements});
+  }
   product_of_sizes({o.batch, o.maxFrames, o.classes});
   product_of_sizes({o.batch, o.maxFrames, 2 * o.maxTargets + 4});
   if (o.timeStride != 0 || o.batchStride != 0) {

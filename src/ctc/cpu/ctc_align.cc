@@ -68,7 +68,7 @@ double best_path(const CtcParams& params, int64_t n, const int* targets, Slot sl
 template <class T>
 void align(const CtcParams& params, void* scores, int* begins, int* ends) {
   const prnnCTCLossOptions_t& o = params.options;
-  const std::vector<const int*> targets = ctc_targets(params);
+  const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
   const int64_t slots = ctc_slots(params, slot_size);
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
@@ -76,7 +76,8 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
     const Slot slot(o, static_cast<char*>(params.workspace) + i * slot_size);
     for (int64_t n = i; n < o.batch; n += slots) {
       static_cast<T*>(scores)[n] = static_cast<T>(
-          best_path<T>(params, n, targets[n], slot, begins + n * o.maxTargets, ends + n * o.maxTargets));
+          best_path<T>(
+          params, n, params.targets + offsets[n], slot, begins + n * o.maxTargets, ends + n * o.maxTargets));
     }
   }
 }

@@ -45,17 +45,30 @@ struct Slot {
 };
 
 // What a forward call leaves for the backward one, per frame: the log-normaliser in two parts, and the probabilities
-// that a path is in any of the blanks and in each of the labels.
+// that a path is in any of the blanks and in each of the labels. A frame takes 3 elements and one for each symbol:
+// maxTargets of them, or with concatenated targets as many as the sequence has.
 template <class T>
-struct Reserve {
-  int64_t stride;  // elements between frames
-  int64_t frames;
-  T* data;  // {N, T, stride}
+class Reserve {
+ public:
+  Reserve(const CtcParams& params, void* space) : params_(params), data_(static_cast<T*>(space)) {}
 
-  Reserve(const prnnCTCLossOptions_t& o, void* space)
-      : stride(o.maxTargets + 3), frames(o.maxFrames), data(static_cast<T*>(space)) {}
-  T* norm(int64_t n, int64_t t) const { return data + (n * frames + t) * stride; }
-  T* shares(int64_t n, int64_t t) const { return norm(n, t) + 2; }
+  static int64_t elements(const prnnCTCLossOptions_t& o) {
+    const bool padded = o.targetLayout == PRNN_TARGETS_PADDED;
+    return o.maxFrames * (3 * o.batch + (padded ? o.batch * o.maxTargets : o.targetElements));
+  }
+
+  // `offset`: that of the sequence's symbols in the targets.
+  T* norm(int64_t n, int64_t t, int64_t offset) const {
+    const prnnCTCLossOptions_t& o = params_.options;
+    const bool padded = o.targetLayout == PRNN_TARGETS_PADDED;
+    const int64_t width = 3 + (padded ? o.maxTargets : params_.target_lengths[n]);
+    return data_ + o.maxFrames * (3 * n + offset) + t * width;
+  }
+  T* shares(int64_t n, int64_t t, int64_t offset) const { return norm(n, t, offset) + 2; }
+
+ private:
+  const CtcParams& params_;
+  T* data_;
 };
 
 double sum_paths(const Slot& s, int64_t frames, int64_t symbols) {
@@ -87,11 +100,12 @@ double sum_paths(const Slot& s, int64_t frames, int64_t symbols) {
 // Writes the shares of all frames, given alpha and the total. beta counts the ways on from a state, without the state's
 // own frame; ahead is beta with it.
 template <class T>
-void write_shares(const Slot& s, const Reserve<T>& reserve, int64_t n, int64_t frames, int64_t symbols, double total) {
+void write_shares(const Slot& s, const Reserve<T>& reserve, int64_t n, int64_t offset, int64_t frames, int64_t symbols,
+                  double total) {
   const LossKernels& kernels = loss_kernels();
   std::fill(s.zeros, s.zeros + symbols + 1, 0.0);
   for (int64_t t = frames - 1; t >= 0; --t) {
-    T* shares = reserve.shares(n, t);
+    T* shares = reserve.shares(n, t, offset);
     if (total == kMinusInfinity) {
       std::fill(shares, shares + symbols + 1, T(0));
       continue;
@@ -123,8 +137,8 @@ void write_shares(const Slot& s, const Reserve<T>& reserve, int64_t n, int64_t f
 template <class T>
 void forward(const CtcParams& params, void* costs, void* reserve_space) {
   const prnnCTCLossOptions_t& o = params.options;
-  const Reserve<T> reserve(o, reserve_space);
-  const std::vector<const int*> all_targets = ctc_targets(params);
+  const Reserve<T> reserve(params, reserve_space);
+  const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
   const int64_t slots = ctc_slots(params, slot_size);
   for (int64_t first = 0; first < o.batch; first += slots) {
@@ -136,20 +150,20 @@ void forward(const CtcParams& params, void* costs, void* reserve_space) {
         for (int64_t t = 0; t < o.maxFrames; ++t) {
           if (t >= params.frame_lengths[n]) continue;
           const Slot slot(o, static_cast<char*>(params.workspace) + (n - first) * slot_size);
-          slot.blank[t] = ctc_frame<T>(params, n, t, all_targets[n], params.target_lengths[n],
-                                       slot.label + t * slot.pitch + 1, reserve_space ? reserve.norm(n, t) : nullptr);
+          slot.blank[t] = ctc_frame<T>(params, n, t, params.targets + offsets[n], params.target_lengths[n],
+                                       slot.label + t * slot.pitch + 1, reserve_space ? reserve.norm(n, t, offsets[n]) : nullptr);
         }
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t n = first; n < end; ++n) {
         const Slot slot(o, static_cast<char*>(params.workspace) + (n - first) * slot_size);
         const int64_t frames = params.frame_lengths[n], symbols = params.target_lengths[n];
-        const int* targets = all_targets[n];
+        const int* targets = params.targets + offsets[n];
         std::fill(slot.skip, slot.skip + symbols + 2, kMinusInfinity);
         for (int64_t i = 1; i < symbols; ++i) slot.skip[i + 1] = targets[i] == targets[i - 1] ? kMinusInfinity : 0.0;
         const double total = sum_paths(slot, frames, symbols);
         static_cast<T*>(costs)[n] = total == kMinusInfinity && o.zeroInfinity ? T(0) : static_cast<T>(0 - total);
-        if (reserve_space) write_shares(slot, reserve, n, frames, symbols, total);
+        if (reserve_space) write_shares(slot, reserve, n, offsets[n], frames, symbols, total);
       }
     }
   }
@@ -160,8 +174,8 @@ void forward(const CtcParams& params, void* costs, void* reserve_space) {
 template <class T>
 void backward(const CtcParams& params, const void* cost_gradients, void* gradients, const void* reserve_space) {
   const prnnCTCLossOptions_t& o = params.options;
-  const Reserve<T> reserve(o, const_cast<void*>(reserve_space));
-  const std::vector<const int*> all_targets = ctc_targets(params);
+  const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
+  const std::vector<int64_t> offsets = ctc_target_offsets(params);
 #pragma omp parallel for collapse(2) schedule(dynamic, 16)
   for (int64_t t = 0; t < o.maxFrames; ++t) {
     for (int64_t n = 0; n < o.batch; ++n) {
@@ -169,8 +183,8 @@ void backward(const CtcParams& params, const void* cost_gradients, void* gradien
       T* g = static_cast<T*>(gradients) + offset;
       const T scale = cost_gradients ? static_cast<const T*>(cost_gradients)[n] : T(1);
       const int64_t symbols = params.target_lengths[n];
-      const T* norm = reserve.norm(n, t);
-      const T* shares = reserve.shares(n, t);
+      const T* norm = reserve.norm(n, t, offsets[n]);
+      const T* shares = reserve.shares(n, t, offsets[n]);
       double mass = 0;
       if (t < params.frame_lengths[n]) {
         for (int64_t i = 0; i <= symbols; ++i) mass += static_cast<double>(shares[i]);
@@ -183,7 +197,7 @@ void backward(const CtcParams& params, const void* cost_gradients, void* gradien
       }
       if (mass == 0) continue;
       g[o.blank] -= shares[0] * scale;
-      const int* targets = all_targets[n];
+      const int* targets = params.targets + offsets[n];
       for (int64_t i = 0; i < symbols; ++i) g[targets[i]] -= shares[1 + i] * scale;
     }
   }
@@ -191,15 +205,15 @@ void backward(const CtcParams& params, const void* cost_gradients, void* gradien
 
 }  // namespace
 
-std::vector<const int*> ctc_targets(const CtcParams& params) {
+std::vector<int64_t> ctc_target_offsets(const CtcParams& params) {
   const prnnCTCLossOptions_t& o = params.options;
-  std::vector<const int*> targets(o.batch);
+  std::vector<int64_t> offsets(o.batch);
   int64_t offset = 0;
   for (int64_t n = 0; n < o.batch; ++n) {
-    targets[n] = params.targets + offset;
+    offsets[n] = offset;
     offset += o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : params.target_lengths[n];
   }
-  return targets;
+  return offsets;
 }
 
 template <class T>
@@ -240,7 +254,7 @@ size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
 
 size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options) {
   const size_t element = options.dataType == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
-  return element * static_cast<size_t>(options.batch * options.maxFrames * (options.maxTargets + 3));
+  return element * static_cast<size_t>(Reserve<float>::elements(options));
 }
 
 void run_ctc_loss_forward_cpu(const CtcParams& params, void* costs, void* reserve) {

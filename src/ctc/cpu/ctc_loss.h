@@ -21,8 +21,8 @@ void run_ctc_align_cpu(const CtcParams& params, void* scores, int* begins, int* 
 int64_t ctc_slots(const CtcParams& params, size_t slot_size);
 size_t ctc_slots_size(const prnnCTCLossOptions_t& options, size_t slot_size);
 
-// Where each sequence's symbols begin.
-std::vector<const int*> ctc_targets(const CtcParams& params);
+// Where each sequence's symbols begin in the targets.
+std::vector<int64_t> ctc_target_offsets(const CtcParams& params);
 
 // Writes the log-probabilities of frame t of sequence n: of the blank, and of each of its `symbols` targets. norm
 // receives the frame's log-normaliser in two parts if the activations are logits; may be NULL.

@@ -1,0 +1,204 @@
+// Binds prnn_losses.h.
+#include "prnn_losses.h"
+
+#include <pybind11/pybind11.h>
+
+#include "errors.h"
+#include "handle.h"
+
+namespace py = pybind11;
+
+namespace prnn_python {
+namespace {
+
+using Address = uintptr_t;  // of an array; 0 is NULL
+
+template <class Call>
+void run(const Handle& handle, Call call) {
+  prnnStatus_t status;
+  {
+    py::gil_scoped_release release;
+    status = call(handle.get());
+  }
+  check(status, handle.get());
+}
+
+template <class Options, prnnStatus_t (*query)(prnnHandle_t, const Options*, size_t*)>
+size_t size(const Handle& handle, const Options& options) {
+  size_t bytes = 0;
+  check(query(handle.get(), &options, &bytes), handle.get());
+  return bytes;
+}
+
+// An enumeration's field, as the integer that Python has.
+template <class Options, class Enum>
+void def_enum(py::class_<Options>& options, const char* name, Enum Options::* field) {
+  options.def_property(
+      name, [field](const Options& o) { return static_cast<int>(o.*field); },
+      [field](Options& o, int value) { o.*field = static_cast<Enum>(value); });
+}
+
+void bind_ctc(py::module_& module) {
+  using Options = prnnCTCLossOptions_t;
+  py::class_<Options> options(module, "CtcLossOptions", "prnnCTCLossOptions_t with its default values.");
+  options
+      .def(py::init([] {
+        Options o;
+        check(prnnInitCTCLossOptions(&o));
+        return o;
+      }))
+      .def_readwrite("batch", &Options::batch)
+      .def_readwrite("max_frames", &Options::maxFrames)
+      .def_readwrite("max_targets", &Options::maxTargets)
+      .def_readwrite("target_elements", &Options::targetElements)
+      .def_readwrite("classes", &Options::classes)
+      .def_readwrite("blank", &Options::blank)
+      .def_readwrite("time_stride", &Options::timeStride)
+      .def_readwrite("batch_stride", &Options::batchStride)
+      .def_readwrite("zero_infinity", &Options::zeroInfinity);
+  def_enum(options, "dtype", &Options::dataType);
+  def_enum(options, "input", &Options::input);
+  def_enum(options, "target_layout", &Options::targetLayout);
+
+  module.def("ctc_loss_workspace_size", &size<Options, prnnGetCTCLossWorkspaceSize>, "Bytes.");
+  module.def("ctc_loss_reserve_size", &size<Options, prnnGetCTCLossReserveSize>, "Bytes.");
+  module.def("ctc_align_workspace_size", &size<Options, prnnGetCTCAlignWorkspaceSize>, "Bytes.");
+  module.def("ctc_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                                    Address frame_lengths, Address target_lengths, Address costs, Address workspace,
+                                    size_t workspace_size, Address reserve, size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnCTCLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                                pointer<int>(target_lengths), pointer(costs), pointer(workspace), workspace_size,
+                                pointer(reserve), reserve_size);
+    });
+  });
+  module.def("ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                                     Address frame_lengths, Address target_lengths, Address cost_gradients,
+                                     Address gradients, Address reserve, size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnCTCLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                                 pointer<int>(target_lengths), pointer(cost_gradients), pointer(gradients),
+                                 pointer(reserve), reserve_size);
+    });
+  });
+  module.def("ctc_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                             Address frame_lengths, Address target_lengths, Address scores, Address begins,
+                             Address ends, Address workspace, size_t workspace_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnCTCAlign(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                          pointer<int>(target_lengths), pointer(scores), pointer<int>(begins), pointer<int>(ends),
+                          pointer(workspace), workspace_size);
+    });
+  });
+}
+
+void bind_rnnt(py::module_& module) {
+  using Options = prnnRNNTLossOptions_t;
+  py::class_<Options> options(module, "RnntLossOptions", "prnnRNNTLossOptions_t with its default values.");
+  options
+      .def(py::init([] {
+        Options o;
+        check(prnnInitRNNTLossOptions(&o));
+        return o;
+      }))
+      .def_readwrite("batch", &Options::batch)
+      .def_readwrite("max_frames", &Options::maxFrames)
+      .def_readwrite("max_targets", &Options::maxTargets)
+      .def_readwrite("target_elements", &Options::targetElements)
+      .def_readwrite("rows", &Options::rows)
+      .def_readwrite("prune_range", &Options::pruneRange)
+      .def_readwrite("classes", &Options::classes)
+      .def_readwrite("blank", &Options::blank)
+      .def_readwrite("zero_infinity", &Options::zeroInfinity)
+      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
+      .def_readwrite("clamp", &Options::clamp)
+      .def_readwrite("delay_penalty", &Options::delayPenalty);
+  def_enum(options, "dtype", &Options::dataType);
+  def_enum(options, "input", &Options::input);
+  def_enum(options, "layout", &Options::layout);
+  def_enum(options, "target_layout", &Options::targetLayout);
+  def_enum(options, "type", &Options::type);
+
+  module.def("rnnt_loss_workspace_size", &size<Options, prnnGetRNNTLossWorkspaceSize>, "Bytes.");
+  module.def("rnnt_loss_reserve_size", &size<Options, prnnGetRNNTLossReserveSize>, "Bytes.");
+  module.def("rnnt_align_workspace_size", &size<Options, prnnGetRNNTAlignWorkspaceSize>, "Bytes.");
+  module.def("rnnt_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                                     Address frame_lengths, Address target_lengths, Address range_begins, Address costs,
+                                     Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnRNNTLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                                 pointer<int>(target_lengths), pointer<int>(range_begins), pointer(costs),
+                                 pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+    });
+  });
+  module.def("rnnt_loss_backward",
+             [](const Handle& handle, const Options& options, Address activations, Address targets,
+                Address frame_lengths, Address target_lengths, Address range_begins, Address cost_gradients,
+                Address gradients, Address reserve, size_t reserve_size) {
+               run(handle, [&](prnnHandle_t h) {
+                 return prnnRNNTLossBackward(h, &options, pointer(activations), pointer<int>(targets),
+                                             pointer<int>(frame_lengths), pointer<int>(target_lengths),
+                                             pointer<int>(range_begins), pointer(cost_gradients), pointer(gradients),
+                                             pointer(reserve), reserve_size);
+               });
+             });
+  module.def("rnnt_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                              Address frame_lengths, Address target_lengths, Address range_begins, Address scores,
+                              Address frames, Address workspace, size_t workspace_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnRNNTAlign(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                           pointer<int>(target_lengths), pointer<int>(range_begins), pointer(scores),
+                           pointer<int>(frames), pointer(workspace), workspace_size);
+    });
+  });
+}
+
+void bind_mutual_information(py::module_& module) {
+  using Options = prnnMutualInformationOptions_t;
+  py::class_<Options> options(module, "MutualInformationOptions", "prnnMutualInformationOptions_t, all zeros.");
+  options.def(py::init([] { return Options{}; }))
+      .def_readwrite("batch", &Options::batch)
+      .def_readwrite("symbols", &Options::symbols)
+      .def_readwrite("frames", &Options::frames);
+  def_enum(options, "dtype", &Options::dataType);
+  def_enum(options, "type", &Options::type);
+
+  module.def("mutual_information_workspace_size", &size<Options, prnnGetMutualInformationWorkspaceSize>, "Bytes.");
+  module.def("mutual_information",
+             [](const Handle& handle, const Options& options, Address px, Address py, Address boundary, Address scores,
+                Address px_gradients, Address py_gradients, Address workspace, size_t workspace_size) {
+               run(handle, [&](prnnHandle_t h) {
+                 return prnnMutualInformation(h, &options, pointer(px), pointer(py), pointer<int>(boundary),
+                                              pointer(scores), pointer(px_gradients), pointer(py_gradients),
+                                              pointer(workspace), workspace_size);
+               });
+             });
+  module.def("rnnt_prune_ranges", [](const Handle& handle, const Options& options, Address px_gradients,
+                                     Address py_gradients, Address boundary, int64_t prune_range, Address range_begins) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnRNNTPruneRanges(h, &options, pointer(px_gradients), pointer(py_gradients), pointer<int>(boundary),
+                                 prune_range, pointer<int>(range_begins));
+    });
+  });
+}
+
+}  // namespace
+
+void bind_losses(py::module_& module) {
+  module.attr("LOSS_LOGITS") = static_cast<int>(PRNN_LOSS_LOGITS);
+  module.attr("LOSS_LOG_PROBS") = static_cast<int>(PRNN_LOSS_LOG_PROBS);
+  module.attr("LOSS_GATHERED") = static_cast<int>(PRNN_LOSS_GATHERED);
+  module.attr("TARGETS_PADDED") = static_cast<int>(PRNN_TARGETS_PADDED);
+  module.attr("TARGETS_CONCATENATED") = static_cast<int>(PRNN_TARGETS_CONCATENATED);
+  module.attr("RNNT_PADDED") = static_cast<int>(PRNN_RNNT_PADDED);
+  module.attr("RNNT_PACKED") = static_cast<int>(PRNN_RNNT_PACKED);
+  module.attr("RNNT_PRUNED") = static_cast<int>(PRNN_RNNT_PRUNED);
+  module.attr("RNNT_REGULAR") = static_cast<int>(PRNN_RNNT_REGULAR);
+  module.attr("RNNT_MODIFIED") = static_cast<int>(PRNN_RNNT_MODIFIED);
+  module.attr("RNNT_CONSTRAINED") = static_cast<int>(PRNN_RNNT_CONSTRAINED);
+  bind_ctc(module);
+  bind_rnnt(module);
+  bind_mutual_information(module);
+}
+
+}  // namespace prnn_python
