@@ -1,0 +1,29 @@
+"""CTC and RNN-T losses, pruned RNN-T, and forced alignment."""
+
+from prnn.losses.align import Alignment, forced_align
+from prnn.losses.ctc import CTCLoss, ctc_loss
+from prnn.losses.pruned import (
+    do_rnnt_pruning,
+    get_rnnt_prune_ranges,
+    rnnt_loss_pruned,
+    rnnt_loss_simple,
+    rnnt_loss_smoothed,
+)
+from prnn.losses.recursion import joint_mutual_information_recursion, mutual_information_recursion
+from prnn.losses.rnnt import RNNTLoss, rnnt_loss
+
+__all__ = [
+    "Alignment",
+    "CTCLoss",
+    "RNNTLoss",
+    "ctc_loss",
+    "do_rnnt_pruning",
+    "forced_align",
+    "get_rnnt_prune_ranges",
+    "joint_mutual_information_recursion",
+    "mutual_information_recursion",
+    "rnnt_loss",
+    "rnnt_loss_pruned",
+    "rnnt_loss_simple",
+    "rnnt_loss_smoothed",
+]

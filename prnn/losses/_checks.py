@@ -1,0 +1,90 @@
+"""Argument checks of the losses. Each names the argument and its value, and returns what the operators take."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prnn._C import NotSupportedError
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INT_MAX = 2**31 - 1
+REDUCTIONS = ("none", "mean", "sum")
+RNNT_TYPES = ("regular", "modified", "constrained")
+
+
+def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
+    """A floating tensor of one of the ranks, which the caller describes; half types become float32 on the CPU."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
+    if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        raise TypeError(f"{name} is of {value.dtype}; it must be float32, float64, float16 or bfloat16")
+    if value.dim() not in ranks:
+        raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must be {' or '.join(ranks.values())}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} has the shape {tuple(value.shape)}; no dimension may be empty")
+    if value.device.type not in ("cpu", "cuda"):
+        raise NotSupportedError(f"{name} is on the device {value.device}; the losses run on cpu and cuda")
+    if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
+        value = value.float()
+    return value
+
+
+def integers(value: object, name: str, device: torch.device) -> Tensor:
+    """An integer tensor, list or number as int32 on the device. Values that int32 lacks stay out of any valid range."""
+    if isinstance(value, int | Sequence) and not isinstance(value, str):
+        value = torch.as_tensor(value)
+        if value.numel() == 0:
+            value = value.int()
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
+    if value.dtype not in _INTEGERS:
+        raise TypeError(f"{name} is of {value.dtype}; it must be int64 or int32")
+    if value.device != device:
+        if value.device.type != "cpu":
+            raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
+        value = value.to(device, non_blocking=True)
+    if value.dtype == torch.int64:
+        value = value.clamp(-1, _INT_MAX)
+    return value.to(torch.int32).contiguous()
+
+
+def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
+    """One length for each sequence of the batch."""
+    result = integers(value, name, device)
+    if result.dim() == 0 and batch == 1:
+        result = result.reshape(1)
+    if result.shape != (batch,):
+        raise ValueError(f"{name} has the shape {tuple(result.shape)}; it must be ({batch},), one for each sequence")
+    return result
+
+
+def blank_index(value: object, classes: int) -> int:
+    """The blank; a negative one counts from the end."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"blank is {value!r}; it must be an int")
+    if not -classes <= value < classes:
+        raise ValueError(f"blank is {value}; with {classes} classes it must be {-classes} to {classes - 1}")
+    return int(value + classes if value < 0 else value)
+
+
+def choice(value: object, name: str, accepted: Sequence[str]) -> str:
+    if value not in accepted:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, accepted))}")
+    return str(value)
+
+
+def number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    return float(value)
+
+
+def wants_gradient(value: Tensor) -> bool:
+    return value.requires_grad and torch.is_grad_enabled()
+
+
+def reduce(costs: Tensor, reduction: str) -> Tensor:
+    if reduction == "mean":
+        return costs.mean()
+    return costs.sum() if reduction == "sum" else costs

@@ -1,0 +1,108 @@
+"""Connectionist temporal classification (Graves et al. 2006)."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from prnn._ops import losses as ops
+from prnn.losses import _checks
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor | Sequence[int] | int,
+    target_lengths: Tensor | Sequence[int] | int,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    *,
+    from_logits: bool = True,
+) -> Tensor:
+    """CTC loss with the signature of torch.nn.functional.ctc_loss; takes logits directly.
+
+    The cost of a sequence is -log of the probability, summed over all paths, of its targets. With from_logits the
+    log-softmax is part of the loss. Log-probabilities that are normalised pass through it unchanged, so that both they
+    and logits may be given, and costs and gradients are torch's. Without from_logits the values are taken as they are,
+    and the gradient is that of the cost with respect to just them.
+
+    A sequence that its frames are too few for costs infinity and has zero gradients. There is no limit on the length
+    of targets. Can be differentiated once.
+
+    Args:
+        log_probs: (T, N, V), or (T, V) for a single sequence; float32 or float64, or half types, for which the loss is
+            computed and returned in float32. Any strides.
+        targets: symbols, integers from 0 to V - 1 but not the blank. (N, L), padded with anything, or all sequences
+            one after the other, (sum of target_lengths,). (L,) for a single sequence.
+        input_lengths: (N,), frames of each sequence, 0 to T.
+        target_lengths: (N,), symbols of each sequence, 0 to L.
+        blank: index of the blank; negative counts from V.
+        reduction: "none" gives (N,); "sum" the sum; "mean" the mean over the batch of each cost divided by its number
+            of symbols, which is taken as at least 1.
+        zero_infinity: a sequence without a path costs 0 instead of infinity.
+        from_logits: whether a log-softmax is applied over V.
+
+    Returns:
+        (N,) for "none", () for a single sequence or another reduction.
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value.
+    """
+    x = _checks.activations(log_probs, "log_probs", {3: "(T, N, V)", 2: "(T, V)"})
+    single = x.dim() == 2
+    if single:
+        x = x.unsqueeze(1)
+    _, batch, classes = x.shape
+    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+    blank = _checks.blank_index(blank, classes)
+    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
+    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
+    targets = _checks.integers(targets, "targets", x.device)
+    if targets.dim() not in (1, 2) or (targets.dim() == 2 and targets.shape[0] != batch):
+        raise ValueError(
+            f"targets has the shape {tuple(targets.shape)}; it must be ({batch}, L) or (sum of target_lengths,)"
+        )
+    if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
+        x = x.contiguous()
+    keep = _checks.wants_gradient(x)
+    costs, _ = ops.ctc_loss(
+        x, targets, input_lengths, target_lengths, blank, bool(from_logits), bool(zero_infinity), keep
+    )
+    if reduction == "mean":
+        costs = costs / target_lengths.clamp(min=1)
+    return costs[0] if single else _checks.reduce(costs, reduction)
+
+
+class CTCLoss(nn.Module):
+    """`ctc_loss` as a module, with the signature of torch.nn.CTCLoss."""
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False, *, from_logits: bool = True
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+        self.zero_infinity = zero_infinity
+        self.from_logits = from_logits
+
+    def forward(
+        self,
+        log_probs: Tensor,
+        targets: Tensor,
+        input_lengths: Tensor | Sequence[int] | int,
+        target_lengths: Tensor | Sequence[int] | int,
+    ) -> Tensor:
+        return ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+            from_logits=self.from_logits,
+        )
+
+    def extra_repr(self) -> str:
+        return f"blank={self.blank}, reduction={self.reduction!r}, from_logits={self.from_logits}"

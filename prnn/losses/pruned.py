@@ -1,0 +1,483 @@
+"""Pruned RNN-T (Kuang et al. 2022) with the names, signatures and results of the package fast_rnnt.
+
+First a cheap loss with a joiner that only adds (`rnnt_loss_simple` or `rnnt_loss_smoothed`), whose occupation tells
+which few symbols matter in each frame (`get_rnnt_prune_ranges`); then the full joiner on those alone
+(`do_rnnt_pruning`, `rnnt_loss_pruned`). `from prnn.losses import pruned as fast_rnnt` serves code written for that
+package.
+
+Sizes: N sequences, S symbols, T frames, V classes, R symbols kept a frame. `symbols` (N, S) holds integers from 0 to
+V - 1, padded with any such. `boundary` (N, 4) has rows (first symbol, first frame, end of symbols, end of frames); None
+means (0, 0, S, T). `rnnt_type` and `delay_penalty` are those of `prnn.rnnt_loss`. Every loss is differentiable once.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops import losses as ops
+from prnn.losses import _checks
+from prnn.losses.recursion import (
+    Occupation,
+    checked_boundary,
+    joint_mutual_information_recursion,
+    lattice_scores,
+    mutual_information_recursion,
+)
+
+__all__ = [
+    "do_rnnt_pruning",
+    "get_rnnt_logprobs",
+    "get_rnnt_logprobs_joint",
+    "get_rnnt_logprobs_pruned",
+    "get_rnnt_logprobs_smoothed",
+    "get_rnnt_prune_ranges",
+    "joint_mutual_information_recursion",
+    "mutual_information_recursion",
+    "rnnt_loss",
+    "rnnt_loss_pruned",
+    "rnnt_loss_simple",
+    "rnnt_loss_smoothed",
+]
+
+
+def _checked_symbols(symbols: object, shape: tuple[int, int], classes: int, device: torch.device) -> Tensor:
+    """int64 symbols for indexing. Only on the CPU are the values looked at here."""
+    result = _checks.integers(symbols, "symbols", device)
+    if tuple(result.shape) != shape:
+        raise ValueError(f"symbols has the shape {tuple(result.shape)}; it must be {shape}")
+    if device.type == "cpu" and not torch.compiler.is_compiling() and result.numel() > 0:
+        low, high = int(result.min()), int(result.max())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"symbols holds {low if low < 0 else high}; with {classes} classes it must be 0 to {classes - 1}"
+            )
+    return result.long()
+
+
+def _loss(
+    px: Tensor,
+    py: Tensor,
+    boundary: Tensor | None,
+    rnnt_type: str,
+    delay_penalty: float,
+    reduction: str,
+    return_grad: bool,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """The loss for scores px (N, S, T) and py (N, S + 1, T)."""
+    px, py = lattice_scores(px, py, boundary, rnnt_type, delay_penalty)
+    if not return_grad:
+        return _checks.reduce(-mutual_information_recursion(px, py, boundary), reduction)
+    scores, occupation = mutual_information_recursion(px, py, boundary, return_grad=True)
+    return _checks.reduce(-scores, reduction), occupation
+
+
+def _checked_options(rnnt_type: str, delay_penalty: float, reduction: str) -> None:
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+    _checks.number(delay_penalty, "delay_penalty")
+
+
+# ---- The joiner that adds ----
+
+
+def _checked_simple(
+    lm: object, am: object, symbols: object, termination_symbol: object
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    am = _checks.activations(am, "am", {3: "(N, T, V)"})
+    lm = _checks.activations(lm, "lm", {3: "(N, S + 1, V)"})
+    if lm.shape[0] != am.shape[0] or lm.shape[2] != am.shape[2]:
+        raise ValueError(
+            f"lm and am have the shapes {tuple(lm.shape)} and {tuple(am.shape)}; "
+            "they must be (N, S + 1, V) and (N, T, V)"
+        )
+    if lm.device != am.device or lm.dtype != am.dtype:
+        raise ValueError(
+            f"lm is {lm.dtype} on {lm.device} and am {am.dtype} on {am.device}; they must be of one dtype on one device"
+        )
+    classes = am.shape[2]
+    blank = _checks.blank_index(termination_symbol, classes)
+    return lm, am, _checked_symbols(symbols, (lm.shape[0], lm.shape[1] - 1), classes, am.device), blank
+
+
+def _log_sum(lm: Tensor, am: Tensor) -> Tensor:
+    """(N, S + 1, T): log of the sum over V of exp(lm + am), as a matrix product of exponentials."""
+    lm_max, am_max = lm.detach().amax(2, keepdim=True), am.detach().amax(2, keepdim=True)
+    product = (lm - lm_max).exp() @ (am - am_max).exp().transpose(1, 2)
+    return (product + torch.finfo(product.dtype).tiny).log() + lm_max + am_max.transpose(1, 2)
+
+
+def _added_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The symbols' and the blank's share of lm and am: (N, S, 1), (N, S, T), (N, S + 1, 1), (N, 1, T)."""
+    frames = am.shape[1]
+    symbol_lm = lm[:, :-1].gather(2, symbols.unsqueeze(2))
+    symbol_am = am.transpose(1, 2).gather(1, symbols.unsqueeze(2).expand(-1, -1, frames))
+    return symbol_lm, symbol_am, lm[:, :, blank].unsqueeze(2), am[:, :, blank].unsqueeze(1)
+
+
+def _simple_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    symbol_lm, symbol_am, blank_lm, blank_am = _added_scores(lm, am, symbols, blank)
+    normalisers = _log_sum(lm, am)
+    return symbol_am + symbol_lm - normalisers[:, :-1], blank_am + blank_lm - normalisers
+
+
+def _smoothed_scores(
+    lm: Tensor, am: Tensor, symbols: Tensor, blank: int, lm_only_scale: float, am_only_scale: float
+) -> tuple[Tensor, Tensor]:
+    symbol_lm, symbol_am, blank_lm, blank_am = _added_scores(lm, am, symbols, blank)
+    lm_norms = lm.logsumexp(2, keepdim=True)  # (N, S + 1, 1)
+    # The average of lm's distributions over batch and positions stands in for lm in the am-only part.
+    unigram = (lm - lm_norms).exp().mean((0, 1)) + torch.finfo(lm.dtype).tiny  # (V,)
+    am_max = am.detach().amax(2, keepdim=True)
+    am_norms = ((((am - am_max).exp() @ unigram.unsqueeze(1)).log()) + am_max).transpose(1, 2)  # (N, 1, T)
+    log_unigram = unigram.log()
+    both = 1.0 - lm_only_scale - am_only_scale
+    px, py = _simple_scores(lm, am, symbols, blank)
+    px = both * px + lm_only_scale * (symbol_lm - lm_norms[:, :-1])
+    px = px + am_only_scale * (symbol_am + log_unigram[symbols].unsqueeze(2) - am_norms)
+    py = both * py + lm_only_scale * (blank_lm - lm_norms)
+    py = py + am_only_scale * (blank_am + log_unigram[blank] - am_norms)
+    return px, py
+
+
+def get_rnnt_logprobs(
+    lm: Tensor,
+    am: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    rnnt_type: str = "regular",
+    boundary: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """px and py of `rnnt_loss_simple`, for `mutual_information_recursion`; the arguments are those."""
+    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    limits = checked_boundary(boundary, am.shape[0], am.device)
+    return lattice_scores(*_simple_scores(lm, am, symbols, blank), limits, rnnt_type)
+
+
+def rnnt_loss_simple(
+    lm: Tensor,
+    am: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+    delay_penalty: float = 0.0,
+    reduction: str = "mean",
+    return_grad: bool = False,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """RNN-T loss where the logits are lm[n, s] + am[n, t], in memory of N x S x T.
+
+    Args:
+        lm: (N, S + 1, V), logits of the predictor.
+        am: (N, T, V), logits of the encoder.
+        symbols, boundary, rnnt_type, delay_penalty: see the module.
+        termination_symbol: the blank.
+        reduction: "none", "mean" over the batch, or "sum".
+        return_grad: also return the occupation (px_grad, py_grad) of `mutual_information_recursion`.
+
+    Returns:
+        The loss, (N,) or (); with return_grad (loss, (px_grad, py_grad)).
+    """
+    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, am.shape[0], am.device)
+    px, py = _simple_scores(lm, am, symbols, blank)
+    return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
+
+
+def get_rnnt_logprobs_smoothed(
+    lm: Tensor,
+    am: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    lm_only_scale: float = 0.1,
+    am_only_scale: float = 0.1,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+) -> tuple[Tensor, Tensor]:
+    """px and py of `rnnt_loss_smoothed`, for `mutual_information_recursion`; the arguments are those."""
+    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    limits = checked_boundary(boundary, am.shape[0], am.device)
+    scores = _smoothed_scores(lm, am, symbols, blank, lm_only_scale, am_only_scale)
+    return lattice_scores(*scores, limits, rnnt_type)
+
+
+def rnnt_loss_smoothed(
+    lm: Tensor,
+    am: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    lm_only_scale: float = 0.1,
+    am_only_scale: float = 0.1,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+    delay_penalty: float = 0.0,
+    reduction: str = "mean",
+    return_grad: bool = False,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """`rnnt_loss_simple` with log-probabilities interpolated with those that lm alone and am alone would give.
+
+    Args:
+        lm_only_scale: weight of the log-probabilities from lm alone.
+        am_only_scale: weight of those from am with the average of lm's distributions over the batch.
+        The others: as for `rnnt_loss_simple`.
+    """
+    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, am.shape[0], am.device)
+    lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
+    px, py = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
+    return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
+
+
+# ---- Pruning ----
+
+
+def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_range: int) -> Tensor:
+    """Which symbol positions to keep in each frame.
+
+    Args:
+        px_grad, py_grad: occupation from `rnnt_loss_simple` or `rnnt_loss_smoothed` with return_grad.
+        boundary: (N, 4), see the module.
+        s_range: how many positions to keep, R. Where that is too few for any path through a "regular" lattice, as many
+            as it takes, with a warning; where there are fewer than R positions, all, S + 1.
+
+    Returns:
+        (N, T, R) int64: [n, t] = first, first + 1, ..., with first 0 in frame 0, never decreasing, growing by less than
+        R a frame (at most 1 for "modified" and "constrained"), and reaching the last symbol in the last frame.
+    """
+    py_grad = _checks.activations(py_grad, "py_grad", {3: "(N, S + 1, T)"})
+    batch, positions, frames = py_grad.shape
+    if px_grad.shape[:2] != (batch, positions - 1) or px_grad.shape[2] - frames not in (0, 1):
+        raise ValueError(
+            f"px_grad and py_grad have the shapes {tuple(px_grad.shape)} and {tuple(py_grad.shape)}; "
+            "they must be (N, S, T + 1) or (N, S, T), and (N, S + 1, T)"
+        )
+    limits = checked_boundary(boundary, batch, py_grad.device)
+    if limits is None:
+        raise TypeError("boundary is None; it must be a tensor of integers (N, 4)")
+    if isinstance(s_range, bool) or not isinstance(s_range, int) or s_range < 1:
+        raise ValueError(f"s_range is {s_range!r}; it must be an int of at least 1")
+    if px_grad.shape[2] > frames:
+        # From the first to the last position in t_end frames, R - 1 a frame: (R - 1) t_end >= s_end.
+        needed = int((-(-limits[:, 2] // limits[:, 3].clamp(min=1)) + 1).max())
+        if s_range < needed:
+            warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
+            s_range = needed
+    s_range = min(s_range, positions)
+    begins = ops.rnnt_prune_ranges(
+        px_grad.to(py_grad.dtype).detach().contiguous(), py_grad.detach().contiguous(), limits, s_range
+    )
+    return begins.long().unsqueeze(2) + torch.arange(s_range, device=begins.device)
+
+
+def _checked_ranges(ranges: object, batch: int, frames: int, device: torch.device) -> Tensor:
+    result = _checks.integers(ranges, "ranges", device)
+    if result.dim() != 3 or result.shape[:2] != (batch, frames):
+        raise ValueError(f"ranges has the shape {tuple(result.shape)}; it must be ({batch}, {frames}, R)")
+    return result
+
+
+def do_rnnt_pruning(am: Tensor, lm: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
+    """The joiner's inputs for the kept positions.
+
+    Args:
+        am: (N, T, C), encoder output.
+        lm: (N, S + 1, C2), predictor output.
+        ranges: (N, T, R) from `get_rnnt_prune_ranges`.
+
+    Returns:
+        (N, T, R, C), am in a view, and (N, T, R, C2).
+    """
+    am = _checks.activations(am, "am", {3: "(N, T, C)"}) if not _is_half(am) else am
+    lm = _checks.activations(lm, "lm", {3: "(N, S + 1, C)"}) if not _is_half(lm) else lm
+    if am.shape[0] != lm.shape[0]:
+        raise ValueError(f"am and lm have the shapes {tuple(am.shape)} and {tuple(lm.shape)}; they must agree in N")
+    index = _checked_ranges(ranges, am.shape[0], am.shape[1], am.device).long()
+    kept = index.shape[2]
+    rows = index.reshape(index.shape[0], -1, 1).expand(-1, -1, lm.shape[2])
+    pruned = lm.gather(1, rows).reshape(*index.shape, lm.shape[2])
+    return am.unsqueeze(2).expand(-1, -1, kept, -1), pruned
+
+
+def _is_half(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _checked_logits(logits: object, symbols: object, termination_symbol: object) -> tuple[Tensor, Tensor, int]:
+    x = _checks.activations(logits, "logits", {4: "(N, T, S + 1 or R, V)"})
+    given = _checks.integers(symbols, "symbols", x.device)
+    if given.dim() != 2 or given.shape[0] != x.shape[0]:
+        raise ValueError(f"symbols has the shape {tuple(given.shape)}; it must be ({x.shape[0]}, S)")
+    classes = x.shape[3]
+    blank = _checks.blank_index(termination_symbol, classes)
+    return x, _checked_symbols(given, (given.shape[0], given.shape[1]), classes, x.device), blank
+
+
+def _joint_scores(logits: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """Scores (N, S, T) and (N, S + 1, T) of logits (N, T, S + 1, V)."""
+    normalisers = logits.logsumexp(3)
+    index = symbols[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
+    px = logits[:, :, :-1].gather(3, index).squeeze(3) - normalisers[:, :, :-1]
+    py = logits[..., blank] - normalisers
+    return px.transpose(1, 2), py.transpose(1, 2)
+
+
+def _pruned_scores(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """The same of logits (N, T, R, V), minus infinity where pruned."""
+    batch, frames, kept, _ = logits.shape
+    count = symbols.shape[1]
+    normalisers = logits.logsumexp(3)
+    padded = torch.nn.functional.pad(symbols, (0, 1), value=blank)  # after the last symbol there is none: any will do
+    index = padded.gather(1, ranges.reshape(batch, -1)).reshape(batch, frames, kept, 1)
+    labels = logits.gather(3, index).squeeze(3) - normalisers
+    blanks = logits[..., blank] - normalisers
+    full = logits.new_full((batch, frames, count + 1), float("-inf"))
+    px = full.scatter(2, ranges, labels)[:, :, :count]
+    py = full.scatter(2, ranges, blanks)
+    return px.transpose(1, 2), py.transpose(1, 2)
+
+
+def get_rnnt_logprobs_joint(
+    logits: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+) -> tuple[Tensor, Tensor]:
+    """px and py of full logits (N, T, S + 1, V), for `mutual_information_recursion`."""
+    x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
+    if x.shape[2] != symbols.shape[1] + 1:
+        raise ValueError(f"logits has the shape {tuple(x.shape)}; its third size must be {symbols.shape[1] + 1}")
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    limits = checked_boundary(boundary, x.shape[0], x.device)
+    return lattice_scores(*_joint_scores(x, symbols, blank), limits, rnnt_type)
+
+
+def get_rnnt_logprobs_pruned(
+    logits: Tensor,
+    symbols: Tensor,
+    ranges: Tensor,
+    termination_symbol: int,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+) -> tuple[Tensor, Tensor]:
+    """px and py of pruned logits (N, T, R, V), minus infinity where pruned, for `mutual_information_recursion`."""
+    x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
+    index = _pruned_index(ranges, x, symbols)
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    limits = checked_boundary(boundary, x.shape[0], x.device)
+    return lattice_scores(*_pruned_scores(x, symbols, index, blank), limits, rnnt_type)
+
+
+def _pruned_index(ranges: object, logits: Tensor, symbols: Tensor) -> Tensor:
+    index = _checked_ranges(ranges, logits.shape[0], logits.shape[1], logits.device)
+    if index.shape[2] != logits.shape[2]:
+        raise ValueError(
+            f"ranges and logits have the shapes {tuple(index.shape)} and {tuple(logits.shape)}; they must agree in R"
+        )
+    last = symbols.shape[1]
+    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high > last:
+            raise ValueError(f"ranges holds {low if low < 0 else high}; with {last} symbols it must be 0 to {last}")
+    return index.long()
+
+
+def _begins_at_zero(limits: Tensor | None) -> bool:
+    """Whether the boundary is known, without synchronising, to be just lengths."""
+    if limits is None:
+        return True
+    known = limits.device.type == "cpu" and not torch.compiler.is_compiling()
+    return known and not bool(limits[:, :2].any()) and bool((limits[:, 3] > 0).all())
+
+
+def _fused_loss(
+    logits: Tensor,
+    symbols: Tensor,
+    begins: Tensor | None,
+    blank: int,
+    limits: Tensor | None,
+    rnnt_type: str,
+    delay_penalty: float,
+    reduction: str,
+) -> Tensor:
+    """The loss without px and py in between."""
+    logits, symbols = logits.contiguous(), symbols.int()
+    if limits is None:
+        batch, frames = logits.shape[:2]
+        limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
+    costs, _ = ops.rnnt_loss(
+        logits,
+        symbols,
+        limits[:, 3].contiguous(),
+        limits[:, 2].contiguous(),
+        begins,
+        _C.LOSS_LOGITS,
+        _checks.RNNT_TYPES.index(rnnt_type),
+        blank,
+        False,
+        0.0,
+        0.0,
+        float(delay_penalty),
+        _checks.wants_gradient(logits),
+    )
+    return _checks.reduce(costs, reduction)
+
+
+def rnnt_loss(
+    logits: Tensor,
+    symbols: Tensor,
+    termination_symbol: int,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+    delay_penalty: float = 0.0,
+    reduction: str = "mean",
+    return_grad: bool = False,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """RNN-T loss of full logits (N, T, S + 1, V), with the signature of fast_rnnt; see `prnn.rnnt_loss` for more
+    options. The other arguments and the result are those of `rnnt_loss_simple`."""
+    x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
+    if x.shape[2] != symbols.shape[1] + 1:
+        raise ValueError(f"logits has the shape {tuple(x.shape)}; its third size must be {symbols.shape[1] + 1}")
+    _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, x.shape[0], x.device)
+    if not return_grad and _begins_at_zero(limits):
+        return _fused_loss(x, symbols, None, blank, limits, rnnt_type, delay_penalty, reduction)
+    px, py = _joint_scores(x, symbols, blank)
+    return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
+
+
+def rnnt_loss_pruned(
+    logits: Tensor,
+    symbols: Tensor,
+    ranges: Tensor,
+    termination_symbol: int,
+    boundary: Tensor | None = None,
+    rnnt_type: str = "regular",
+    delay_penalty: float = 0.0,
+    reduction: str = "mean",
+    return_grad: bool = False,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """RNN-T loss over the paths through kept positions alone.
+
+    Args:
+        logits: (N, T, R, V), the joiner's output for what `do_rnnt_pruning` gave.
+        ranges: (N, T, R) from `get_rnnt_prune_ranges`.
+        The others: as for `rnnt_loss_simple`.
+
+    Returns:
+        As `rnnt_loss_simple`. The loss is that of `rnnt_loss` if R is S + 1.
+    """
+    x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
+    index = _pruned_index(ranges, x, symbols)
+    _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, x.shape[0], x.device)
+    if not return_grad and _begins_at_zero(limits):
+        begins = index[:, :, 0].int().contiguous()
+        return _fused_loss(x, symbols, begins, blank, limits, rnnt_type, delay_penalty, reduction)
+    px, py = _pruned_scores(x, symbols, index, blank)
+    return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)

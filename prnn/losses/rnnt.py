@@ -1,0 +1,262 @@
+"""RNN-T, the transducer loss (Graves 2012)."""
+
+from collections.abc import Sequence
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from prnn import _C
+from prnn._ops import losses as ops
+from prnn.losses import _checks
+from prnn.losses.recursion import lattice_scores, mutual_information_recursion
+
+Lengths = Tensor | Sequence[int] | int
+Occupation = tuple[Tensor, Tensor]
+
+
+def batch_arguments(
+    x: Tensor, targets: object, logit_lengths: object, target_lengths: object, gathered: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """targets, logit_lengths and target_lengths as the operators take them, for activations (N, T, U + 1, V) or
+    (rows, V)."""
+    if x.dim() == 4:
+        batch = x.shape[0]
+    else:
+        first = _checks.integers(logit_lengths, "logit_lengths", x.device)
+        batch = first.numel()
+    logit_lengths = _checks.lengths(logit_lengths, "logit_lengths", batch, x.device)
+    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
+    if targets is None and gathered:
+        # Not read, but for its width.
+        width = x.shape[2] - 1 if x.dim() == 4 else int(target_lengths.max().clamp(min=0))
+        return logit_lengths.new_zeros((batch, width)), logit_lengths, target_lengths
+    symbols = _checks.integers(targets, "targets", x.device)
+    if symbols.dim() == 2:
+        wanted = (batch, x.shape[2] - 1 if x.dim() == 4 else symbols.shape[1])
+        if tuple(symbols.shape) != wanted:
+            raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be {wanted}")
+    elif symbols.dim() != 1:
+        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be (N, U) or (sum of target_lengths,)")
+    elif x.dim() == 4:
+        raise ValueError(
+            f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {x.shape[2] - 1}). "
+            "Targets one after the other go with packed logits (rows, V)"
+        )
+    return symbols, logit_lengths, target_lengths
+
+
+def input_kind(x: Tensor, fused_log_softmax: bool, gathered: bool) -> int:
+    if not gathered:
+        return _C.LOSS_LOGITS if fused_log_softmax else _C.LOSS_LOG_PROBS
+    if x.shape[-1] != 2:
+        raise ValueError(f"logits has the shape {tuple(x.shape)}; gathered, its last dimension must be 2")
+    return _C.LOSS_GATHERED
+
+
+@overload
+def rnnt_loss(
+    logits: Tensor,
+    targets: Tensor | None,
+    logit_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = ...,
+    clamp: float = ...,
+    reduction: str = ...,
+    fused_log_softmax: bool = ...,
+    *,
+    fastemit_lambda: float = ...,
+    delay_penalty: float = ...,
+    rnnt_type: str = ...,
+    gathered: bool = ...,
+    average_frames: bool = ...,
+    zero_infinity: bool = ...,
+    return_grad: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def rnnt_loss(
+    logits: Tensor,
+    targets: Tensor | None,
+    logit_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = ...,
+    clamp: float = ...,
+    reduction: str = ...,
+    fused_log_softmax: bool = ...,
+    *,
+    fastemit_lambda: float = ...,
+    delay_penalty: float = ...,
+    rnnt_type: str = ...,
+    gathered: bool = ...,
+    average_frames: bool = ...,
+    zero_infinity: bool = ...,
+    return_grad: Literal[True],
+) -> tuple[Tensor, Occupation]: ...
+
+
+def rnnt_loss(
+    logits: Tensor,
+    targets: Tensor | None,
+    logit_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = -1,
+    clamp: float = -1.0,
+    reduction: str = "mean",
+    fused_log_softmax: bool = True,
+    *,
+    fastemit_lambda: float = 0.0,
+    delay_penalty: float = 0.0,
+    rnnt_type: str = "regular",
+    gathered: bool = False,
+    average_frames: bool = False,
+    zero_infinity: bool = False,
+    return_grad: bool = False,
+) -> Tensor | tuple[Tensor, Occupation]:
+    """RNN-T loss with the signature of torchaudio.functional.rnnt_loss, and the options of warp_rnnt and fast_rnnt.
+
+    The cost of a sequence is -log of the probability, summed over all paths through its T_n x (U_n + 1) lattice, of its
+    targets; docs/losses.md has the formulas. Can be differentiated once.
+
+    Args:
+        logits: (N, T, U + 1, V), or packed: (rows, V), sequence n a block of T_n (U_n + 1) rows, frame after frame,
+            the blocks one after the other. float32 or float64, or half types, for which the loss is computed and
+            returned in float32.
+        targets: symbols, integers from 0 to V - 1 but not the blank: (N, U), padded with anything; or for packed logits
+            also (sum of target_lengths,). May be None if gathered.
+        logit_lengths: (N,), frames T_n of each sequence, 1 to T.
+        target_lengths: (N,), symbols U_n of each sequence, 0 to U.
+        blank: index of the blank; negative counts from V. The default, as torchaudio's, is the last.
+        clamp: each element of the gradient with respect to logits is limited to [-clamp, clamp], before it is
+            multiplied with what comes from the reduction; <= 0: not limited.
+        reduction: "none", "sum", or "mean" over the batch.
+        fused_log_softmax: whether a log-softmax is applied over V; if not, logits are log-probabilities.
+        fastemit_lambda: FastEmit (Yu et al. 2021): the gradients of label log-probabilities are multiplied by
+            1 + fastemit_lambda. The cost is not changed.
+        delay_penalty: emitting a label in frame t scores delay_penalty ((T_n - 1) / 2 - t) more, in cost and gradients.
+        rnnt_type: "regular"; "modified": at most one label a frame, each label going on to the next frame;
+            "constrained": as modified, the label followed by the blank of the same frame.
+        gathered: logits are log-probabilities (N, T, U + 1, 2) or (rows, 2), of the blank and of the next target.
+        average_frames: each cost is divided by its number of frames.
+        zero_infinity: a sequence without a path costs 0 instead of infinity. Its gradients are zero in either case.
+        return_grad: also return the occupation of the lattice.
+
+    Returns:
+        The loss: (N,) for "none", else (). With return_grad (loss, (px_grad, py_grad)): the probabilities, without
+        derivative, with which a path emits target u in frame t, (N, U, T + 1) for "regular" or (N, U, T), and takes the
+        blank, (N, U + 1, T): what get_rnnt_prune_ranges takes. Not for packed logits.
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value.
+    """
+    x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)", 2: "(rows, V)"})
+    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    input = input_kind(x, fused_log_softmax, gathered)
+    blank = 0 if gathered else _checks.blank_index(blank, x.shape[-1])
+    symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered)
+    x = x.contiguous()
+    costs, _ = ops.rnnt_loss(
+        x,
+        symbols,
+        frames,
+        lengths,
+        None,
+        input,
+        _checks.RNNT_TYPES.index(rnnt_type),
+        blank,
+        bool(zero_infinity),
+        _checks.number(fastemit_lambda, "fastemit_lambda"),
+        _checks.number(clamp, "clamp"),
+        _checks.number(delay_penalty, "delay_penalty"),
+        _checks.wants_gradient(x),
+    )
+    if average_frames:
+        costs = costs / frames
+    loss = _checks.reduce(costs, reduction)
+    if not return_grad:
+        return loss
+    if x.dim() == 2:
+        raise ValueError(f"return_grad is True; it is not available for packed logits, here {tuple(x.shape)}")
+    with torch.no_grad():
+        return loss, _occupation(x, symbols, frames, lengths, input, rnnt_type, blank, delay_penalty)
+
+
+def _occupation(
+    x: Tensor,
+    symbols: Tensor,
+    frames: Tensor,
+    lengths: Tensor,
+    input: int,
+    rnnt_type: str,
+    blank: int,
+    delay_penalty: float,
+) -> Occupation:
+    zeros = torch.zeros_like(lengths)
+    boundary = torch.stack((zeros, zeros, lengths, frames), dim=1).long()
+    if input == _C.LOSS_LOGITS:
+        x = x.log_softmax(dim=-1)
+    if input == _C.LOSS_GATHERED:
+        label, blanks = x[:, :, :-1, 1], x[..., 0]
+    else:
+        safe = symbols.long().clamp(0, x.shape[-1] - 1)  # padding may be anything
+        index = safe[:, None, :, None].expand(-1, x.shape[1], -1, 1)
+        label, blanks = x[:, :, :-1].gather(3, index).squeeze(3), x[..., blank]
+    px, py = lattice_scores(label.transpose(1, 2), blanks.transpose(1, 2), boundary, rnnt_type, delay_penalty)
+    _, occupation = mutual_information_recursion(px, py, boundary, return_grad=True)
+    return occupation
+
+
+class RNNTLoss(nn.Module):
+    """`rnnt_loss` as a module, with the signature of torchaudio.transforms.RNNTLoss."""
+
+    def __init__(
+        self,
+        blank: int = -1,
+        clamp: float = -1.0,
+        reduction: str = "mean",
+        fused_log_softmax: bool = True,
+        *,
+        fastemit_lambda: float = 0.0,
+        delay_penalty: float = 0.0,
+        rnnt_type: str = "regular",
+        gathered: bool = False,
+        average_frames: bool = False,
+        zero_infinity: bool = False,
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.clamp = clamp
+        self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+        self.fused_log_softmax = fused_log_softmax
+        self.fastemit_lambda = fastemit_lambda
+        self.delay_penalty = delay_penalty
+        self.rnnt_type = _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+        self.gathered = gathered
+        self.average_frames = average_frames
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self, logits: Tensor, targets: Tensor | None, logit_lengths: Lengths, target_lengths: Lengths
+    ) -> Tensor:
+        return rnnt_loss(
+            logits,
+            targets,
+            logit_lengths,
+            target_lengths,
+            self.blank,
+            self.clamp,
+            self.reduction,
+            self.fused_log_softmax,
+            fastemit_lambda=self.fastemit_lambda,
+            delay_penalty=self.delay_penalty,
+            rnnt_type=self.rnnt_type,
+            gathered=self.gathered,
+            average_frames=self.average_frames,
+            zero_infinity=self.zero_infinity,
+        )
+
+    def extra_repr(self) -> str:
+        return f"blank={self.blank}, reduction={self.reduction!r}, rnnt_type={self.rnnt_type!r}"
