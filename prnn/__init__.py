@@ -6,5 +6,35 @@ from prnn import nn
 from prnn._C import __version__
 from prnn._errors import NotSupportedError
 from prnn.convert import convert, convert_back
+from prnn.losses import (
+    CTCLoss,
+    RNNTLoss,
+    ctc_loss,
+    do_rnnt_pruning,
+    forced_align,
+    get_rnnt_prune_ranges,
+    mutual_information_recursion,
+    rnnt_loss,
+    rnnt_loss_pruned,
+    rnnt_loss_simple,
+    rnnt_loss_smoothed,
+)
 
-__all__ = ["NotSupportedError", "__version__", "convert", "convert_back", "nn"]
+__all__ = [
+    "CTCLoss",
+    "NotSupportedError",
+    "RNNTLoss",
+    "__version__",
+    "convert",
+    "convert_back",
+    "ctc_loss",
+    "do_rnnt_pruning",
+    "forced_align",
+    "get_rnnt_prune_ranges",
+    "mutual_information_recursion",
+    "nn",
+    "rnnt_loss",
+    "rnnt_loss_pruned",
+    "rnnt_loss_simple",
+    "rnnt_loss_smoothed",
+]

@@ -131,17 +131,16 @@ void bind_rnnt(py::module_& module) {
                                  pointer(workspace), workspace_size, pointer(reserve), reserve_size);
     });
   });
-  module.def("rnnt_loss_backward",
-             [](const Handle& handle, const Options& options, Address activations, Address targets,
-                Address frame_lengths, Address target_lengths, Address range_begins, Address cost_gradients,
-                Address gradients, Address reserve, size_t reserve_size) {
-               run(handle, [&](prnnHandle_t h) {
-                 return prnnRNNTLossBackward(h, &options, pointer(activations), pointer<int>(targets),
-                                             pointer<int>(frame_lengths), pointer<int>(target_lengths),
-                                             pointer<int>(range_begins), pointer(cost_gradients), pointer(gradients),
-                                             pointer(reserve), reserve_size);
-               });
-             });
+  module.def("rnnt_loss_backward", [](const Handle& handle, const Options& options, Address activations,
+                                      Address targets, Address frame_lengths, Address target_lengths,
+                                      Address range_begins, Address cost_gradients, Address gradients, Address reserve,
+                                      size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnRNNTLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                                  pointer<int>(target_lengths), pointer<int>(range_begins), pointer(cost_gradients),
+                                  pointer(gradients), pointer(reserve), reserve_size);
+    });
+  });
   module.def("rnnt_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
                               Address frame_lengths, Address target_lengths, Address range_begins, Address scores,
                               Address frames, Address workspace, size_t workspace_size) {
@@ -164,22 +163,22 @@ void bind_mutual_information(py::module_& module) {
   def_enum(options, "type", &Options::type);
 
   module.def("mutual_information_workspace_size", &size<Options, prnnGetMutualInformationWorkspaceSize>, "Bytes.");
-  module.def("mutual_information",
-             [](const Handle& handle, const Options& options, Address px, Address py, Address boundary, Address scores,
-                Address px_gradients, Address py_gradients, Address workspace, size_t workspace_size) {
-               run(handle, [&](prnnHandle_t h) {
-                 return prnnMutualInformation(h, &options, pointer(px), pointer(py), pointer<int>(boundary),
-                                              pointer(scores), pointer(px_gradients), pointer(py_gradients),
-                                              pointer(workspace), workspace_size);
-               });
-             });
-  module.def("rnnt_prune_ranges", [](const Handle& handle, const Options& options, Address px_gradients,
-                                     Address py_gradients, Address boundary, int64_t prune_range, Address range_begins) {
+  module.def("mutual_information", [](const Handle& handle, const Options& options, Address px, Address py,
+                                      Address boundary, Address scores, Address px_gradients, Address py_gradients,
+                                      Address workspace, size_t workspace_size) {
     run(handle, [&](prnnHandle_t h) {
-      return prnnRNNTPruneRanges(h, &options, pointer(px_gradients), pointer(py_gradients), pointer<int>(boundary),
-                                 prune_range, pointer<int>(range_begins));
+      return prnnMutualInformation(h, &options, pointer(px), pointer(py), pointer<int>(boundary), pointer(scores),
+                                   pointer(px_gradients), pointer(py_gradients), pointer(workspace), workspace_size);
     });
   });
+  module.def("rnnt_prune_ranges",
+             [](const Handle& handle, const Options& options, Address px_gradients, Address py_gradients,
+                Address boundary, int64_t prune_range, Address range_begins) {
+               run(handle, [&](prnnHandle_t h) {
+                 return prnnRNNTPruneRanges(h, &options, pointer(px_gradients), pointer(py_gradients),
+                                            pointer<int>(boundary), prune_range, pointer<int>(range_begins));
+               });
+             });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prnn._C import NotSupportedError
+from prnn._errors import NotSupportedError
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INT_MAX = 2**31 - 1

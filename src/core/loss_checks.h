@@ -21,7 +21,8 @@ inline void require_at_least(int64_t value, int64_t low, const char* name) {
   if (value < low) fail(PRNN_STATUS_BAD_PARAM, "%s is %" PRId64 "; it must be at least %" PRId64, name, value, low);
 }
 
-// The product of sizes, each at least 0; refused when it leaves no room to count bytes and intermediate sizes in 64 bits.
+// The product of sizes, each at least 0; refused when it leaves no room to count bytes and intermediate sizes in 64
+// bits.
 inline int64_t product_of_sizes(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) {
@@ -73,8 +74,8 @@ inline void require_targets(const int* targets, prnnTargetLayout_t layout, const
              "targets of sequence %" PRId64 " hold %d at position %" PRId64 "; it must be 0 to %" PRId64, n, symbol, i,
              classes - 1);
       if (symbol == blank)
-        fail(PRNN_STATUS_BAD_PARAM, "targets of sequence %" PRId64 " hold the blank, %d, at position %" PRId64, n, symbol,
-             i);
+        fail(PRNN_STATUS_BAD_PARAM, "targets of sequence %" PRId64 " hold the blank, %d, at position %" PRId64, n,
+             symbol, i);
     }
     offset += lengths[n];
   }

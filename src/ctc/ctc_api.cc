@@ -37,8 +37,9 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
     const int64_t outer = time_outer ? o.timeStride : o.batchStride;
     const int64_t inner_size = time_outer ? o.batch : o.maxFrames;
     const int64_t outer_size = time_outer ? o.maxFrames : o.batch;
-    const bool overlap = (inner_size > 1 && inner < o.classes) ||
-                         (outer_size > 1 && outer < (inner_size > 1 ? product_of_sizes({inner, inner_size - 1}) : 0) + o.classes);
+    const bool overlap =
+        (inner_size > 1 && inner < o.classes) ||
+        (outer_size > 1 && outer < (inner_size > 1 ? product_of_sizes({inner, inner_size - 1}) : 0) + o.classes);
     if (o.timeStride < 0 || o.batchStride < 0 || overlap)
       fail(PRNN_STATUS_BAD_PARAM,
            "timeStride is %" PRId64 " and batchStride %" PRId64 "; with these, some of the {%" PRId64 ", %" PRId64
@@ -67,7 +68,8 @@ CtcParams checked_params(prnnHandle_t handle, const prnnCTCLossOptions_t* option
   if (handle->is_cpu()) {
     require_lengths(frame_lengths, o.batch, 0, o.maxFrames, "frameLengths");
     require_lengths(target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
-    require_targets(targets, o.targetLayout, target_lengths, o.batch, o.maxTargets, o.targetElements, o.classes, o.blank);
+    require_targets(targets, o.targetLayout, target_lengths, o.batch, o.maxTargets, o.targetElements, o.classes,
+                    o.blank);
   }
   return params;
 }

@@ -25,12 +25,12 @@ void check_boundary(const prnnMutualInformationOptions_t& o, const int* boundary
     const int* b = boundary + 4 * n;
     if (b[0] < 0 || b[0] > b[2] || b[2] > o.symbols)
       fail(PRNN_STATUS_BAD_PARAM,
-           "boundary[%" PRId64 "] has s_begin %d and s_end %d; they must rise from 0 to at most %" PRId64, n, b[0], b[2],
-           o.symbols);
+           "boundary[%" PRId64 "] has s_begin %d and s_end %d; they must rise from 0 to at most %" PRId64, n, b[0],
+           b[2], o.symbols);
     if (b[1] < 0 || b[1] > b[3] || b[3] > o.frames)
       fail(PRNN_STATUS_BAD_PARAM,
-           "boundary[%" PRId64 "] has t_begin %d and t_end %d; they must rise from 0 to at most %" PRId64, n, b[1], b[3],
-           o.frames);
+           "boundary[%" PRId64 "] has t_begin %d and t_end %d; they must rise from 0 to at most %" PRId64, n, b[1],
+           b[3], o.frames);
   }
 }
 

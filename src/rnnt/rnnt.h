@@ -1,5 +1,5 @@
-// The seam between the RNN-T API and what computes it: the API layer validates a call and fills in one of these structs;
-// a backend (cpu/, cuda/) answers sizes and runs. Backends do not validate sizes or options.
+// The seam between the RNN-T API and what computes it: the API layer validates a call and fills in one of these
+// structs; a backend (cpu/, cuda/) answers sizes and runs. Backends do not validate sizes or options.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,8 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   require_in_range(o.maxTargets, 0, most, "maxTargets");
   require_in_range(o.classes, 1, most, "classes");
   if (o.input == PRNN_LOSS_GATHERED) {
-    if (o.classes != 2) fail(PRNN_STATUS_BAD_PARAM, "classes is %" PRId64 "; it must be 2 for PRNN_LOSS_GATHERED", o.classes);
+    if (o.classes != 2)
+      fail(PRNN_STATUS_BAD_PARAM, "classes is %" PRId64 "; it must be 2 for PRNN_LOSS_GATHERED", o.classes);
   } else {
     require_in_range(o.blank, 0, o.classes - 1, "blank");
   }
@@ -44,7 +45,8 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
     fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
   if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
-  if (!std::isfinite(o.delayPenalty)) fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", o.delayPenalty);
+  if (!std::isfinite(o.delayPenalty))
+    fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", o.delayPenalty);
   backend.require_supported(o.dataType);
 }
 
@@ -67,8 +69,8 @@ void check_contents(const RnntParams& p) {
     const int* begins = p.range_begins + n * o.maxFrames;
     for (int64_t t = 0; t < p.frame_lengths[n]; ++t) {
       if (begins[t] < 0 || begins[t] > o.maxTargets)
-        fail(PRNN_STATUS_BAD_PARAM, "rangeBegins[%" PRId64 ", %" PRId64 "] is %d; it must be 0 to %" PRId64, n, t, begins[t],
-             o.maxTargets);
+        fail(PRNN_STATUS_BAD_PARAM, "rangeBegins[%" PRId64 ", %" PRId64 "] is %d; it must be 0 to %" PRId64, n, t,
+             begins[t], o.maxTargets);
       if (t > 0 && begins[t] < begins[t - 1])
         fail(PRNN_STATUS_BAD_PARAM, "rangeBegins[%" PRId64 ", %" PRId64 "] is %d after %d; it must not decrease", n, t,
              begins[t], begins[t - 1]);
@@ -137,8 +139,7 @@ extern "C" prnnStatus_t prnnRNNTLoss(prnnHandle_t handle, const prnnRNNTLossOpti
                                      size_t workspaceSizeInBytes) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    RnntParams params =
-        checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
+    RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
     require_not_null(costs, "costs");
     // The reserve space lies at the front of the workspace.
     const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(*options)) : 0;
@@ -157,8 +158,7 @@ extern "C" prnnStatus_t prnnRNNTLossForward(prnnHandle_t handle, const prnnRNNTL
                                             size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    RnntParams params =
-        checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
+    RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
     require_not_null(costs, "costs");
     set_workspace(params, workspace, workspaceSizeInBytes, backend.loss_workspace_size(*options));
     if (reserveSpace)
@@ -192,14 +192,13 @@ extern "C" prnnStatus_t prnnGetRNNTAlignWorkspaceSize(prnnHandle_t handle, const
   });
 }
 
-extern "C" prnnStatus_t prnnRNNTAlign(prnnHandle_t handle, const prnnRNNTLossOptions_t* options, const void* activations,
-                                      const int* targets, const int* frameLengths, const int* targetLengths,
-                                      const int* rangeBegins, void* scores, int* frames, void* workspace,
-                                      size_t workspaceSizeInBytes) {
+extern "C" prnnStatus_t prnnRNNTAlign(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
+                                      const void* activations, const int* targets, const int* frameLengths,
+                                      const int* targetLengths, const int* rangeBegins, void* scores, int* frames,
+                                      void* workspace, size_t workspaceSizeInBytes) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    RnntParams params =
-        checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
+    RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
     require_not_null(scores, "scores");
     if (options->maxTargets > 0) require_not_null(frames, "frames");
     set_workspace(params, workspace, workspaceSizeInBytes, backend.align_workspace_size(*options));

@@ -104,8 +104,8 @@ inline Doubles exponential(Doubles x) {
 inline Doubles logarithm(Doubles y) {
   const Doubles zero{};
   const Doubles scale = y > 2.8284271247461903 ? zero + 0.25 : (y > 1.4142135623730951 ? zero + 0.5 : zero + 1.0);
-  const Doubles shift = y > 2.8284271247461903 ? zero + 1.3862943611198906
-                                               : (y > 1.4142135623730951 ? zero + 0.69314718055994531 : zero);
+  const Doubles shift =
+      y > 2.8284271247461903 ? zero + 1.3862943611198906 : (y > 1.4142135623730951 ? zero + 0.69314718055994531 : zero);
   y *= scale;
   const Doubles s = (y - 1.0) / (y + 1.0);
   const Doubles s2 = s * s;
@@ -164,8 +164,7 @@ template <class T>
 void scaled_softmax_of(const T* x, int64_t n, T maximum, T log_sum, T scale, T* out) {
   constexpr int kLanes = Simd<T>::kLanes;
   const int64_t whole = n - n % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes)
-    store(out + i, scale * exponential(load(x + i) - maximum - log_sum));
+  for (int64_t i = 0; i < whole; i += kLanes) store(out + i, scale * exponential(load(x + i) - maximum - log_sum));
   if (whole < n) {
     const auto v = load_first(x + whole, n - whole, maximum);
     store_first(out + whole, n - whole, scale * exponential(v - maximum - log_sum));
@@ -192,19 +191,22 @@ void add_two(const double* a, const double* b, double gain, int64_t n, double* o
 void add_three(const double* a, const double* b, const double* c, const double* d, const double* gain, int64_t n,
                double* out) {
   along(
-      n, out,
-      [](Doubles a, Doubles b, Doubles c, Doubles d, Doubles gain) { return gain + log_add(a, b, c + d); }, a, b, c, d,
-      gain);
+      n, out, [](Doubles a, Doubles b, Doubles c, Doubles d, Doubles gain) { return gain + log_add(a, b, c + d); }, a,
+      b, c, d, gain);
 }
 
 void path_share(const double* a, const double* b, const double* c, double total, int64_t n, double* out) {
   along(n, out, [total](Doubles a, Doubles b, Doubles c) { return exponential(a + b + c - total); }, a, b, c);
 }
 
-constexpr LossKernels kLossKernels = {log_normaliser_of<float>,  log_normaliser_of<double>,
-                                      scaled_softmax_of<float>,  scaled_softmax_of<double>,
-                                      add_paths,                 add_two,
-                                      add_three,                 path_share};
+constexpr LossKernels kLossKernels = {log_normaliser_of<float>,
+                                      log_normaliser_of<double>,
+                                      scaled_softmax_of<float>,
+                                      scaled_softmax_of<double>,
+                                      add_paths,
+                                      add_two,
+                                      add_three,
+                                      path_share};
 
 }  // namespace
 }  // namespace prnn

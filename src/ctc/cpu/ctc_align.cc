@@ -10,9 +10,9 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // Scratch for one sequence. States in the order blank, label 0, blank, label 1, ..., blank.
 struct Slot {
-  double* labels;          // {L}: log-probabilities of the frame
-  double *best, *before;   // {2 L + 1}: the best score of a way that ends in a state, in this frame and the one before
-  unsigned char* came;     // {T, 2 L + 1}: by how many states that way moved on in this frame: 0, 1 or 2
+  double* labels;         // {L}: log-probabilities of the frame
+  double *best, *before;  // {2 L + 1}: the best score of a way that ends in a state, in this frame and the one before
+  unsigned char* came;    // {T, 2 L + 1}: by how many states that way moved on in this frame: 0, 1 or 2
 
   static size_t size(const prnnCTCLossOptions_t& o) {
     const int64_t states = 2 * o.maxTargets + 1;
@@ -75,9 +75,8 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
   for (int64_t i = 0; i < slots; ++i) {
     const Slot slot(o, static_cast<char*>(params.workspace) + i * slot_size);
     for (int64_t n = i; n < o.batch; n += slots) {
-      static_cast<T*>(scores)[n] = static_cast<T>(
-          best_path<T>(
-          params, n, params.targets + offsets[n], slot, begins + n * o.maxTargets, ends + n * o.maxTargets));
+      static_cast<T*>(scores)[n] = static_cast<T>(best_path<T>(params, n, params.targets + offsets[n], slot,
+                                                               begins + n * o.maxTargets, ends + n * o.maxTargets));
     }
   }
 }

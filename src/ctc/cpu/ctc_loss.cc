@@ -1,6 +1,7 @@
 // The states of a sequence with L symbols are L + 1 blanks, B(0) .. B(L), and L labels, Y(0) .. Y(L - 1), in the order
-// B(0) Y(0) B(1) Y(1) ... B(L). Blanks and labels lie in arrays of their own, so that a frame's states are computed side
-// by side from the frame before. Y(i) is reached from Y(i - 1) only if the two symbols differ: `skip` is 0 or -infinity.
+// B(0) Y(0) B(1) Y(1) ... B(L). Blanks and labels lie in arrays of their own, so that a frame's states are computed
+// side by side from the frame before. Y(i) is reached from Y(i - 1) only if the two symbols differ: `skip` is 0 or
+// -infinity.
 #include "ctc/cpu/ctc_loss.h"
 
 #include <omp.h>
@@ -17,12 +18,12 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // Scratch for one sequence. Index 0 of the label arrays is a label before the first, which no path has.
 struct Slot {
-  int64_t pitch;       // L + 2
-  double* blank;       // {T}: log-probability of the blank in each frame
-  double* label;       // {T, pitch}: of label i, at i + 1
-  double* skip;        // {pitch}
-  double* alpha_b;     // {T, pitch}: sum over the ways that end in B(i) in this frame, at i
-  double* alpha_y;     // {T, pitch}: in Y(i), at i + 1
+  int64_t pitch;    // L + 2
+  double* blank;    // {T}: log-probability of the blank in each frame
+  double* label;    // {T, pitch}: of label i, at i + 1
+  double* skip;     // {pitch}
+  double* alpha_b;  // {T, pitch}: sum over the ways that end in B(i) in this frame, at i
+  double* alpha_y;  // {T, pitch}: in Y(i), at i + 1
   double *beta_b, *beta_y, *ahead_b, *ahead_y, *zeros;  // {pitch}
 
   static size_t size(const prnnCTCLossOptions_t& o) {
@@ -150,8 +151,9 @@ void forward(const CtcParams& params, void* costs, void* reserve_space) {
         for (int64_t t = 0; t < o.maxFrames; ++t) {
           if (t >= params.frame_lengths[n]) continue;
           const Slot slot(o, static_cast<char*>(params.workspace) + (n - first) * slot_size);
-          slot.blank[t] = ctc_frame<T>(params, n, t, params.targets + offsets[n], params.target_lengths[n],
-                                       slot.label + t * slot.pitch + 1, reserve_space ? reserve.norm(n, t, offsets[n]) : nullptr);
+          slot.blank[t] =
+              ctc_frame<T>(params, n, t, params.targets + offsets[n], params.target_lengths[n],
+                           slot.label + t * slot.pitch + 1, reserve_space ? reserve.norm(n, t, offsets[n]) : nullptr);
         }
       }
 #pragma omp for schedule(dynamic, 1)

@@ -19,8 +19,8 @@ class Lattice {
   // Lays the lattice into scratch of scratch_size(steps, width) bytes, aligned to 16. No step has nodes yet.
   Lattice(void* scratch, int64_t steps, int64_t width);
 
-  // The nodes from which arcs go: those of frames 0 .. frames - 1 with all of u = 0 .. symbols, or only those of them that
-  // lie on a path. `last` is the frame of the end.
+  // The nodes from which arcs go: those of frames 0 .. frames - 1 with all of u = 0 .. symbols, or only those of them
+  // that lie on a path. `last` is the frame of the end.
   void set_full(bool regular, int64_t frames, int64_t last, int64_t symbols);
   // The same with u = begins[t] .. begins[t] + range - 1 in frame t; begins does not decrease.
   void set_pruned(bool regular, int64_t frames, int64_t symbols, const int* begins, int64_t range);
@@ -37,11 +37,12 @@ class Lattice {
   // The logarithm of the sum over all paths from (0, 0) to the end; leaves what share() needs.
   double sum_paths();
 
-  // After sum_paths(): replaces each score by the probability that a path takes that arc. All are 0 if there is no path.
+  // After sum_paths(): replaces each score by the probability that a path takes that arc. All are 0 if there is no
+  // path.
   void share(double total);
 
-  // The highest score of a path. times[u], u < symbols, becomes the frame of the path's u-th label arc; -1 if there is no
-  // path.
+  // The highest score of a path. times[u], u < symbols, becomes the frame of the path's u-th label arc; -1 if there is
+  // no path.
   double best_path(int64_t symbols, int* times);
 
  private:
@@ -49,14 +50,14 @@ class Lattice {
 
   bool regular_ = true;
   int64_t steps_, width_;
-  int64_t *base_, *count_;  // steps + 1
-  double *blank_, *label_;  // {steps, width}
-  double* alpha_;           // {steps + 1, width}: the sum, or best score, of all ways from the beginning
+  int64_t *base_, *count_;     // steps + 1
+  double *blank_, *label_;     // {steps, width}
+  double* alpha_;              // {steps + 1, width}: the sum, or best score, of all ways from the beginning
   double *beta_, *beta_next_;  // {width}
 };
 
-// How many lattices of `scratch_size` bytes to work on at once: as many as the workspace holds, and no more than there are
-// sequences or threads.
+// How many lattices of `scratch_size` bytes to work on at once: as many as the workspace holds, and no more than there
+// are sequences or threads.
 int64_t lattices_at_once(int64_t batch, size_t workspace_size, size_t scratch_size);
 
 // The workspace that gives every thread a lattice.

@@ -18,8 +18,9 @@ void run(const PruneRangesParams& params) {
     const T* px = static_cast<const T*>(params.px_gradients) + n * o.symbols * columns;
     const T* py = static_cast<const T*>(params.py_gradients) + n * (o.symbols + 1) * o.frames;
     int* begins = params.range_begins + n * o.frames;
-    // A path crosses frame t by the blank of one of its cells, so the blanks' shares add up to the window's probability;
-    // taken from it is what enters the window's first cell from below, by a label that the window would not hold.
+    // A path crosses frame t by the blank of one of its cells, so the blanks' shares add up to the window's
+    // probability; taken from it is what enters the window's first cell from below, by a label that the window would
+    // not hold.
     const int64_t last = std::max<int64_t>(0, b.s_end - range + 1);
     for (int64_t t = 0; t < o.frames; ++t) {
       begins[t] = static_cast<int>(last);
