@@ -1,7 +1,6 @@
 """Every bad argument of every recurrent function: a status, a message with name and value, and outputs untouched."""
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import capi
@@ -301,21 +300,22 @@ class TestQueries:
             self.refused(case, name, text, xDesc=capi.addresses([many] * 3))
 
 
-def settings() -> Iterator[tuple[dict[str, Any], str]]:
-    yield dict(hiddenSize=0), "hiddenSize is 0"
-    yield dict(hiddenSize=-5), "hiddenSize is -5"
-    yield dict(numLayers=0), "numLayers is 0"
-    yield dict(numLayers=-(2**31)), "numLayers is -2147483648"
-    yield dict(inputMode=2), "inputMode is 2"
-    yield dict(inputMode=-1), "inputMode is -1"
-    yield dict(direction=2), "direction is 2"
-    yield dict(mode=4), "mode is 4"
-    yield dict(mode=-1), "mode is -1"
-    yield dict(dataType=5), "dataType is 5"
-    yield dict(rnnDesc=None), "rnnDesc is NULL"
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    (dict(hiddenSize=0), "hiddenSize is 0"),
+    (dict(hiddenSize=-5), "hiddenSize is -5"),
+    (dict(numLayers=0), "numLayers is 0"),
+    (dict(numLayers=-(2**31)), "numLayers is -2147483648"),
+    (dict(inputMode=2), "inputMode is 2"),
+    (dict(inputMode=-1), "inputMode is -1"),
+    (dict(direction=2), "direction is 2"),
+    (dict(mode=4), "mode is 4"),
+    (dict(mode=-1), "mode is -1"),
+    (dict(dataType=5), "dataType is 5"),
+    (dict(rnnDesc=None), "rnnDesc is NULL"),
+]
 
 
-@pytest.mark.parametrize(("changes", "text"), settings())
+@pytest.mark.parametrize(("changes", "text"), SETTINGS)
 def test_set_rnn_descriptor(case: RnnCase, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(AssertionError):
         case.set_rnn(**changes)

@@ -37,22 +37,23 @@ void require_batch_by_size(const prnnTensorStruct* tensor, const ArgumentName& n
   require_tensor(tensor, name, type, {tensor->dims[0], tensor->dims[1]});
 }
 
-// Reads B_t of every timestep of `descriptors` into the problem; returns the second dimension, the same in all.
-int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescriptor_t* descriptors, const char* name) {
+// Reads B_t of every timestep of `descriptors` into the problem. The second dimension must be `width` in all, or with
+// width 0 that of the first; returns it.
+int64_t read_sequence(RnnProblem& problem, int seqLength, const prnnTensorDescriptor_t* descriptors, int64_t width,
+                      const char* name) {
   if (seqLength < 1) fail(PRNN_STATUS_BAD_PARAM, "seqLength is %d; it must be at least 1", seqLength);
   require_not_null(descriptors, name);
   problem.batch.reserve(seqLength);
-  int64_t width = 0;
   for (int t = 0; t < seqLength; ++t) {
     const prnnTensorStruct* tensor = descriptors[t];
     const bool repeated = t > 0 && tensor == descriptors[t - 1];
     if (!repeated) {
       const ArgumentName element(name, t);
       require_batch_by_size(tensor, element, problem.type);
-      if (t == 0) width = tensor->dims[1];
+      if (width == 0) width = tensor->dims[1];
       if (tensor->dims[1] != width) {
-        fail(PRNN_STATUS_BAD_PARAM, "%s has dimensions %s; its second must be %lld as in %s[0]", element.text().c_str(),
-             dims_text(*tensor).c_str(), static_cast<long long>(width), name);
+        fail(PRNN_STATUS_BAD_PARAM, "%s has dimensions %s; the second must be %lld", element.text().c_str(),
+             dims_text(*tensor).c_str(), static_cast<long long>(width));
       }
       if (t > 0 && tensor->dims[0] > problem.batch.back()) {
         fail(PRNN_STATUS_BAD_PARAM,
@@ -112,7 +113,7 @@ int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
 
 RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* xDesc) {
   RnnProblem problem = problem_from_descriptor(rnn);
-  set_input(problem, read_sequence(problem, seqLength, xDesc, "xDesc"), "xDesc[0]");
+  set_input(problem, read_sequence(problem, seqLength, xDesc, 0, "xDesc"), "xDesc[0]");
   require_countable(problem);
   return problem;
 }
@@ -130,7 +131,7 @@ RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t x
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
                                bool wants_dx, const prnnTensorDescriptor_t* dxDesc, prnnFilterDescriptor_t wDesc) {
   RnnProblem problem = problem_from_descriptor(rnn);
-  read_sequence(problem, seqLength, yDesc, "yDesc");
+  read_sequence(problem, seqLength, yDesc, problem.directions * problem.state(), "yDesc");
   if (wants_dx) {
     require_not_null(dxDesc, "dxDesc");
     require_batch_by_size(dxDesc[0], {"dxDesc", 0}, problem.type);
