@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,6 @@ from prnn._errors import NotSupportedError
 MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 BACKENDS = {"persistent": 0, "cudnn": 1, "best": 2}
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 9}
-_GATES = (1, 1, 4, 3)
 
 # A descriptor a configuration is kept; beyond this many the cache starts anew (a search over dropout values, say).
 _CACHE_LIMIT = 256
@@ -32,29 +32,6 @@ class Config(NamedTuple):
     bidirectional: bool
     dropout: float
     backend: int
-
-    @property
-    def is_lstm(self) -> bool:
-        return self.mode == MODES["LSTM"]
-
-    @property
-    def directions(self) -> int:
-        return 2 if self.bidirectional else 1
-
-    @property
-    def state_size(self) -> int:
-        return self.proj_size or self.hidden_size
-
-    @property
-    def output_size(self) -> int:
-        return self.directions * self.state_size
-
-    def params_size(self, input_size: int) -> int:
-        """Elements of the packed weights, biases included."""
-        rows = _GATES[self.mode] * self.hidden_size
-        inputs = input_size + (self.num_layers - 1) * self.output_size
-        other = self.num_layers * (rows * (self.state_size + 2) + self.proj_size * self.hidden_size)
-        return self.directions * (rows * inputs + other)
 
 
 class _ThreadState(threading.local):
@@ -80,6 +57,11 @@ def handle(device: torch.device) -> "_C.Handle":
     return found
 
 
+def device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Makes the tensor's GPU the current one; nothing for a tensor on the CPU."""
+    return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
+
+
 class Layer:
     """A stack of layers on one device: the C descriptor and torch memory for what a call needs besides its tensors."""
 
@@ -88,6 +70,12 @@ class Layer:
             raise TypeError(f"input has dtype {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
         self.config = config
         self.device = device
+        directions = 2 if config.bidirectional else 1
+        self.is_lstm = config.mode == MODES["LSTM"]
+        self.hidden_size = config.hidden_size
+        self.state_size = config.proj_size or config.hidden_size  # of h
+        self.output_size = directions * self.state_size
+        self.states = directions * config.num_layers
         self.rnn = _C.Rnn(
             config.mode,
             _DTYPES[dtype],
@@ -99,6 +87,7 @@ class Layer:
             config.proj_size,
             config.dropout,
         )
+        self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it

@@ -22,15 +22,15 @@ The operators are defined with torch.library.Library and not with custom_op, who
 small layer.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from prnn._errors import NotSupportedError
-from prnn._ops._layer import BACKENDS, MODES, Config, Layer, handle, layer
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, device_of, handle, layer
+from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "rnn", "rnn_backward"]
 
@@ -53,78 +53,7 @@ rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.d
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
 
 
-class _Steps(NamedTuple):
-    """The sequences of a call as the C API takes them: B_t for each timestep, and how padded data gets there."""
-
-    sizes: list[int]
-    rows: Tensor | None = None  # of the packed data, in padded data seen as (T N, ...); None: the data is packed
-    order: Tensor | None = None  # sequences from long to short
-    inverse: Tensor | None = None
-
-    @property
-    def batch(self) -> int:
-        return self.sizes[0] if self.sizes else 0
-
-    def pack(self, padded: Tensor) -> Tensor:
-        if self.rows is None:
-            return padded.contiguous()
-        return padded.reshape(-1, padded.size(-1)).index_select(0, self.rows)
-
-    def unpack(self, packed: Tensor, like: Tensor) -> Tensor:
-        """`packed` in the shape of `like`, but for the last dimension."""
-        shape = (*like.shape[:-1], packed.size(-1))
-        if self.rows is None:
-            return packed.view(shape)
-        padded = packed.new_zeros(like.shape[:-1].numel(), packed.size(-1))
-        return padded.index_copy_(0, self.rows, packed).view(shape)
-
-    def sort(self, state: Tensor | None) -> Tensor | None:
-        if state is None or self.order is None:
-            return None if state is None else state.contiguous()
-        return state.index_select(1, self.order)
-
-    def unsort(self, state: Tensor) -> Tensor:
-        return state if self.inverse is None or state.dim() < 3 else state.index_select(1, self.inverse)
-
-
-def _steps(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> _Steps:
-    if input.dim() == 3 and batch_sizes is None:
-        steps, batch = input.shape[:2]
-        if steps == 0:
-            raise ValueError(f"input has no timesteps (shape {tuple(input.shape)}); at least one is wanted")
-        return _Steps([batch] * steps) if lengths is None else _steps_of_lengths(steps, batch, lengths, input.device)
-    if input.dim() != 2 or batch_sizes is None or lengths is not None:
-        raise ValueError(
-            f"input has {input.dim()} dimensions; it must have 3, or 2 with batch_sizes and without lengths"
-        )
-    sizes = batch_sizes.tolist()
-    if any(later > earlier for earlier, later in itertools.pairwise(sizes)) or (sizes and sizes[-1] < 1):
-        raise ValueError("batch_sizes must be at least 1 and must not grow from a timestep to the next")
-    if sum(sizes) != input.size(0) or not sizes:
-        raise ValueError(f"batch_sizes add up to {sum(sizes)}, but the packed input has {input.size(0)} rows")
-    return _Steps(sizes)
-
-
-def _steps_of_lengths(steps: int, batch: int, lengths: Tensor, device: torch.device) -> _Steps:
-    if lengths.shape != (batch,) or lengths.is_floating_point():
-        raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)} and dtype {lengths.dtype}; wanted are {batch} integers"
-        )
-    lengths = lengths.to("cpu", torch.int64)
-    for index, length in enumerate(lengths.tolist()):
-        if not 1 <= length <= steps:
-            raise ValueError(f"lengths[{index}] is {length}; it must lie between 1 and the {steps} timesteps of input")
-    in_order, order = lengths.sort(descending=True, stable=True)
-    active = torch.arange(steps).unsqueeze(1) < in_order  # (T, N), sequences from long to short
-    sizes = active.sum(1)
-    time, place = active.nonzero(as_tuple=True)
-    rows = (time * batch + order[place]).to(device)
-    return _Steps(sizes[sizes > 0].tolist(), rows, order.to(device), order.argsort().to(device))
-
-
-def _require(tensor: Tensor | None, name: str, shape: tuple[int, ...], input: Tensor) -> None:
-    if tensor is None:
-        return
+def _require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor) -> None:
     if tensor.dtype != input.dtype:
         raise ValueError(f"{name} has dtype {tensor.dtype}, but input has {input.dtype}")
     if tensor.device != input.device:
@@ -133,40 +62,34 @@ def _require(tensor: Tensor | None, name: str, shape: tuple[int, ...], input: Te
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
 
 
-def _state_shapes(config: Config, batch: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    count = config.num_layers * config.directions
-    return (count, batch, config.state_size), (count, batch, config.hidden_size)
-
-
 def _require_states(
-    hx: Tensor | None, cx: Tensor | None, config: Config, batch: int, input: Tensor, names: str = "hx cx"
+    hx: Tensor | None, cx: Tensor | None, stack: Layer, batch: int, input: Tensor, names: tuple[str, str] = ("hx", "cx")
 ) -> None:
-    hx_name, cx_name = names.split()
-    hx_shape, cx_shape = _state_shapes(config, batch)
-    if cx is not None and not config.is_lstm:
-        raise ValueError(f"{cx_name} is given, but only an LSTM has a cell state")
-    _require(hx, hx_name, hx_shape, input)
-    _require(cx, cx_name, cx_shape, input)
+    if hx is not None:
+        _require(hx, names[0], (stack.states, batch, stack.state_size), input)
+    if cx is not None:
+        if not stack.is_lstm:
+            raise ValueError(f"{names[1]} is given, but only an LSTM has a cell state")
+        _require(cx, names[1], (stack.states, batch, stack.hidden_size), input)
 
 
-def _packed_weights(weights: Sequence[Tensor], config: Config, input: Tensor) -> Tensor:
+def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
     """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other."""
     if not weights:
         raise ValueError("weights is empty")
-    dtype, device = input.dtype, input.device
-    address = weights[0].data_ptr()
+    dtype, device, itemsize = input.dtype, input.device, input.itemsize
+    first = address = weights[0].data_ptr()
     in_place = True
-    count = 0
     for weight in weights:
         if weight.dtype != dtype or weight.device != device:
             raise ValueError(f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {device}")
         in_place = in_place and weight.data_ptr() == address and weight.is_contiguous()
-        elements = weight.numel()
-        address += elements * weight.itemsize
-        count += elements
-    expected = config.params_size(input.size(-1))
-    if count != expected:
-        raise ValueError(f"weights hold {count} elements; the layer has {expected} for inputs of size {input.size(-1)}")
+        address += weight.numel() * itemsize
+    count = (address - first) // itemsize
+    if count != stack.params_size:
+        raise ValueError(
+            f"weights hold {count} elements; the layer has {stack.params_size} for inputs of size {input.size(-1)}"
+        )
     return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
 
 
@@ -174,12 +97,17 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def _no_bytes(input: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=input.device)
+
+
 def _new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
     if batch_sizes is None:
         rows, steps = input.size(0) * input.size(1), input.size(0)
     else:
         rows, steps = input.size(0), batch_sizes.size(0)
-    return input.new_empty(stack.reserve_size(rows, steps, batch), dtype=torch.uint8)
+    size = stack.reserve_size(rows, steps, batch)
+    return torch.empty(size, dtype=torch.uint8, device=input.device)
 
 
 def _rnn(
@@ -194,24 +122,23 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
-    steps = _steps(input, batch_sizes, lengths)
-    _require_states(hx, cx, config, steps.batch, input)
-    hy_shape, cy_shape = _state_shapes(config, steps.batch)
-    hy = input.new_empty(hy_shape)
-    cy = input.new_empty(cy_shape if config.is_lstm else 0)
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths)
+    batch = steps.batch
+    _require_states(hx, cx, stack, batch, input)
+    output_shape = (*input.shape[:-1], stack.output_size)
     with_reserve = train or config.dropout > 0
-    with torch.cuda.device_of(input):
-        stack = layer(config, input.dtype, input.size(-1), input.device)
-        packed_weights = _packed_weights(weights, config, input)
-        if with_reserve:
-            reserve = _new_reserve(stack, input, batch_sizes, steps.batch)
-        else:
-            reserve = input.new_empty(0, dtype=torch.uint8)
-        if steps.batch == 0:
-            return input.new_empty(*input.shape[:-1], config.output_size), hy, cy, reserve
+    with device_of(input):
+        packed_weights = _packed_weights(weights, stack, input)
+        hy = input.new_empty(stack.states, batch, stack.state_size)
+        cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
+        reserve = _new_reserve(stack, input, batch_sizes, batch) if with_reserve else _no_bytes(input)
+        if batch == 0:
+            return input.new_empty(output_shape), hy, cy, reserve
         x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
-        y = x.new_empty(sum(steps.sizes), config.output_size)
+        y = steps.new_packed(output_shape, input)
         library = handle(input.device)
+        stack.tell_backend(library, batch)
         workspace = stack.workspace(library, steps.sizes)
         if config.dropout > 0:
             if seed is None:
@@ -226,13 +153,13 @@ def _rnn(
             packed_weights.data_ptr(),
             y.data_ptr(),
             hy.data_ptr(),
-            cy.data_ptr() if config.is_lstm else 0,
+            cy.data_ptr() if stack.is_lstm else 0,
             workspace.data_ptr(),
             workspace.numel(),
             reserve.data_ptr() if with_reserve else 0,
             reserve.numel(),
         )
-    return steps.unpack(y, input), steps.unsort(hy), steps.unsort(cy), reserve
+        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve
 
 
 def _rnn_backward(
@@ -250,23 +177,23 @@ def _rnn_backward(
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
-    steps = _steps(input, batch_sizes, lengths)
-    output_shape = (*input.shape[:-1], config.output_size)
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths)
+    output_shape = (*input.shape[:-1], stack.output_size)
     _require(output, "output", output_shape, input)
-    _require(grad_output, "grad_output", output_shape, input)
-    _require_states(hx, cx, config, steps.batch, input)
-    _require_states(grad_hy, grad_cy, config, steps.batch, input, "grad_hy grad_cy")
-    hx_shape, cx_shape = _state_shapes(config, steps.batch)
-    with torch.cuda.device_of(input):
-        stack = layer(config, input.dtype, input.size(-1), input.device)
-        packed_weights = _packed_weights(weights, config, input)
+    if grad_output is not None:
+        _require(grad_output, "grad_output", output_shape, input)
+    _require_states(hx, cx, stack, steps.batch, input)
+    _require_states(grad_hy, grad_cy, stack, steps.batch, input, ("grad_hy", "grad_cy"))
+    with device_of(input):
+        packed_weights = _packed_weights(weights, stack, input)
         x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
         dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
         dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
-        dx = x.new_empty(x.shape if wanted[0] else 0)
-        dhx = x.new_empty(hx_shape if wanted[1] else 0)
-        dcx = x.new_empty(cx_shape if wanted[2] else 0)
-        dw = x.new_zeros(config.params_size(input.size(-1)) if wanted[3] else 0)
+        dx = steps.new_packed(input.shape, input) if wanted[0] else input.new_empty(0)
+        dhx = input.new_empty((stack.states, steps.batch, stack.state_size) if wanted[1] else 0)
+        dcx = input.new_empty((stack.states, steps.batch, stack.hidden_size) if wanted[2] else 0)
+        dw = input.new_zeros(stack.params_size if wanted[3] else 0)
         if steps.batch > 0:
             library = handle(input.device)
             workspace = stack.workspace(library, steps.sizes)
@@ -290,7 +217,8 @@ def _rnn_backward(
                 stack.rnn.backward_weights(
                     library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
                 )
-    return steps.unpack(dx, input) if wanted[0] else dx, steps.unsort(dhx), steps.unsort(dcx), dw
+        grad_input = steps.unpack(dx, input.shape) if wanted[0] else dx
+        return grad_input, steps.unsort(dhx), steps.unsort(dcx), dw
 
 
 def _rnn_fake(
@@ -305,6 +233,7 @@ def _rnn_fake(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     batch: Any
     if batch_sizes is None:
         batch = input.size(1)
@@ -312,17 +241,11 @@ def _rnn_fake(
         batch = hx.size(1)
     else:
         batch = max_batch
-    hy_shape, cy_shape = _state_shapes(config, batch)
-    if train or config.dropout > 0:
-        stack = layer(config, input.dtype, int(input.size(-1)), input.device)
-        reserve = _new_reserve(stack, input, batch_sizes, batch)
-    else:
-        reserve = input.new_empty(0, dtype=torch.uint8)
     return (
-        input.new_empty(*input.shape[:-1], config.output_size),
-        input.new_empty(hy_shape),
-        input.new_empty(cy_shape if config.is_lstm else 0),
-        reserve,
+        input.new_empty(*input.shape[:-1], stack.output_size),
+        input.new_empty(stack.states, batch, stack.state_size),
+        input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0),
+        _new_reserve(stack, input, batch_sizes, batch) if train or config.dropout > 0 else _no_bytes(input),
     )
 
 
@@ -341,11 +264,12 @@ def _rnn_backward_fake(
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
+    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
         input.new_empty(input.shape if wanted[0] else 0),
         input.new_empty(hx.shape if wanted[1] and hx is not None else 0),
         input.new_empty(cx.shape if wanted[2] and cx is not None else 0),
-        input.new_empty(config.params_size(input.size(-1)) if wanted[3] else 0),
+        input.new_empty(stack.params_size if wanted[3] else 0),
     )
 
 
