@@ -1,20 +1,18 @@
-"""Library objects behind the recurrent operators: one handle a device and thread, one descriptor a configuration."""
+"""Library objects behind the recurrent operators: one descriptor a configuration, device and thread."""
 
 import threading
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._errors import NotSupportedError
+from prnn._ops._handles import DTYPES, handle
 
-MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
-BACKENDS = {"persistent": 0, "cudnn": 1, "best": 2}
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 9}
+MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
+BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
 
 # A descriptor a configuration is kept; beyond this many the cache starts anew (a search over dropout values, say).
 _CACHE_LIMIT = 256
@@ -36,7 +34,6 @@ class Config(NamedTuple):
 
 class _ThreadState(threading.local):
     def __init__(self) -> None:
-        self.handles: dict[torch.device, _C.Handle] = {}
         self.layers: dict[tuple[Config, torch.dtype, int, torch.device], Layer] = {}
 
 
@@ -44,29 +41,11 @@ _local = _ThreadState()
 _told: set[str] = set()
 
 
-def handle(device: torch.device) -> "_C.Handle":
-    """The calling thread's handle for `device`, which is the current one, set to torch's current stream."""
-    found = _local.handles.get(device)
-    if found is None:
-        if device.type not in ("cpu", "cuda"):
-            raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
-        found = _C.Handle.cpu() if device.type == "cpu" else _C.Handle.cuda()
-        _local.handles[device] = found
-    if device.type == "cuda":
-        found.set_stream(torch.cuda.current_stream(device).cuda_stream)
-    return found
-
-
-def device_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """Makes the tensor's GPU the current one; nothing for a tensor on the CPU."""
-    return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
-
-
 class Layer:
     """A stack of layers on one device: the C descriptor and torch memory for what a call needs besides its tensors."""
 
     def __init__(self, config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> None:
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise TypeError(f"input has dtype {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
         self.config = config
         self.device = device
@@ -78,7 +57,7 @@ class Layer:
         self.states = directions * config.num_layers
         self.rnn = _C.Rnn(
             config.mode,
-            _DTYPES[dtype],
+            DTYPES[dtype],
             config.hidden_size,
             config.num_layers,
             input_size,
@@ -90,6 +69,7 @@ class Layer:
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
+        self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         self._reserve = self._linear_reserve() if device.type == "cpu" else None
 
@@ -102,8 +82,9 @@ class Layer:
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
         """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
-        if self.device.type != "cuda" or self.config.backend != BACKENDS["best"]:
+        if self._is_told:
             return
+        self._is_told = True
         reason = self.rnn.query(handle, batch)["reason"]
         if reason and reason not in _told:
             _told.add(reason)

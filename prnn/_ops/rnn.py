@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from prnn._errors import NotSupportedError
-from prnn._ops._layer import BACKENDS, MODES, Config, Layer, device_of, handle, layer
+from prnn._ops._handles import device_of, handle
+from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "rnn", "rnn_backward"]

@@ -1,0 +1,43 @@
+"""The library handles of this process: one for each device and thread, for a handle is used by one thread at a time."""
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._errors import NotSupportedError
+
+DTYPES = {
+    torch.float32: _C.FLOAT,
+    torch.float64: _C.DOUBLE,
+    torch.float16: _C.HALF,
+    torch.bfloat16: _C.BFLOAT16,
+}
+
+
+class _Handles(threading.local):
+    def __init__(self) -> None:
+        self.of: dict[torch.device, _C.Handle] = {}
+
+
+_handles = _Handles()
+
+
+def handle(device: torch.device) -> _C.Handle:
+    """The calling thread's handle for `device`, set to torch's current stream. A GPU must be the current one."""
+    found = _handles.of.get(device)
+    if found is None:
+        if device.type not in ("cpu", "cuda"):
+            raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
+        found = _C.Handle.cpu() if device.type == "cpu" else _C.Handle.cuda()
+        _handles.of[device] = found
+    if device.type == "cuda":
+        found.set_stream(torch.cuda.current_stream(device).cuda_stream)
+    return found
+
+
+def device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Makes the tensor's GPU the current one; nothing for a tensor on the CPU."""
+    return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
