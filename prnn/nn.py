@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from prnn._ops.rnn import BACKENDS, MODES, rnn
+from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -225,15 +225,7 @@ class _Recurrent(torch.nn.RNNBase):
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
         # From torch's generator, so that torch.manual_seed reproduces the masks and checkpointing repeats them.
         seed = torch.randint(2**63 - 1, (1,), device="cpu") if dropout > 0 else None
-        output, hy, cy, _ = rnn(
-            input,
-            hx,
-            cx,
-            weights,
-            batch_sizes,
-            lengths,
-            seed,
-            max_batch,
+        config = Config(
             MODES[self.mode],
             self.hidden_size,
             self.proj_size,
@@ -241,9 +233,8 @@ class _Recurrent(torch.nn.RNNBase):
             self.bidirectional,
             dropout,
             BACKENDS[self.backend],
-            False,
         )
-        return output, hy, cy
+        return call(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, config)
 
 
 class _SingleState(_Recurrent):

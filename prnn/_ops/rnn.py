@@ -33,7 +33,7 @@ from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._steps import steps_of
 
-__all__ = ["BACKENDS", "MODES", "rnn", "rnn_backward"]
+__all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
 _CONFIG = "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend"
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths"
@@ -279,7 +279,6 @@ class _RnnFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         input: Tensor,
         hx: Tensor | None,
         cx: Tensor | None,
@@ -291,16 +290,16 @@ class _RnnFunction(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch._C._AutoDispatchBelowAutograd():
-            output, hy, cy, reserve = rnn(
-                input, hx, cx, list(weights), batch_sizes, lengths, seed, max_batch, *config, True
-            )
+            return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+        input, hx, cx, batch_sizes, lengths, _, _, config, *weights = inputs
+        output, _, cy, reserve = outputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(reserve)
-        if config[0] != MODES["LSTM"]:
-            ctx.mark_non_differentiable(cy)
+        ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
         ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, output, reserve, *weights)
         ctx.config = config
-        return output, hy, cy, reserve
 
     @staticmethod
     def backward(
@@ -310,21 +309,13 @@ class _RnnFunction(torch.autograd.Function):
         needs = ctx.needs_input_grad
         needs_weights = needs[8:]
         wanted = [*needs[:3], any(needs_weights)]
-        grad_input, grad_hx, grad_cx, grad_weights = rnn_backward(
-            grad_output,
-            grad_hy,
-            grad_cy,
-            input,
-            hx,
-            cx,
-            weights,
-            batch_sizes,
-            lengths,
-            output,
-            reserve,
-            *ctx.config,
-            wanted,
-        )
+        data = (grad_output, grad_hy, grad_cy, input, hx, cx)
+        rest = (batch_sizes, lengths, output, reserve, *ctx.config, wanted)
+        if _in_functorch():
+            results = _rnn_backward_function(len(weights), *data, *rest, *weights)
+        else:
+            results = rnn_backward(*data, weights, *rest)
+        grad_input, grad_hx, grad_cx, grad_weights = results
         grads: list[Tensor | None] = [None] * len(weights)
         if wanted[3]:
             pieces = grad_weights.split([weight.numel() for weight in weights])
@@ -335,18 +326,35 @@ class _RnnFunction(torch.autograd.Function):
         return grad_input if wanted[0] else None, *states, None, None, None, None, None, *grads
 
 
-class _NoSecondDerivative(torch.autograd.Function):
-    """Passes `count` gradients on, as functions of the sources that cannot be differentiated."""
+class _RnnBackwardFunction(torch.autograd.Function):
+    """rnn_backward where its results might be differentiated, which is refused. Arguments: the number of weights, then
+    rnn_backward's, but the weights last."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *grads_and_sources: Tensor | None) -> tuple[Tensor | None, ...]:
-        return tuple(None if grad is None else grad.view_as(grad) for grad in grads_and_sources[:count])
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        count = arguments[0]
+        with torch._C._AutoDispatchBelowAutograd():
+            return rnn_backward(*arguments[1:7], list(arguments[-count:]), *arguments[7:-count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
         raise NotSupportedError(
             "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone"
         )
+
+
+_rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
+_rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
+
+
+def _in_functorch() -> bool:
+    """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
+    operator."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
@@ -364,20 +372,39 @@ def _rnn_autograd(
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if _wants_grad((input, hx, cx, *weights)):
+    # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
+    if _wants_grad((input, hx, cx, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         config = config_and_train[:-1]
-        apply: Callable[..., Any] = _RnnFunction.apply
-        return apply(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+        return _rnn_function(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
     with torch._C._AutoDispatchBelowAutograd():
         return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config_and_train)
 
 
-def _rnn_backward_autograd(*args: Any) -> tuple[Tensor, ...]:
+def call(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    max_batch: int | None,
+    config: Config,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """rnn for whoever wants its results and not its reserve space: (output, hy, cy)."""
+    if _in_functorch():
+        results = _rnn_function(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+    else:
+        results = rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, False)
+    return results[:3]
+
+
+def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
+    weights = arguments[6]
+    if _wants_grad((*arguments[:6], *weights)):
+        return _rnn_backward_function(len(weights), *arguments[:6], *arguments[7:], *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        grads = rnn_backward(*args)
-    sources = (*args[:6], *args[6], args[9])
-    apply: Callable[..., Any] = _NoSecondDerivative.apply
-    return apply(len(grads), *grads, *sources) if _wants_grad(sources) else grads
+        return rnn_backward(*arguments)
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
