@@ -171,8 +171,8 @@ def test_resident_kernels_do_not_spill() -> None:
 def test_instruction_set_files_share_no_functions() -> None:
     # The linker keeps one copy of an inline function or a template that several objects hold. A copy that came from a
     # file compiled for AVX-512 would then also run on machines without it.
-    objects = [path for isa in ("avx2", "avx512") for path in ROOT.glob(f"build/release/src/**/*_{isa}.os")]
-    for path in objects:
+    sources = [path.relative_to(ROOT) for isa in ("avx2", "avx512") for path in ROOT.glob(f"src/**/*_{isa}.cc")]
+    for path in (ROOT / "build/release" / source.with_suffix(".os") for source in sources):
         symbols = subprocess.run(
             ["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True
         ).stdout
