@@ -16,6 +16,8 @@ def python_extension(env, target, sources, library):
         CXXFLAGS=[f"-isystem{path}" for path in dict.fromkeys(includes)],
         RPATH=[env.Literal("\\$$ORIGIN/lib")],
     )
+    # Bindings only convert arguments: -O1 halves the time that they take to compile.
+    env["CXXFLAGS"] = ["-O1" if flag == "-O3" else flag for flag in env["CXXFLAGS"]]
     # Python's own symbols come from the interpreter that loads the extension.
     env["LINKFLAGS"] = [flag for flag in env["LINKFLAGS"] if flag != "-Wl,--no-undefined"]
     build = str(target).rpartition("/")[0]
