@@ -1,0 +1,58 @@
+// Matrix products on the CPU. Two users: whole products, C = A B (team_gemm), and the recurrent products of a timestep,
+// a packed matrix times a few vectors (GemmKernels::product).
+//
+// Every element of every result is one chain of fused multiply-adds over k = 0, 1, 2, ... from its initial value. So
+// it has the same bits whatever the number of threads, rows or columns it is computed together with.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/threads.h"
+
+namespace prnn {
+
+// C[m, n] = init + sum over k of A[m, k] B[k, n]. C is row-major; A and B are row-major or transposed.
+template <class T>
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0;
+  const T* a = nullptr;
+  int64_t lda = 0;
+  bool a_transposed = false;  // A[m, k] at a[k * lda + m]
+  const T* b = nullptr;
+  int64_t ldb = 0;
+  bool b_transposed = false;  // B[k, n] at b[n * ldb + k]
+  T* c = nullptr;
+  int64_t ldc = 0;
+  bool accumulate = false;    // init is C itself
+  const T* bias = nullptr;    // init is bias[n]; else zero
+};
+
+// A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i]; rows beyond the
+// matrix are zeros. Panels of one packed matrix follow each other at a distance of width * k.
+template <class T>
+struct GemmKernels {
+  int64_t width;
+
+  // A panel from rows [0, rows) of a row-major matrix.
+  void (*pack_rows)(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel);
+  // Panels from columns [0, columns) of a row-major matrix [k, columns].
+  void (*pack_columns)(const T* source, int64_t ld, int64_t columns, int64_t k, T* panels);
+
+  // out[p][j][i] = sum over k of panel p's (i, k) * b[j * ldb + k]: `count` consecutive panels, n vectors.
+  void (*product)(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out);
+  // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
+  void (*product_from_rows)(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
+                            int64_t ldb, int64_t n, T* out);
+
+  // Rows and columns [..) of C; columns start at a multiple of width.
+  void (*gemm)(const Gemm<T>& gemm, Range rows, Range columns);
+};
+
+template <class T>
+const GemmKernels<T>& gemm_kernels();
+
+// The calling thread's share of a product; the team's threads together compute all of it. No barrier inside.
+template <class T>
+void team_gemm(const Team& team, const Gemm<T>& gemm);
+
+}  // namespace prnn

@@ -1,0 +1,176 @@
+// The loops around the tiles, and the table of kernels. Included by one file an instruction set.
+#pragma once
+
+#include <cstdlib>
+
+#include "core/cpu/gemm/gemm.h"
+#include "core/cpu/gemm/gemm_tables.h"
+#include "core/cpu/gemm/pack.h"
+#include "core/cpu/gemm/tile.h"
+
+namespace prnn {
+namespace PRNN_ISA_NAMESPACE {
+
+// Blocks of a product. A panel of kBlockK stays in the L1 cache while the rows of A pass; kBlockColumns of B and
+// kBlockRows of A, both kBlockK deep, share the L2 cache.
+template <class T>
+constexpr int64_t kBlockK = 1024 / sizeof(T);
+constexpr int64_t kBlockColumns = 256;
+constexpr int64_t kBlockRows = 96;
+constexpr int64_t kUnpackedK = 64;  // depth of what product_from_rows packs at a time
+
+template <class T>
+alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
+
+// How many of `count` panels to take together with n vectors: as many as the registers hold, evenly.
+PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n) {
+  int64_t most = kAccumulators / (2 * n);
+  if (most < 1) most = 1;
+  if (most > kMaxPanels) most = kMaxPanels;
+  if (most > count) most = count;
+  const int64_t groups = (count + most - 1) / most;
+  return (count + groups - 1) / groups;
+}
+
+// Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense.
+template <class T>
+PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t k, const T* b, int64_t ldb,
+                               int64_t n, bool start, T* out) {
+  constexpr int64_t W = kPanel<T>;
+  const int64_t together = panels_at_once(count, n);
+  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
+  for (int64_t p = 0; p < count; p += together) {
+    const int64_t taken = count - p < together ? count - p : together;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t j = n * block / blocks, r = n * (block + 1) / blocks - j;
+      TileOperands<T> o;
+      o.panel = panels + p * panel_stride;
+      o.panel_stride = panel_stride;
+      o.k = k;
+      o.b = b + j * ldb;
+      o.ldb = ldb;
+      o.c = out + (p * n + j) * W;
+      o.c_panel_stride = n * W;
+      o.ldc = W;
+      o.init = start ? kZeros<T> : o.c;
+      o.init_panel_stride = start ? 0 : o.c_panel_stride;
+      o.ld_init = start ? 0 : W;
+      kTiles<T>.tiles[taken - 1][r - 1](o);
+    }
+  }
+}
+
+template <class T>
+void product(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
+  const int64_t slice = n > kMaxVectors ? kBlockK<T> : k;
+  if (k == 0) product_slice<T>(panels, 0, count, 0, b, ldb, n, true, out);
+  for (int64_t begin = 0; begin < k; begin += slice) {
+    const int64_t depth = k - begin < slice ? k - begin : slice;
+    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, depth, b + begin, ldb, n, begin == 0, out);
+  }
+}
+
+template <class T>
+void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
+                       int64_t ldb, int64_t n, T* out) {
+  constexpr int64_t kStride = kPanel<T> * kUnpackedK;
+  alignas(64) T panels[kMaxPanels * kStride];
+  for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
+    const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
+    for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * kStride);
+    product_slice<T>(panels, kStride, count, depth, b + begin, ldb, n, begin == 0, out);
+  }
+}
+
+// Scratch for packed blocks, one a thread, kept for its life.
+template <class T>
+T* block_scratch() {
+  constexpr size_t kBytes = (kBlockColumns + kBlockRows + kMaxVectors) * kBlockK<T> * sizeof(T) + 64;
+  struct Buffer {
+    char* data = static_cast<char*>(std::malloc(kBytes));
+    ~Buffer() { std::free(data); }
+  };
+  static thread_local Buffer buffer;
+  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(buffer.data) + 63) & ~uintptr_t(63));
+}
+
+// One row group of C times one panel of B. `a` as the tile wants it.
+template <class T>
+PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, const T* a, int64_t lda, bool grouped,
+                           int64_t row, int64_t r, int64_t column, bool first) {
+  constexpr int64_t W = kPanel<T>;
+  const int64_t width = g.n - column < W ? g.n - column : W;
+  alignas(64) T edge[kMaxVectors * W];
+  T* c = g.c + row * g.ldc + column;
+  TileOperands<T> o;
+  o.panel = panel;
+  o.panel_stride = o.init_panel_stride = o.c_panel_stride = 0;
+  o.k = depth;
+  o.b = a;
+  o.ldb = lda;
+  const bool from_c = !first || g.accumulate;
+  if (width == W) {
+    o.c = c;
+    o.ldc = g.ldc;
+    o.init = from_c ? c : g.bias != nullptr ? g.bias + column : kZeros<T>;
+    o.ld_init = from_c ? g.ldc : 0;
+  } else {
+    o.c = edge;
+    o.ldc = W;
+    o.init = edge;
+    o.ld_init = W;
+    for (int64_t j = 0; j < r; ++j) {
+      for (int64_t i = 0; i < W; ++i) {
+        edge[j * W + i] = i >= width ? T(0) : from_c ? c[j * g.ldc + i] : g.bias != nullptr ? g.bias[column + i] : T(0);
+      }
+    }
+  }
+  (grouped ? kTiles<T>.grouped[r - 1] : kTiles<T>.tiles[0][r - 1])(o);
+  if (width < W) {
+    for (int64_t j = 0; j < r; ++j) std::memcpy(c + j * g.ldc, edge + j * W, width * sizeof(T));
+  }
+}
+
+template <class T>
+void gemm(const Gemm<T>& g, Range rows, Range columns) {
+  constexpr int64_t W = kPanel<T>;
+  constexpr int64_t R = kMaxVectors;
+  T* panels = block_scratch<T>();
+  T* groups = panels + kBlockColumns * kBlockK<T>;
+  for (int64_t column = columns.begin; column < columns.end; column += kBlockColumns) {
+    const int64_t width = columns.end - column < kBlockColumns ? columns.end - column : kBlockColumns;
+    int64_t k = 0;
+    do {  // once at least: a product of depth 0 is its initial value
+      const int64_t depth = g.k - k < kBlockK<T> ? g.k - k : kBlockK<T>;
+      if (g.b_transposed) {
+        for (int64_t i = 0; i < width; i += W) {
+          pack_rows<T>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
+        }
+      } else {
+        pack_columns<T>(g.b + k * g.ldb + column, g.ldb, width, depth, panels);
+      }
+      for (int64_t row = rows.begin; row < rows.end; row += kBlockRows) {
+        const int64_t height = rows.end - row < kBlockRows ? rows.end - row : kBlockRows;
+        if (g.a_transposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
+        for (int64_t i = 0; i < width; i += W) {
+          for (int64_t j = 0; j < height; j += R) {
+            const T* a = g.a_transposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
+            gemm_tile<T>(g, panels + i * depth, depth, a, g.lda, g.a_transposed, row + j, height - j < R ? height - j : R,
+                         column + i, k == 0);
+          }
+        }
+      }
+      k += depth;
+    } while (k < g.k);
+  }
+}
+
+template <class T>
+constexpr GemmKernels<T> make_gemm_kernels() {
+  return {kPanel<T>, &pack_rows<T>, &pack_columns<T>, &product<T>, &product_from_rows<T>, &gemm<T>};
+}
+
+inline constexpr GemmTables kGemmTables = {make_gemm_kernels<float>(), make_gemm_kernels<double>()};
+
+}  // namespace PRNN_ISA_NAMESPACE
+}  // namespace prnn

@@ -1,0 +1,17 @@
+// The tables that gemm_portable.cc, gemm_avx2.cc and gemm_avx512.cc define.
+#pragma once
+
+#include "core/cpu/gemm/gemm.h"
+
+namespace prnn {
+
+struct GemmTables {
+  GemmKernels<float> single;
+  GemmKernels<double> twice;
+};
+
+const GemmTables& gemm_tables_portable();
+const GemmTables& gemm_tables_avx2();
+const GemmTables& gemm_tables_avx512();
+
+}  // namespace prnn

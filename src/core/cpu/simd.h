@@ -1,0 +1,107 @@
+// Vectors of float and double as wide as the instruction set that the including file is compiled for. Only for
+// *_portable.cc, *_avx2.cc and *_avx512.cc and the headers that they share: everything lies in a namespace of its own
+// per instruction set, so that the linker never takes one file's inline function for another's.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define PRNN_ISA_NAMESPACE isa_avx512
+#elif defined(__AVX2__) && defined(__FMA__)
+#define PRNN_ISA_NAMESPACE isa_avx2
+#else
+#define PRNN_ISA_NAMESPACE isa_portable
+#endif
+
+#define PRNN_INLINE static inline __attribute__((always_inline))
+
+namespace prnn {
+namespace PRNN_ISA_NAMESPACE {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+constexpr int kAccumulators = 24;  // vector registers that a product may fill with sums
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kVectorBytes = 32;
+constexpr int kAccumulators = 12;
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kAccumulators = 12;
+#endif
+
+typedef float FloatVector __attribute__((vector_size(kVectorBytes)));
+typedef double DoubleVector __attribute__((vector_size(kVectorBytes)));
+typedef uint32_t FloatBits __attribute__((vector_size(kVectorBytes)));
+typedef uint64_t DoubleBits __attribute__((vector_size(kVectorBytes)));
+
+template <class T>
+struct Simd;
+template <>
+struct Simd<float> {
+  using Vector = FloatVector;
+  using Bits = FloatBits;
+  static constexpr int kWidth = kVectorBytes / 4;
+};
+template <>
+struct Simd<double> {
+  using Vector = DoubleVector;
+  using Bits = DoubleBits;
+  static constexpr int kWidth = kVectorBytes / 8;
+};
+
+template <class T>
+using Vector = typename Simd<T>::Vector;
+
+// Width of a panel, the unit in which matrices are packed: two vectors.
+template <class T>
+constexpr int kPanel = 2 * Simd<T>::kWidth;
+
+template <class T>
+PRNN_INLINE Vector<T> load(const T* p) {
+  Vector<T> v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class T>
+PRNN_INLINE void store(T* p, Vector<T> v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// The first `count` lanes; the others zero.
+template <class T>
+PRNN_INLINE Vector<T> load_part(const T* p, int count) {
+  Vector<T> v = {};
+  std::memcpy(&v, p, count * sizeof(T));
+  return v;
+}
+
+template <class T>
+PRNN_INLINE void store_part(T* p, Vector<T> v, int count) {
+  std::memcpy(p, &v, count * sizeof(T));
+}
+
+#if defined(__AVX512F__)
+PRNN_INLINE FloatVector broadcast(float x) { return _mm512_set1_ps(x); }
+PRNN_INLINE DoubleVector broadcast(double x) { return _mm512_set1_pd(x); }
+PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return _mm512_fmadd_ps(a, b, c); }
+PRNN_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) { return _mm512_fmadd_pd(a, b, c); }
+#elif defined(__AVX2__) && defined(__FMA__)
+PRNN_INLINE FloatVector broadcast(float x) { return _mm256_set1_ps(x); }
+PRNN_INLINE DoubleVector broadcast(double x) { return _mm256_set1_pd(x); }
+PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return _mm256_fmadd_ps(a, b, c); }
+PRNN_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) { return _mm256_fmadd_pd(a, b, c); }
+#else
+PRNN_INLINE FloatVector broadcast(float x) { return FloatVector{x, x, x, x}; }
+PRNN_INLINE DoubleVector broadcast(double x) { return DoubleVector{x, x}; }
+PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return a * b + c; }
+PRNN_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) { return a * b + c; }
+#endif
+
+}  // namespace PRNN_ISA_NAMESPACE
+}  // namespace prnn

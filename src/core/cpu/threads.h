@@ -1,0 +1,59 @@
+// A team of OpenMP threads that walks through a layer in step: one parallel region, and between timesteps a barrier
+// light enough to be passed thousands of times a second.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace prnn {
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+// Share `rank` of `count` items cut into `size` runs whose lengths differ by one at most.
+inline Range share(int64_t count, int64_t rank, int64_t size) {
+  return {count * rank / size, count * (rank + 1) / size};
+}
+
+// Spins for some microseconds, then yields its core between looks: the partner may not be running.
+class SpinBarrier {
+ public:
+  void wait(int threads);
+
+ private:
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<unsigned> phase_{0};
+};
+
+// What a thread of the team sees.
+class Team {
+ public:
+  Team(int rank, int size, SpinBarrier* barrier) : rank_(rank), size_(size), barrier_(barrier) {}
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  void sync() const {
+    if (size_ > 1) barrier_->wait(size_);
+  }
+  Range share_of(int64_t count) const { return share(count, rank_, size_); }
+
+ private:
+  int rank_, size_;
+  SpinBarrier* barrier_;
+};
+
+// Threads worth starting when the work between two barriers is `flops` floating point operations: at most
+// omp_get_max_threads(), one inside somebody else's parallel region.
+int team_size(double flops);
+
+void run_team(int threads, void (*body)(const Team&, void*), void* context);
+
+// Runs body(const Team&) on `threads` threads, fewer if OpenMP gives fewer. The body must not throw.
+template <class Body>
+void run_team(int threads, Body&& body) {
+  run_team(
+      threads, [](const Team& team, void* context) { (*static_cast<Body*>(context))(team); }, &body);
+}
+
+}  // namespace prnn
