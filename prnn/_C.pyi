@@ -1,6 +1,100 @@
+# Of the extension module. Pointers are integers, 0 is NULL; prnn/_ops/ gives them their types.
+from collections.abc import Sequence
 from typing import Any
 
 __version__: str
 
-# The functions take raw pointers as integers; prnn/_ops/ gives them their types.
-def __getattr__(name: str) -> Any: ...
+FLOAT: int
+DOUBLE: int
+HALF: int
+BFLOAT16: int
+RNN_RELU: int
+RNN_TANH: int
+LSTM: int
+GRU: int
+PERSISTENT_BACKEND: int
+CUDNN_BACKEND: int
+BEST_BACKEND: int
+
+class NotSupportedError(NotImplementedError): ...
+
+class Handle:
+    @staticmethod
+    def cpu() -> Handle: ...
+    @staticmethod
+    def cuda() -> Handle: ...
+    def set_stream(self, stream: int) -> None: ...
+    def dropout_states_size(self) -> int: ...
+
+class Rnn:
+    def __init__(
+        self,
+        mode: int,
+        dtype: int,
+        hidden: int,
+        layers: int,
+        input: int,
+        bidirectional: bool,
+        skip_input: bool = False,
+        projection: int = 0,
+        dropout: float = 0.0,
+    ) -> None: ...
+    def params_size(self) -> int: ...
+    def layer_offsets(self, layer: int, direction: int) -> tuple[int, int, int, int, int]: ...
+    def set_backend(self, backend: int) -> None: ...
+    def set_dropout(self, handle: Handle, dropout: float, states: int, states_size: int, seed: int) -> None: ...
+    def workspace_size(self, handle: Handle, batch_sizes: Sequence[int]) -> int: ...
+    def reserve_size(self, handle: Handle, batch_sizes: Sequence[int]) -> int: ...
+    def query(self, handle: Handle, batch: int) -> dict[str, Any]: ...
+    def query_gpu(self, gpu: str, batch: int) -> dict[str, Any]: ...
+    def forward(
+        self,
+        handle: Handle,
+        batch_sizes: Sequence[int],
+        x: int,
+        hx: int,
+        cx: int,
+        w: int,
+        y: int,
+        hy: int,
+        cy: int,
+        workspace: int,
+        workspace_size: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+    def backward_data(
+        self,
+        handle: Handle,
+        batch_sizes: Sequence[int],
+        y: int,
+        dy: int,
+        dhy: int,
+        dcy: int,
+        w: int,
+        hx: int,
+        cx: int,
+        dx: int,
+        dhx: int,
+        dcx: int,
+        workspace: int,
+        workspace_size: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+    def backward_weights(
+        self,
+        handle: Handle,
+        batch_sizes: Sequence[int],
+        x: int,
+        hx: int,
+        y: int,
+        dw: int,
+        workspace: int,
+        workspace_size: int,
+        reserve: int,
+        reserve_size: int,
+    ) -> None: ...
+
+def gpu_names() -> list[str]: ...
+def __getattr__(name: str) -> Any: ...  # the losses

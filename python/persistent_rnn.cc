@@ -42,6 +42,21 @@ using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 
 size_t element_size(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
 
+py::dict to_dict(const prnnRNNInfo_t& info) {
+  using namespace py::literals;
+  return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
+                  "device"_a = info.device, "blocks"_a = info.blocks, "groups"_a = info.groups,
+                  "units_per_block"_a = info.unitsPerBlock, "batch_per_pass"_a = info.batchPerPass,
+                  "register_bytes"_a = info.registerBytes, "shared_bytes"_a = info.sharedBytes,
+                  "largest_hidden_size"_a = info.largestHiddenSize, "reason"_a = info.reason);
+}
+
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> names;
+  for (const char* name; (name = prnnGetGPUName(static_cast<int>(names.size()))) != nullptr;) names.emplace_back(name);
+  return names;
+}
+
 // A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
 class Rnn {
  public:
@@ -115,6 +130,20 @@ class Rnn {
 
   size_t reserve_size(const Handle& handle, const BatchSizes& batch_sizes) {
     return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
+  }
+
+  // The plan on the handle's device.
+  py::dict query(const Handle& handle, int batch) {
+    prnnRNNInfo_t info;
+    check(prnnQueryRNN(handle.get(), rnn_.get(), tensor(batch, input_, 1), &info), handle.get());
+    return to_dict(info);
+  }
+
+  // The plan on a GPU of the table, which need not be there.
+  py::dict query_gpu(const std::string& gpu, int batch) {
+    prnnRNNInfo_t info;
+    check(prnnQueryRNNForGPU(gpu.c_str(), rnn_.get(), tensor(batch, input_, 1), &info));
+    return to_dict(info);
   }
 
   void forward(const Handle& handle, const BatchSizes& batch_sizes, uintptr_t x, uintptr_t hx, uintptr_t cx,
@@ -255,6 +284,8 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
 
+  module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
+
   using namespace py::literals;
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
@@ -269,6 +300,8 @@ void bind_persistent_rnn(py::module_& module) {
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
+      .def("query", &Rnn::query, "handle"_a, "batch"_a, "prnnQueryRNN's answer for this many sequences.")
+      .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")
       .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
            "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")
       .def("backward_data", &Rnn::backward_data, "handle"_a, "batch_sizes"_a, "y"_a, "dy"_a, "dhy"_a, "dcy"_a, "w"_a,

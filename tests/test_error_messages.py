@@ -30,6 +30,11 @@ def test_version() -> None:
     assert capi.call("GetVersion") == expected
 
 
+def test_every_declared_function_is_exported() -> None:
+    assert capi.MISSING == []
+    assert len(capi.FUNCTIONS) > 40
+
+
 def test_a_new_handle_has_no_message() -> None:
     assert capi.message(capi.cpu_handle().pointer) == ""
 

@@ -2,11 +2,6 @@
 
 namespace prnn {
 
-// Gives way to the definition in rnn/cpu/ when the build has one.
-__attribute__((weak)) const RnnBackend& cpu_rnn_backend() {
-  fail(PRNN_STATUS_NOT_SUPPORTED, "this build of prnn has no CPU layers");
-}
-
 const RnnBackend& select_backend(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   if (!context.is_cpu()) return select_cuda_backend(context, rnn.backend, problem);
   if (problem.type != PRNN_DATA_FLOAT && problem.type != PRNN_DATA_DOUBLE) {

@@ -1,0 +1,90 @@
+#include "rnn/cpu/buffers.h"
+
+#include <algorithm>
+
+#include "core/cpu/gemm/gemm.h"
+
+namespace prnn {
+namespace {
+
+// n rounded up to whole panels.
+template <class T>
+int64_t padded(int64_t n) {
+  const int64_t width = gemm_kernels<T>().width;
+  return (n + width - 1) / width * width;
+}
+
+bool has_dropout(const RnnProblem& p) { return p.dropout.probability > 0 && p.layers > 1; }
+
+}  // namespace
+
+template <class T>
+Reserve<T>::Reserve(const RnnProblem& p, void* base) {
+  Carver carver(base);
+  const bool lstm = p.mode == PRNN_LSTM, gru = p.mode == PRNN_GRU;
+  const int64_t width = p.directions * p.state();
+  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
+    DirectionReserve<T> d;
+    d.gates = carver.take<T>(lstm || gru ? p.rows * p.gates() * p.hidden : 0);
+    d.dgates = carver.take<T>(p.rows * p.gates() * p.hidden);
+    d.cells = carver.take<T>(lstm || gru ? p.rows * p.hidden : 0);
+    d.dcandidate = carver.take<T>(gru ? p.rows * p.hidden : 0);
+    d.unprojected = carver.take<T>(p.projection > 0 ? p.rows * p.hidden : 0);
+    d.dh = carver.take<T>(p.projection > 0 ? p.rows * p.projection : 0);
+    directions.push_back(d);
+  }
+  for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
+    outputs.push_back(carver.take<T>(p.rows * width));
+    masks.push_back(carver.take<uint8_t>(has_dropout(p) ? p.rows * width : 0));
+  }
+  size = carver.size();
+}
+
+template <class T>
+ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* base) {
+  Carver carver(base);
+  const bool packs = packs_recurrent(p);
+  const int64_t all = p.rows * p.directions * p.state();
+  recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
+  projection = carver.take<T>(padded<T>(p.projection) * p.hidden);
+  bias = carver.take<T>(p.gates() * p.hidden);
+  gates = carver.take<T>(training ? 0 : std::min(p.rows, kInferenceRows + p.max_batch()) * p.gates() * p.hidden);
+  between = carver.take<T>(!training && p.layers > 1 ? all : 0);
+  dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
+  zeros = carver.take<T>(p.max_batch() * p.hidden);
+  cells = carver.take<T>(!training && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
+  unprojected = carver.take<T>(!training && p.projection > 0 ? p.max_batch() * p.hidden : 0);
+  size = carver.size();
+}
+
+template <class T>
+BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base) {
+  Carver carver(base);
+  const int64_t all = p.rows * p.directions * p.state();
+  recurrent = carver.take<T>(padded<T>(p.state()) * p.gates() * p.hidden);
+  projection = carver.take<T>(p.projection > 0 ? padded<T>(p.hidden) * p.projection : 0);
+  dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
+  dy[1] = carver.take<T>(p.layers > 2 ? all : 0);
+  carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);
+  zeros = carver.take<T>(p.max_batch() * p.hidden);
+  size = carver.size();
+}
+
+template <class T>
+BackwardWeightsWorkspace<T>::BackwardWeightsWorkspace(const RnnProblem& p, void* base) {
+  Carver carver(base);
+  h_prev = carver.take<T>(p.rows * p.state());
+  dropped = carver.take<T>(has_dropout(p) ? p.rows * p.directions * p.state() : 0);
+  size = carver.size();
+}
+
+template struct Reserve<float>;
+template struct Reserve<double>;
+template struct ForwardWorkspace<float>;
+template struct ForwardWorkspace<double>;
+template struct BackwardDataWorkspace<float>;
+template struct BackwardDataWorkspace<double>;
+template struct BackwardWeightsWorkspace<float>;
+template struct BackwardWeightsWorkspace<double>;
+
+}  // namespace prnn

@@ -1,0 +1,99 @@
+// How the caller's workspace and reserve space are divided.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rnn/problem.h"
+
+namespace prnn {
+
+// Cuts arrays, aligned to cache lines, from a piece of memory. With a NULL base it only adds up their sizes.
+class Carver {
+ public:
+  explicit Carver(void* base) : next_((reinterpret_cast<uintptr_t>(base) + kAlign - 1) & ~(kAlign - 1)), begin_(next_) {}
+
+  template <class T>
+  T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next_);
+    next_ += (static_cast<size_t>(count) * sizeof(T) + kAlign - 1) & ~(kAlign - 1);
+    return taken;
+  }
+  size_t size() const { return next_ - begin_ + kAlign; }  // with room to align the base
+
+ private:
+  static constexpr uintptr_t kAlign = 64;
+  uintptr_t next_, begin_;
+};
+
+// What a layer's direction keeps from the forward pass to the backward passes; row r is the packed row of x and y.
+template <class T>
+struct DirectionReserve {
+  T* gates;        // [rows][G H] activated (not RNN)
+  T* dgates;       // [rows][G H] gradients of R h + bR; the backward pass writes them
+  T* cells;        // LSTM: c, [rows][H]. GRU: R h + bR of gate n
+  T* dcandidate;   // GRU: gradient of W x + bW of gate n, [rows][H]
+  T* unprojected;  // with a projection: o * tanh(c), [rows][H]
+  T* dh;           // with a projection: gradient of h, [rows][P]
+};
+
+template <class T>
+struct Reserve {
+  Reserve(const RnnProblem& problem, void* base);
+
+  std::vector<DirectionReserve<T>> directions;  // layer * D + direction
+  std::vector<T*> outputs;                      // of every layer but the last, [rows][D P], before dropout
+  std::vector<uint8_t*> masks;                  // dropout of those outputs, one byte an element
+  size_t size;
+};
+
+// Most rows whose gates inference computes at a time, but for the last timestep's: keeps them in the cache.
+constexpr int64_t kInferenceRows = 1024;
+
+// Up to so many timesteps the recurrent weights are used as they are: packing would not pay.
+constexpr int64_t kUnpackedSteps = 2;
+constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
+
+inline bool packs_recurrent(const RnnProblem& p) {
+  return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors;
+}
+
+template <class T>
+struct ForwardWorkspace {
+  ForwardWorkspace(const RnnProblem& problem, bool training, void* base);
+
+  T* recurrent;    // packed R, panels of unit blocks, each with its gates
+  T* projection;   // packed Wp
+  T* bias;         // [G H]
+  T* gates;        // inference: [at most kInferenceRows + N][G H]
+  T* between;      // inference, L > 1: a layer's output
+  T* dropped;      // training with dropout: a layer's input, [rows][D P]
+  T* zeros;        // [N][H], initial states that are NULL
+  T* cells;        // inference: [N][H]
+  T* unprojected;  // inference: [N][H]
+  size_t size;
+};
+
+template <class T>
+struct BackwardDataWorkspace {
+  BackwardDataWorkspace(const RnnProblem& problem, void* base);
+
+  T* recurrent;   // packed R^T, panels of P
+  T* projection;  // packed Wp^T, panels of H
+  T* dy[2];       // gradients of the layers' outputs, [rows][D P]
+  T* carry;       // [N][H]
+  T* zeros;       // [N][H]
+  size_t size;
+};
+
+template <class T>
+struct BackwardWeightsWorkspace {
+  BackwardWeightsWorkspace(const RnnProblem& problem, void* base);
+
+  T* h_prev;   // [rows][P], the state that each row started from
+  T* dropped;  // [rows][D P]
+  size_t size;
+};
+
+}  // namespace prnn

@@ -1,0 +1,5 @@
+#if defined(__x86_64__)
+#include "rnn/cpu/cells_impl.h"
+
+const prnn::CellTables& prnn::cell_tables_avx512() { return PRNN_ISA_NAMESPACE::kCellTables; }
+#endif

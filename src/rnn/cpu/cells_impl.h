@@ -1,0 +1,165 @@
+// The cells of cells.h on vectors. Included by one file an instruction set.
+#pragma once
+
+#include "core/cpu/vector_math.h"
+#include "rnn/cpu/cells.h"
+
+namespace prnn {
+namespace PRNN_ISA_NAMESPACE {
+
+// Loads and stores of a vector of units, of which only `count` exist when kWhole is false.
+template <class T, bool kWhole>
+struct Lanes {
+  int count;
+  Vector<T> get(const T* p) const { return kWhole ? load(p) : load_part(p, count); }
+  void put(T* p, Vector<T> v) const {
+    if (kWhole) {
+      store(p, v);
+    } else {
+      store_part(p, v, count);
+    }
+  }
+};
+
+// Calls step(lanes, sequence, offset of the vector in the block) for every vector of every sequence.
+template <class T, class Step>
+PRNN_INLINE void for_vectors(int64_t n, int64_t units, Step step) {
+  constexpr int64_t W = Simd<T>::kWidth;
+  if (units == 2 * W) {
+    for (int64_t j = 0; j < n; ++j) {
+      step(Lanes<T, true>{W}, j, int64_t{0});
+      step(Lanes<T, true>{W}, j, W);
+    }
+    return;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t u = 0; u < units; u += W) {
+      step(Lanes<T, false>{static_cast<int>(units - u < W ? units - u : W)}, j, u);
+    }
+  }
+}
+
+template <class T, bool kRelu>
+PRNN_INLINE Vector<T> rnn_activation(Vector<T> x) {
+  const Vector<T> zero = {};
+  return kRelu ? (x < zero ? zero : x) : tanh<T>(x);
+}
+
+template <class T, bool kRelu>
+void rnn_forward(const ForwardCell<T>& a) {
+  constexpr int64_t W = kPanel<T>;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> x = lanes.get(a.gates + j * a.hidden + u) + load(a.product + j * W + u);
+    lanes.put(a.h + j * a.ld_h + u, rnn_activation<T, kRelu>(x));
+  });
+}
+
+template <class T>
+void lstm_forward(const ForwardCell<T>& a) {
+  constexpr int64_t W = kPanel<T>;
+  const int64_t H = a.hidden;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    T* gates = a.gates + j * 4 * H + u;
+    const T* product = a.product + j * W + u;
+    const Vector<T> i = sigmoid<T>(lanes.get(gates) + load(product));
+    const Vector<T> f = sigmoid<T>(lanes.get(gates + H) + load(product + a.product_stride));
+    const Vector<T> g = tanh<T>(lanes.get(gates + 2 * H) + load(product + 2 * a.product_stride));
+    const Vector<T> o = sigmoid<T>(lanes.get(gates + 3 * H) + load(product + 3 * a.product_stride));
+    const Vector<T> c = fma(f, lanes.get(a.c_prev + j * H + u), i * g);
+    lanes.put(a.c + j * H + u, c);
+    lanes.put(a.h + j * a.ld_h + u, o * tanh<T>(c));
+    if (a.keep) {
+      lanes.put(gates, i);
+      lanes.put(gates + H, f);
+      lanes.put(gates + 2 * H, g);
+      lanes.put(gates + 3 * H, o);
+    }
+  });
+}
+
+template <class T>
+void gru_forward(const ForwardCell<T>& a) {
+  constexpr int64_t W = kPanel<T>;
+  const int64_t H = a.hidden;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    T* gates = a.gates + j * 3 * H + u;
+    const T* product = a.product + j * W + u;
+    const Vector<T> r = sigmoid<T>(lanes.get(gates) + load(product));
+    const Vector<T> z = sigmoid<T>(lanes.get(gates + H) + load(product + a.product_stride));
+    const Vector<T> candidate = load(product + 2 * a.product_stride) + lanes.get(a.recurrent_bias + u);
+    const Vector<T> n = tanh<T>(fma(r, candidate, lanes.get(gates + 2 * H)));
+    // (1 - z) n + z h
+    lanes.put(a.h + j * a.ld_h + u, fma(z, lanes.get(a.h_prev + j * a.ld_h_prev + u) - n, n));
+    if (a.keep) {
+      lanes.put(gates, r);
+      lanes.put(gates + H, z);
+      lanes.put(gates + 2 * H, n);
+      lanes.put(a.candidate + j * H + u, candidate);
+    }
+  });
+}
+
+// The gradient that reaches h: its own and what the next timestep sends.
+template <class T, class L>
+PRNN_INLINE Vector<T> incoming(const BackwardCell<T>& a, L lanes, int64_t j, int64_t u) {
+  const Vector<T> dy = lanes.get(a.dy + j * a.ld_dy + u);
+  return a.dh == nullptr ? dy : dy + lanes.get(a.dh + j * a.ld_dh + u);
+}
+
+template <class T, bool kRelu>
+void rnn_backward(const BackwardCell<T>& a) {
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> dh = incoming<T>(a, lanes, j, u), h = lanes.get(a.h + j * a.ld_h + u);
+    const Vector<T> zero = {}, one = broadcast(T(1));
+    lanes.put(a.dgates + j * a.hidden + u, kRelu ? (h <= zero ? zero : dh) : dh * fma(-h, h, one));
+  });
+}
+
+template <class T>
+void lstm_backward(const BackwardCell<T>& a) {
+  const int64_t H = a.hidden;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> one = broadcast(T(1));
+    const T* gates = a.gates + j * 4 * H + u;
+    const Vector<T> i = lanes.get(gates), f = lanes.get(gates + H), g = lanes.get(gates + 2 * H),
+                    o = lanes.get(gates + 3 * H);
+    const Vector<T> dh = incoming<T>(a, lanes, j, u), t = tanh<T>(lanes.get(a.c + j * H + u));
+    const Vector<T> dc = fma(dh * o, fma(-t, t, one), lanes.get(a.carry + j * H + u));
+    T* dgates = a.dgates + j * 4 * H + u;
+    lanes.put(dgates, dc * g * (i * (one - i)));
+    lanes.put(dgates + H, dc * lanes.get(a.c_prev + j * H + u) * (f * (one - f)));
+    lanes.put(dgates + 2 * H, dc * i * fma(-g, g, one));
+    lanes.put(dgates + 3 * H, dh * t * (o * (one - o)));
+    lanes.put(a.carry + j * H + u, dc * f);
+  });
+}
+
+template <class T>
+void gru_backward(const BackwardCell<T>& a) {
+  const int64_t H = a.hidden;
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> one = broadcast(T(1));
+    const T* gates = a.gates + j * 3 * H + u;
+    const Vector<T> r = lanes.get(gates), z = lanes.get(gates + H), n = lanes.get(gates + 2 * H);
+    Vector<T> dh = incoming<T>(a, lanes, j, u);
+    if (a.has_carry) dh += lanes.get(a.carry + j * H + u);
+    const Vector<T> dn = dh * (one - z) * fma(-n, n, one);
+    T* dgates = a.dgates + j * 3 * H + u;
+    lanes.put(dgates, dn * lanes.get(a.candidate + j * H + u) * (r * (one - r)));
+    lanes.put(dgates + H, dh * (lanes.get(a.h_prev + j * a.ld_h_prev + u) - n) * (z * (one - z)));
+    lanes.put(dgates + 2 * H, dn * r);
+    lanes.put(a.dcandidate + j * H + u, dn);
+    lanes.put(a.carry + j * H + u, dh * z);
+  });
+}
+
+template <class T>
+constexpr CellKernels<T> make_cell_kernels() {
+  return {{&rnn_forward<T, true>, &rnn_forward<T, false>, &lstm_forward<T>, &gru_forward<T>},
+          {&rnn_backward<T, true>, &rnn_backward<T, false>, &lstm_backward<T>, &gru_backward<T>}};
+}
+
+inline constexpr CellTables kCellTables = {make_cell_kernels<float>(), make_cell_kernels<double>()};
+
+}  // namespace PRNN_ISA_NAMESPACE
+}  // namespace prnn

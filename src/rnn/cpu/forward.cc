@@ -1,0 +1,310 @@
+// The forward pass: per layer one parallel region, in which the input products of many timesteps are one matrix product
+// and the recurrent weights, packed by the thread that owns their units, are walked through once a timestep.
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu/gemm/gemm.h"
+#include "core/cpu/threads.h"
+#include "core/descriptors.h"
+#include "rnn/cpu/buffers.h"
+#include "rnn/cpu/cells.h"
+#include "rnn/cpu/dropout.h"
+#include "rnn/cpu/passes.h"
+#include "rnn/cpu/steps.h"
+
+namespace prnn {
+namespace {
+
+constexpr int64_t kMaxPanels = 4;           // of one recurrent product
+constexpr int64_t kMaxPanelBytes = 2 * 64;  // a panel's width
+
+template <class T>
+class ForwardPass {
+ public:
+  ForwardPass(const RnnProblem& problem, const RnnForwardArgs& args)
+      : p_(problem),
+        args_(args),
+        training_(args.reserve != nullptr),
+        reserve_(problem, args.reserve),
+        ws_(problem, training_, args.workspace) {}
+
+  void run() {
+    std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));
+    DropoutMask mask;
+    const bool drops = training_ && p_.dropout.probability > 0 && p_.layers > 1;
+    if (drops) {
+      auto* states = static_cast<DropoutStates*>(p_.dropout.states);
+      mask = {states->seed, states->calls++, 0, p_.dropout.probability};
+    }
+    const T* input = static_cast<const T*>(args_.x);
+    for (int64_t layer = 0; layer < p_.layers; ++layer) {
+      T* output = layer_output(layer);
+      mask.layer = layer - 1;
+      run_layer(layer, input, output, drops && layer > 0 ? &mask : nullptr);
+      input = output;
+    }
+  }
+
+ private:
+  // One direction of one layer.
+  struct Direction {
+    int64_t layer, index;
+    std::vector<Step> steps;
+    const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
+    const T *hx, *cx;   // [N][P], [N][H]
+    T* output;          // [rows][D P], at this direction's first column
+    T* gates;           // [rows][G H] in training; inference: of the chunk at hand
+    T* cells;           // [rows][H] in training; inference: [N][H]
+    T* unprojected;     // the same
+  };
+
+  // A part of a timestep's sequences whose states lie in one place.
+  struct Segment {
+    int64_t begin, n;
+    const T* h_prev;
+    int64_t ld_h_prev;
+    const T* c_prev;
+  };
+
+  T* layer_output(int64_t layer) const {
+    if (layer == p_.layers - 1) return static_cast<T*>(args_.y);
+    if (training_) return reserve_.outputs[layer];
+    return (p_.layers - 1 - layer) % 2 == 0 ? static_cast<T*>(args_.y) : ws_.between;
+  }
+
+  Direction make_direction(int64_t layer, int64_t index, T* output) const {
+    const int64_t pseudo_layer = layer * p_.directions + index;
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
+    const T* w = static_cast<const T*>(args_.w);
+    const auto* hx = static_cast<const T*>(args_.hx);
+    const auto* cx = static_cast<const T*>(args_.cx);
+    Direction d;
+    d.layer = layer;
+    d.index = index;
+    d.steps = direction_steps(p_, index);
+    d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
+    d.recurrent_weights = w + offsets.recurrent;
+    d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
+    d.recurrent_bias = w + offsets.recurrent_bias;
+    d.hx = hx == nullptr ? ws_.zeros : hx + pseudo_layer * p_.max_batch() * P;
+    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + pseudo_layer * p_.max_batch() * H;
+    d.output = output + index * P;
+    const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
+    d.gates = !training_ ? ws_.gates : p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU ? reserve.gates : reserve.dgates;
+    d.cells = training_ ? reserve.cells : ws_.cells;
+    d.unprojected = training_ ? reserve.unprojected : ws_.unprojected;
+    return d;
+  }
+
+  void run_layer(int64_t layer, const T* input, T* output, const DropoutMask* mask) {
+    const double macs = static_cast<double>(G * H) * static_cast<double>(p_.layer_input(layer) + P);
+    const int threads = team_size(flops_per_step(p_, macs));
+    const T* layer_input = mask == nullptr ? input : ws_.dropped;
+    if (mask != nullptr) {
+      run_team(threads, [&](const Team& team) {
+        draw_dropout(team, *mask, p_.rows * p_.directions * P, input, reserve_.masks[layer - 1], ws_.dropped);
+      });
+    }
+    for (int64_t index = 0; index < p_.directions; ++index) {
+      const Direction d = make_direction(layer, index, output);
+      add_biases(d);
+      if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
+      run_team(threads, [&](const Team& team) { run_direction(team, d, layer_input); });
+      copy_last_states(d);
+    }
+  }
+
+  // What the input product starts from: both biases, but for the GRU's gate n, whose recurrent bias is scaled by r.
+  void add_biases(const Direction& d) const {
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p_, d.layer, d.index);
+    const T* input_bias = static_cast<const T*>(args_.w) + offsets.input_bias;
+    const int64_t both = p_.mode == PRNN_GRU ? 2 * H : G * H;
+    for (int64_t i = 0; i < G * H; ++i) ws_.bias[i] = i < both ? input_bias[i] + d.recurrent_bias[i] : input_bias[i];
+  }
+
+  void run_direction(const Team& team, const Direction& d, const T* input) const {
+    const Range blocks = team.share_of(panels(H));
+    const bool packs = packs_recurrent(p_);
+    if (packs) pack_recurrent(blocks, d);
+    const Range projected = team.share_of(panels(p_.projection));
+    for (int64_t b = projected.begin; b < projected.end; ++b) {
+      kernels_.pack_rows(d.projection_weights + b * W * H, H, std::min(W, P - b * W), H, ws_.projection + b * W * H);
+    }
+
+    const int64_t steps = p_.steps();
+    bool downwards = false;
+    for (int64_t begin = 0, end; begin < steps; begin = end) {
+      end = chunk_end(d.steps, begin);
+      const int64_t first_row = std::min(d.steps[begin].row, d.steps[end - 1].row);
+      const int64_t last_row = std::max(d.steps[begin].row + d.steps[begin].batch,
+                                        d.steps[end - 1].row + d.steps[end - 1].batch);
+      T* gates = training_ ? d.gates + first_row * G * H : d.gates;
+      input_products(team, d, input + first_row * p_.layer_input(d.layer), last_row - first_row, gates);
+      team.sync();
+      for (int64_t s = begin; s < end; ++s) {
+        const Step& step = d.steps[s];
+        // Every other step goes through the weights backwards: what the cache still holds is used first.
+        run_step(d, step, blocks, gates + (step.row - first_row) * G * H, packs, downwards);
+        downwards = !downwards;
+        team.sync();
+        if (p_.projection > 0) {
+          project(d, step, projected);
+          team.sync();
+        }
+      }
+    }
+  }
+
+  // Training computes all input products at once, inference those of about kInferenceRows rows.
+  int64_t chunk_end(const std::vector<Step>& steps, int64_t begin) const {
+    const int64_t count = static_cast<int64_t>(steps.size());
+    if (training_) return count;
+    int64_t rows = 0, end = begin;
+    while (end < count && rows < kInferenceRows) rows += steps[end++].batch;
+    return end;
+  }
+
+  void input_products(const Team& team, const Direction& d, const T* input, int64_t rows, T* gates) const {
+    if (d.input_weights == nullptr) {
+      const Range share = team.share_of(rows);
+      for (int64_t row = share.begin; row < share.end; ++row) {
+        for (int64_t g = 0; g < G; ++g) {
+          for (int64_t u = 0; u < H; ++u) gates[(row * G + g) * H + u] = input[row * H + u] + ws_.bias[g * H + u];
+        }
+      }
+      return;
+    }
+    Gemm<T> gemm;
+    gemm.m = rows;
+    gemm.n = G * H;
+    gemm.k = gemm.lda = gemm.ldb = p_.layer_input(d.layer);
+    gemm.a = input;
+    gemm.b = d.input_weights;
+    gemm.b_transposed = true;
+    gemm.c = gates;
+    gemm.ldc = G * H;
+    gemm.bias = ws_.bias;
+    team_gemm(team, gemm);
+  }
+
+  void pack_recurrent(Range blocks, const Direction& d) const {
+    for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+      for (int64_t g = 0; g < G; ++g) {
+        kernels_.pack_rows(d.recurrent_weights + (g * H + b * W) * P, P, std::min(W, H - b * W), P,
+                           ws_.recurrent + (b * G + g) * W * P);
+      }
+    }
+  }
+
+  void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
+    const int64_t together = G == 1 && packs ? kMaxPanels : 1;  // blocks a product
+    const int64_t groups = (blocks.size() + together - 1) / together;
+    for (int64_t i = 0; i < groups; ++i) {
+      const int64_t first = blocks.begin + (downwards ? groups - 1 - i : i) * together;
+      const Range group = {first, std::min(first + together, blocks.end)};
+      if (step.carried > 0) {
+        const T* c = training_ ? d.cells + step.prev_row * H : d.cells;
+        run_segment(d, step, group, {0, step.carried, d.output + step.prev_row * ldy, ldy, c}, gates, packs);
+      }
+      if (step.carried < step.batch) {
+        const T* c = (training_ ? d.cx : d.cells) + step.carried * H;
+        run_segment(d, step, group, {step.carried, step.batch - step.carried, d.hx + step.carried * P, P, c}, gates,
+                    packs);
+      }
+    }
+  }
+
+  void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, bool packs) const {
+    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    T* products = reinterpret_cast<T*>(scratch);
+    for (int64_t begin = 0; begin < segment.n; begin += kTileVectors) {
+      const int64_t n = std::min(kTileVectors, segment.n - begin);
+      const int64_t sequence = segment.begin + begin;
+      const T* h_prev = segment.h_prev + begin * segment.ld_h_prev;
+      if (packs) {
+        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, P, h_prev, segment.ld_h_prev, n,
+                         products);
+      } else {
+        const T* sources[kMaxPanels];
+        for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
+        kernels_.product_from_rows(sources, P, std::min(W, H - group.begin * W), G, P, h_prev, segment.ld_h_prev, n,
+                                   products);
+      }
+      for (int64_t b = group.begin; b < group.end; ++b) {
+        const int64_t unit = b * W;
+        const int64_t row = step.row + sequence;
+        const int64_t state = training_ ? row : sequence;  // row of cells and unprojected
+        ForwardCell<T> cell;
+        cell.n = n;
+        cell.units = std::min(W, H - unit);
+        cell.hidden = H;
+        cell.product = products + (b - group.begin) * G * n * W;
+        cell.product_stride = n * W;
+        cell.gates = gates + sequence * G * H + unit;
+        cell.keep = training_;
+        cell.recurrent_bias = d.recurrent_bias + (G - 1) * H + unit;
+        cell.h_prev = h_prev + unit;
+        cell.ld_h_prev = segment.ld_h_prev;
+        cell.h = p_.projection > 0 ? d.unprojected + state * H + unit : d.output + row * ldy + unit;
+        cell.ld_h = p_.projection > 0 ? H : ldy;
+        if (p_.mode == PRNN_LSTM) {
+          cell.c_prev = segment.c_prev + begin * H + unit;
+          cell.c = d.cells + state * H + unit;
+        }
+        if (p_.mode == PRNN_GRU && training_) cell.candidate = d.cells + row * H + unit;
+        cells_.forward[p_.mode](cell);
+      }
+    }
+  }
+
+  void project(const Direction& d, const Step& step, Range projected) const {
+    alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
+    T* products = reinterpret_cast<T*>(scratch);
+    const T* unprojected = d.unprojected + (training_ ? step.row * H : 0);
+    for (int64_t b = projected.begin; b < projected.end; ++b) {
+      for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, step.batch - begin);
+        kernels_.product(ws_.projection + b * W * H, 1, H, unprojected + begin * H, H, n, products);
+        T* out = d.output + (step.row + begin) * ldy + b * W;
+        for (int64_t j = 0; j < n; ++j) std::copy_n(products + j * W, std::min(W, P - b * W), out + j * ldy);
+      }
+    }
+  }
+
+  void copy_last_states(const Direction& d) const {
+    const int64_t pseudo_layer = d.layer * p_.directions + d.index;
+    auto* hy = static_cast<T*>(args_.hy);
+    auto* cy = p_.mode == PRNN_LSTM ? static_cast<T*>(args_.cy) : nullptr;
+    if (hy != nullptr) hy += pseudo_layer * p_.max_batch() * P;
+    if (cy != nullptr) cy += pseudo_layer * p_.max_batch() * H;
+    for (const Step& step : d.steps) {
+      for (int64_t n = step.kept; n < step.batch; ++n) {
+        if (hy != nullptr) std::copy_n(d.output + (step.row + n) * ldy, P, hy + n * P);
+        if (cy != nullptr) std::copy_n(d.cells + (training_ ? step.row + n : n) * H, H, cy + n * H);
+      }
+    }
+  }
+
+  int64_t panels(int64_t n) const { return (n + W - 1) / W; }
+
+  const RnnProblem& p_;
+  const RnnForwardArgs& args_;
+  const bool training_;
+  const Reserve<T> reserve_;
+  const ForwardWorkspace<T> ws_;
+  const GemmKernels<T>& kernels_ = gemm_kernels<T>();
+  const CellKernels<T>& cells_ = cell_kernels<T>();
+  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+};
+
+}  // namespace
+
+template <class T>
+void cpu_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args) {
+  ForwardPass<T>(problem, args).run();
+}
+
+template void cpu_rnn_forward<float>(const RnnProblem&, const RnnForwardArgs&);
+template void cpu_rnn_forward<double>(const RnnProblem&, const RnnForwardArgs&);
+
+}  // namespace prnn

@@ -1,0 +1,129 @@
+// What would run: prnnQueryRNN and its relatives, which report plans and start nothing.
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "core/cpu/isa.h"
+#include "core/cuda/cuda_state.h"
+#include "rnn/backend.h"
+#include "rnn/plan/plan.h"
+#include "rnn/validate.h"
+
+using namespace prnn;
+
+namespace prnn {
+namespace {
+
+int to_int(int64_t value) { return static_cast<int>(std::min<int64_t>(value, INT_MAX)); }
+
+void set_text(char* destination, size_t size, const std::string& text) {
+  std::snprintf(destination, size, "%s", text.c_str());
+}
+
+prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnPlan& plan) {
+  prnnRNNInfo_t info{};
+  info.supported = plan.runnable ? 1 : 0;
+  info.backend = PRNN_PERSISTENT_BACKEND;
+  set_text(info.device, sizeof info.device, row.name);
+  info.blocks = plan.forward.blocks;
+  info.groups = plan.forward.groups;
+  info.unitsPerBlock = plan.forward.units_per_block();
+  info.batchPerPass = to_int(plan.forward.batch_per_pass());
+  info.registerBytes = static_cast<size_t>(plan.forward.register_bytes);
+  info.sharedBytes = static_cast<size_t>(plan.forward.shared_weight_bytes);
+  info.largestHiddenSize = to_int(plan.largest_hidden);
+  set_text(info.reason, sizeof info.reason, plan.reason);
+  return info;
+}
+
+// Bytes of a core's own cache. Where the system does not tell, a size that every core of the last decade has.
+int64_t core_cache_bytes() {
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : 256 * 1024;
+}
+
+prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  prnnRNNInfo_t info{};
+  const int threads = omp_get_max_threads();
+  const int64_t bytes_per_weight = problem.gates() * static_cast<int64_t>(type_size(problem.type));
+  const int64_t room = threads * core_cache_bytes();
+  info.supported = 1;
+  info.backend = PRNN_PERSISTENT_BACKEND;
+  set_text(info.device, sizeof info.device, std::string("CPU ") + isa_name(cpu_isa()));
+  info.blocks = threads;
+  info.groups = 1;
+  info.unitsPerBlock = to_int((problem.hidden + threads - 1) / threads);
+  info.batchPerPass = to_int(problem.max_batch());
+  info.sharedBytes = static_cast<size_t>(bytes_per_weight * problem.hidden * problem.state());
+  info.largestHiddenSize =
+      to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
+                                    : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
+  try {
+    select_backend(context, rnn, problem);
+  } catch (const Failure& failure) {
+    info.supported = 0;
+    set_text(info.reason, sizeof info.reason, failure.what());
+  }
+  return info;
+}
+
+prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  const GpuRow& row = cuda_gpu_row(context);
+  const RnnPlan plan = plan_rnn(row, problem);
+  prnnRNNInfo_t info = info_from_plan(row, plan);
+  if (plan.runnable && rnn.backend != PRNN_CUDNN_BACKEND) return info;
+  if (rnn.backend != PRNN_PERSISTENT_BACKEND) info.backend = PRNN_CUDNN_BACKEND;
+  if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
+  try {
+    select_cuda_backend(context, rnn.backend, problem);
+    if (info.reason[0] == '\0') set_text(info.reason, sizeof info.reason, "PRNN_CUDNN_BACKEND was asked for");
+  } catch (const Failure& failure) {
+    set_text(info.reason, sizeof info.reason, failure.what());
+  }
+  return info;
+}
+
+std::string gpu_names() {
+  std::string names;
+  for (int i = 0; i < gpu_row_count(); ++i) names += (i > 0 ? ", " : "") + std::string(gpu_row(i)->name);
+  return names;
+}
+
+}  // namespace
+}  // namespace prnn
+
+extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                     const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    require_not_null(info, "info");
+    *info = handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                           const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info) {
+  return guarded(nullptr, [&] {
+    require_not_null(gpu, "gpu");
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    require_not_null(info, "info");
+    const GpuRow* row = find_gpu_row(gpu);
+    if (row == nullptr) {
+      fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_names().c_str());
+    }
+    *info = info_from_plan(*row, plan_rnn(*row, problem));
+  });
+}
+
+extern "C" const char* prnnGetGPUName(int index) {
+  const GpuRow* row = gpu_row(index);
+  return row == nullptr ? nullptr : row->name;
+}
