@@ -4,6 +4,7 @@
 
 #include <cinttypes>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <limits>
 
@@ -32,9 +33,25 @@ inline int64_t product_of_sizes(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
-inline void require_known_type(prnnDataType_t type) {
-  if (type != PRNN_DATA_FLOAT && type != PRNN_DATA_DOUBLE && type != PRNN_DATA_HALF && type != PRNN_DATA_BFLOAT16)
-    fail(PRNN_STATUS_BAD_PARAM, "dataType is %d; it must be one of prnnDataType_t's values", static_cast<int>(type));
+// What a caller's enumeration holds, which need not be one of its values; C++ lets only an int be looked at then.
+template <class Enum>
+int integer_in(const Enum& value) {
+  int result;
+  static_assert(sizeof result == sizeof value);
+  std::memcpy(&result, &value, sizeof result);
+  return result;
+}
+
+// An enumeration whose values are `low` to `high`.
+template <class Enum>
+void require_enum(const Enum& value, Enum low, Enum high, const char* name) {
+  require_in_range(integer_in(value), low, high, name);
+}
+
+inline void require_known_type(const prnnDataType_t& type) {
+  const int value = integer_in(type);
+  if (value != PRNN_DATA_FLOAT && value != PRNN_DATA_DOUBLE && value != PRNN_DATA_HALF && value != PRNN_DATA_BFLOAT16)
+    fail(PRNN_STATUS_BAD_PARAM, "dataType is %d; it must be one of prnnDataType_t's values", value);
 }
 
 // Sizes of workspace and reserve space are rounded up, so that the two can lie one after the other.

@@ -16,8 +16,8 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
   require_not_null(options, "options");
   const prnnCTCLossOptions_t& o = *options;
   require_known_type(o.dataType);
-  require_in_range(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, "input");
-  require_in_range(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
+  require_enum(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, "input");
+  require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
   const int64_t most = std::numeric_limits<int>::max() - 3;  // lengths are int
   require_in_range(o.batch, 1, most, "batch");
   require_in_range(o.maxFrames, 1, most, "maxFrames");

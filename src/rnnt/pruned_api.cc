@@ -10,7 +10,7 @@ void check_options(const RnntBackend& backend, const prnnMutualInformationOption
   require_not_null(options, "options");
   const prnnMutualInformationOptions_t& o = *options;
   require_known_type(o.dataType);
-  require_in_range(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
+  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
   const int64_t most = std::numeric_limits<int>::max() - 1;  // boundaries are int
   require_in_range(o.batch, 1, most, "batch");
   require_in_range(o.symbols, 0, most, "symbols");

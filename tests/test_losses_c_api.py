@@ -1,0 +1,192 @@
+"""The losses through the C API: what Python has no way to ask for, and that the two agree."""
+
+import capi
+import loss_case
+import pytest
+import torch
+
+import prnn
+
+RNNT_LAYOUTS = [loss_case.RNNT_PADDED, loss_case.RNNT_PACKED, loss_case.RNNT_PRUNED]
+
+
+def test_defaults() -> None:
+    """All that prnnInit...Options does not leave at 0 is said in the header: nothing."""
+    for struct, function in (
+        (loss_case.CtcOptions, "InitCTCLossOptions"),
+        (loss_case.RnntOptions, "InitRNNTLossOptions"),
+    ):
+        options = struct(*(1 for _ in struct._fields_))
+        capi.check(function, options=loss_case.address(options))
+        assert all(getattr(options, name) == 0 for name, _ in struct._fields_)
+        assert capi.call(function, options=None) == capi.BAD_PARAM
+
+
+@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE])
+@pytest.mark.parametrize("target_layout", [loss_case.PADDED, loss_case.CONCATENATED])
+def test_ctc_agrees_with_python(data_type: int, target_layout: int) -> None:
+    case = loss_case.ctc_case(dataType=data_type, targetLayout=target_layout)
+    data = case.data
+    x = data["activations"].clone().requires_grad_()
+    costs = prnn.ctc_loss(x, data["targets"], data["frameLengths"], data["targetLengths"], reduction="none")
+    (gradient,) = torch.autograd.grad((costs * data["costGradients"]).sum(), x)
+    case.run("CTCLossForward")
+    assert torch.equal(data["costs"], costs)
+    case.run("CTCLossBackward")
+    assert torch.equal(data["gradients"], gradient)
+    case.reset()
+    case.run("CTCLoss")
+    assert torch.equal(data["costs"], costs)
+    assert torch.equal(data["gradients"], torch.autograd.grad(prnn_ctc(x, data).sum(), x)[0])
+
+
+def prnn_ctc(x: torch.Tensor, data: dict[str, torch.Tensor]) -> torch.Tensor:
+    return prnn.ctc_loss(x, data["targets"], data["frameLengths"], data["targetLengths"], reduction="none")
+
+
+@pytest.mark.parametrize("layout", RNNT_LAYOUTS)
+@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE])
+@pytest.mark.parametrize("target_layout", [loss_case.PADDED, loss_case.CONCATENATED])
+def test_rnnt_one_call_is_forward_and_backward(layout: int, data_type: int, target_layout: int) -> None:
+    case = loss_case.rnnt_case(dataType=data_type, layout=layout, targetLayout=target_layout)
+    case.run("RNNTLoss")
+    costs, gradients = case.data["costs"].clone(), case.data["gradients"].clone()
+    assert torch.isfinite(costs).all()
+    case.reset()
+    case.run("RNNTLossForward")
+    assert torch.equal(case.data["costs"], costs)
+    for factors in (None, torch.ones_like(costs)):
+        case.data["gradients"].fill_(case.UNTOUCHED)
+        case.run("RNNTLossBackward", costGradients=factors)
+        assert torch.equal(case.data["gradients"], gradients)
+    case.run("RNNTLossBackward")
+    if layout != loss_case.RNNT_PACKED:
+        scaled = gradients * case.data["costGradients"].reshape(3, 1, 1, 1)
+        torch.testing.assert_close(case.data["gradients"], scaled)
+
+
+@pytest.mark.parametrize("name", ["CTCLoss", "RNNTLoss"])
+def test_costs_alone(name: str) -> None:
+    """Without gradients a call wants the smaller workspace, and Forward no reserve space."""
+    case = loss_case.ctc_case() if name == "CTCLoss" else loss_case.rnnt_case()
+    case.run(name)
+    costs = case.data["costs"].clone()
+    case.reset()
+    size = case.size(f"Get{name}WorkspaceSize")
+    case.run(name, gradients=None, workspaceSizeInBytes=size)
+    assert torch.equal(case.data["costs"], costs)
+    assert (case.data["gradients"] == case.UNTOUCHED).all()
+    case.run(f"{name}Forward", reserveSpace=None, reserveSizeInBytes=0, workspaceSizeInBytes=size)
+    assert torch.equal(case.data["costs"], costs)
+
+
+@pytest.mark.parametrize("name", ["CTCLoss", "RNNTLoss"])
+@pytest.mark.parametrize("kind", [loss_case.LOGITS, loss_case.LOG_PROBS])
+def test_gradients_in_place_of_the_activations(name: str, kind: int) -> None:
+    case = loss_case.ctc_case(input=kind) if name == "CTCLoss" else loss_case.rnnt_case(input=kind, clamp=0.1)
+    case.run(name)
+    costs, gradients = case.data["costs"].clone(), case.data["gradients"].clone()
+    case.reset()
+    x = case.data["activations"]
+    case.run(name, activations=x, gradients=x)
+    assert torch.equal(case.data["costs"], costs)
+    assert torch.equal(x, gradients)
+
+
+def test_ctc_strides_leave_gaps_alone() -> None:
+    plain = loss_case.ctc_case()
+    plain.run("CTCLoss")
+    # {N, T, V} with 2 spare elements after each frame and 5 after each sequence.
+    time, batch = 6 + 2, 10 * 8 + 5
+    case = loss_case.ctc_case(timeStride=time, batchStride=batch)
+    storage, gradients = (
+        torch.full((3 * batch,), float("nan"), dtype=torch.float64),
+        torch.full((3 * batch,), 7.0, dtype=torch.float64),
+    )
+    view = storage.as_strided((10, 3, 6), (time, batch, 1))
+    view.copy_(plain.data["activations"])
+    for name in ("targets", "frameLengths", "targetLengths"):
+        case.data[name] = plain.data[name]
+    case.run("CTCLoss", activations=storage, gradients=gradients)
+    assert torch.equal(case.data["costs"], plain.data["costs"])
+    strided = gradients.as_strided((10, 3, 6), (time, batch, 1))
+    assert torch.equal(strided, plain.data["gradients"])
+    strided.fill_(7.0)
+    assert (gradients == 7).all()
+
+
+def test_packed_gradients_are_written_to_the_last_row() -> None:
+    case = loss_case.rnnt_case(layout=loss_case.RNNT_PACKED)
+    rows = case.options.rows
+    case.options.rows = rows + 3
+    x = torch.cat((case.data["activations"], torch.full((3, 6), float("nan"), dtype=torch.float64)))
+    gradients = torch.full_like(x, 7.0)
+    size = case.size("GetRNNTLossWorkspaceSize") + case.size("GetRNNTLossReserveSize")
+    case.run("RNNTLoss", activations=x, gradients=gradients, workspace=loss_case.space(size), workspaceSizeInBytes=size)
+    assert torch.isfinite(gradients).all()
+    assert not gradients[rows:].any()
+
+
+@pytest.mark.parametrize("name", ["CTCLoss", "RNNTLoss", "CTCAlign", "RNNTAlign", "MutualInformation"])
+def test_spaces_are_neither_overrun_nor_wanted_larger(name: str) -> None:
+    """Exactly the size asked for, between guard bytes."""
+    if name == "MutualInformation":
+        case = loss_case.mutual_information_case()
+    else:
+        case = loss_case.ctc_case() if name.startswith("CTC") else loss_case.rnnt_case()
+    size = case.size(f"Get{name}WorkspaceSize")
+    if name.endswith("Loss"):
+        size += case.size(f"Get{name}ReserveSize")
+    guarded = torch.full((size + 128,), 171, dtype=torch.uint8)
+    case.run(name, workspace=guarded.data_ptr() + 64, workspaceSizeInBytes=size)
+    assert (guarded[:64] == 171).all()
+    assert (guarded[-64:] == 171).all()
+
+
+def test_calls_without_targets_take_null() -> None:
+    for case, name in (
+        (loss_case.ctc_case(maxTargets=0), "CTCLoss"),
+        (loss_case.rnnt_case(maxTargets=0), "RNNTLoss"),
+    ):
+        case.data["targetLengths"].zero_()
+        case.run(name, targets=None)
+        assert torch.isfinite(case.data["costs"]).all()
+        align = name.replace("Loss", "Align")
+        nothing = {"begins": None, "ends": None} if name == "CTCLoss" else {"frames": None}
+        case.run(align, targets=None, **nothing)
+        torch.testing.assert_close(case.data["scores"], -case.data["costs"])
+
+
+def test_gathered_takes_no_targets() -> None:
+    case = loss_case.rnnt_case(input=loss_case.GATHERED, classes=2)
+    case.run("RNNTLoss", targets=None)
+    assert torch.isfinite(case.data["costs"]).all()
+
+
+def test_pruned_alignment_stays_in_the_kept_cells() -> None:
+    case = loss_case.rnnt_case(layout=loss_case.RNNT_PRUNED)
+    case.run("RNNTAlign")
+    begins = case.data["rangeBegins"]
+    for i, t in enumerate(case.data["frames"][0].tolist()):
+        assert begins[0, t] <= i <= begins[0, t] + 2
+    case.run("RNNTLoss")
+    assert (case.data["scores"] <= -case.data["costs"]).all()
+
+
+@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE])
+@pytest.mark.parametrize("kind", [loss_case.REGULAR, loss_case.MODIFIED])
+def test_mutual_information_agrees_with_python(data_type: int, kind: int) -> None:
+    case = loss_case.mutual_information_case(dataType=data_type, type=kind)
+    data = case.data
+    case.run("MutualInformation")
+    scores, gradients = prnn.mutual_information_recursion(data["px"], data["py"], data["boundary"], return_grad=True)
+    assert torch.equal(data["scores"], scores)
+    assert torch.equal(data["pxGradients"], gradients[0])
+    assert torch.equal(data["pyGradients"], gradients[1])
+    case.run("RNNTPruneRanges", pruneRange=3)
+    ranges = prnn.get_rnnt_prune_ranges(*gradients, data["boundary"], 3)
+    assert torch.equal(data["rangeBegins"], ranges[:, :, 0].int())
+    case.reset()
+    case.run("MutualInformation", pxGradients=None, pyGradients=None, boundary=None)
+    assert torch.equal(data["scores"], prnn.mutual_information_recursion(data["px"], data["py"]))
+    assert (data["pyGradients"] == case.UNTOUCHED).all()
