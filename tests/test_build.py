@@ -160,9 +160,9 @@ def test_resident_kernels_do_not_spill() -> None:
         pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
     spilling = []
     for log in logs:
-        for name, spills in re.findall(
-            r"Function properties for (\S+)\n.* (\d+ bytes spill stores.*)", log.read_text()
-        ):
+        kernels = re.findall(r"Function properties for (\S+)\n.* (\d+ bytes spill stores.*)", log.read_text())
+        assert kernels, f"{log} says nothing about any kernel"
+        for name, spills in kernels:
             if spills != "0 bytes spill stores, 0 bytes spill loads":
                 spilling.append(f"{log.name}: {name}: {spills}")
     assert not spilling, "\n".join(spilling)
