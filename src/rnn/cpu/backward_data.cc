@@ -1,0 +1,320 @@
+// The gradients of the data: per layer, from the last, the timesteps in reverse. A timestep's gate gradients times R^T
+// (packed like R in the forward pass) is what the timestep before receives; the gradients of the layer's input are one
+// matrix product at the end.
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu/gemm/gemm.h"
+#include "core/cpu/threads.h"
+#include "rnn/cpu/buffers.h"
+#include "rnn/cpu/cells.h"
+#include "rnn/cpu/dropout.h"
+#include "rnn/cpu/passes.h"
+#include "rnn/cpu/steps.h"
+
+namespace prnn {
+namespace {
+
+constexpr int64_t kMaxPanels = 4;
+constexpr int64_t kMaxPanelBytes = 2 * 64;
+
+template <class T>
+class BackwardDataPass {
+ public:
+  BackwardDataPass(const RnnProblem& problem, const RnnBackwardDataArgs& args)
+      : p_(problem), args_(args), reserve_(problem, args.reserve), ws_(problem, args.workspace) {}
+
+  void run() {
+    std::memset(ws_.zeros, 0, p_.max_batch() * H * sizeof(T));
+    const T* dy = static_cast<const T*>(args_.dy);
+    for (int64_t layer = p_.layers - 1; layer >= 0; --layer) {
+      T* dx = layer == 0 ? static_cast<T*>(args_.dx) : ws_.dy[layer % 2 == 0 ? 1 : 0];
+      run_layer(layer, dy, dx);
+      dy = dx;
+    }
+  }
+
+ private:
+  struct Direction {
+    int64_t layer, index;
+    std::vector<Step> steps;
+    const T *input_weights, *recurrent_weights, *projection_weights;
+    const T *hx, *cx, *dhy;  // [N][P], [N][H], [N][P] or NULL
+    T* dhx;                  // [N][P] or NULL
+    const T *dy, *output;    // [rows][D P], at this direction's first column
+    DirectionReserve<T> reserve;
+  };
+
+  Direction make_direction(int64_t layer, int64_t index, const T* dy) const {
+    const int64_t pseudo_layer = layer * p_.directions + index;
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
+    const T* w = static_cast<const T*>(args_.w);
+    const auto* hx = static_cast<const T*>(args_.hx);
+    const auto* cx = static_cast<const T*>(args_.cx);
+    const auto* dhy = static_cast<const T*>(args_.dhy);
+    auto* dhx = static_cast<T*>(args_.dhx);
+    const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
+    Direction d;
+    d.layer = layer;
+    d.index = index;
+    d.steps = direction_steps(p_, index);
+    d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
+    d.recurrent_weights = w + offsets.recurrent;
+    d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
+    const int64_t state = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.max_batch() * H;
+    d.hx = hx == nullptr ? ws_.zeros : hx + state;
+    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
+    d.dhy = dhy == nullptr ? nullptr : dhy + state;
+    d.dhx = dhx == nullptr ? nullptr : dhx + state;
+    d.dy = dy + index * P;
+    d.output = output + index * P;
+    d.reserve = reserve_.directions[pseudo_layer];
+    return d;
+  }
+
+  void run_layer(int64_t layer, const T* dy, T* dx) const {
+    const double macs = static_cast<double>(G * H) * static_cast<double>(P + (dx == nullptr ? 0 : p_.layer_input(layer)));
+    const int threads = team_size(flops_per_step(p_, macs));
+    std::vector<Direction> directions;
+    for (int64_t index = 0; index < p_.directions; ++index) {
+      directions.push_back(make_direction(layer, index, dy));
+      const Direction& d = directions.back();
+      start_carry(d);
+      run_team(threads, [&](const Team& team) { run_direction(team, d); });
+      finish_carry(d);
+    }
+    if (dx == nullptr) return;
+    const bool drops = layer > 0 && p_.dropout.probability > 0;
+    run_team(threads, [&](const Team& team) {
+      for (const Direction& d : directions) input_gradient(team, d, dx);
+      if (!drops) return;
+      team.sync();
+      apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), dx, reserve_.masks[layer - 1], dx);
+    });
+  }
+
+  // The LSTM's dc starts from dcy and ends as dcx.
+  void start_carry(const Direction& d) const {
+    if (p_.mode != PRNN_LSTM) return;
+    const int64_t count = p_.max_batch() * H;
+    const auto* dcy = static_cast<const T*>(args_.dcy);
+    if (dcy == nullptr) {
+      std::fill_n(ws_.carry, count, T(0));
+    } else {
+      std::copy_n(dcy + (d.layer * p_.directions + d.index) * count, count, ws_.carry);
+    }
+  }
+
+  void finish_carry(const Direction& d) const {
+    if (p_.mode != PRNN_LSTM || args_.dcx == nullptr) return;
+    const int64_t count = p_.max_batch() * H;
+    std::copy_n(ws_.carry, count, static_cast<T*>(args_.dcx) + (d.layer * p_.directions + d.index) * count);
+  }
+
+  void run_direction(const Team& team, const Direction& d) const {
+    const Range states = team.share_of(panels(P)), units = team.share_of(panels(H));
+    pack_shares(d, states, units);
+    const int64_t count = p_.steps();
+    bool downwards = false;
+    for (int64_t s = count - 1; s >= 0; --s) {
+      const Step& step = d.steps[s];
+      for (int64_t b = 0; b < states.size(); b += kMaxPanels) {
+        const int64_t size = std::min(kMaxPanels, states.size() - b);
+        const int64_t first = downwards ? states.end - b - size : states.begin + b;
+        run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size});
+      }
+      downwards = !downwards;
+      if (p_.projection > 0) {
+        team.sync();
+        unproject(d, step, units);
+      }
+      team.sync();
+    }
+    if (d.dhx == nullptr) return;
+    for (int64_t b = states.begin; b < states.end; b += kMaxPanels) {
+      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, {b, std::min(b + kMaxPanels, states.end)});
+    }
+  }
+
+  void pack_shares(const Direction& d, Range states, Range units) const {
+    const int64_t begin = states.begin * W, end = std::min(states.end * W, P);
+    if (begin < end) {
+      kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, ws_.recurrent + begin * G * H);
+    }
+    if (p_.projection == 0) return;
+    const int64_t first = units.begin * W, last = std::min(units.end * W, H);
+    if (first < last) kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
+  }
+
+  // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
+  void run_states(const Direction& d, const Step& step, const Step* after, Range group) const {
+    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    T* products = reinterpret_cast<T*>(scratch);
+    for (int64_t begin = 0; begin < step.kept; begin += kTileVectors) {
+      const int64_t n = std::min(kTileVectors, step.kept - begin);
+      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
+                       d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+      for (int64_t b = group.begin; b < group.end; ++b) {
+        const T* dh = products + (b - group.begin) * n * W;
+        if (p_.projection > 0) {
+          add_state_gradient(d, step, b, begin, n, dh, W);
+        } else {
+          run_cell(d, step, b, begin, n, d.dy + (step.row + begin) * ldy + b * W, ldy, dh, W, true);
+        }
+      }
+    }
+    if (step.kept < step.batch) {
+      const int64_t begin = step.kept, n = step.batch - begin;
+      for (int64_t b = group.begin; b < group.end; ++b) {
+        const T* dhy = d.dhy == nullptr ? nullptr : d.dhy + begin * P + b * W;
+        if (p_.projection > 0) {
+          add_state_gradient(d, step, b, begin, n, dhy, P);
+        } else {
+          run_cell(d, step, b, begin, n, d.dy + (step.row + begin) * ldy + b * W, ldy, dhy, P, false);
+        }
+      }
+    }
+    // The sequences of the step after that started there.
+    if (after != nullptr && d.dhx != nullptr) initial_gradient(d, *after, after->carried, after->batch, group);
+  }
+
+  void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy, int64_t ld_dy,
+                const T* dh, int64_t ld_dh, bool has_carry) const {
+    // Sequences that the step took over from the one before, and those that it started.
+    for (const Range& part : {Range{begin, std::min(begin + n, step.carried)},
+                              Range{std::max(begin, step.carried), begin + n}}) {
+      if (part.size() <= 0) continue;
+      const int64_t unit = block * W, row = step.row + part.begin, skipped = part.begin - begin;
+      const bool carried = part.begin < step.carried;
+      BackwardCell<T> cell;
+      cell.n = part.size();
+      cell.units = std::min(W, H - unit);
+      cell.hidden = H;
+      cell.dy = dy + skipped * ld_dy;
+      cell.ld_dy = ld_dy;
+      cell.dh = dh == nullptr ? nullptr : dh + skipped * ld_dh;
+      cell.ld_dh = ld_dh;
+      cell.dgates = d.reserve.dgates + row * G * H + unit;
+      if (p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU) {
+        cell.gates = d.reserve.gates + row * G * H + unit;
+        cell.carry = ws_.carry + part.begin * H + unit;
+        cell.has_carry = has_carry;
+      } else {
+        cell.h = d.output + row * ldy + unit;
+        cell.ld_h = ldy;
+      }
+      if (p_.mode == PRNN_LSTM) {
+        cell.c = d.reserve.cells + row * H + unit;
+        cell.c_prev = (carried ? d.reserve.cells + (step.prev_row + part.begin) * H : d.cx + part.begin * H) + unit;
+      }
+      if (p_.mode == PRNN_GRU) {
+        cell.h_prev = (carried ? d.output + (step.prev_row + part.begin) * ldy : d.hx + part.begin * P) + unit;
+        cell.ld_h_prev = carried ? ldy : P;
+        cell.candidate = d.reserve.cells + row * H + unit;
+        cell.dcandidate = d.reserve.dcandidate + row * H + unit;
+      }
+      cells_.backward[p_.mode](cell);
+    }
+  }
+
+  // With a projection: reserve.dh = dy + what comes from the step after.
+  void add_state_gradient(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dh,
+                          int64_t ld_dh) const {
+    const int64_t width = std::min(W, P - block * W);
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t row = step.row + begin + j;
+      const T* dy = d.dy + row * ldy + block * W;
+      T* sum = d.reserve.dh + row * P + block * W;
+      for (int64_t i = 0; i < width; ++i) sum[i] = dh == nullptr ? dy[i] : dy[i] + dh[j * ld_dh + i];
+    }
+  }
+
+  // With a projection: the gradient of o * tanh(c), Wp^T dh, and then the cells.
+  void unproject(const Direction& d, const Step& step, Range units) const {
+    alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
+    T* products = reinterpret_cast<T*>(scratch);
+    for (int64_t b = units.begin; b < units.end; ++b) {
+      for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, step.batch - begin);
+        kernels_.product(ws_.projection + b * W * P, 1, P, d.reserve.dh + (step.row + begin) * P, P, n, products);
+        run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
+      }
+    }
+  }
+
+  // dhx of sequences [begin, end), which started at `step`.
+  void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group) const {
+    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    T* products = reinterpret_cast<T*>(scratch);
+    for (; begin < end; begin += kTileVectors) {
+      const int64_t n = std::min(kTileVectors, end - begin);
+      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
+                       d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
+      for (int64_t b = group.begin; b < group.end; ++b) {
+        for (int64_t j = 0; j < n; ++j) {
+          const T* product = products + ((b - group.begin) * n + j) * W;
+          for (int64_t i = 0; i < std::min(W, P - b * W); ++i) {
+            const int64_t at = (begin + j) * P + b * W + i;
+            d.dhx[at] = p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
+          }
+        }
+      }
+    }
+  }
+
+  // dx, in the first direction, or dx += of the second.
+  void input_gradient(const Team& team, const Direction& d, T* dx) const {
+    const T* dgates = d.reserve.dgates;
+    const int64_t width = p_.layer_input(d.layer);
+    const int64_t direct = p_.mode == PRNN_GRU ? 2 : G;  // gates whose gradient is the same for input and recurrence
+    if (d.input_weights == nullptr) {
+      const Range share = team.share_of(p_.rows);
+      for (int64_t row = share.begin; row < share.end; ++row) {
+        for (int64_t u = 0; u < H; ++u) {
+          T sum = d.index == 0 ? T(0) : dx[row * H + u];
+          for (int64_t g = 0; g < direct; ++g) sum += dgates[(row * G + g) * H + u];
+          dx[row * H + u] = direct < G ? sum + d.reserve.dcandidate[row * H + u] : sum;
+        }
+      }
+      return;
+    }
+    Gemm<T> gemm;
+    gemm.m = p_.rows;
+    gemm.n = gemm.ldb = gemm.ldc = width;
+    gemm.k = direct * H;
+    gemm.a = dgates;
+    gemm.lda = G * H;
+    gemm.b = d.input_weights;
+    gemm.c = dx;
+    gemm.accumulate = d.index > 0;
+    team_gemm(team, gemm);
+    if (direct == G) return;
+    gemm.k = gemm.lda = H;
+    gemm.a = d.reserve.dcandidate;
+    gemm.b = d.input_weights + direct * H * width;
+    gemm.accumulate = true;
+    team_gemm(team, gemm);
+  }
+
+  int64_t panels(int64_t n) const { return (n + W - 1) / W; }
+
+  const RnnProblem& p_;
+  const RnnBackwardDataArgs& args_;
+  const Reserve<T> reserve_;
+  const BackwardDataWorkspace<T> ws_;
+  const GemmKernels<T>& kernels_ = gemm_kernels<T>();
+  const CellKernels<T>& cells_ = cell_kernels<T>();
+  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+};
+
+}  // namespace
+
+template <class T>
+void cpu_rnn_backward_data(const RnnProblem& problem, const RnnBackwardDataArgs& args) {
+  BackwardDataPass<T>(problem, args).run();
+}
+
+template void cpu_rnn_backward_data<float>(const RnnProblem&, const RnnBackwardDataArgs&);
+template void cpu_rnn_backward_data<double>(const RnnProblem&, const RnnBackwardDataArgs&);
+
+}  // namespace prnn
