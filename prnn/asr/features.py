@@ -1,0 +1,113 @@
+"""Log-mel features, computed online by kaldi-native-fbank.
+
+Training and streaming go through the same object, fed with the whole recording or with pieces of it: the frames are the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import kaldi_native_fbank as knf
+import numpy as np
+import soxr
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """What the features are.
+
+    Args:
+        sample_rate: hertz; recordings of another rate are resampled to it.
+        num_mel_bins: features a frame.
+        frame_shift_ms: milliseconds from frame to frame.
+        frame_length_ms: milliseconds of a frame's window.
+    """
+
+    sample_rate: int = 16000
+    num_mel_bins: int = 80
+    frame_shift_ms: float = 10.0
+    frame_length_ms: float = 25.0
+
+
+class OnlineFeatures:
+    """Log-mel frames of one recording, as far as its samples have come.
+
+    Feed samples with :meth:`accept_waveform`, take the frames that are ready with :meth:`pop`, and call :meth:`input_finished` after the
+    last samples: it releases the last frames. However the samples are cut into pieces, the frames are the same, bit by bit.
+
+    Args:
+        sample_rate: of the samples that will come, in hertz.
+        config: what the features are.
+    """
+
+    def __init__(self, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> None:
+        if sample_rate < 1:
+            raise ValueError(f"sample_rate is {sample_rate}; it must be positive")
+        options = knf.FbankOptions()
+        options.frame_opts.samp_freq = config.sample_rate
+        options.frame_opts.frame_shift_ms = config.frame_shift_ms
+        options.frame_opts.frame_length_ms = config.frame_length_ms
+        options.frame_opts.dither = 0.0
+        options.frame_opts.snip_edges = False
+        options.mel_opts.num_bins = config.num_mel_bins
+        self.config = config
+        self._fbank = knf.OnlineFbank(options)
+        self._resampler: soxr.ResampleStream | None = None
+        if sample_rate != config.sample_rate:
+            self._resampler = soxr.ResampleStream(sample_rate, config.sample_rate, num_channels=1, dtype="float32")
+        self._taken = 0
+        self._finished = False
+
+    def accept_waveform(self, samples: np.ndarray) -> None:
+        """Takes the next samples: float32 of shape (samples,), from -1 to 1, of any number."""
+        self._accept(samples, last=False)
+
+    def input_finished(self) -> None:
+        """Says that no more samples will come, which makes the last frames ready."""
+        if not self._finished:
+            if self._resampler is not None:
+                self._accept(np.zeros(0, np.float32), last=True)
+            self._fbank.input_finished()
+            self._finished = True
+
+    def _accept(self, samples: np.ndarray, last: bool) -> None:
+        if self._finished:
+            raise RuntimeError("samples came after input_finished()")
+        samples = np.ascontiguousarray(samples, dtype=np.float32)
+        if samples.ndim != 1:
+            raise ValueError(f"samples have shape {samples.shape}; they must have one dimension")
+        if self._resampler is not None:
+            samples = self._resampler.resample_chunk(samples, last=last)
+        if len(samples):
+            self._fbank.accept_waveform(self.config.sample_rate, samples)
+
+    @property
+    def num_frames_ready(self) -> int:
+        """Frames that :meth:`pop` would return now."""
+        return int(self._fbank.num_frames_ready) - self._taken
+
+    def pop(self) -> Tensor:
+        """Returns the frames that are ready and were not returned before: float32 of shape (frames, num_mel_bins)."""
+        ready = int(self._fbank.num_frames_ready)
+        if ready == self._taken:
+            return torch.zeros(0, self.config.num_mel_bins)
+        frames = np.stack([self._fbank.get_frame(index) for index in range(self._taken, ready)])
+        self._fbank.pop(ready - self._taken)
+        self._taken = ready
+        return torch.from_numpy(frames)
+
+
+def compute_features(samples: np.ndarray, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> Tensor:
+    """Returns the frames of a whole recording: float32 of shape (frames, num_mel_bins).
+
+    Args:
+        samples: float32 of shape (samples,), mono, from -1 to 1.
+        sample_rate: in hertz; resampled when it is not that of ``config``.
+        config: what the features are.
+    """
+    online = OnlineFeatures(sample_rate, config)
+    online.accept_waveform(samples)
+    online.input_finished()
+    return online.pop()
