@@ -58,7 +58,7 @@ def make_utterance(synthesizer: Synthesizer, split: str, rng: np.random.Generato
     speaker = Speaker(
         accent=str(rng.choice(ACCENTS)),
         variant=str(rng.choice(SPEAKERS[split])),
-        rate=int(rng.integers(120, 211)),
+        rate=int(rng.integers(85, 151)),
         pitch=int(rng.integers(25, 76)),
         pitch_range=int(rng.integers(20, 81)),
         word_gap=int(rng.choice([0, 0, 1, 3, 6, 12])),

@@ -1,0 +1,220 @@
+"""Utterances as batches: features cached in memory, batches of similar length, an order that a resumed training continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from .audio import read_audio
+from .augment import Augmentation
+from .errors import InputError
+from .features import FeatureConfig, compute_features
+from .manifest import Utterance
+from .tokenizer import CharTokenizer
+
+_BUCKETS = 8
+
+
+class Batch(NamedTuple):
+    """N utterances, padded.
+
+    Args:
+        features: (N, T, bins), float32.
+        feature_lengths: (N,), int64.
+        targets: (N, U), int64.
+        target_lengths: (N,), int64.
+        texts: the N transcripts.
+    """
+
+    features: Tensor
+    feature_lengths: Tensor
+    targets: Tensor
+    target_lengths: Tensor
+    texts: list[str]
+
+
+class Example(NamedTuple):
+    """One utterance: features (T, bins), targets (U,), text."""
+
+    features: Tensor
+    targets: Tensor
+    text: str
+
+
+def load_features(utterance: Utterance, config: FeatureConfig) -> Tensor:
+    """Reads an utterance's part of its recording and returns the features, (frames, bins)."""
+    try:
+        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
+    except InputError as error:
+        raise InputError(f"{utterance.source}: {error}" if utterance.source else str(error)) from error
+    features = compute_features(samples, rate, config)
+    if len(features) == 0:
+        place = utterance.source or utterance.audio
+        raise InputError(f"{place}: {len(samples)} samples at {rate} Hz are too few for one frame of features")
+    return features
+
+
+class UtteranceDataset(Dataset[Example]):
+    """Features and targets of a manifest's utterances.
+
+    Args:
+        utterances: what a manifest holds.
+        tokenizer: of the texts.
+        config: of the features.
+        augmentation: what training does to the features; None leaves them as they are.
+        seed: of the augmentation.
+        cache_bytes: how much memory computed features may take; what does not fit is computed each time.
+
+    Raises:
+        InputError: a text has a character that the tokenizer does not know.
+    """
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        tokenizer: CharTokenizer,
+        config: FeatureConfig,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        cache_bytes: int = 0,
+    ) -> None:
+        self.utterances = list(utterances)
+        self.config = config
+        self.augmentation = augmentation
+        self.seed = seed
+        self.epoch = 0
+        self.mean = torch.zeros(config.num_mel_bins)
+        self._free = cache_bytes
+        self._cache: dict[int, Tensor] = {}
+        self._targets = []
+        for utterance in self.utterances:
+            try:
+                self._targets.append(torch.tensor(tokenizer.encode(utterance.text), dtype=torch.int64))
+            except ValueError as error:
+                raise InputError(f"{utterance.source}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def features(self, index: int) -> Tensor:
+        """The features of utterance ``index``, not augmented: (frames, bins)."""
+        features = self._cache.get(index)
+        if features is None:
+            features = load_features(self.utterances[index], self.config)
+            size = features.numel() * features.element_size()
+            if size <= self._free:
+                self._cache[index] = features
+                self._free -= size
+        return features
+
+    def __getitem__(self, index: int) -> Example:
+        features = self.features(index)
+        if self.augmentation is not None:
+            rng = np.random.default_rng([self.seed, self.epoch, index])
+            features = self.augmentation(features, self.mean, rng)
+        return Example(features, self._targets[index], self.utterances[index].text)
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """Pads examples to a batch."""
+    return Batch(
+        pad_sequence([example.features for example in examples], batch_first=True),
+        torch.tensor([len(example.features) for example in examples]),
+        pad_sequence([example.targets for example in examples], batch_first=True),
+        torch.tensor([len(example.targets) for example in examples]),
+        [example.text for example in examples],
+    )
+
+
+def feature_statistics(dataset: UtteranceDataset, most: int = 500) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each feature over (at most ``most``, evenly chosen) utterances: two of (bins,)."""
+    indices = range(0, len(dataset), max(1, len(dataset) // most))
+    count = 0
+    total = torch.zeros(dataset.config.num_mel_bins, dtype=torch.float64)
+    square = torch.zeros_like(total)
+    for index in indices:
+        features = dataset.features(index).double()
+        count += len(features)
+        total += features.sum(dim=0)
+        square += features.square().sum(dim=0)
+    mean = total / count
+    std = (square / count - mean.square()).clamp(min=1e-4).sqrt()
+    return mean.float(), std.float()
+
+
+class BatchOrder:
+    """Which utterances make which batch in which epoch: a function of the seed and the epoch alone.
+
+    Utterances are divided by duration into buckets; an epoch shuffles each bucket, cuts it into batches and shuffles those. Every epoch
+    has the same number of batches.
+
+    Args:
+        durations: seconds of each utterance.
+        batch_size: most utterances in a batch.
+        batch_seconds: most seconds in a batch, padding included; an utterance longer than that is a batch of its own.
+        seed: of the shuffling; None keeps the order of durations.
+    """
+
+    def __init__(self, durations: Sequence[float], batch_size: int, batch_seconds: float, seed: int | None) -> None:
+        by_duration = np.argsort(np.asarray(durations), kind="stable")
+        buckets = np.array_split(by_duration, max(1, min(_BUCKETS, len(durations) // (2 * batch_size))))
+        self._buckets = [bucket for bucket in buckets if len(bucket)]
+        self._sizes = [max(1, min(batch_size, int(batch_seconds / durations[bucket[-1]]))) for bucket in self._buckets]
+        self._seed = seed
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return sum(-(-len(bucket) // size) for bucket, size in zip(self._buckets, self._sizes, strict=True))
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of an epoch, each a list of utterance numbers."""
+        rng = None if self._seed is None else np.random.default_rng([self._seed, number])
+        batches = []
+        for bucket, size in zip(self._buckets, self._sizes, strict=True):
+            order = bucket if rng is None else rng.permutation(bucket)
+            batches += [order[start : start + size].tolist() for start in range(0, len(order), size)]
+        return batches if rng is None else [batches[index] for index in rng.permutation(len(batches))]
+
+
+class BatchLoader:
+    """Iterates over the batches of an epoch, then of the next. Its state, in a checkpoint, makes a resumed training go on with the batch
+    that was due.
+
+    Args:
+        dataset: where batches come from.
+        order: which batches.
+        workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
+    """
+
+    def __init__(self, dataset: UtteranceDataset, order: BatchOrder, workers: int = 0) -> None:
+        self.dataset = dataset
+        self.order = order
+        self.workers = workers
+        self._epoch = 0
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.dataset.epoch = self._epoch
+        due = self.order.epoch(self._epoch)[self._next :]
+        for batch in DataLoader(self.dataset, batch_sampler=due, collate_fn=collate, num_workers=self.workers):
+            self._next += 1
+            yield batch
+        self._epoch += 1
+        self._next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch stands."""
+        return {"epoch": self._epoch, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where ``state_dict`` was taken."""
+        self._epoch, self._next = state["epoch"], state["next"]

@@ -1,0 +1,123 @@
+"""Pictures of a training and of an alignment, as PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+
+import prnn
+
+from .recogniser import Recogniser
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+
+def _series(events: EventAccumulator, tag: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values of a scalar; of steps logged twice, because a training was interrupted, the later value."""
+    if tag not in events.Tags()["scalars"]:
+        return np.zeros(0), np.zeros(0)
+    latest = {event.step: event.value for event in events.Scalars(tag)}
+    steps = sorted(latest)
+    return np.array(steps), np.array([latest[step] for step in steps])
+
+
+def plot_losses(log: str | Path, path: str | Path) -> None:
+    """Draws the losses and the validation error rates of a training against its steps.
+
+    Args:
+        log: the TensorBoard folder of the training.
+        path: the PNG to write.
+    """
+    events = EventAccumulator(str(log), size_guidance={"scalars": 0})
+    events.Reload()
+    figure, (losses, errors) = pyplot.subplots(2, 1, figsize=(8, 7), sharex=True, layout="constrained")
+    for tag, label, style in (
+        ("train/transducer", "transducer, training", {"color": "tab:blue", "alpha": 0.8, "linewidth": 1.0}),
+        ("train/ctc", "CTC, training", {"color": "tab:green", "alpha": 0.6, "linewidth": 1.0}),
+        ("valid/loss", "transducer, validation", {"color": "tab:orange", "marker": "o", "markersize": 4}),
+    ):
+        steps, values = _series(events, tag)
+        if len(steps):
+            losses.plot(steps, values, label=label, **style)
+    losses.set_yscale("log")
+    losses.set_ylabel("loss per utterance (nats)")
+    losses.legend()
+    for tag, label in (("valid/wer", "words"), ("valid/cer", "characters")):
+        steps, values = _series(events, tag)
+        errors.plot(steps, 100 * values, marker="o", markersize=4, label=label)
+    errors.set_ylim(0, None)
+    errors.set_ylabel("validation error rate (%)")
+    errors.set_xlabel("step")
+    errors.legend()
+    for axes in (losses, errors):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -> Tensor:
+    """The probability, given the recording and its text, that an encoder frame is left with so many labels emitted.
+
+    It is the occupation of the lattice's cells: minus the gradient of the transducer loss with respect to the log-probabilities, summed
+    over the symbols.
+
+    Args:
+        features: (frames, bins).
+        targets: (U,), int64.
+
+    Returns:
+        (encoder frames, U + 1), of which a cell is the probability that a path goes through it.
+    """
+    model = recogniser.model
+    with torch.no_grad():
+        encoder_out, lengths = model.encoder(features[None], torch.tensor([len(features)]))
+        log_probs = model.joiner(encoder_out, model.predictor(targets[None])).log_softmax(dim=-1)
+    log_probs.requires_grad_()
+    loss = prnn.rnnt_loss(
+        log_probs, targets[None].int(), lengths.int(), torch.tensor([len(targets)], dtype=torch.int32), reduction="sum"
+    )
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    return -gradient[0].sum(dim=-1)
+
+
+def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
+    """Draws where in a recording the characters of its text are: frames over labels, the posterior as colour, under the features.
+
+    Args:
+        features: (frames, bins) of the recording.
+        text: what is said in it.
+        path: the PNG to write.
+    """
+    targets = torch.tensor(recogniser.tokenizer.encode(text), dtype=torch.int64)
+    posterior = label_posterior(recogniser, features, targets)
+    seconds = len(features) * recogniser.features.frame_shift_ms / 1000
+    height = min(12.0, 3.0 + 0.22 * len(text))
+    figure, (spectrum, lattice) = pyplot.subplots(
+        2, 1, figsize=(9, height), sharex=True, layout="constrained", height_ratios=(1, max(1.5, 0.1 * len(text)))
+    )
+    bins = features.shape[1]
+    spectrum.imshow(features.T, origin="lower", aspect="auto", extent=(0, seconds, 0, bins), cmap="magma")
+    spectrum.set_ylabel("mel bin")
+    spectrum.set_title(f"“{text}”")
+    image = lattice.imshow(
+        posterior.T,
+        origin="upper",
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0, seconds, len(text) + 0.5, -0.5),
+        cmap="viridis",
+        vmin=0,
+        vmax=1,
+    )
+    lattice.set_yticks(range(len(text) + 1), ["start"] + ["␣" if character == " " else character for character in text])
+    lattice.set_ylabel("last label emitted")
+    lattice.set_xlabel("time (s)")
+    figure.colorbar(image, ax=lattice, label="posterior", fraction=0.03, pad=0.01)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,101 @@
+"""Recognising speech with a trained checkpoint: whole recordings, or chunk by chunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from prnn.transducer import Transducer
+
+from .checkpoint import load_recogniser_parts
+from .features import FeatureConfig, OnlineFeatures, compute_features
+from .tokenizer import CharTokenizer
+
+MAX_SYMBOLS = 8  # in one encoder frame: fast speech spells a short word in 40 ms
+
+
+class Recogniser:
+    """A trained transducer with its features and characters.
+
+    Args:
+        model: in eval mode.
+        features: what the model was trained on.
+        tokenizer: of its outputs.
+    """
+
+    def __init__(self, model: Transducer, features: FeatureConfig, tokenizer: CharTokenizer) -> None:
+        self.model = model
+        self.features = features
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recogniser:
+        """Reads a checkpoint of ``prnn train``. Raises InputError when it is not one."""
+        return cls(*load_recogniser_parts(path))
+
+    def transcribe(self, samples: np.ndarray, sample_rate: int, beam: int = 1) -> str:
+        """Recognises a whole recording.
+
+        Args:
+            samples: float32 of shape (samples,), mono, from -1 to 1.
+            sample_rate: in hertz.
+            beam: hypotheses kept; 1 is greedy search.
+
+        Returns:
+            The text; empty when nothing is heard.
+        """
+        features = compute_features(samples, sample_rate, self.features)[None]
+        if beam == 1:
+            best = self.model.greedy_search(features, max_symbols=MAX_SYMBOLS)[0]
+        else:
+            best = self.model.beam_search(features, beam=beam, mode="standard", max_symbols=MAX_SYMBOLS)[0][0]
+        return self.tokenizer.decode(best.tokens)
+
+    def stream(self, sample_rate: int, beam: int = 1) -> RecogniserStream:
+        """Begins to recognise a recording whose samples come piece by piece, at ``sample_rate`` hertz."""
+        return RecogniserStream(self, sample_rate, beam)
+
+
+class RecogniserStream:
+    """One recording being recognised. However it is cut, the last text equals that of :meth:`Recogniser.transcribe`."""
+
+    def __init__(self, recogniser: Recogniser, sample_rate: int, beam: int = 1) -> None:
+        self._recogniser = recogniser
+        self._features = OnlineFeatures(sample_rate, recogniser.features)
+        search = "greedy" if beam == 1 else "standard"
+        self._state = recogniser.model.stream_init(1, search, beam, MAX_SYMBOLS)
+
+    def accept(self, samples: np.ndarray) -> str:
+        """Takes the next samples, float32 of shape (samples,); returns the text so far, whose end a beam may still change."""
+        self._features.accept_waveform(samples)
+        self._advance()
+        return self._text()
+
+    def finish(self) -> str:
+        """Ends the recording and returns its text."""
+        self._features.input_finished()
+        self._advance()
+        _, self._state = self._recogniser.model.stream_finish(self._state)
+        return self._text()
+
+    def _advance(self) -> None:
+        frames = self._features.pop()
+        if len(frames):
+            _, self._state = self._recogniser.model.stream_step(frames[None], self._state)
+
+    def _text(self) -> str:
+        return self._recogniser.tokenizer.decode(self._state.best()[0].tokens)
+
+
+def transcribe_batch(recogniser: Recogniser, features: list[torch.Tensor], beam: int = 1) -> list[str]:
+    """Recognises several recordings at once, given their features, each (frames, bins)."""
+    lengths = torch.tensor([len(item) for item in features])
+    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+    if beam == 1:
+        found = recogniser.model.greedy_search(padded, lengths, max_symbols=MAX_SYMBOLS)
+    else:
+        lists = recogniser.model.beam_search(padded, lengths, beam=beam, mode="standard", max_symbols=MAX_SYMBOLS)
+        found = [hypotheses[0] for hypotheses in lists]
+    return [recogniser.tokenizer.decode(hypothesis.tokens) for hypothesis in found]

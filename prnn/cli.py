@@ -1,0 +1,44 @@
+"""The command line: ``prnn train``, ``transcribe``, ``evaluate``, ``info`` and ``bench``.
+
+Exit status: 0 done; 2 the input or an option cannot be used, said in one sentence on stderr; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from prnn import __version__
+from prnn.commands import bench, evaluate, info, train, transcribe
+from prnn.commands.failure import CommandError
+
+_COMMANDS = (train, transcribe, evaluate, info, bench)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(prog="prnn", description="Train, run and measure small streaming speech recognisers.")
+    parser.add_argument("--version", action="version", version=f"prnn {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        subparser = command.add_parser(subparsers)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        parsed.run(parsed)
+    except CommandError as error:
+        print(f"prnn: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("prnn: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

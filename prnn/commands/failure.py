@@ -1,0 +1,37 @@
+"""How a command says that it cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class CommandError(Exception):
+    """Its message is the one sentence that the user reads before exit status 2."""
+
+
+@contextmanager
+def reported(command: str) -> Iterator[None]:
+    """Turns unusable input, and packages that are not installed, into a CommandError.
+
+    Args:
+        command: the command's name, for messages.
+    """
+    try:
+        from prnn.asr.errors import InputError
+
+        errors: tuple[type[Exception], ...] = (InputError,)
+    except ModuleNotFoundError as error:
+        raise CommandError(_missing(command, error)) from error
+    try:
+        yield
+    except errors as error:
+        raise CommandError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise CommandError(_missing(command, error)) from error
+    except PermissionError as error:
+        raise CommandError(f"{error.filename}: permission denied") from error
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> str:
+    return f"{command} needs the package {error.name}: pip install 'prnn[asr]' brings it"
