@@ -1,0 +1,83 @@
+"""``prnn info``: what is installed, what this machine has, and how large a layer stays on each GPU's chip."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+
+from prnn.commands.options import whole
+
+_CELLS = ("lstm", "gru", "rnn")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Adds the command to the command line."""
+    parser = subparsers.add_parser(
+        "info",
+        help="versions, this machine, and the largest layer that stays resident on each GPU",
+        description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden size "
+        "whose recurrent weights stay on the chip.",
+    )
+    parser.add_argument("--batch", type=whole(1), default=4, metavar="N", help="sequences at once (%(default)s)")
+    parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints all that."""
+    import torch
+
+    from prnn import _C, __version__
+
+    print(f"prnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+    extra = {name: _version(name) for name in ("lightning", "kaldi-native-fbank", "soundfile", "soxr", "jiwer")}
+    missing = [name for name, version in extra.items() if version is None]
+    print("for prnn train: " + ", ".join(f"{name} {version or 'missing'}" for name, version in extra.items()))
+    if missing:
+        print("                pip install 'prnn[asr]' brings what is missing")
+
+    layer = _layer(_C, _C.LSTM, _C.FLOAT, arguments.bidirectional)
+    cores = len(os.sched_getaffinity(0))
+    device = layer.query(_C.Handle.cpu(), arguments.batch)["device"]
+    print(f"{device}: {cores} cores, {torch.get_num_threads()} threads (OMP_NUM_THREADS)")
+    print(_gpu(_C, layer, arguments.batch))
+
+    directions = "two directions" if arguments.bidirectional else "one direction"
+    print(f"\nLargest resident hidden size, N = {arguments.batch}, {directions}, 16 bits / float32:")
+    names = _C.gpu_names()
+    width = max(len(name) for name in names)
+    print(f"  {'':{width}}" + "".join(f"{cell:>14}" for cell in _CELLS))
+    for name in names:
+        cells = []
+        for mode in (_C.LSTM, _C.GRU, _C.RNN_TANH):
+            sizes = [
+                _layer(_C, mode, dtype, arguments.bidirectional).query_gpu(name, arguments.batch)["largest_hidden_size"]
+                for dtype in (_C.HALF, _C.FLOAT)
+            ]
+            cells.append(" / ".join(str(size) if size else "-" for size in sizes))
+        print(f"  {name:{width}}" + "".join(f"{cell:>14}" for cell in cells))
+
+
+def _layer(extension, mode: int, dtype: int, bidirectional: bool):  # type: ignore[no-untyped-def]
+    return extension.Rnn(mode, dtype, 256, 1, 256, bidirectional)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu(extension, layer, batch: int) -> str:  # type: ignore[no-untyped-def]
+    import torch
+
+    if not torch.cuda.is_available():
+        return "GPU: none that torch can use"
+    try:
+        device = layer.query(extension.Handle.cuda(), batch)["device"]
+    except (NotImplementedError, RuntimeError) as error:
+        return f"GPU: {torch.cuda.get_device_name()}; prnn cannot use it: {error}"
+    return f"GPU: {torch.cuda.get_device_name()}, planned as {device}"

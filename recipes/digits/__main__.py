@@ -1,0 +1,82 @@
+"""The whole experiment: makes the data, trains, reports error rates on unseen voices, streams a recording, draws two pictures.
+
+    python -m recipes.digits --output digits
+
+Run again after an interruption, it goes on where it was. Exit status 1 when the word error rate misses the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from prnn.asr import Recogniser, read_manifest
+from prnn.asr.audio import read_audio
+from prnn.asr.dataset import load_features
+from prnn.asr.evaluation import evaluate
+from prnn.asr.plots import plot_alignment, plot_losses
+from prnn.cli import main as prnn_command
+from prnn.commands.transcribe import stream_and_report
+from recipes.digits.prepare import prepare
+
+TARGET_WER = 0.05
+COUNTS = {"train": 4000, "dev": 150, "test": 400}
+TRAINING = ["--epochs", "10"]
+
+
+def section(title: str, began: float) -> None:
+    """Prints a heading with the seconds since the start."""
+    print(f"\n== {title} [{time.monotonic() - began:.0f} s]", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m recipes.digits", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path("digits"), help="folder for data, model, plots (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training (%(default)s)")
+    parser.add_argument("--restart", action="store_true", help="train anew")
+    arguments = parser.parse_args()
+    data, trained = arguments.output / "data", arguments.output / "training"
+    began = time.monotonic()
+
+    section("Making spoken digits", began)
+    prepare(data, COUNTS)
+
+    section("Training", began)
+    command = ["train", "--manifest", str(data / "train.jsonl"), "--valid", str(data / "dev.jsonl")]
+    command += ["--output", str(trained), "--seed", str(arguments.seed), *TRAINING]
+    status = prnn_command(command + (["--restart"] if arguments.restart else []))
+    if status:
+        return status
+
+    section("Error rates on voices that were not in training", began)
+    recogniser = Recogniser.load(trained / "model.ckpt")
+    test = read_manifest(data / "test.jsonl")
+    result = evaluate(recogniser, test)
+    wer, cer = result.rates
+    wrong = [(u.text, text) for u, text in zip(test, result.texts, strict=True) if u.text != text]
+    print(f"{len(test)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %; {len(wrong)} with an error, such as")
+    for text, recognised in wrong[:3]:
+        print(f"  said: {text}\n  read: {recognised}")
+
+    section("Streaming a recording in chunks of 160 ms", began)
+    shown = max(test[:50], key=lambda utterance: utterance.duration)
+    print(f"{shown.audio}: {shown.text}")
+    print(stream_and_report(recogniser, *read_audio(shown.audio), chunk_ms=160, beam=1))
+
+    section("Pictures", began)
+    plot_losses(trained / "tensorboard", arguments.output / "loss_curve.png")
+    plot_alignment(recogniser, load_features(shown, recogniser.features), shown.text, arguments.output / "alignment.png")
+    print(f"{arguments.output / 'loss_curve.png'}\n{arguments.output / 'alignment.png'}")
+
+    section("Done", began)
+    print(f"try: prnn transcribe {trained / 'model.ckpt'} {shown.audio} --stream")
+    if wer > TARGET_WER:
+        print(f"the word error rate, {100 * wer:.2f} %, is above the target of {100 * TARGET_WER:g} %", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
