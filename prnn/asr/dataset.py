@@ -132,6 +132,17 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
+def make_loader(dataset: UtteranceDataset, batches: list[list[int]], workers: int = 0) -> DataLoader[Batch]:
+    """A loader of these batches. It draws nothing from torch's global generator, which serves weights and dropout."""
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=workers,
+        generator=torch.Generator(),
+    )
+
+
 def feature_statistics(dataset: UtteranceDataset, most: int = 500) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each feature over (at most ``most``, evenly chosen) utterances: two of (bins,)."""
     indices = range(0, len(dataset), max(1, len(dataset) // most))
@@ -203,13 +214,14 @@ class BatchLoader:
         return len(self.order)
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._next == len(self.order):
+            self._epoch += 1
+            self._next = 0
         self.dataset.epoch = self._epoch
         due = self.order.epoch(self._epoch)[self._next :]
-        for batch in DataLoader(self.dataset, batch_sampler=due, collate_fn=collate, num_workers=self.workers):
+        for batch in make_loader(self.dataset, due, self.workers):
             self._next += 1
             yield batch
-        self._epoch += 1
-        self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch stands."""

@@ -64,8 +64,7 @@ def plot_losses(log: str | Path, path: str | Path) -> None:
 def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -> Tensor:
     """The probability, given the recording and its text, that an encoder frame is left with so many labels emitted.
 
-    It is the occupation of the lattice's cells: minus the gradient of the transducer loss with respect to the log-probabilities, summed
-    over the symbols.
+    It is the occupation of the lattice's cells: a path leaves a cell by a blank or by the next label.
 
     Args:
         features: (frames, bins).
@@ -77,13 +76,14 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
     model = recogniser.model
     with torch.no_grad():
         encoder_out, lengths = model.encoder(features[None], torch.tensor([len(features)]))
-        log_probs = model.joiner(encoder_out, model.predictor(targets[None])).log_softmax(dim=-1)
-    log_probs.requires_grad_()
-    loss = prnn.rnnt_loss(
-        log_probs, targets[None].int(), lengths.int(), torch.tensor([len(targets)], dtype=torch.int32), reduction="sum"
-    )
-    (gradient,) = torch.autograd.grad(loss, log_probs)
-    return -gradient[0].sum(dim=-1)
+        logits = model.joiner(encoder_out, model.predictor(targets[None]))
+        _, (by_label, by_blank) = prnn.rnnt_loss(
+            logits, targets[None], lengths, torch.tensor([len(targets)]), blank=model.blank, return_grad=True
+        )
+    frames = int(lengths)
+    posterior = by_blank[0, :, :frames].clone()
+    posterior[:-1] += by_label[0, :, :frames]
+    return posterior.T
 
 
 def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:

@@ -59,6 +59,7 @@ class TransducerTask(lightning.LightningModule):
         self.weight_decay = weight_decay
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
+        self._rng_state: Tensor | None = None
         self._references: list[str] = []
         self._hypotheses: list[str] = []
 
@@ -108,4 +109,8 @@ class TransducerTask(lightning.LightningModule):
         checkpoint["rng_state"] = torch.get_rng_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        torch.set_rng_state(checkpoint["rng_state"])
+        self._rng_state = checkpoint["rng_state"]
+
+    def on_train_start(self) -> None:
+        if self._rng_state is not None:
+            torch.set_rng_state(self._rng_state.cpu())

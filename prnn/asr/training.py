@@ -16,11 +16,12 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
+
 from prnn.transducer import Transducer, TransducerConfig
 
 from .augment import Augmentation
 from .checkpoint import read_checkpoint
-from .dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
+from .dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics, make_loader
 from .errors import InputError
 from .features import FeatureConfig
 from .manifest import read_manifest
@@ -165,10 +166,10 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         BatchOrder([u.duration for u in train_utterances], options.batch_size, options.batch_seconds, options.seed),
         options.workers,
     )
-    valid_loader = BatchLoader(
-        valid_dataset,
-        BatchOrder([u.duration for u in valid_utterances], options.batch_size, options.batch_seconds, seed=None),
+    valid_order = BatchOrder(
+        [u.duration for u in valid_utterances], options.batch_size, options.batch_seconds, seed=None
     )
+    valid_loader = make_loader(valid_dataset, valid_order.epoch(0))
     config = TransducerConfig.from_dict(
         {**options.model, "vocab_size": len(tokenizer), "feature_dim": features.num_mel_bins}
     )

@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--hidden", type=whole(1), default=256, metavar="N", help="their hidden size (%(default)s)")
     add("--frame-stack", type=whole(1), default=4, metavar="N", help="10 ms frames seen at once (%(default)s)")
     add("--frame-stride", type=whole(1), metavar="N", help="10 ms frames a step, at most --frame-stack (the same)")
-    add("--predictor", choices=("lstm", "gru", "stateless"), default="lstm", help="(%(default)s)")
+    add("--predictor", choices=("lstm", "gru", "stateless"), default="stateless", help="what sees the text so far; stateless: its last two characters (%(default)s)")  # fmt: skip
     add("--predictor-hidden", type=whole(1), default=128, metavar="N", help="its hidden size (%(default)s)")
     add("--joiner", type=whole(1), default=128, metavar="N", help="size of the joiner (%(default)s)")
     add("--dropout", type=number(0, 0.99), default=0.0, metavar="P", help="(%(default)s)")
