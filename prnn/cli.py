@@ -19,7 +19,8 @@ _COMMANDS = (train, transcribe, evaluate, info, bench)
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(prog="prnn", description="Train, run and measure small streaming speech recognisers.")
+    description = "Train, run and measure small streaming speech recognisers."
+    parser = argparse.ArgumentParser(prog="prnn", description=description)
     parser.add_argument("--version", action="version", version=f"prnn {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

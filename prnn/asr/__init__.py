@@ -1,4 +1,5 @@
-"""Speech recognition with a transducer: manifests, features, training, transcription. docs/recipe_digits.md is the guide.
+"""Speech recognition with a transducer: manifests, features, training, transcription. docs/recipe_digits.md is the
+guide.
 
 Needs the packages of the extra ``asr``: ``pip install "prnn[asr]"``.
 """

@@ -46,7 +46,8 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
         rate = file.samplerate
         start = round(offset * rate)
         if start >= file.frames:
-            raise InputError(f"{path}: offset {offset} s is beyond the end of the recording, at {file.frames / rate:.2f} s")
+            end = file.frames / rate
+            raise InputError(f"{path}: offset {offset} s is beyond the end of the recording, at {end:.2f} s")
         file.seek(start)
         try:
             samples = file.read(-1 if duration is None else round(duration * rate), dtype="float32", always_2d=True)

@@ -52,7 +52,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if description["format"] != FORMAT:
         writer = description.get("version", "an unknown version")
         raise InputError(
-            f"{path}: a checkpoint of format {description['format']}, written by prnn {writer}; prnn {__version__} reads format {FORMAT}"
+            f"{path}: a checkpoint of format {description['format']}, written by prnn {writer}; "
+            f"prnn {__version__} reads format {FORMAT}"
         )
     return checkpoint
 

@@ -1,4 +1,4 @@
-"""Utterances as batches: features cached in memory, batches of similar length, an order that a resumed training continues."""
+"""Utterances as batches of similar length, in an order that a resumed training continues."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
-def make_loader(dataset: UtteranceDataset, batches: list[list[int]], workers: int = 0) -> DataLoader[Batch]:
+def make_loader(dataset: UtteranceDataset, batches: list[list[int]], workers: int = 0) -> DataLoader[Example]:
     """A loader of these batches. It draws nothing from torch's global generator, which serves weights and dropout."""
     return DataLoader(
         dataset,
@@ -162,8 +162,8 @@ def feature_statistics(dataset: UtteranceDataset, most: int = 500) -> tuple[Tens
 class BatchOrder:
     """Which utterances make which batch in which epoch: a function of the seed and the epoch alone.
 
-    Utterances are divided by duration into buckets; an epoch shuffles each bucket, cuts it into batches and shuffles those. Every epoch
-    has the same number of batches.
+    Utterances are divided by duration into buckets; an epoch shuffles each bucket, cuts it into batches and shuffles
+    those. Every epoch has the same number of batches.
 
     Args:
         durations: seconds of each utterance.
@@ -194,8 +194,8 @@ class BatchOrder:
 
 
 class BatchLoader:
-    """Iterates over the batches of an epoch, then of the next. Its state, in a checkpoint, makes a resumed training go on with the batch
-    that was due.
+    """Iterates over the batches of an epoch, then of the next. Its state, in a checkpoint, makes a resumed training go
+    on with the batch that was due.
 
     Args:
         dataset: where batches come from.

@@ -2,4 +2,5 @@
 
 
 class InputError(ValueError):
-    """A file or option that cannot be used. Its message is one sentence for the user; the command line prints it and exits with 2."""
+    """A file or option that cannot be used. Its message is one sentence for the user, which the command line prints
+    before it exits with 2."""

@@ -18,7 +18,9 @@ class Evaluation(NamedTuple):
     texts: list[str]
 
 
-def evaluate(recogniser: Recogniser, utterances: Sequence[Utterance], beam: int = 1, batch_size: int = 32) -> Evaluation:
+def evaluate(
+    recogniser: Recogniser, utterances: Sequence[Utterance], beam: int = 1, batch_size: int = 32
+) -> Evaluation:
     """Recognises every utterance, in batches of similar duration, and compares with its text."""
     order = sorted(range(len(utterances)), key=lambda index: utterances[index].duration)
     texts = [""] * len(utterances)

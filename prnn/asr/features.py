@@ -1,6 +1,7 @@
 """Log-mel features, computed online by kaldi-native-fbank.
 
-Training and streaming go through the same object, fed with the whole recording or with pieces of it: the frames are the same numbers.
+Training and streaming go through the same object, fed with the whole recording or with pieces of it: the frames are the
+same numbers.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class FeatureConfig:
 class OnlineFeatures:
     """Log-mel frames of one recording, as far as its samples have come.
 
-    Feed samples with :meth:`accept_waveform`, take the frames that are ready with :meth:`pop`, and call :meth:`input_finished` after the
-    last samples: it releases the last frames. However the samples are cut into pieces, the frames are the same, bit by bit.
+    Feed samples with :meth:`accept_waveform`, take the frames that are ready with :meth:`pop`, and call
+    :meth:`input_finished` after the last samples: it releases the last frames. However the samples are cut into pieces,
+    the frames are the same, bit by bit.
 
     Args:
         sample_rate: of the samples that will come, in hertz.

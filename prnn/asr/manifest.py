@@ -63,7 +63,8 @@ def _parse(line: str, source: str, directory: Path) -> Utterance:
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
-    """Reads a manifest. Relative ``audio_filepath`` are relative to the manifest; blank lines and other keys are passed over.
+    """Reads a manifest. Relative ``audio_filepath`` are relative to the manifest; blank lines and other keys are passed
+    over.
 
     Raises:
         InputError: the manifest is missing or empty, or a line is not as it must be; the message names the line.

@@ -15,7 +15,7 @@ import prnn
 from .recogniser import Recogniser
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 
 def _series(events: EventAccumulator, tag: str) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,8 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
 
 
 def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
-    """Draws where in a recording the characters of its text are: frames over labels, the posterior as colour, under the features.
+    """Draws where in a recording the characters of its text are: frames over labels, the posterior as colour, under the
+    features.
 
     Args:
         features: (frames, bins) of the recording.

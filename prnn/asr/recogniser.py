@@ -68,7 +68,7 @@ class RecogniserStream:
         self._state = recogniser.model.stream_init(1, search, beam, MAX_SYMBOLS)
 
     def accept(self, samples: np.ndarray) -> str:
-        """Takes the next samples, float32 of shape (samples,); returns the text so far, whose end a beam may still change."""
+        """Takes the next samples, float32 of shape (samples,). Returns the text so far; a beam may still change it."""
         self._features.accept_waveform(samples)
         self._advance()
         return self._text()

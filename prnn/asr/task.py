@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -21,7 +22,8 @@ from .tokenizer import CharTokenizer
 
 
 def learning_rate_factor(step: int, total: int, warmup: int) -> float:
-    """The share of the peak learning rate at a step: up linearly over ``warmup`` steps, then down along a cosine to 1 % at ``total``."""
+    """The share of the peak learning rate at a step: up linearly over ``warmup`` steps, then down along a cosine to 1 %
+    at ``total``."""
     if step < warmup:
         return (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
@@ -64,7 +66,13 @@ class TransducerTask(lightning.LightningModule):
         self._hypotheses: list[str] = []
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch[:4]), batch.texts)
+        return Batch(
+            batch.features.to(device),
+            batch.feature_lengths.to(device),
+            batch.targets.to(device),
+            batch.target_lengths.to(device),
+            batch.texts,
+        )
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         parts = self.model.loss_parts(*batch[:4])
@@ -73,7 +81,7 @@ class TransducerTask(lightning.LightningModule):
         self.log("train/transducer", parts.transducer, batch_size=size)
         if parts.ctc is not None:
             self.log("train/ctc", parts.ctc, batch_size=size)
-        self.log("train/lr", self.optimizers().param_groups[0]["lr"], batch_size=size)
+        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
         return parts.total
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -98,7 +106,7 @@ class TransducerTask(lightning.LightningModule):
             f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %"
         )
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         optimizer = AdamW(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, betas=(0.9, 0.98))
         schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, self.total_steps, self.warmup_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -38,7 +38,8 @@ class CharTokenizer:
         """Returns the label numbers of ``text``. Raises ValueError that names a character which has none."""
         unknown = [character for character in text if character not in self._numbers]
         if unknown:
-            raise ValueError(f"the text has {unknown[0]!r}, which is not among the characters {''.join(self.characters)!r}")
+            known = "".join(self.characters)
+            raise ValueError(f"the text has {unknown[0]!r}, which is not among the characters {known!r}")
         return [self._numbers[character] for character in text]
 
     def decode(self, labels: Iterable[int]) -> str:

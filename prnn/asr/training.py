@@ -16,8 +16,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 
-
-from prnn.transducer import Transducer, TransducerConfig
+from prnn.transducer import Encoder, Transducer, TransducerConfig
 
 from .augment import Augmentation
 from .checkpoint import read_checkpoint
@@ -27,8 +26,6 @@ from .features import FeatureConfig
 from .manifest import read_manifest
 from .task import TransducerTask
 from .tokenizer import CharTokenizer
-
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
 @dataclass(frozen=True)
@@ -75,11 +72,11 @@ class TrainingOptions:
     workers: int = 0
     cache_gb: float = 2.0
     model: dict[str, Any] = field(default_factory=dict)
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
 
 class _AtomicCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one or the new one."""
+    """Writes a checkpoint beside its place, then moves it there: a kill leaves the old one or the new one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         partial = Path(f"{path}.partial")
@@ -157,9 +154,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     features = FeatureConfig()
     tokenizer = CharTokenizer.from_texts(utterance.text for utterance in train_utterances)
     cache_bytes = int(options.cache_gb * 1e9)
-    dataset = UtteranceDataset(
-        train_utterances, tokenizer, features, options.augmentation, options.seed, cache_bytes
-    )
+    dataset = UtteranceDataset(train_utterances, tokenizer, features, options.augmentation, options.seed, cache_bytes)
     valid_dataset = UtteranceDataset(valid_utterances, tokenizer, features, cache_bytes=cache_bytes // 4)
     loader = BatchLoader(
         dataset,
@@ -176,12 +171,12 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     model = Transducer.from_config(config)
     mean, std = feature_statistics(dataset)
     dataset.mean = mean
+    assert isinstance(model.encoder, Encoder)
     model.encoder.set_normalization(mean, std)
 
     total_steps = options.epochs * len(loader)
-    task = TransducerTask(
-        model, features, tokenizer, options.lr, options.weight_decay, total_steps, max(1, int(options.warmup * total_steps))
-    )
+    warmup_steps = max(1, int(options.warmup * total_steps))
+    task = TransducerTask(model, features, tokenizer, options.lr, options.weight_decay, total_steps, warmup_steps)
     callbacks: list[Callback] = [
         ModelCheckpoint(
             dirpath=options.output,

@@ -1,1 +1,1 @@
-"""One module a command, each with ``add_parser(subparsers)`` and ``run(arguments)``. What a command needs is imported when it runs."""
+"""One module a command, each with ``add_parser(subparsers)`` and ``run(arguments)``, which imports what it needs."""

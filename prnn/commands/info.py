@@ -17,8 +17,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "info",
         help="versions, this machine, and the largest layer that stays resident on each GPU",
-        description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden size "
-        "whose recurrent weights stay on the chip.",
+        description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden "
+        "size whose recurrent weights stay on the chip.",
     )
     parser.add_argument("--batch", type=whole(1), default=4, metavar="N", help="sequences at once (%(default)s)")
     parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")

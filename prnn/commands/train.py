@@ -10,10 +10,10 @@ from prnn.commands.failure import reported
 from prnn.commands.options import number, whole
 
 _DESCRIPTION = """
-Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to the
-manifest, or absolute), duration in seconds, and text. WAV, FLAC and whatever else libsndfile reads, at any sample rate.
-An interrupted training goes on when the same command runs again. OUTPUT/model.ckpt is the best model so far, for prnn
-transcribe; tensorboard --logdir OUTPUT shows the curves.
+Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
+the manifest, or absolute), duration in seconds, and text. WAV, FLAC and whatever else libsndfile reads, at any sample
+rate. An interrupted training goes on when the same command runs again. OUTPUT/model.ckpt is the best model so far, for
+prnn transcribe; tensorboard --logdir OUTPUT shows the curves.
 """
 
 
@@ -35,7 +35,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--hidden", type=whole(1), default=256, metavar="N", help="their hidden size (%(default)s)")
     add("--frame-stack", type=whole(1), default=4, metavar="N", help="10 ms frames seen at once (%(default)s)")
     add("--frame-stride", type=whole(1), metavar="N", help="10 ms frames a step, at most --frame-stack (the same)")
-    add("--predictor", choices=("lstm", "gru", "stateless"), default="stateless", help="what sees the text so far; stateless: its last two characters (%(default)s)")  # fmt: skip
+    add(
+        "--predictor",
+        choices=("lstm", "gru", "stateless"),
+        default="stateless",
+        help="stateless: sees the last two characters (%(default)s)",
+    )
     add("--predictor-hidden", type=whole(1), default=128, metavar="N", help="its hidden size (%(default)s)")
     add("--joiner", type=whole(1), default=128, metavar="N", help="size of the joiner (%(default)s)")
     add("--dropout", type=number(0, 0.99), default=0.0, metavar="P", help="(%(default)s)")
@@ -45,22 +50,58 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group = parser.add_argument_group("optimisation")
     add = group.add_argument
     add("--batch-size", type=whole(1), default=24, metavar="N", help="most utterances in a batch (%(default)s)")
-    add("--batch-seconds", type=number(0, above=True), default=120.0, metavar="S", help="most seconds in a batch, padding included (%(default)s)")  # fmt: skip
+    add(
+        "--batch-seconds",
+        type=number(0, above=True),
+        default=120.0,
+        metavar="S",
+        help="most seconds in a batch, with padding (%(default)s)",
+    )
     add("--lr", type=number(0, above=True), default=2e-3, metavar="R", help="peak learning rate of AdamW (%(default)s)")
-    add("--warmup", type=number(0, 1), default=0.1, metavar="P", help="share of the steps in which it rises; then it falls along a cosine (%(default)s)")  # fmt: skip
+    add(
+        "--warmup",
+        type=number(0, 1),
+        default=0.1,
+        metavar="P",
+        help="share of steps in which it rises; then it falls (%(default)s)",
+    )
     add("--weight-decay", type=number(0), default=0.01, metavar="W", help="(%(default)s)")
     add("--clip", type=number(0, above=True), default=5.0, metavar="G", help="largest gradient norm (%(default)s)")
     add("--gain-db", type=number(0), default=6.0, metavar="DB", help="random change of level, either way (%(default)s)")
-    add("--mask-bins", type=whole(0), default=6, metavar="N", help="most mel bins masked at once, twice an utterance; 0 for none (%(default)s)")  # fmt: skip
-    add("--mask-frames", type=whole(0), default=4, metavar="N", help="most frames masked at once, likewise (%(default)s)")
+    add(
+        "--mask-bins",
+        type=whole(0),
+        default=6,
+        metavar="N",
+        help="most mel bins masked at once; 0 is none (%(default)s)",
+    )
+    add(
+        "--mask-frames",
+        type=whole(0),
+        default=4,
+        metavar="N",
+        help="most frames masked at once; 0 is none (%(default)s)",
+    )
 
     group = parser.add_argument_group("running")
     add = group.add_argument
     add("--precision", choices=("32-true", "bf16-mixed", "16-mixed"), default="32-true", help="(%(default)s)")
     add("--accelerator", choices=("auto", "cpu", "gpu"), default="auto", help="(%(default)s)")
-    add("--checkpoint-every", type=whole(1), default=100, metavar="N", help="steps between checkpoints to resume from (%(default)s)")  # fmt: skip
+    add(
+        "--checkpoint-every",
+        type=whole(1),
+        default=100,
+        metavar="N",
+        help="steps between checkpoints to resume from (%(default)s)",
+    )
     add("--valid-every", type=whole(1), default=1, metavar="N", help="epochs between validations (%(default)s)")
-    add("--workers", type=whole(0), default=0, metavar="N", help="processes that prepare batches; 0: the training itself, which then keeps features in memory (%(default)s)")  # fmt: skip
+    add(
+        "--workers",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="processes that prepare batches; 0: this one, caching features (%(default)s)",
+    )
     add("--cache-gb", type=number(0), default=2.0, metavar="GB", help="memory for those features (%(default)s)")
     add("--no-progress", action="store_true", help="no progress bar")
     return parser

@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("audio", type=Path, help="the recording")
-    add("--stream", action="store_true", help="feed it chunk by chunk; print the text as it grows and the time per chunk")
+    add("--stream", action="store_true", help="feed it in chunks; print the text as it grows and the time per chunk")
     add("--chunk-ms", type=number(0, above=True), default=160.0, metavar="MS", help="length of a chunk (%(default)g)")
     add("--beam", type=whole(1), default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
     return parser
@@ -45,7 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def stream_and_report(recogniser: Recogniser, samples, sample_rate: int, chunk_ms: float, beam: int) -> str:  # type: ignore[no-untyped-def]
-    """Streams a recording, printing a line a chunk: where it ends, the time it took, the text so far. Returns the last text."""
+    """Streams a recording, printing for each chunk where it ends, the time it took and the text so far.
+
+    Returns the last text.
+    """
     from prnn.asr.audio import chunks
 
     stream = recogniser.stream(sample_rate, beam)
@@ -65,7 +68,7 @@ def stream_and_report(recogniser: Recogniser, samples, sample_rate: int, chunk_m
     report(began, text)
     seconds = len(samples) / sample_rate
     print(
-        f"{len(times)} chunks of {chunk_ms:g} ms: {sum(times) / len(times):.1f} ms each in the mean, {max(times):.1f} ms at most; "
-        f"{1000 * seconds / sum(times):.0f} times faster than real time"
+        f"{len(times)} chunks of {chunk_ms:g} ms: {sum(times) / len(times):.1f} ms each in the mean, "
+        f"{max(times):.1f} ms at most; {1000 * seconds / sum(times):.0f} times faster than real time"
     )
     return text

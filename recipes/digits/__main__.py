@@ -1,4 +1,5 @@
-"""The whole experiment: makes the data, trains, reports error rates on unseen voices, streams a recording, draws two pictures.
+"""The whole experiment: makes the data, trains, reports error rates on unseen voices, streams a recording, draws two
+pictures.
 
     python -m recipes.digits --output digits
 
@@ -33,7 +34,7 @@ def section(title: str, began: float) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes.digits", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--output", type=Path, default=Path("digits"), help="folder for data, model, plots (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("digits"), help="data, model and pictures (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (%(default)s)")
     parser.add_argument("--restart", action="store_true", help="train anew")
     arguments = parser.parse_args()
@@ -67,7 +68,8 @@ def main() -> int:
 
     section("Pictures", began)
     plot_losses(trained / "tensorboard", arguments.output / "loss_curve.png")
-    plot_alignment(recogniser, load_features(shown, recogniser.features), shown.text, arguments.output / "alignment.png")
+    features = load_features(shown, recogniser.features)
+    plot_alignment(recogniser, features, shown.text, arguments.output / "alignment.png")
     print(f"{arguments.output / 'loss_curve.png'}\n{arguments.output / 'alignment.png'}")
 
     section("Done", began)

@@ -2,8 +2,9 @@
 
     python recipes/digits/prepare.py --output data/digits
 
-writes WAV files (16 kHz, 16 bit, mono) and train.jsonl, dev.jsonl and test.jsonl: one JSON object a line with audio_filepath (relative
-to the manifest), duration in seconds, text, speaker and accent. The same numbers and seed give the same bytes.
+writes WAV files (16 kHz, 16 bit, mono) and train.jsonl, dev.jsonl and test.jsonl: one JSON object a line with
+audio_filepath (relative to the manifest), duration in seconds, text, speaker and accent. The same numbers and seed give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Shard:
 
 
 def add_noise(samples: np.ndarray, snr_db: float, colour: float, rng: np.random.Generator) -> np.ndarray:
-    """Adds noise whose power falls with frequency to the power ``colour`` (0 white, 1 pink, 2 brown), at ``snr_db`` under the speech."""
+    """Adds noise ``snr_db`` under the speech; its power falls with frequency to ``colour``: 0 white, 1 pink, 2 brown."""
     size = 1 << (len(samples) - 1).bit_length()
     spectrum = np.fft.rfft(rng.standard_normal(size))
     frequency = np.fft.rfftfreq(size, 1 / SAMPLE_RATE)
@@ -52,7 +53,9 @@ def add_noise(samples: np.ndarray, snr_db: float, colour: float, rng: np.random.
     return (samples + noise).astype(np.float32)
 
 
-def make_utterance(synthesizer: Synthesizer, split: str, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, object]]:
+def make_utterance(
+    synthesizer: Synthesizer, split: str, rng: np.random.Generator
+) -> tuple[np.ndarray, dict[str, object]]:
     """Speaks a random string of one to five digits; returns its samples at 16 kHz and what the manifest says of it."""
     text = " ".join(rng.choice(DIGITS, size=rng.integers(1, 6)))
     speaker = Speaker(
@@ -91,7 +94,7 @@ def make_shards(directory: Path, split: str, count: int, seed: int) -> Iterator[
 
 
 def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: int | None = None) -> None:
-    """Makes ``counts[split]`` utterances of each split under ``directory``. Does nothing when the same data are there already."""
+    """Makes ``counts[split]`` utterances of each split under ``directory``, unless the same data are there already."""
     wanted = {"counts": counts, "seed": seed, "version": 1}
     stamp = directory / "prepared.json"
     if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
@@ -108,8 +111,8 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
             lines = "".join(json.dumps(entry) + "\n" for entry in entries)
             (directory / f"{split}.jsonl").write_text(lines)
             seconds = sum(float(str(entry["duration"])) for entry in entries)
-            speakers = len(SPEAKERS[split])
-            print(f"{split}: {count} utterances, {seconds / 60:.1f} minutes, {speakers} speakers in {len(ACCENTS)} accents")
+            voices = f"{len(SPEAKERS[split])} speakers in {len(ACCENTS)} accents"
+            print(f"{split}: {count} utterances, {seconds / 60:.1f} minutes, {voices}")
     stamp.write_text(json.dumps(wanted))
     print(f"made in {time.monotonic() - started:.1f} s with {processes} processes")
 

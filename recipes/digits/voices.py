@@ -1,8 +1,9 @@
 """Who speaks in the digits recipe: espeak-ng voice variants, divided so that no test speaker is heard in training.
 
-A speaker is a variant, spoken in any of the accents. The variants of DEV and TEST were chosen so that their definition files share less
-than half of their lines with that of any training variant (many of espeak-ng's variants are small edits of one another);
-tests/test_digits_recipe.py checks it. Left out on both sides are the variants that are no person: robots, whispers, monsters.
+A speaker is a variant, spoken in any of the accents. The variants of DEV and TEST were chosen so that their definition
+files share less than half of their lines with that of any training variant (many of espeak-ng's variants are small
+edits of one another); tests/test_digits_recipe.py checks it. Left out on both sides are the variants that are no
+person: robots, whispers, monsters.
 """
 
 # fmt: off
