@@ -42,7 +42,7 @@ class Shard:
 
 
 def add_noise(samples: np.ndarray, snr_db: float, colour: float, rng: np.random.Generator) -> np.ndarray:
-    """Adds noise ``snr_db`` under the speech; its power falls with frequency to ``colour``: 0 white, 1 pink, 2 brown."""
+    """Adds noise ``snr_db`` under the speech; power falls with frequency to ``colour``: 0 white, 1 pink, 2 brown."""
     size = 1 << (len(samples) - 1).bit_length()
     spectrum = np.fft.rfft(rng.standard_normal(size))
     frequency = np.fft.rfftfreq(size, 1 / SAMPLE_RATE)
@@ -66,7 +66,9 @@ def make_utterance(
         pitch_range=int(rng.integers(20, 81)),
         word_gap=int(rng.choice([0, 0, 1, 3, 6, 12])),
     )
-    speech = soxr.resample(synthesizer.speak(text, speaker), synthesizer.sample_rate, SAMPLE_RATE)
+    # Training voices are also played a little faster or slower, which moves their formants: more vocal tracts.
+    speed = rng.uniform(0.87, 1.15) if split == "train" else 1.0
+    speech = soxr.resample(synthesizer.speak(text, speaker), synthesizer.sample_rate * speed, SAMPLE_RATE)
     silence = rng.integers(SAMPLE_RATE // 20, SAMPLE_RATE // 3, size=2)
     samples = np.concatenate([np.zeros(silence[0]), speech, np.zeros(silence[1])]).astype(np.float32)
     samples = add_noise(samples, snr_db=rng.uniform(10, 40), colour=rng.uniform(0, 2), rng=rng)

@@ -1,0 +1,132 @@
+"""Manifests: what is read, what is refused and in which words; recordings behind them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from prnn.asr import InputError, Utterance, read_manifest, write_manifest
+from prnn.asr.audio import chunks, read_audio
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.linspace(-0.5, 0.5, 8000, dtype=np.float32), 8000, subtype="FLOAT")
+    return path
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def test_reads_relative_and_absolute_paths_and_passes_over_other_keys(wav: Path, tmp_path: Path) -> None:
+    manifest = write(
+        tmp_path / "m.jsonl",
+        {"audio_filepath": "a.wav", "duration": 1, "text": " one  two ", "speaker": "x"},
+        "",
+        {"audio_filepath": str(wav), "duration": 0.5, "text": "three", "offset": 0.25},
+    )
+    first, second = read_manifest(manifest)
+    assert first == Utterance(wav, 1.0, "one two", 0.0, f"{manifest}, line 1")
+    assert second == Utterance(wav, 0.5, "three", 0.25, f"{manifest}, line 3")
+
+
+def test_write_and_read_again(wav: Path, tmp_path: Path) -> None:
+    utterances = [Utterance(wav, 1.0, "eins"), Utterance(wav, 0.5, "größer", 0.25)]
+    write_manifest(tmp_path / "out.jsonl", utterances)
+    assert '"audio_filepath": "a.wav"' in (tmp_path / "out.jsonl").read_text()
+    again = read_manifest(tmp_path / "out.jsonl")
+    assert [(u.audio, u.duration, u.text, u.offset) for u in again] == [
+        (u.audio, u.duration, u.text, u.offset) for u in utterances
+    ]
+
+
+GOOD = {"audio_filepath": "a.wav", "duration": 1.0, "text": "one"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not a JSON object (Expecting"),
+        ("[1, 2]", "line 2: not a JSON object but [1, 2]"),
+        ({"duration": 1.0, "text": "one"}, 'line 2: has no "audio_filepath"'),
+        ({"audio_filepath": "a.wav", "text": "one"}, 'line 2: has no "duration"'),
+        ({"audio_filepath": "a.wav", "duration": 1.0}, 'line 2: has no "text"'),
+        ({**GOOD, "text": "  "}, 'line 2: "text" is "  "; it must be a string that is not empty'),
+        ({**GOOD, "text": 7}, 'line 2: "text" is 7; it must be a string that is not empty'),
+        ({**GOOD, "audio_filepath": "b.wav"}, "line 2: there is no file"),
+        ({**GOOD, "audio_filepath": "."}, "line 2: there is no file"),
+        ({**GOOD, "duration": 0}, 'line 2: "duration" is 0; it must be a positive number of seconds'),
+        ({**GOOD, "duration": -1.5}, 'line 2: "duration" is -1.5; it must be a positive number of seconds'),
+        ({**GOOD, "duration": "1"}, 'line 2: "duration" is "1"; it must be a positive number of seconds'),
+        ({**GOOD, "duration": True}, 'line 2: "duration" is true; it must be a positive number of seconds'),
+        ({**GOOD, "duration": float("nan")}, 'line 2: "duration" is NaN; it must be a positive number of seconds'),
+        ({**GOOD, "offset": -1}, 'line 2: "offset" is -1; it must be a non-negative number of seconds'),
+    ],
+)
+def test_a_bad_line_is_named(wav: Path, tmp_path: Path, line: object, message: str) -> None:
+    manifest = write(tmp_path / "m.jsonl", GOOD, line)
+    with pytest.raises(InputError) as caught:
+        read_manifest(manifest)
+    assert str(caught.value).startswith(f"{manifest}, {message}")
+
+
+def test_a_bad_manifest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_manifest(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="not a file"):
+        read_manifest(tmp_path)
+    with pytest.raises(InputError, match="has no utterance"):
+        read_manifest(write(tmp_path / "empty.jsonl", ""))
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00\x80" * 10)
+    with pytest.raises(InputError, match="not a text file in UTF-8"):
+        read_manifest(tmp_path / "binary.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_audio_stereo_is_the_mean(tmp_path: Path, suffix: str) -> None:
+    left, right = np.linspace(0, 0.5, 100), np.linspace(0.5, -0.5, 100)
+    soundfile.write(tmp_path / f"s.{suffix}", np.stack([left, right], axis=1), 44100)
+    samples, rate = read_audio(tmp_path / f"s.{suffix}")
+    assert rate == 44100
+    assert samples.dtype == np.float32
+    np.testing.assert_allclose(samples, (left + right) / 2, atol=1e-4)
+
+
+def test_audio_part_of_a_recording(wav: Path) -> None:
+    whole, rate = read_audio(wav)
+    part, _ = read_audio(wav, offset=0.25, duration=0.5)
+    assert len(whole) == rate == 8000
+    np.testing.assert_array_equal(part, whole[2000:6000])
+    with pytest.raises(InputError, match=r"offset 2 s is beyond the end of the recording, at 1\.00 s"):
+        read_audio(wav, offset=2)
+
+
+def test_audio_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "text.wav").write_text("This is no recording. " * 50)
+    (tmp_path / "text.raw").write_text("This is no recording. " * 50)
+    soundfile.write(tmp_path / "none.wav", np.zeros(0, np.float32), 16000)
+    soundfile.write(tmp_path / "nan.wav", np.full(100, np.nan, np.float32), 16000, subtype="FLOAT")
+    for name, message in (
+        ("missing.wav", "no such file"),
+        (".", "is a directory, not a recording"),
+        ("empty.wav", "the file is empty"),
+        ("text.wav", "not a recording that libsndfile can read"),
+        ("text.raw", "not a recording that libsndfile can read"),
+        ("none.wav", "the recording has no samples"),
+        ("nan.wav", "samples that are not finite numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_audio(tmp_path / name)
+
+
+def test_chunks_cover_the_recording() -> None:
+    samples = np.arange(1000, dtype=np.float32)
+    pieces = list(chunks(samples, 8000, 40))
+    assert [len(piece) for piece in pieces] == [320, 320, 320, 40]
+    np.testing.assert_array_equal(np.concatenate(pieces), samples)
