@@ -170,7 +170,7 @@ static void test_ctc(void) {
   const double total = exp(logits[0]) + exp(logits[1]) + exp(logits[2]);
   double cost = 0, gradients[3];
   prnnCTCLossOptions_t options;
-  size_t bytes;
+  size_t bytes, reserve_bytes;
   void* workspace;
   int v;
   CHECK(prnnInitCTCLossOptions(&options));
@@ -178,6 +178,8 @@ static void test_ctc(void) {
   options.maxFrames = options.batch = options.maxTargets = 1;
   options.classes = 3;
   CHECK(prnnGetCTCLossWorkspaceSize(handle, &options, &bytes));
+  CHECK(prnnGetCTCLossReserveSize(handle, &options, &reserve_bytes));
+  bytes += reserve_bytes;
   workspace = allocate(bytes);
   CHECK(prnnCTCLoss(handle, &options, logits, &target, &frames, &length, &cost, gradients, workspace, bytes));
   expect_close("the CTC cost", cost, log(total) - logits[1], 1e-12);
@@ -191,13 +193,15 @@ static void test_rnnt(void) {
   const int target = 1, frames = 1, length = 1;
   double cost = 0, gradients[4];
   prnnRNNTLossOptions_t options;
-  size_t bytes;
+  size_t bytes, reserve_bytes;
   void* workspace;
   CHECK(prnnInitRNNTLossOptions(&options));
   options.dataType = PRNN_DATA_DOUBLE;
   options.batch = options.maxFrames = options.maxTargets = 1;
   options.classes = 2;
   CHECK(prnnGetRNNTLossWorkspaceSize(handle, &options, &bytes));
+  CHECK(prnnGetRNNTLossReserveSize(handle, &options, &reserve_bytes));
+  bytes += reserve_bytes;
   workspace = allocate(bytes);
   CHECK(prnnRNNTLoss(handle, &options, logits, &target, &frames, &length, NULL, &cost, gradients, workspace, bytes));
   expect_close("the RNN-T cost", cost,
