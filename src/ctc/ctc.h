@@ -33,6 +33,7 @@ class CtcBackend {
   virtual void align(prnnHandle_t, const CtcParams&, void* scores, int* begins, int* ends) const = 0;
 };
 
-const CtcBackend& cpu_ctc_backend();  // src/ctc/cpu/
+const CtcBackend& cpu_ctc_backend();   // src/ctc/cpu/
+const CtcBackend& cuda_ctc_backend();  // src/ctc/cuda/, or core/cuda/no_cuda.cc
 
 }  // namespace prnn

@@ -7,9 +7,7 @@ namespace {
 
 const CtcBackend& ctc_backend(prnnHandle_t handle) {
   require_handle(handle);
-  if (!handle->is_cpu())
-    fail(PRNN_STATUS_NOT_SUPPORTED, "the CTC loss of this build runs on CPU handles (prnnCreateCPU) alone");
-  return cpu_ctc_backend();
+  return handle->is_cpu() ? cpu_ctc_backend() : cuda_ctc_backend();
 }
 
 void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* options) {

@@ -65,7 +65,8 @@ class RnntBackend {
   virtual void prune_ranges(prnnHandle_t, const PruneRangesParams&) const = 0;
 };
 
-const RnntBackend& cpu_rnnt_backend();  // src/rnnt/cpu/
+const RnntBackend& cpu_rnnt_backend();   // src/rnnt/cpu/
+const RnntBackend& cuda_rnnt_backend();  // src/rnnt/cuda/, or core/cuda/no_cuda.cc
 
 // The backend of the handle's device.
 const RnntBackend& rnnt_backend(prnnHandle_t handle);

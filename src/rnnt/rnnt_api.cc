@@ -8,9 +8,7 @@ namespace prnn {
 
 const RnntBackend& rnnt_backend(prnnHandle_t handle) {
   require_handle(handle);
-  if (!handle->is_cpu())
-    fail(PRNN_STATUS_NOT_SUPPORTED, "the RNN-T losses of this build run on CPU handles (prnnCreateCPU) alone");
-  return cpu_rnnt_backend();
+  return handle->is_cpu() ? cpu_rnnt_backend() : cuda_rnnt_backend();
 }
 
 namespace {

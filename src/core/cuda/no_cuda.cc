@@ -1,6 +1,8 @@
 // The functions of cuda/ folders in a build without CUDA. Only the first can be reached: nobody gets a CUDA handle.
 #include "core/cuda/cuda_state.h"
+#include "ctc/ctc.h"
 #include "rnn/backend.h"
+#include "rnnt/rnnt.h"
 
 namespace prnn {
 namespace {
@@ -23,5 +25,9 @@ const GpuRow& cuda_gpu_row(const prnnContext&) { fail_without_cuda(); }
 void check_earlier_calls(prnnContext&) { fail_without_cuda(); }
 
 const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
+
+const CtcBackend& cuda_ctc_backend() { fail_without_cuda(); }
+
+const RnntBackend& cuda_rnnt_backend() { fail_without_cuda(); }
 
 }  // namespace prnn

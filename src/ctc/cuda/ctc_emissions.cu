@@ -1,0 +1,151 @@
+// From activations to the log-probabilities of the blank and of the target symbols in each frame, and back: gradients.
+// A group of lanes has one frame of one sequence and reads its V activations once.
+#include "core/cuda/logits.cuh"
+#include "ctc/cuda/ctc_kernels.h"
+
+namespace prnn::ctc_cuda {
+namespace {
+
+struct Frame {
+  int64_t n, t, row;  // row = n T + t, also that of the arrays
+  bool real;
+
+  template <int kGroup>
+  static __device__ __forceinline__ Frame of_group(const prnnCTCLossOptions_t& o, const Sequence* sequences) {
+    Frame frame;
+    frame.row = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
+    frame.n = frame.row / o.maxFrames;
+    frame.t = frame.row - frame.n * o.maxFrames;
+    frame.real = frame.n < o.batch && frame.t < sequences[frame.n].frames;
+    return frame;
+  }
+};
+
+template <class Element, int kWidth, int kGroup, class Real>
+__global__ void __launch_bounds__(kRowThreads) emissions_kernel(CtcParams p, Arrays<Real> arrays, Real* normalisers) {
+  const prnnCTCLossOptions_t& o = p.options;
+  const int lane = threadIdx.x % kGroup;
+  const Frame frame = Frame::of_group<kGroup>(o, arrays.sequences);
+  const Element* activations =
+      static_cast<const Element*>(p.activations) + frame.t * o.timeStride + frame.n * o.batchStride;
+  Real normaliser = 0;
+  if (o.input == PRNN_LOSS_LOGITS) {
+    normaliser = row_log_sum_exp<Real, Element, kWidth, kGroup>(activations, frame.real ? o.classes : 0, lane);
+  }
+  if (!frame.real) return;
+  const Sequence s = arrays.sequences[frame.n];
+  Real* labels = arrays.labels + frame.row * (o.maxTargets + 1);
+  for (int i = lane; i < s.targets; i += kGroup) {
+    labels[i] = to_real(activations[p.targets[s.target_begin + i]]) - normaliser;
+  }
+  if (lane == 0) {
+    arrays.blanks[frame.row] = to_real(activations[o.blank]) - normaliser;
+    if (normalisers) normalisers[frame.row] = normaliser;
+  }
+}
+
+// With b the share of the blank, y_i those of the labels and m their sum,
+//   d cost / d logit_v = m softmax_v - [v is the blank] b - sum of y_i over the positions i of symbol v.
+// First the whole row, then the symbols of the target, each by the lane that has its first position.
+template <class Element, int kWidth, int kGroup, class Real>
+__global__ void __launch_bounds__(kRowThreads)
+    gradients_kernel(CtcParams p, Reserve<Real> reserve, const Real* cost_gradients, Element* gradients) {
+  const prnnCTCLossOptions_t& o = p.options;
+  const int lane = threadIdx.x % kGroup;
+  const Frame frame = Frame::of_group<kGroup>(o, reserve.sequences);
+  const int64_t offset = frame.t * o.timeStride + frame.n * o.batchStride, width = o.maxTargets + 1;
+  const Real* shares = reserve.shares + frame.row * (width + 1);
+  Sequence s{0, 0, 0};
+  if (frame.real) s = reserve.sequences[frame.n];
+  Real mass = 0;
+  if (frame.real) {
+    for (int i = lane; i <= s.targets; i += kGroup) mass += shares[i];
+  }
+#pragma unroll
+  for (int step = kGroup / 2; step > 0; step /= 2) mass += __shfl_xor_sync(~0u, mass, step);
+  Real normaliser = 0, scale = 1;
+  if (frame.real) {
+    if (reserve.normalisers) normaliser = reserve.normalisers[frame.row];
+    if (cost_gradients) scale = cost_gradients[frame.n];
+  }
+  const bool reads = o.input == PRNN_LOSS_LOGITS && mass != 0;
+  if (frame.n < o.batch) {
+    row_map<Element, kWidth, kGroup>(
+        static_cast<const Element*>(p.activations) + offset, gradients + offset, o.classes, lane, reads,
+        [&](int64_t, Real x) { return reads ? mass * exp(x - normaliser) * scale : Real(0); });
+  }
+  __syncwarp();
+  if (mass == 0) return;
+  const auto subtract = [&](int64_t v, Real share) {
+    Element* gradient = gradients + offset + v;
+    from_real(*gradient, to_real(*gradient) - share * scale);
+  };
+  if (lane == 0) subtract(o.blank, shares[0]);
+  for (int i = lane; i < s.targets; i += kGroup) {
+    if (!reserve.first[frame.n * width + i]) continue;
+    Real share = 0;
+    for (int k = i; k >= 0; k = reserve.next[frame.n * width + k]) share += shares[1 + k];
+    subtract(p.targets[s.target_begin + i], share);
+  }
+}
+
+template <class Real>
+struct EmissionsLaunch {
+  const CtcParams& params;
+  const Arrays<Real>& arrays;
+  Real* normalisers;
+  cudaStream_t stream;
+
+  template <class Element, int kWidth, int kGroup>
+  void run() const {
+    const unsigned blocks = blocks_for_rows<kGroup>(params.options.batch * params.options.maxFrames);
+    emissions_kernel<Element, kWidth, kGroup><<<blocks, kRowThreads, 0, stream>>>(params, arrays, normalisers);
+    check_launch("ctc emissions_kernel");
+  }
+};
+
+template <class Real>
+struct GradientsLaunch {
+  const CtcParams& params;
+  const Reserve<Real>& reserve;
+  const Real* cost_gradients;
+  void* gradients;
+  cudaStream_t stream;
+
+  template <class Element, int kWidth, int kGroup>
+  void run() const {
+    const unsigned blocks = blocks_for_rows<kGroup>(params.options.batch * params.options.maxFrames);
+    gradients_kernel<Element, kWidth, kGroup>
+        <<<blocks, kRowThreads, 0, stream>>>(params, reserve, cost_gradients, static_cast<Element*>(gradients));
+    check_launch("ctc gradients_kernel");
+  }
+};
+
+// A divisor of both strides that tells whether rows begin at whole pieces.
+int64_t row_step(const prnnCTCLossOptions_t& o) {
+  const int64_t both = o.timeStride | o.batchStride;
+  return both & -both;  // the largest power of two in both
+}
+
+}  // namespace
+
+template <class Real>
+void run_emissions(const CtcParams& params, const Arrays<Real>& arrays, Real* normalisers, cudaStream_t stream) {
+  for_rows<Real>(params.options.dataType, params.options.classes, row_step(params.options), {params.activations},
+                 EmissionsLaunch<Real>{params, arrays, normalisers, stream});
+}
+
+template <class Real>
+void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
+                   cudaStream_t stream) {
+  for_rows<Real>(params.options.dataType, params.options.classes, row_step(params.options),
+                 {params.activations, gradients},
+                 GradientsLaunch<Real>{params, reserve, cost_gradients, gradients, stream});
+}
+
+template void run_emissions(const CtcParams&, const Arrays<float>&, float*, cudaStream_t);
+template void run_emissions(const CtcParams&, const Arrays<double>&, double*, cudaStream_t);
+template void run_gradients(const CtcParams&, const Reserve<float>&, const float*, void*, cudaStream_t);
+template void run_gradients(const CtcParams&, const Reserve<double>&, const double*, void*, cudaStream_t);
+
+}  // namespace prnn::ctc_cuda

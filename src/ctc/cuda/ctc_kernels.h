@@ -1,0 +1,72 @@
+// CTC on a GPU: the arrays and the kernels that work on them. docs/losses_gpu.md tells the whole way of the data.
+//
+// The states of a sequence with L symbols are L + 1 blanks B(i) and L labels Y(i), in the order B(0) Y(0) B(1) ...
+// B(L). B(i) and Y(i) make column i, so that a frame's states lie in `width` = maxTargets + 1 columns; Y(L) does not
+// exist.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/cuda/log_zero.h"
+#include "ctc/ctc.h"
+
+namespace prnn::ctc_cuda {
+
+// A sequence as the kernels see it. `frames` is -1 for one whose lengths or symbols are out of range.
+struct Sequence {
+  int64_t target_begin;
+  int frames, targets;  // T_n, L_n
+};
+
+// A column's two states.
+struct alignas(16) States {
+  double blank, label;
+};
+
+template <class Real>
+struct Arrays {
+  Sequence* sequences;  // {N}
+  Real* blanks;         // {N, T}: log-probability of the blank
+  Real* labels;         // {N, T, width}: of each target symbol
+  States* alpha;        // {N, T, width}: all ways from the start to a state, its own frame counted
+  States* beta;         // {N, T, width}: all ways from a state to the end, its own frame not counted; NULL: not wanted
+  double* scores;       // {N}
+};
+
+// What a backward call needs.
+template <class Real>
+struct Reserve {
+  Sequence* sequences;  // {N}
+  Real* normalisers;    // {N, T}; LOGITS alone, else NULL
+  Real* shares;         // {N, T, width + 1}: probability of being in any blank, then in each label
+  int* next;            // {N, width}: the next position of the same symbol, -1 if there is none
+  bool* first;          // {N, width}: whether the symbol stands here for the first time
+};
+
+void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream);
+
+// Finds symbols that stand more than once in a target.
+void run_repeats(const CtcParams& params, const Sequence* sequences, int* next, bool* first, cudaStream_t stream);
+
+template <class Real>
+void run_emissions(const CtcParams& params, const Arrays<Real>& arrays, Real* normalisers, cudaStream_t stream);
+
+// alpha and beta in one launch, scores and costs.
+template <class Real>
+void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, cudaStream_t stream);
+
+template <class Real>
+void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream);
+
+template <class Real>
+void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
+                   cudaStream_t stream);
+
+// The best path. moves {N, T, width, 2}: by how many states it moves on into each state.
+template <class Real>
+void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, unsigned char* moves, Real* path_scores,
+                   int* begins, int* ends, cudaStream_t stream);
+
+}  // namespace prnn::ctc_cuda

@@ -1,0 +1,103 @@
+// The RNN-T lattice on a GPU: what its arrays look like and the kernels that work on them. docs/losses_gpu.md tells
+// the whole way of the data.
+//
+// A lattice cell (t, u) of a sequence lies at step s = t + skew * u, column u, with skew = 1 for REGULAR lattices and 0
+// for the others: all cells of a step can be computed at once from the step before, and lie side by side. A sequence
+// has `steps` = maxFrames + skew * maxTargets + 1 steps of `width` = maxTargets + 1 columns, of which its own lengths
+// use a part; what lies outside is neither written nor read.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/log_zero.h"
+#include "prnn_losses.h"
+
+namespace prnn::rnnt_cuda {
+
+// A sequence as the kernels see it, made on the device by run_setup(). `frames` is 0 for one whose lengths, symbols or
+// pruning ranges are out of range: it has no cells.
+struct Sequence {
+  int64_t cell_begin;    // PACKED: its first row
+  int64_t target_begin;  // its first symbol in targets
+  int frames, targets;   // T_n, U_n
+};
+
+// A call's sizes and inputs. All pointers are device pointers.
+struct Problem {
+  prnnDataType_t type;
+  prnnLossInput_t input;
+  prnnRNNTLayout_t layout;
+  prnnTargetLayout_t target_layout;
+  prnnRNNTType_t lattice;
+  int64_t batch, max_frames, max_targets, target_elements, rows, prune_range, classes;
+  int blank;
+  bool zero_infinity;
+  double fast_emit, clamp, delay_penalty;
+  const void* activations;
+  const int *targets, *frame_lengths, *target_lengths, *range_begins;
+
+  // Sizes of the lattice arrays.
+  __host__ __device__ int skew() const { return lattice == PRNN_RNNT_REGULAR ? 1 : 0; }
+  __host__ __device__ int64_t width() const { return max_targets + 1; }
+  __host__ __device__ int64_t steps() const { return max_frames + skew() * max_targets + 1; }
+  __host__ __device__ int64_t lattice_cells() const { return batch * steps() * width(); }
+  // Cells of the activations, padding included.
+  __host__ __device__ int64_t activation_cells() const {
+    if (layout == PRNN_RNNT_PACKED) return rows;
+    return batch * max_frames * (layout == PRNN_RNNT_PRUNED ? prune_range : width());
+  }
+};
+
+// What a cell's two arcs score, as logarithms, or, where that is said, the probabilities with which a path takes them.
+template <class Real>
+struct alignas(2 * sizeof(Real)) Arcs {
+  Real blank, label;
+};
+
+// Arrays of one call; Real is double for PRNN_DATA_DOUBLE and float for all other types.
+template <class Real>
+struct Lattice {
+  Sequence* sequences;  // {N}
+  Arcs<Real>* arcs;     // {N, steps, width}
+  double* alpha;        // {N, steps, width}: score of all paths from (0, 0) to the cell
+  double* beta;         // {N, steps, width}: from the cell to the end; NULL when no gradients are wanted
+  double* scores;       // {N}: of all paths
+};
+
+// What a backward call needs, one entry a row of the activations.
+template <class Real>
+struct Shares {
+  Arcs<Real>* arcs;   // probabilities of the arcs; CONSTRAINED: the blank's with those of the labels that pass over it
+  Real* normalisers;  // log of the sum of exp of the logits; LOGITS alone, else NULL
+};
+
+// Checks lengths, symbols and ranges, and finds where sequences begin.
+void run_setup(const Problem& problem, Sequence* sequences, cudaStream_t stream);
+
+// From activations to arcs, and normalisers unless NULL.
+template <class Real>
+void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* normalisers, cudaStream_t stream);
+
+// alpha and, unless it is NULL, beta, in one launch; scores, and costs with zeroInfinity applied unless NULL.
+template <class Real>
+void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* costs, cudaStream_t stream);
+
+// The probabilities of the arcs, a row each; rows of padding are left as they are.
+template <class Real>
+void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares, cudaStream_t stream);
+
+// Gradients of the activations. cost_gradients may be NULL: ones.
+template <class Real>
+void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
+                   const Real* cost_gradients, void* gradients, cudaStream_t stream);
+
+// The best path instead of all: alpha becomes the score of the best way to a cell. path_scores {N}, frames
+// {N, maxTargets}.
+template <class Real>
+void run_best_path(const Problem& problem, const Lattice<Real>& lattice, Real* path_scores, int* frames,
+                   cudaStream_t stream);
+
+}  // namespace prnn::rnnt_cuda

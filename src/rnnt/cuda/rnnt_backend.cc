@@ -1,0 +1,163 @@
+// The RNN-T backend of CUDA handles: cuts workspace and reserve space into arrays and enqueues the kernels.
+#include "core/cuda/arena.h"
+#include "rnnt/cuda/lattice.h"
+#include "rnnt/cuda/mutual_information.h"
+#include "rnnt/rnnt.h"
+
+namespace prnn {
+namespace {
+
+using namespace rnnt_cuda;
+
+Problem make_problem(const RnntParams& params) {
+  const prnnRNNTLossOptions_t& o = params.options;
+  Problem problem{};
+  problem.type = o.dataType;
+  problem.input = o.input;
+  problem.layout = o.layout;
+  problem.target_layout = o.targetLayout;
+  problem.lattice = o.type;
+  problem.batch = o.batch;
+  problem.max_frames = o.maxFrames;
+  problem.max_targets = o.maxTargets;
+  problem.target_elements = o.targetElements;
+  problem.rows = o.rows;
+  problem.prune_range = o.pruneRange;
+  problem.classes = o.classes;
+  problem.blank = static_cast<int>(o.blank);
+  problem.zero_infinity = o.zeroInfinity != 0;
+  problem.fast_emit = o.fastEmitLambda;
+  problem.clamp = o.clamp;
+  problem.delay_penalty = o.delayPenalty;
+  problem.activations = params.activations;
+  problem.targets = params.targets;
+  problem.frame_lengths = params.frame_lengths;
+  problem.target_lengths = params.target_lengths;
+  problem.range_begins = params.range_begins;
+  return problem;
+}
+
+Problem make_problem(const prnnRNNTLossOptions_t& options) {
+  RnntParams params{};
+  params.options = options;
+  return make_problem(params);
+}
+
+// Arrays in the workspace. The sequences of a loss lie in its reserve space when there is one.
+template <class Real>
+Lattice<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_beta) {
+  Lattice<Real> lattice{};
+  lattice.sequences = arena.take<Sequence>(problem.batch);
+  lattice.scores = arena.take<double>(problem.batch);
+  lattice.arcs = arena.take<Arcs<Real>>(problem.lattice_cells());
+  lattice.alpha = arena.take<double>(problem.lattice_cells());
+  if (with_beta) lattice.beta = arena.take<double>(problem.lattice_cells());
+  return lattice;
+}
+
+template <class Real>
+struct Reserve {
+  Sequence* sequences;
+  Shares<Real> shares;
+
+  Reserve(const Problem& problem, Arena& arena) {
+    sequences = arena.take<Sequence>(problem.batch);
+    shares.arcs = arena.take<Arcs<Real>>(problem.activation_cells());
+    shares.normalisers = problem.input == PRNN_LOSS_LOGITS ? arena.take<Real>(problem.activation_cells()) : nullptr;
+  }
+};
+
+// Calls function(Real()) with the type in which the lattice is computed.
+template <class Function>
+auto with_real(prnnDataType_t type, Function&& function) {
+  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
+}
+
+size_t lattice_size(const Problem& problem, bool with_beta) {
+  Arena arena(nullptr);
+  with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, with_beta); });
+  return arena.size();
+}
+
+class CudaRnntBackend final : public RnntBackend {
+ public:
+  void require_supported(prnnDataType_t) const override {}
+
+  size_t loss_workspace_size(const prnnRNNTLossOptions_t& options) const override {
+    return lattice_size(make_problem(options), true);
+  }
+  size_t loss_reserve_size(const prnnRNNTLossOptions_t& options) const override {
+    Arena arena(nullptr);
+    const Problem problem = make_problem(options);
+    with_real(problem.type, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
+    return arena.size();
+  }
+  size_t align_workspace_size(const prnnRNNTLossOptions_t& options) const override {
+    return lattice_size(make_problem(options), false);
+  }
+  size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& options) const override {
+    return lattice_size(mutual_information_problem(options), true);
+  }
+
+  void loss_forward(prnnHandle_t handle, const RnntParams& params, void* costs, void* reserve_space) const override {
+    const Problem problem = make_problem(params);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena workspace(params.workspace), reserve_arena(reserve_space);
+      Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, reserve_space != nullptr);
+      const Reserve<Real> reserve(problem, reserve_arena);
+      if (reserve_space) lattice.sequences = reserve.sequences;
+      run_setup(problem, lattice.sequences, handle->stream);
+      run_emissions(problem, lattice, reserve.shares.normalisers, handle->stream);
+      run_recursion(problem, lattice, static_cast<Real*>(costs), handle->stream);
+      if (reserve_space) run_shares(problem, lattice, reserve.shares.arcs, handle->stream);
+    });
+  }
+
+  void loss_backward(prnnHandle_t handle, const RnntParams& params, const void* cost_gradients, void* gradients,
+                     const void* reserve_space) const override {
+    const Problem problem = make_problem(params);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena arena(const_cast<void*>(reserve_space));
+      const Reserve<Real> reserve(problem, arena);
+      run_gradients(problem, reserve.sequences, reserve.shares, static_cast<const Real*>(cost_gradients), gradients,
+                    handle->stream);
+    });
+  }
+
+  void align(prnnHandle_t handle, const RnntParams& params, void* scores, int* frames) const override {
+    const Problem problem = make_problem(params);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena workspace(params.workspace);
+      const Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, false);
+      run_setup(problem, lattice.sequences, handle->stream);
+      run_emissions(problem, lattice, static_cast<Real*>(nullptr), handle->stream);
+      run_best_path(problem, lattice, static_cast<Real*>(scores), frames, handle->stream);
+    });
+  }
+
+  void mutual_information(prnnHandle_t handle, const MutualInformationParams& params) const override {
+    const Problem problem = mutual_information_problem(params.options);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena workspace(params.workspace);
+      const Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, params.py_gradients != nullptr);
+      run_mutual_information(params, lattice, handle->stream);
+    });
+  }
+
+  void prune_ranges(prnnHandle_t handle, const PruneRangesParams& params) const override {
+    with_real(params.options.dataType, [&](auto real) { run_prune_ranges<decltype(real)>(params, handle->stream); });
+  }
+};
+
+}  // namespace
+
+const RnntBackend& cuda_rnnt_backend() {
+  static const CudaRnntBackend backend;
+  return backend;
+}
+
+}  // namespace prnn
