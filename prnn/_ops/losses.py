@@ -105,9 +105,11 @@ def _ctc_options(
 
 
 def _ctc_reserve_size(activations: Tensor, targets: Tensor) -> int:
-    """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""
+    """At least what libprnn wants on any device, from shapes alone, which a compiler may only know as symbols."""
     frames, batch, _ = activations.shape
-    return _blocks(activations.element_size() * frames * (3 * batch + targets.numel()))
+    width = 3 * batch + targets.numel() if activations.device.type == "cpu" else batch * (3 + targets.shape[-1])
+    per_sequence = 5 * (targets.shape[-1] + 1) + 24
+    return _blocks(max(4, activations.element_size()) * frames * width + batch * per_sequence + 256)
 
 
 @torch.library.custom_op("prnn::ctc_loss", mutates_args=())
@@ -304,9 +306,10 @@ def _rnnt_options(
     return options
 
 
-def _rnnt_reserve_size(activations: Tensor, input: int) -> int:
+def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
     rows = activations.numel() // activations.shape[-1]
-    return _blocks(activations.element_size() * rows * (4 if input == _C.LOSS_LOGITS else 2))
+    per_row = 4 if input == _C.LOSS_LOGITS else 2
+    return _blocks(max(4, activations.element_size()) * rows * per_row + 24 * batch + 256)
 
 
 @torch.library.custom_op("prnn::rnnt_loss", mutates_args=())
@@ -332,7 +335,7 @@ def rnnt_loss(
     options.zero_infinity = zero_infinity
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
-    reserve = _reserve(_rnnt_reserve_size(activations, input) if keep else 0, activations)
+    reserve = _reserve(_rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0, activations)
     with _handle(activations.device) as handle:
         workspace = _workspace(_C.rnnt_loss_workspace_size(handle, options), activations)
         _C.rnnt_loss_forward(
@@ -369,7 +372,7 @@ def _(
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
     costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
-    return costs, _reserve(_rnnt_reserve_size(activations, input) if keep else 0, activations)
+    return costs, _reserve(_rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0, activations)
 
 
 @torch.library.custom_op("prnn::rnnt_loss_backward", mutates_args=())

@@ -1,0 +1,261 @@
+"""The losses on a GPU against the same losses in float64 on the CPU, which have their own tests against enumeration."""
+
+import math
+
+import pytest
+import torch
+
+import prnn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+COST_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-5, torch.bfloat16: 1e-5}
+
+
+def both(loss, x, **options):
+    """Costs and gradients of `loss(x)` on the GPU and, from the same rounded values, in float64 on the CPU."""
+    results = []
+    for device, dtype in (("cuda", x.dtype), ("cpu", torch.float64)):
+        leaf = x.to(device, dtype).requires_grad_()
+        moved = {
+            key: value.to(device, torch.float64 if value.is_floating_point() else value.dtype)
+            if isinstance(value, torch.Tensor) and device == "cpu"
+            else value.to(device)
+            if isinstance(value, torch.Tensor)
+            else value
+            for key, value in options.items()
+        }
+        costs = loss(leaf, reduction="none", **moved)
+        weights = torch.linspace(0.5, 2.0, costs.numel(), dtype=costs.dtype, device=device)
+        torch.where(costs.isfinite(), costs, 0 * costs.detach()).mul(weights).sum().backward()
+        results.append((costs.detach().cpu().double(), leaf.grad.cpu().double()))
+    return results
+
+
+def assert_same(results, dtype):
+    (costs, gradients), (wanted_costs, wanted_gradients) = results
+    torch.testing.assert_close(costs, wanted_costs, rtol=COST_TOLERANCE[dtype], atol=COST_TOLERANCE[dtype], equal_nan=True)
+    scale = wanted_gradients.abs().max().clamp(min=1e-30)
+    torch.testing.assert_close(gradients / scale, wanted_gradients / scale, rtol=0, atol=TOLERANCE[dtype], equal_nan=True)
+
+
+def rnnt_batch(n, t, u, v, dtype, seed=0, blank=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = (2 * torch.randn(n, t, u + 1, v, generator=generator)).to(dtype)
+    targets = torch.randint(0, v - 1, (n, u), generator=generator, dtype=torch.int32)
+    targets = targets + (targets >= blank).int()
+    frames = torch.randint(max(1, t // 2), t + 1, (n,), generator=generator, dtype=torch.int32)
+    lengths = torch.randint(0, u + 1, (n,), generator=generator, dtype=torch.int32)
+    frames[0], lengths[0] = t, u
+    return x, {"targets": targets, "logit_lengths": frames, "target_lengths": lengths, "blank": blank}
+
+
+SHAPES = [(3, 7, 4, 5), (1, 1, 0, 3), (2, 1, 3, 28), (4, 33, 40, 28), (2, 20, 9, 501), (2, 9, 5, 5000), (1, 30, 70, 50)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rnnt_equals_cpu(shape, dtype):
+    x, options = rnnt_batch(*shape, dtype, blank=1)
+    assert_same(both(prnn.rnnt_loss, x, **options), dtype)
+
+
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fastemit_lambda": 0.01},
+        {"clamp": 0.05},
+        {"delay_penalty": 0.1},
+        {"fused_log_softmax": False},
+        {"zero_infinity": True},
+    ],
+    ids=str,
+)
+def test_rnnt_options_equal_cpu(rnnt_type, options):
+    x, batch = rnnt_batch(4, 12, 7, 9, torch.float32, seed=3)
+    if options.get("fused_log_softmax") is False:
+        x = x.log_softmax(-1)
+    assert_same(both(prnn.rnnt_loss, x, **batch, **options, rnnt_type=rnnt_type), torch.float32)
+
+
+def test_rnnt_wide_lattice():
+    x, options = rnnt_batch(1, 5, 1100, 3, torch.float32)
+    assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
+
+
+def test_rnnt_long_lattice_is_accurate():
+    x, options = rnnt_batch(1, 2000, 400, 10, torch.float32)
+    assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
+
+
+def test_rnnt_gathered_and_packed():
+    x, options = rnnt_batch(3, 9, 5, 6, torch.float32, seed=5)
+    log_probs = x.log_softmax(-1)
+    index = torch.zeros(3, 9, 6, 2, dtype=torch.int64)
+    index[..., 0] = options["blank"]
+    index[:, :, :-1, 1] = options["targets"].long()[:, None]
+    gathered = {key: value for key, value in options.items() if key != "blank"}
+    assert_same(both(prnn.rnnt_loss, log_probs.gather(-1, index), **gathered, gathered=True), torch.float32)
+    rows = torch.cat(
+        [
+            x[n, : options["logit_lengths"][n], : options["target_lengths"][n] + 1].reshape(-1, 6)
+            for n in range(3)
+        ]
+    )
+    assert_same(both(prnn.rnnt_loss, rows, **options), torch.float32)
+
+
+def test_rnnt_extreme_values():
+    x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=6)
+    x[1] *= 1e4
+    x[2, 0, 0, 0] = math.nan
+    costs, _ = both(prnn.rnnt_loss, x, **options)[0]
+    assert costs[2].isnan() and costs[[0, 1, 3]].isfinite().all()
+    x[2, 0, 0, 0] = 0
+    assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
+
+
+def test_rnnt_padding_is_not_read():
+    x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=7)
+    leaf = x.cuda().requires_grad_()
+    for n in range(4):
+        with torch.no_grad():
+            leaf[n, options["logit_lengths"][n] :] = math.nan
+            leaf[n, :, options["target_lengths"][n] + 1 :] = math.nan
+    prnn.rnnt_loss(leaf, **{k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}).backward()
+    assert leaf.grad.isfinite().all()
+
+
+def test_rnnt_bad_sequences_cost_nan():
+    x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=8)
+    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    moved["logit_lengths"][1] = 9
+    moved["target_lengths"][2] = -1
+    moved["targets"][3, 0], moved["target_lengths"][3] = 6, 5
+    leaf = x.cuda().requires_grad_()
+    costs = prnn.rnnt_loss(leaf, **moved, reduction="none")
+    costs[0].backward()
+    assert costs[0].isfinite() and costs[1:].isnan().all()
+    assert (leaf.grad[1:] == 0).all()
+
+
+def test_rnnt_reproducible():
+    x, options = rnnt_batch(8, 40, 20, 50, torch.float32, seed=9)
+    first = both(prnn.rnnt_loss, x, **options)[0]
+    for _ in range(3):
+        again = both(prnn.rnnt_loss, x, **options)[0]
+        assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+
+
+def test_rnnt_graph_capture():
+    x, options = rnnt_batch(4, 30, 10, 20, torch.float32, seed=10)
+    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    leaf = x.cuda().requires_grad_()
+
+    def step():
+        return torch.autograd.grad(prnn.rnnt_loss(leaf, **moved, reduction="sum"), leaf)[0]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        wanted = step()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(wanted, captured)
+
+
+def test_gradcheck_float64():
+    x, options = rnnt_batch(2, 4, 3, 4, torch.float64, seed=11)
+    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    leaf = x.cuda().requires_grad_()
+    assert torch.autograd.gradcheck(lambda y: prnn.rnnt_loss(y, **moved, reduction="none"), leaf, nondet_tol=0)
+
+
+def assert_same_alignment(x, options):
+    here = prnn.forced_align(x.double(), **options)
+    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    there = prnn.forced_align(x.cuda(), **moved)
+    assert torch.equal(there.begins.cpu(), here.begins) and torch.equal(there.ends.cpu(), here.ends)
+    torch.testing.assert_close(there.scores.cpu().double(), here.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+def test_rnnt_align_equals_cpu(rnnt_type):
+    x, options = rnnt_batch(5, 20, 9, 12, torch.float32, seed=12)
+    options["input_lengths"] = options.pop("logit_lengths")
+    assert_same_alignment(x, {**options, "rnnt_type": rnnt_type})
+
+
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pruned_family_equals_cpu(rnnt_type, dtype):
+    generator = torch.Generator().manual_seed(1)
+    n, frames, symbols, classes = 3, 30, 11, 17
+    am = torch.randn(n, frames, classes, generator=generator).to(dtype)
+    lm = torch.randn(n, symbols + 1, classes, generator=generator).to(dtype)
+    targets = torch.randint(1, classes, (n, symbols), generator=generator)
+    boundary = torch.tensor([[0, 0, symbols, frames], [0, 0, symbols - 3, frames - 2], [0, 0, 0, frames]])
+    results = []
+    for device, kind in (("cuda", dtype), ("cpu", torch.float64)):
+        a, b = (x.to(device, kind).requires_grad_() for x in (am, lm))
+        t, limits = targets.to(device), boundary.to(device)
+        simple, (px, py) = prnn.rnnt_loss_smoothed(
+            b, a, t, 0, 0.2, 0.1, limits, rnnt_type=rnnt_type, reduction="none", return_grad=True
+        )
+        ranges = prnn.get_rnnt_prune_ranges(px.to(dtype), py.to(dtype), limits, 4)
+        pruned_am, pruned_lm = prnn.do_rnnt_pruning(a, b, ranges)
+        pruned = prnn.rnnt_loss_pruned(
+            (pruned_am + pruned_lm).tanh(), t, ranges, 0, limits, rnnt_type=rnnt_type, reduction="none"
+        )
+        (simple.sum() + pruned.sum()).backward()
+        results.append([simple, ranges, pruned, a.grad, b.grad])
+    for there, here in zip(*results, strict=True):
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+        torch.testing.assert_close(there.detach().cpu().to(here.dtype), here.detach(), rtol=tolerance, atol=tolerance)
+
+
+def ctc_batch(t, n, c, longest, dtype, seed=0, blank=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = (2 * torch.randn(t, n, c, generator=generator)).to(dtype)
+    targets = torch.randint(0, c - 1, (n, longest), generator=generator, dtype=torch.int32)
+    targets = targets + (targets >= blank).int()
+    frames = torch.randint(max(1, t // 2), t + 1, (n,), generator=generator, dtype=torch.int32)
+    lengths = torch.randint(0, longest + 1, (n,), generator=generator, dtype=torch.int32)
+    frames[0], lengths[0] = t, longest
+    return x, {"targets": targets, "input_lengths": frames, "target_lengths": lengths, "blank": blank}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(12, 3, 5, 4), (1, 2, 4, 1), (60, 4, 28, 20), (30, 2, 5000, 9), (40, 2, 33, 0)])
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_ctc_equals_cpu(shape, dtype, from_logits):
+    x, options = ctc_batch(*shape, dtype)
+    if not from_logits:
+        x = x.float().log_softmax(-1).to(dtype)
+    assert_same(both(prnn.ctc_loss, x, **options, from_logits=from_logits), dtype)
+
+
+def test_ctc_long_targets():
+    x, options = ctc_batch(2600, 1, 40, 1200, torch.float32)
+    assert_same(both(prnn.ctc_loss, x, **options, from_logits=True), torch.float32)
+
+
+def test_ctc_zero_infinity_concatenated_and_strides():
+    x, options = ctc_batch(6, 4, 7, 6, torch.float32, seed=3)
+    lengths = options["target_lengths"]
+    options["targets"] = torch.cat([options["targets"][n, : lengths[n]] for n in range(4)])
+    for zero_infinity in (False, True):
+        assert_same(both(prnn.ctc_loss, x, **options, from_logits=True, zero_infinity=zero_infinity), torch.float32)
+    batch_first = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert_same(both(prnn.ctc_loss, batch_first, **options, from_logits=True), torch.float32)
+
+
+def test_ctc_align_equals_cpu():
+    x, options = ctc_batch(40, 5, 12, 9, torch.float32, seed=12)
+    assert_same_alignment(x.transpose(0, 1).contiguous(), options)
