@@ -35,20 +35,26 @@ constexpr int kPieces = 4;        // that a lane has in flight
 // divisor of the distances between rows, in elements.
 template <class Element, class Launch>
 void for_row_shape(int64_t classes, int64_t step, std::initializer_list<const void*> arrays, const Launch& launch) {
+  const auto fits = [&](int width) {
+    bool aligned = classes % width == 0 && step % width == 0;
+    for (const void* array : arrays)
+      aligned = aligned && reinterpret_cast<uintptr_t>(array) % (width * sizeof(Element)) == 0;
+    return aligned;
+  };
   constexpr int kWide = 16 / sizeof(Element);
-  bool wide = classes % kWide == 0 && step % kWide == 0;
-  for (const void* array : arrays) wide = wide && reinterpret_cast<uintptr_t>(array) % 16 == 0;
-  const int64_t pieces = wide ? classes / kWide : classes;
-  if (wide) {
-    if (pieces <= 8 * kPieces)
+  if (fits(kWide)) {
+    if (classes <= 8 * kPieces * kWide)
       launch.template run<Element, kWide, 8>();
     else
       launch.template run<Element, kWide, 32>();
+  } else if (fits(2)) {
+    if (classes <= 8 * kPieces * 2)
+      launch.template run<Element, 2, 8>();
+    else
+      launch.template run<Element, 2, 32>();
   } else {
-    if (pieces <= 8 * kPieces)
+    if (classes <= 8 * kPieces)
       launch.template run<Element, 1, 8>();
-    else if (pieces <= 16 * kPieces)
-      launch.template run<Element, 1, 16>();
     else
       launch.template run<Element, 1, 32>();
   }
@@ -74,55 +80,60 @@ unsigned blocks_for_rows(int64_t rows) {
   return static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup));
 }
 
-// A sum of exponentials, scaled by exp(-maximum).
-template <class Real>
-struct ScaledSum {
-  Real maximum = static_cast<Real>(kNever), sum = 0;
+// exp for sums and gradients that are accurate to float: __expf's error grows with |x|, but its terms shrink faster.
+__device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
+__device__ __forceinline__ double fast_exp(double x) { return exp(x); }
 
-  // Both may be empty; NaN in either makes the sum NaN.
-  __device__ __forceinline__ void add(Real other_maximum, Real other_sum) {
-    const Real high = maximum > other_maximum ? maximum : other_maximum;
-    const Real own_scale = maximum == high ? Real(1) : exp(maximum - high);
-    const Real other_scale = other_maximum == high ? Real(1) : exp(other_maximum - high);
-    sum = sum * own_scale + other_sum * other_scale;
-    maximum = high;
-  }
-};
+// The largest, or the sum, of a group's values, in every lane.
+template <int kGroup, class Real>
+__device__ __forceinline__ Real group_max(Real value) {
+#pragma unroll
+  for (int step = kGroup / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(~0u, value, step));
+  return value;
+}
+template <int kGroup, class Real>
+__device__ __forceinline__ Real group_sum(Real value) {
+#pragma unroll
+  for (int step = kGroup / 2; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
 
-// log of the sum of exp over a row, which is read once. All lanes of the warp take part; a group whose row is not
-// wanted passes classes = 0.
+// log of the sum of exp over a row, which is read once; NaN if one is in it. All lanes of the warp take part; a group
+// whose row is not wanted passes classes = 0.
 template <class Real, class Element, int kWidth, int kGroup>
 __device__ __forceinline__ Real row_log_sum_exp(const Element* row, int64_t classes, int lane) {
+  constexpr Real kEmpty = static_cast<Real>(kNever);
   const int64_t pieces = classes / kWidth;
   const auto* source = reinterpret_cast<const Piece<Element, kWidth>*>(row);
-  ScaledSum<Real> own;
+  Real maximum = kEmpty, sum = 0;  // of this lane: the sum is scaled by exp(-maximum)
   for (int64_t base = lane; base < pieces; base += kGroup * kPieces) {
     Piece<Element, kWidth> held[kPieces];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (base + i * kGroup < pieces) held[i] = source[base + i * kGroup];
     }
-    Real maximum = static_cast<Real>(kNever), sum = 0;
+    Real highest = maximum;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      if (base + i * kGroup >= pieces) continue;
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) maximum = max(maximum, to_real(held[i].at[k]));
+      for (int k = 0; k < kWidth; ++k) {
+        if (base + i * kGroup < pieces) highest = max(highest, to_real(held[i].at[k]));
+      }
     }
-    const Real shift = maximum == static_cast<Real>(kNever) ? Real(0) : maximum;
+    const Real shift = highest == kEmpty ? Real(0) : highest;
+    if (highest != maximum) sum *= fast_exp(maximum - shift);
+    maximum = highest;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      if (base + i * kGroup >= pieces) continue;
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) sum += exp(to_real(held[i].at[k]) - shift);
+      for (int k = 0; k < kWidth; ++k) {
+        if (base + i * kGroup < pieces) sum += fast_exp(to_real(held[i].at[k]) - shift);
+      }
     }
-    own.add(maximum, sum);
   }
-#pragma unroll
-  for (int offset = kGroup / 2; offset > 0; offset /= 2) {
-    own.add(__shfl_xor_sync(~0u, own.maximum, offset), __shfl_xor_sync(~0u, own.sum, offset));
-  }
-  return own.maximum + log(own.sum);
+  const Real highest = group_max<kGroup>(maximum);
+  const Real shift = highest == kEmpty ? Real(0) : highest;
+  return shift + log(group_sum<kGroup>(sum * fast_exp(maximum - shift)));
 }
 
 // target[v] = function(v, source[v]) for the whole row; with `reads` false the source is not read and function gets 0.

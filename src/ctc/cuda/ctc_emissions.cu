@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (frame.real) {
     for (int i = lane; i <= s.targets; i += kGroup) mass += shares[i];
   }
-#pragma unroll
-  for (int step = kGroup / 2; step > 0; step /= 2) mass += __shfl_xor_sync(~0u, mass, step);
+  mass = group_sum<kGroup>(mass);
   Real normaliser = 0, scale = 1;
   if (frame.real) {
     if (reserve.normalisers) normaliser = reserve.normalisers[frame.row];
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (frame.n < o.batch) {
     row_map<Element, kWidth, kGroup>(
         static_cast<const Element*>(p.activations) + offset, gradients + offset, o.classes, lane, reads,
-        [&](int64_t, Real x) { return reads ? mass * exp(x - normaliser) * scale : Real(0); });
+        [&](int64_t, Real x) { return reads ? mass * fast_exp(x - normaliser) * scale : Real(0); });
   }
   __syncwarp();
   if (mass == 0) return;

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   row_map<Element, kWidth, kGroup>(
       static_cast<const Element*>(p.activations) + row * p.classes, gradients + row * p.classes, p.classes, lane, reads,
       [&](int64_t v, Real x) {
-        Real gradient = reads ? both * exp(x - normaliser) : Real(0);
+        Real gradient = reads ? both * fast_exp(x - normaliser) : Real(0);
         if (v == blank_at) gradient -= blank;
         if (v == label_at) gradient -= label;
         gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
