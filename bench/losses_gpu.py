@@ -89,7 +89,7 @@ def ctc_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
     targets = torch.randint(1, v, (n, u), device="cuda", dtype=torch.int32)
     frames = torch.full((n,), t, device="cuda", dtype=torch.int32)
     lengths = torch.full((n,), u, device="cuda", dtype=torch.int32)
-    on_host = targets.cpu().flatten(), frames.cpu(), lengths.cpu()
+    on_host = targets.cpu().flatten(), tuple(frames.tolist()), tuple(lengths.tolist())
 
     def ours() -> None:
         prnn.ctc_loss(logits, targets, frames, lengths).backward()
@@ -146,7 +146,9 @@ def main() -> None:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file, indent=1)
+            json.dump(
+                {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file, indent=1
+            )
 
 
 if __name__ == "__main__":

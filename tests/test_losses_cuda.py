@@ -35,9 +35,13 @@ def both(loss, x, **options):
 
 def assert_same(results, dtype):
     (costs, gradients), (wanted_costs, wanted_gradients) = results
-    torch.testing.assert_close(costs, wanted_costs, rtol=COST_TOLERANCE[dtype], atol=COST_TOLERANCE[dtype], equal_nan=True)
+    torch.testing.assert_close(
+        costs, wanted_costs, rtol=COST_TOLERANCE[dtype], atol=COST_TOLERANCE[dtype], equal_nan=True
+    )
     scale = wanted_gradients.abs().max().clamp(min=1e-30)
-    torch.testing.assert_close(gradients / scale, wanted_gradients / scale, rtol=0, atol=TOLERANCE[dtype], equal_nan=True)
+    torch.testing.assert_close(
+        gradients / scale, wanted_gradients / scale, rtol=0, atol=TOLERANCE[dtype], equal_nan=True
+    )
 
 
 def rnnt_batch(n, t, u, v, dtype, seed=0, blank=0):
@@ -100,10 +104,7 @@ def test_rnnt_gathered_and_packed():
     gathered = {key: value for key, value in options.items() if key != "blank"}
     assert_same(both(prnn.rnnt_loss, log_probs.gather(-1, index), **gathered, gathered=True), torch.float32)
     rows = torch.cat(
-        [
-            x[n, : options["logit_lengths"][n], : options["target_lengths"][n] + 1].reshape(-1, 6)
-            for n in range(3)
-        ]
+        [x[n, : options["logit_lengths"][n], : options["target_lengths"][n] + 1].reshape(-1, 6) for n in range(3)]
     )
     assert_same(both(prnn.rnnt_loss, rows, **options), torch.float32)
 
@@ -113,7 +114,8 @@ def test_rnnt_extreme_values():
     x[1] *= 1e4
     x[2, 0, 0, 0] = math.nan
     costs, _ = both(prnn.rnnt_loss, x, **options)[0]
-    assert costs[2].isnan() and costs[[0, 1, 3]].isfinite().all()
+    assert costs[2].isnan()
+    assert costs[[0, 1, 3]].isfinite().all()
     x[2, 0, 0, 0] = 0
     assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
 
@@ -138,7 +140,8 @@ def test_rnnt_bad_sequences_cost_nan():
     leaf = x.cuda().requires_grad_()
     costs = prnn.rnnt_loss(leaf, **moved, reduction="none")
     costs[0].backward()
-    assert costs[0].isfinite() and costs[1:].isnan().all()
+    assert costs[0].isfinite()
+    assert costs[1:].isnan().all()
     assert (leaf.grad[1:] == 0).all()
 
 
@@ -147,7 +150,8 @@ def test_rnnt_reproducible():
     first = both(prnn.rnnt_loss, x, **options)[0]
     for _ in range(3):
         again = both(prnn.rnnt_loss, x, **options)[0]
-        assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+        assert torch.equal(first[0], again[0])
+        assert torch.equal(first[1], again[1])
 
 
 def test_rnnt_graph_capture():
@@ -181,7 +185,8 @@ def assert_same_alignment(x, options):
     here = prnn.forced_align(x.double(), **options)
     moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
     there = prnn.forced_align(x.cuda(), **moved)
-    assert torch.equal(there.begins.cpu(), here.begins) and torch.equal(there.ends.cpu(), here.ends)
+    assert torch.equal(there.begins.cpu(), here.begins)
+    assert torch.equal(there.ends.cpu(), here.ends)
     torch.testing.assert_close(there.scores.cpu().double(), here.scores, rtol=1e-5, atol=1e-5)
 
 
