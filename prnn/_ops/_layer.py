@@ -1,9 +1,10 @@
 """Library objects behind the recurrent operators: one descriptor a configuration, device and thread."""
 
+import ctypes
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,15 +71,22 @@ class Layer:
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
-        self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
+        self._states: Any = None  # of the last call's dropout; the C descriptor points to it
+        if config.dropout > 0 and device.type == "cpu":
+            # Not a tensor, for a fake kernel may be the first to want this layer's sizes.
+            self._states = ctypes.create_string_buffer(handle(device).dropout_states_size())
+            self.seed_dropout(handle(device), 0)
         self._reserve = self._linear_reserve() if device.type == "cpu" else None
 
     def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
         """Starts the random numbers of one call's dropout masks."""
-        self._states = torch.empty(handle.dropout_states_size(), dtype=torch.uint8, device=self.device)
-        self.rnn.set_dropout(
-            handle, self.config.dropout, self._states.data_ptr(), self._states.numel(), seed & 0xFFFFFFFFFFFFFFFF
-        )
+        size = handle.dropout_states_size()
+        if self.device.type == "cpu":
+            address = ctypes.addressof(self._states)
+        else:  # memory of this call's own: the call before may still run on another stream
+            self._states = torch.empty(size, dtype=torch.uint8, device=self.device)
+            address = self._states.data_ptr()
+        self.rnn.set_dropout(handle, self.config.dropout, address, size, seed & 0xFFFFFFFFFFFFFFFF)
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
         """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""

@@ -1,0 +1,168 @@
+"""Wrong arguments of prnn.nn: an exception that names the argument and its value."""
+
+from typing import Any
+
+import pytest
+import torch
+from nn_pairs import CELLS, flat, make
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import prnn
+
+X = torch.zeros(5, 2, 3)
+H = torch.zeros(1, 2, 4)
+
+CONSTRUCTOR: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (ValueError, "backend is 'gpu'; it must be one of 'persistent', 'cudnn', 'best'", {"backend": "gpu"}),
+    (ValueError, "dropout is 1.0", {"dropout": 1.0, "num_layers": 2}),
+    (ValueError, "dropout", {"dropout": -0.1}),
+    (ValueError, "hidden_size must be greater than zero", {"hidden_size": 0}),
+    (ValueError, "input_size must be greater than zero", {"input_size": -3}),
+    (ValueError, "num_layers must be greater than zero", {"num_layers": 0}),
+    (TypeError, "hidden_size should be of type int, got: float", {"hidden_size": 4.0}),
+    (TypeError, "bias should be of type bool", {"bias": 1}),
+    (TypeError, "nonsense", {"nonsense": 1}),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("error", "message", "options"), CONSTRUCTOR)
+def test_constructor(cell: str, error: type[Exception], message: str, options: dict[str, Any]) -> None:
+    with pytest.raises(error, match=message):
+        make(prnn.nn, cell, **{"input_size": 3, "hidden_size": 4, **options})
+
+
+def test_constructor_of_one_cell() -> None:
+    with pytest.raises(ValueError, match="nonlinearity is 'sigmoid'; it must be 'tanh' or 'relu'"):
+        prnn.nn.RNN(3, 4, nonlinearity="sigmoid")
+    with pytest.raises(ValueError, match="proj_size has to be smaller than hidden_size"):
+        prnn.nn.LSTM(3, 4, proj_size=4)
+    with pytest.raises(TypeError, match="proj_size"):
+        prnn.nn.GRU(3, 4, proj_size=2)
+
+
+FORWARD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+    (TypeError, "input is a list; it must be a tensor", ([1.0],), {}),
+    (TypeError, "input is a NoneType", (None,), {}),
+    (ValueError, r"input has 1 dimensions \(shape \(3,\)\); it must have 3, or 2 if unbatched", (X[0, 0],), {}),
+    (ValueError, "input has 4 dimensions", (X[None],), {}),
+    (ValueError, r"input has 4 features \(shape \(5, 2, 4\)\); input_size is 3", (torch.zeros(5, 2, 4),), {}),
+    (ValueError, "input has 0 features", (torch.zeros(5, 2, 0),), {}),
+    (ValueError, "input has dtype torch.float64, but the weights have torch.float32", (X.double(),), {}),
+    (ValueError, "input has dtype torch.int64, but the weights have", (X.long(),), {}),
+    (ValueError, "input is on meta, but the weights are on cpu", (X.to("meta"),), {}),
+    (ValueError, r"input has no timesteps \(shape \(0, 2, 3\)\)", (torch.zeros(0, 2, 3),), {}),
+    (ValueError, r"hx has shape \(1, 4\); it must be \(1, 2, 4\)", (X, H[:, 0]), {}),
+    (ValueError, r"hx has shape \(2, 2, 4\); it must be \(1, 2, 4\)", (X, torch.zeros(2, 2, 4)), {}),
+    (ValueError, r"hx has shape \(1, 3, 4\)", (X, torch.zeros(1, 3, 4)), {}),
+    (ValueError, r"hx has shape \(1, 2, 5\)", (X, torch.zeros(1, 2, 5)), {}),
+    (ValueError, r"hx has shape \(1, 2, 4\); it must be \(1, 4\)", (X[:, 0], H), {}),
+    (ValueError, "hx has dtype torch.float64, but input has torch.float32", (X, H.double()), {}),
+    (TypeError, "hx is a tuple; it must be a tensor", (X, (H, H)), {}),
+    (TypeError, "lengths is \\[1.5, 2\\]; it must hold integers", (X,), {"lengths": [1.5, 2]}),
+    (TypeError, "lengths has dtype torch.float32", (X,), {"lengths": torch.ones(2)}),
+    (TypeError, "lengths has dtype torch.bool", (X,), {"lengths": torch.ones(2, dtype=torch.bool)}),
+    (ValueError, r"lengths has shape \(3,\); it must be \(2,\)", (X,), {"lengths": [1, 2, 3]}),
+    (ValueError, r"lengths has shape \(\)", (X,), {"lengths": torch.tensor(2)}),
+    (ValueError, r"lengths\[1\] is 0; it must lie between 1 and the 5 timesteps", (X,), {"lengths": [3, 0]}),
+    (ValueError, r"lengths\[0\] is -2", (X,), {"lengths": [-2, 3]}),
+    (ValueError, r"lengths\[1\] is 6", (X,), {"lengths": [5, 6]}),
+    (ValueError, "input has 2 dimensions: one sequence", (X[:, 0],), {"lengths": [3]}),
+]
+
+
+@pytest.mark.parametrize("cell", ["RNN", "GRU"])
+@pytest.mark.parametrize(("error", "message", "arguments", "options"), FORWARD)
+def test_forward(
+    cell: str, error: type[Exception], message: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    module = make(prnn.nn, cell, 3, 4)
+    with pytest.raises(error, match=message):
+        module(*arguments, **options)
+
+
+LSTM_STATES: list[tuple[type[Exception], str, Any]] = [
+    (TypeError, r"hx is a Tensor; it must be the pair \(h, c\)", H),
+    (TypeError, "hx is a tuple; it must be the pair", (H, H, H)),
+    (TypeError, r"hx\[1\] is a int; it must be a tensor", (H[..., :2], 3)),
+    (ValueError, r"hx\[0\] has shape \(1, 2, 4\); it must be \(1, 2, 2\)", (H, H)),
+    (ValueError, r"hx\[1\] has shape \(1, 2, 2\); it must be \(1, 2, 4\)", (H[..., :2], H[..., :2])),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "states"), LSTM_STATES)
+def test_states_of_an_lstm(error: type[Exception], message: str, states: Any) -> None:
+    with pytest.raises(error, match=message):
+        prnn.nn.LSTM(3, 4, proj_size=2)(X, states)
+
+
+def test_batch_first_shapes_are_the_callers() -> None:
+    module = prnn.nn.GRU(3, 4, batch_first=True)
+    with pytest.raises(ValueError, match=r"hx has shape \(1, 5, 4\); it must be \(1, 2, 4\)"):
+        module(X.transpose(0, 1), torch.zeros(1, 5, 4))
+
+
+def test_packed_input() -> None:
+    module = prnn.nn.GRU(3, 4)
+    packed = pack_padded_sequence(X, torch.tensor([5, 2]))
+    with pytest.raises(ValueError, match="lengths is given, but input is a PackedSequence"):
+        module(packed, lengths=[5, 2])
+    with pytest.raises(ValueError, match=r"hx has shape \(1, 3, 4\); it must be \(1, 2, 4\)"):
+        module(packed, torch.zeros(1, 3, 4))
+    with pytest.raises(ValueError, match="input has 4 features"):
+        module(pack_padded_sequence(torch.zeros(5, 2, 4), torch.tensor([5, 2])))
+    with pytest.raises(ValueError, match="batch_sizes add up to 6, but the packed input has 7 rows"):
+        module(packed._replace(batch_sizes=torch.tensor([2, 1, 1, 1, 1])))
+    with pytest.raises(ValueError, match="batch_sizes must be at least 1 and must not grow"):
+        module(packed._replace(batch_sizes=torch.tensor([1, 2, 2, 1, 1])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_on_the_cpu(dtype: torch.dtype) -> None:
+    module = prnn.nn.LSTM(3, 4, dtype=dtype)
+    with pytest.raises(prnn.NotSupportedError, match=r"a CPU handle serves float and double; the data type is \w+"):
+        module(X.to(dtype))
+    assert issubclass(prnn.NotSupportedError, NotImplementedError)
+
+
+def test_complex_weights() -> None:
+    module = prnn.nn.GRU(3, 4).to(torch.complex64)
+    with pytest.raises(TypeError, match=r"input has dtype torch\.complex64; recurrent layers take float32"):
+        module(X.to(torch.complex64))
+
+
+def test_weights_of_different_dtypes() -> None:
+    module = prnn.nn.GRU(3, 4)
+    module.bias_hh_l0 = torch.nn.Parameter(module.bias_hh_l0.double())
+    with pytest.raises(ValueError, match=r"a weight has dtype torch\.float64 on cpu, but input has torch.float32"):
+        module(X)
+
+
+def test_weight_of_a_wrong_shape() -> None:
+    module = prnn.nn.GRU(3, 4)
+    module.bias_hh_l0 = torch.nn.Parameter(torch.zeros(11))
+    with pytest.raises(ValueError, match="weights hold 107 elements; the layer has 108"):
+        module(X)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity(cell: str, value: float) -> None:
+    """What is not finite goes through as it does in torch, and the other sequences keep clear of it."""
+    theirs, ours = make(torch.nn, cell, 3, 4), make(prnn.nn, cell, 3, 4)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 2, 3)
+    x[2, 0, 1] = value
+    with torch.no_grad():
+        found, expected = flat(ours(x)), flat(theirs(x))
+    torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
+    assert found[0][:, 1].isfinite().all()
+
+
+def test_wrong_calls_leave_the_module_usable() -> None:
+    module = prnn.nn.LSTM(3, 4)
+    expected = module(X)[0]
+    for wrong in (X.double(), X[..., :2], torch.zeros(0, 2, 3)):
+        with pytest.raises(ValueError, match="input"):
+            module(wrong)
+    assert torch.equal(module(X)[0], expected)

@@ -1,0 +1,147 @@
+"""prnn.convert and convert_back."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from nn_pairs import CELLS, compare, make
+from torch import nn
+
+import prnn
+
+
+class Model(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = nn.LSTM(3, 4, num_layers=2, bidirectional=True, dropout=dropout)
+        self.layers = nn.ModuleList([nn.GRU(8, 4, bias=False), nn.RNN(4, 4, nonlinearity="relu")])
+        self.tied = self.layers[1]
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor, _: Any = None) -> torch.Tensor:
+        for layer in (self.encoder, *self.layers, self.tied):
+            x, _ = layer(x)
+        return self.head(x)
+
+
+def data() -> torch.Tensor:
+    return torch.randn(5, 2, 3, requires_grad=True)
+
+
+def test_swaps_every_layer_in_place() -> None:
+    model = Model()
+    before = copy.deepcopy(model)
+    modules, parameters, text = list(model.modules()), list(model.parameters()), repr(model)
+    assert prnn.convert(model) is model
+    assert all(new is old for new, old in zip(model.modules(), modules, strict=True))
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    assert [type(m) for m in (model.encoder, *model.layers)] == [prnn.nn.LSTM, prnn.nn.GRU, prnn.nn.RNN]
+    assert model.tied is model.layers[1]
+    assert type(model.head) is nn.Linear
+    assert repr(model) == text
+    compare(before, model, data())
+
+
+def test_there_and_back() -> None:
+    model = Model()
+    before = copy.deepcopy(model)
+    parameters = list(model.parameters())
+    assert prnn.convert_back(prnn.convert(model)) is model
+    assert [type(m) for m in (model.encoder, *model.layers)] == [nn.LSTM, nn.GRU, nn.RNN]
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    assert vars(model.encoder).keys() == vars(before.encoder).keys()
+    compare(before, model, data())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_root_is_a_layer(cell: str) -> None:
+    layer = make(nn, cell, 3, 4)
+    reference = copy.deepcopy(layer)
+    converted = prnn.convert(layer, backend="persistent")
+    assert type(converted).__module__ == "prnn.nn"
+    assert converted.backend == "persistent"
+    compare(reference, converted, data())
+
+
+def test_made_by_prnn_and_given_to_torch() -> None:
+    model = nn.Sequential(prnn.nn.LSTM(3, 4, num_layers=2, bias=False, dtype=torch.float64))
+    reference = copy.deepcopy(model)
+    assert type(prnn.convert_back(model)[0]) is nn.LSTM
+    compare(reference[0], model[0], data().double().detach().requires_grad_())
+
+
+def test_mode_dtype_and_hooks_are_kept() -> None:
+    calls = []
+    model = Model(dropout=0.5).double().eval()
+    handle = model.encoder.register_forward_hook(lambda *_: calls.append("hook"))
+    model.encoder.register_load_state_dict_pre_hook(lambda *_: calls.append("load"))
+    model.encoder.weight_hh_l0.requires_grad_(False)
+    prnn.convert(model)
+    assert not model.encoder.training
+    assert model.encoder.weight_ih_l0.dtype == torch.float64
+    assert not model.encoder.weight_hh_l0.requires_grad
+    model(data().double())
+    handle.remove()
+    model(data().double())
+    model.load_state_dict(model.state_dict())
+    assert calls == ["hook", "load"]
+
+
+def test_optimizer_made_before_goes_on() -> None:
+    models = [Model(), Model()]
+    models[1].load_state_dict(models[0].state_dict())
+    x = data().detach()
+    losses = []
+    for index, model in enumerate(models):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        losses.append([])
+        for step in range(4):
+            if step == 2 and index == 1:
+                prnn.convert(model)
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[index].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_subclasses_are_left_and_said() -> None:
+    class Special(nn.LSTM):
+        pass
+
+    model = nn.Sequential(Special(3, 4), nn.GRU(4, 4))
+    with pytest.warns(UserWarning, match=r"'0' is left as it is: .*Special is a subclass"):
+        prnn.convert(model)
+    assert type(model[0]) is Special
+    assert type(model[1]) is prnn.nn.GRU
+
+
+def test_what_cannot_be_swapped_changes_nothing() -> None:
+    model = nn.Sequential(nn.GRU(3, 4), nn.LSTM(4, 4))
+    nn.utils.parametrizations.weight_norm(model[1], "weight_hh_l0")
+    with pytest.raises(ValueError, match="'1' carries parametrizations"):
+        prnn.convert(model)
+    assert type(model[0]) is nn.GRU
+    model = nn.Sequential(nn.GRU(3, 4), nn.LSTM(4, 4, num_layers=2, dropout=1.0))
+    with pytest.raises(ValueError, match=r"LSTM\(4, 4, num_layers=2, dropout=1.0\) has dropout 1.0"):
+        prnn.convert(model)
+    assert type(model[0]) is nn.GRU
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="model is a dict"):
+        prnn.convert({})
+    with pytest.raises(TypeError, match="model is a int"):
+        prnn.convert_back(3)
+    with pytest.raises(ValueError, match="backend is 'fast'"):
+        prnn.convert(nn.GRU(3, 4), backend="fast")
+
+
+def test_converted_back_model_exports() -> None:
+    model = prnn.convert_back(prnn.convert(Model())).eval()
+    x = data().detach()
+    expected = model(x)
+    exported = torch.export.export(model, (x,)).module()
+    torch.testing.assert_close(exported(x), expected)

@@ -1,0 +1,314 @@
+"""torch.ops.prnn.rnn and rnn_backward: opcheck, torch.compile, autocast, functional transforms."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from nn_pairs import CELLS, assert_same, flat, make, make_pair, make_states, train_step
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
+
+import prnn
+from prnn._ops.rnn import MODES
+
+LENGTHS = [2, 5, 1]
+RNN, BACKWARD = torch.ops.prnn.rnn.default, torch.ops.prnn.rnn_backward.default
+
+
+@pytest.fixture
+def filled_memory() -> Iterator[None]:
+    """Memory that nobody has written to is the same in every run, as opcheck compares the reserve space whole."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> tuple[Any, ...]:
+    """Arguments of torch.ops.prnn.rnn for a stack of two layers of both directions."""
+    module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
+    module.requires_grad_(requires_grad)
+    input, batch_sizes, lengths = torch.randn(5, 3, 3, dtype=torch.float64), None, None
+    if layout == "packed":
+        packed = pack_padded_sequence(input, torch.tensor(LENGTHS), enforce_sorted=False)
+        input, batch_sizes = packed.data, packed.batch_sizes
+    elif layout == "lengths":
+        lengths = torch.tensor(LENGTHS)
+    states = flat(make_states(module, 3, requires_grad))
+    return (
+        input.requires_grad_(requires_grad),
+        states[0],
+        states[1] if cell == "LSTM" else None,
+        [getattr(module, name) for name in module._packed_names],
+        batch_sizes,
+        lengths,
+        torch.tensor([11]) if dropout else None,
+        3 if layout == "packed" else None,
+        MODES[module.mode],
+        4,
+        0,
+        2,
+        True,
+        dropout,
+        2,
+        train,
+    )
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize(
+    ("cell", "layout", "dropout", "train", "requires_grad"),
+    [
+        ("LSTM", "padded", 0.0, False, False),
+        ("LSTM", "padded", 0.0, False, True),
+        ("LSTM", "lengths", 0.5, False, True),
+        ("LSTM", "packed", 0.0, False, True),
+        ("GRU", "padded", 0.5, False, False),
+        ("GRU", "packed", 0.0, True, False),
+        ("RNN", "lengths", 0.0, False, True),
+        ("RNN_RELU", "padded", 0.0, True, True),
+    ],
+)
+def test_opcheck(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> None:
+    torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad))
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize(("cell", "layout"), [("LSTM", "padded"), ("GRU", "lengths"), ("RNN", "packed")])
+@pytest.mark.parametrize("wanted", [[True] * 4, [True, False, False, False]])
+def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool]) -> None:
+    arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False)
+    input, hx, cx, weights, batch_sizes, lengths, _, _, *config, _ = arguments
+    output, hy, cy, reserve = RNN(*arguments)
+    wanted = [*wanted[:2], wanted[2] and cell == "LSTM", wanted[3]]
+    grads = (torch.randn_like(output), torch.randn_like(hy), torch.randn_like(cy) if cell == "LSTM" else None)
+    backward = (*grads, input, hx, cx, weights, batch_sizes, lengths, output, reserve, *config, wanted)
+    BACKWARD(*backward)  # leaves its intermediate values in the reserve space, where the second call writes them again
+    torch.library.opcheck(BACKWARD, backward)
+
+
+def test_bad_arguments_of_the_operator() -> None:
+    """Whoever calls the operator and not the module gets exceptions too, never a read out of bounds."""
+    good = list(op_arguments("GRU", "padded", 0.0, train=False, requires_grad=False))
+    for place, value, message in [
+        (0, good[0][0], "input has 2 dimensions; it must have 3, or 2 with batch_sizes"),
+        (1, good[1][:3], r"hx has shape \(3, 3, 4\); it must be \(4, 3, 4\)"),
+        (2, good[1], "cx is given, but only an LSTM has a cell state"),
+        (3, [], "weights is empty"),
+        (3, good[3][:-1], "weights hold"),
+        (5, torch.tensor([1.0, 2.0, 3.0]), "lengths has shape"),
+        (13, 0.5, "seed is None; dropout 0.5 wants one"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            RNN(*[value if index == place else argument for index, argument in enumerate(good)])
+
+
+# torch.compile
+
+
+def compiled(module: torch.nn.Module, backend: str = "aot_eager", dynamic: bool | None = None) -> Any:
+    return torch.compile(module, fullgraph=True, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_compile(cell: str) -> None:
+    module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, batch_first=True, dtype=torch.float64)
+    parameters, run = dict(module.named_parameters()), compiled(module)
+    x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
+    for states in (None, make_states(module, 2)):
+        assert_same(train_step(run, parameters, x, states), train_step(module, parameters, x, states))
+    with torch.no_grad():
+        torch.testing.assert_close(flat(run(x)), flat(module(x)), rtol=0, atol=0)
+
+
+def test_compile_without_bias_and_with_projection() -> None:
+    module = prnn.nn.LSTM(3, 4, bias=False, proj_size=2, dtype=torch.float64)
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    parameters = dict(module.named_parameters())
+    assert_same(train_step(compiled(module), parameters, x), train_step(module, parameters, x))
+
+
+def test_compile_with_sizes_that_change() -> None:
+    """One graph serves every T and N: nothing is compiled for the fourth time."""
+    module = prnn.nn.LSTM(3, 4, num_layers=2, dtype=torch.float64)
+    parameters, run = dict(module.named_parameters()), compiled(module)
+    with torch._dynamo.config.patch(error_on_recompile=False, recompile_limit=3):
+        for steps, batch in [(5, 2), (6, 3), (9, 4), (70, 7), (2, 5), (33, 9)]:
+            x = torch.randn(steps, batch, 3, dtype=torch.float64, requires_grad=True)
+            assert_same(train_step(run, parameters, x), train_step(module, parameters, x))
+
+
+def test_compile_with_lengths() -> None:
+    module = prnn.nn.GRU(3, 4, bidirectional=True, dtype=torch.float64)
+    parameters, run = dict(module.named_parameters()), compiled(module)
+    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+    for lengths in (torch.tensor(LENGTHS), torch.tensor([5, 1, 4])):
+        expected = train_step(module, parameters, x, lengths=lengths)
+        assert_same(train_step(run, parameters, x, lengths=lengths), expected)
+
+
+def test_compile_with_packed_sequence() -> None:
+    module = prnn.nn.LSTM(3, 4, dtype=torch.float64)
+    padded = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+
+    def step(padded: torch.Tensor, packed: PackedSequence) -> list[torch.Tensor]:
+        return flat(module(packed._replace(data=packed.data * 2)))
+
+    packed = pack_padded_sequence(padded, torch.tensor(LENGTHS), enforce_sorted=False)
+    torch.testing.assert_close(compiled(step)(padded, packed), step(padded, packed), rtol=0, atol=0)
+
+
+def test_compile_with_dropout() -> None:
+    module = prnn.nn.LSTM(3, 16, num_layers=2, dropout=0.5)
+    x, run = torch.randn(5, 2, 3), compiled(module)
+    torch.manual_seed(1)
+    expected = [module(x)[0], module(x)[0]]
+    torch.manual_seed(1)
+    found = [run(x)[0], run(x)[0]]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert not torch.equal(found[0], found[1])
+
+
+@torch.compiler.config.patch(force_disable_caches=True)  # a stored graph may be another build's
+def test_compile_with_inductor() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), prnn.nn.GRU(3, 4, num_layers=2, dropout=0.1))
+    x = torch.randn(5, 2, 3)
+    run = compiled(model, "inductor")
+    run(x)[0].sum().backward()
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    assert all(gradient.isfinite().all() and gradient.any() for gradient in found)
+    model.eval().zero_grad()
+    torch.testing.assert_close(run(x), model(x))
+
+
+def test_compile_of_a_checkpointed_module() -> None:
+    module = prnn.nn.LSTM(3, 4, dtype=torch.float64)
+    parameters = dict(module.named_parameters())
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+
+    def run(x: torch.Tensor, states: Any = None) -> Any:
+        return checkpoint(module, x, states, use_reentrant=False)
+
+    assert_same(train_step(compiled(run), parameters, x), train_step(module, parameters, x))
+
+
+def test_export() -> None:
+    model = torch.nn.Sequential(prnn.nn.GRU(3, 4, num_layers=2)).eval()
+    x = torch.randn(5, 2, 3)
+    with torch.no_grad():
+        exported = torch.export.export(model, (x,)).module()
+        torch.testing.assert_close(exported(x), model(x), rtol=0, atol=0)
+
+
+# Autocast
+
+
+@pytest.fixture
+def without_mkldnn() -> Iterator[None]:
+    """On a CPU without bfloat16, torch.nn.LSTM's oneDNN path raises under autocast; its own path is the reference."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
+
+
+@pytest.mark.usefixtures("without_mkldnn")
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_autocast_on_the_cpu_gives_torchs_dtypes(cell: str, dtype: torch.dtype, weights: torch.dtype) -> None:
+    theirs, ours = make_pair(cell, 3, 4, num_layers=2, bidirectional=True, dtype=weights)
+    for x_dtype, h_dtype in itertools.product((torch.float32, dtype), (None, torch.float32, dtype)):
+        x = torch.randn(5, 2, 3, dtype=x_dtype)
+        states = None
+        if h_dtype is not None:
+            states = torch.randn(4, 2, 4, dtype=h_dtype)
+            states = (states, states) if cell == "LSTM" else states
+        with torch.autocast("cpu", dtype=dtype):
+            found, expected = flat(ours(x, states)), flat(theirs(x, states))
+        # torch rounds every step to 8 bits, prnn the results alone.
+        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+        assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in expected]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_autocast_computes_in_float32_and_gives_gradients_to_the_parameters(cell: str) -> None:
+    module = make(prnn.nn, cell, 3, 4, num_layers=2)
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    expected = train_step(module, dict(module.named_parameters()), x)
+
+    def run(x: torch.Tensor, states: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return [tensor.float() for tensor in flat(module(x))]
+
+    found = train_step(run, dict(module.named_parameters()), x)
+    for name, tensor in found.items():
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, expected[name], rtol=0.01, atol=0.01)
+        if cell in ("LSTM", "GRU"):
+            assert torch.equal(tensor, expected[name])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_autocast_leaves_float64_alone(cell: str) -> None:
+    module = make(prnn.nn, cell, 3, 4, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = flat(module(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(flat(module(x)), expected, rtol=0, atol=0)
+        with pytest.raises(ValueError, match=r"dtype torch\.float32.* torch\.float64"):
+            make(prnn.nn, cell, 3, 4)(x)
+
+
+def test_autocast_compiles() -> None:
+    module = prnn.nn.RNN(3, 4)
+    x = torch.randn(5, 2, 3)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return module(x)[0]
+
+    assert torch.equal(compiled(run)(x), run(x))
+    assert run(x).dtype == torch.bfloat16
+
+
+# Functional transforms
+
+
+def test_func_grad() -> None:
+    module = prnn.nn.LSTM(3, 4, num_layers=2, dropout=0.3, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        torch.manual_seed(1)
+        return torch.func.functional_call(module, parameters, (x,))[0].sum()
+
+    found = torch.func.grad(loss)(parameters)
+    expected = torch.autograd.grad(loss(dict(module.named_parameters())), list(module.parameters()))
+    assert all(torch.equal(found[name], grad) for name, grad in zip(parameters, expected, strict=True))
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_forward_mode_is_refused(requires_grad: bool) -> None:
+    module = prnn.nn.GRU(3, 4).requires_grad_(requires_grad)
+    x = torch.randn(5, 2, 3)
+    refused = pytest.raises((RuntimeError, NotImplementedError), match="jvp")
+    with torch.autograd.forward_ad.dual_level():
+        module(x)
+        with refused:
+            module(torch.autograd.forward_ad.make_dual(x, x))
+    with refused:
+        torch.func.jvp(lambda x: module(x)[0], (x,), (x,))
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_vmap_is_refused(requires_grad: bool) -> None:
+    module = prnn.nn.GRU(3, 4).requires_grad_(requires_grad)
+    with pytest.raises(RuntimeError, match="does not have vmap support"):
+        torch.func.vmap(module)(torch.randn(7, 5, 2, 3))
