@@ -107,7 +107,7 @@ def test_gradient_from_one_output_alone(output: int) -> None:
 
 
 def test_gradcheck() -> None:
-    module = prnn.nn.LSTM(2, 3, num_layers=2, bidirectional=True, proj_size=2, dtype=torch.float64)
+    module = prnn.nn.LSTM(2, 3, bidirectional=True, proj_size=2, dtype=torch.float64)
     x, states = data(module, 3, 2), make_states(module, 2)
     parameters = dict(module.named_parameters())
 
@@ -215,7 +215,7 @@ def test_dropout_zeroes_the_share_it_says() -> None:
 
 
 def test_gradients_use_the_masks_of_forward() -> None:
-    module = prnn.nn.LSTM(2, 4, num_layers=3, bidirectional=True, dropout=0.4, dtype=torch.float64)
+    module = prnn.nn.LSTM(2, 3, num_layers=3, dropout=0.4, dtype=torch.float64)
     x = data(module, 3, 2)
 
     def function(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
