@@ -52,8 +52,8 @@ def check_features(
     """The lengths as int64, all T if None; TypeError or ValueError unless `features` is (N, T, size) floats."""
     if not isinstance(features, Tensor) or not features.is_floating_point():
         raise TypeError(f"{name} is {kind(features)}; it must be a tensor of floats")
-    if features.dim() != 3 or features.shape[2] != size:
-        raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size})")
+    if features.dim() != 3 or features.shape[0] == 0 or features.shape[2] != size:
+        raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size}), N at least 1")
     batch, frames, _ = features.shape
     if lengths is None:
         return torch.full((batch,), frames, dtype=torch.int64, device=features.device)

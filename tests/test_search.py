@@ -1,0 +1,191 @@
+"""Greedy and beam search against slow twins, exhaustive search and each other."""
+
+import pytest
+import torch
+
+from prnn.transducer import Hypothesis, Transducer
+from reference import transducer as slow
+
+PREDICTORS = ("lstm", "gru", "stateless")
+
+
+def spelled(hypotheses: list[Hypothesis]) -> list[tuple[list[int], list[int]]]:
+    return [(h.tokens, h.timestamps) for h in hypotheses]
+
+
+def scores(hypotheses: list[Hypothesis]) -> torch.Tensor:
+    return torch.tensor([h.score for h in hypotheses], dtype=torch.float64)
+
+
+def same(hypotheses: list[Hypothesis], expected: list[Hypothesis], tolerance: float = 1e-9) -> None:
+    assert spelled(hypotheses) == spelled(expected)
+    torch.testing.assert_close(scores(hypotheses), scores(expected), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("max_symbols", [1, 3])
+def test_greedy_against_one_symbol_at_a_time(predictor: str, max_symbols: int) -> None:
+    for seed in range(4):
+        model = slow.tiny_model(seed, predictor=predictor, blank=seed)
+        features = torch.randn(40, 4, dtype=torch.float64)
+        expected = slow.greedy(model, slow.encode(model, features), max_symbols)
+        assert expected.tokens
+        same(model.greedy_search(features[None], max_symbols=max_symbols), [expected])
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("mode", ["modified", "standard"])
+def test_beam_against_dictionaries_of_prefixes(predictor: str, mode: str) -> None:
+    for seed, beam in enumerate((1, 2, 3, 5)):
+        model = slow.tiny_model(seed, predictor=predictor, blank=seed, gain=1.5)
+        features = torch.randn(24, 4, dtype=torch.float64)
+        expected = slow.beam_search(model, slow.encode(model, features), beam, 2, mode == "modified")
+        assert any(h.tokens for h in expected)
+        (found,) = model.beam_search(features[None], beam=beam, mode=mode, nbest=beam, max_symbols=2)
+        same(found, expected)
+
+
+def test_modified_beam_that_holds_everything_is_exhaustive() -> None:
+    for seed in range(3):
+        model = slow.tiny_model(seed, vocab_size=3, gain=1.0)
+        features = torch.randn(8, 4, dtype=torch.float64)
+        expected = slow.exhaustive(model, slow.encode(model, features), 1, modified=True)
+        assert len(expected) == 31
+        (found,) = model.beam_search(features[None], beam=40, nbest=40)
+        assert [tuple(h.tokens) for h in found] == [tokens for _, tokens in expected]
+        exact = torch.tensor([score for score, _ in expected], dtype=torch.float64)
+        torch.testing.assert_close(scores(found), exact, rtol=0, atol=1e-9)
+        assert abs(float(exact.logsumexp(0))) < 1e-9, "every path is one transcript's, and they sum to one"
+
+
+def test_standard_beam_that_holds_everything_is_exhaustive() -> None:
+    for seed in range(2):
+        model = slow.tiny_model(seed, vocab_size=3, gain=1.0)
+        features = torch.randn(6, 4, dtype=torch.float64)
+        expected = slow.exhaustive(model, slow.encode(model, features), 2, modified=False)
+        assert len(expected) == 127
+        (found,) = model.beam_search(features[None], beam=130, mode="standard", nbest=130, max_symbols=2)
+        assert [tuple(h.tokens) for h in found] == [tokens for _, tokens in expected]
+        exact = torch.tensor([score for score, _ in expected], dtype=torch.float64)
+        torch.testing.assert_close(scores(found), exact, rtol=0, atol=1e-9)
+
+
+def test_standard_beam_scores_are_the_loss() -> None:
+    model = slow.tiny_model(1, vocab_size=3, gain=1.0)
+    features = torch.randn(1, 6, 4, dtype=torch.float64)
+    (found,) = model.beam_search(features, beam=300, mode="standard", nbest=300, max_symbols=4)
+    for hypothesis in [h for h in found if len(h.tokens) <= 4]:
+        targets = torch.tensor([hypothesis.tokens], dtype=torch.int64).reshape(1, -1)
+        loss = model(features, torch.tensor([6]), targets, torch.tensor([targets.shape[1]]))
+        assert hypothesis.score == pytest.approx(-float(loss), abs=1e-9)
+
+
+def test_modified_beam_of_one_is_greedy_with_one_symbol_a_frame() -> None:
+    for seed in range(6):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed % 3])
+        features = torch.randn(2, 40, 4, dtype=torch.float64)
+        greedy = model.greedy_search(features, max_symbols=1)
+        assert any(h.tokens for h in greedy)
+        same([nbest[0] for nbest in model.beam_search(features, beam=1)], greedy)
+
+
+@pytest.mark.parametrize("method", ["greedy", "modified", "standard"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_batch_is_its_utterances(method: str, dtype: torch.dtype) -> None:
+    def search(model: Transducer, features: torch.Tensor, lengths: torch.Tensor | None) -> list[list[Hypothesis]]:
+        if method == "greedy":
+            return [[h] for h in model.greedy_search(features, lengths, max_symbols=3)]
+        return model.beam_search(features, lengths, beam=4, mode=method, nbest=4)
+
+    lengths = torch.tensor([30, 0, 17, 1, 29])
+    for seed in range(6):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed % 3], dtype=dtype, frame_stack=3, frame_stride=2)
+        features = torch.randn(5, 30, 4, dtype=dtype)
+        for row, length in enumerate(lengths.tolist()):
+            features[row, length:] = float("nan")
+        batch = search(model, features, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            same(search(model, features[row : row + 1, :length], None)[0], batch[row], 1e-5)
+        assert spelled(batch[1]) == [([], [])]
+        assert batch[1][0].score == 0.0
+
+
+def test_lists_are_sorted_and_distinct() -> None:
+    model = slow.tiny_model(3, gain=1.5)
+    features = torch.randn(3, 40, 4, dtype=torch.float64)
+    for mode in ("modified", "standard"):
+        for nbest in model.beam_search(features, beam=6, mode=mode, nbest=6):
+            assert len({tuple(h.tokens) for h in nbest}) == 6
+            assert [h.score for h in nbest] == sorted((h.score for h in nbest), reverse=True)
+            for h in nbest:
+                assert len(h.timestamps) == len(h.tokens)
+                assert h.timestamps == sorted(h.timestamps)
+                assert all(0 <= t < 20 for t in h.timestamps)
+                if mode == "modified":
+                    assert len(set(h.timestamps)) == len(h.timestamps)
+        shorter = model.beam_search(features, beam=6, mode=mode, nbest=2)
+        full = model.beam_search(features, beam=6, mode=mode, nbest=6)
+        assert shorter == [nbest[:2] for nbest in full]
+
+
+def test_length_norm_orders_by_score_per_symbol() -> None:
+    changed = 0
+    for seed in range(5):
+        model = slow.tiny_model(seed, gain=1.0, blank_bias=2.0)
+        features = torch.randn(1, 20, 4, dtype=torch.float64)
+        (plain,) = model.beam_search(features, beam=8, nbest=8)
+        (normed,) = model.beam_search(features, beam=8, nbest=8, length_norm=True)
+        assert normed == sorted(plain, key=lambda h: -h.score / (len(h.tokens) + 1))
+        changed += normed != plain
+    assert changed
+
+
+@pytest.mark.parametrize("method", ["greedy", "standard"])
+def test_a_model_that_never_emits_blank_stops(method: str) -> None:
+    model = slow.tiny_model(0, blank_bias=-1000.0)
+    features = torch.randn(1, 10, 4, dtype=torch.float64)
+    if method == "greedy":
+        (found,) = model.greedy_search(features, max_symbols=3)
+    else:
+        ((found,),) = model.beam_search(features, mode="standard", max_symbols=3)
+    expected = [t for t in range(5) for _ in range(3)] if method == "greedy" else None
+    if expected is not None:
+        assert found.timestamps == expected
+    assert len(found.tokens) <= 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"beam": 0}, r"beam is 0; it must be at least 1"),
+        ({"beam": 2.0}, r"beam is 2\.0; it must be an int"),
+        ({"nbest": 0}, r"nbest is 0; it must be at least 1"),
+        ({"nbest": 5}, r"nbest is 5; it must be at most beam, 4"),
+        ({"max_symbols": 0}, r"max_symbols is 0; it must be at least 1"),
+        ({"mode": "wide"}, r"mode is 'wide'; it must be one of 'modified', 'standard'"),
+        ({"feature_lengths": torch.tensor([11])}, r"feature_lengths\[0\] is 11; it must be in \[0, 10\]"),
+        ({"feature_lengths": torch.tensor([-1])}, r"feature_lengths\[0\] is -1; it must be in \[0, 10\]"),
+        ({"feature_lengths": torch.tensor([1.0])}, r"feature_lengths is a tensor of torch\.float32; .* integers"),
+        ({"feature_lengths": torch.tensor([1, 2])}, r"feature_lengths has shape \(2,\); it must be \(1,\)"),
+        ({"features": torch.zeros(1, 10, 3)}, r"features has shape \(1, 10, 3\); it must be \(N, T, 4\)"),
+        ({"features": torch.zeros(0, 10, 4)}, r"features has shape \(0, 10, 4\); it must be \(N, T, 4\), N at least 1"),
+        ({"features": torch.zeros(1, 10, 4, dtype=torch.int64)}, r"features is a tensor of torch\.int64; .* floats"),
+        ({"features": [[0.0]]}, r"features is a list; it must be a tensor of floats"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    model = slow.tiny_model(0, dtype=torch.float32)
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.beam_search(**{"features": torch.zeros(1, 10, 4), **arguments})
+
+
+def test_searching_leaves_the_model_as_it_was() -> None:
+    model = slow.tiny_model(0, predictor="lstm", dropout=0.5, predictor_layers=2)
+    features = torch.randn(2, 20, 4, dtype=torch.float64)
+    expected = model.greedy_search(features)
+    model.train()
+    model.joiner.eval()
+    assert model.greedy_search(features) == expected, "dropout is off"
+    assert model.training
+    assert model.encoder.training
+    assert not model.joiner.training
