@@ -19,11 +19,15 @@ from prnn.losses import (
     rnnt_loss_simple,
     rnnt_loss_smoothed,
 )
+from prnn.transducer import Hypothesis, Transducer, TransducerConfig
 
 __all__ = [
     "CTCLoss",
+    "Hypothesis",
     "NotSupportedError",
     "RNNTLoss",
+    "Transducer",
+    "TransducerConfig",
     "__version__",
     "convert",
     "convert_back",

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from reference import transducer as slow
 
 from prnn.transducer import Hypothesis, Transducer
-from reference import transducer as slow
 
 PREDICTORS = ("lstm", "gru", "stateless")
 
@@ -25,24 +25,28 @@ def same(hypotheses: list[Hypothesis], expected: list[Hypothesis], tolerance: fl
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("max_symbols", [1, 3])
 def test_greedy_against_one_symbol_at_a_time(predictor: str, max_symbols: int) -> None:
+    symbols = 0
     for seed in range(4):
-        model = slow.tiny_model(seed, predictor=predictor, blank=seed)
+        model = slow.tiny_model(seed, predictor=predictor, blank=seed, blank_bias=0.5)
         features = torch.randn(40, 4, dtype=torch.float64)
         expected = slow.greedy(model, slow.encode(model, features), max_symbols)
-        assert expected.tokens
         same(model.greedy_search(features[None], max_symbols=max_symbols), [expected])
+        symbols += len(expected.tokens)
+    assert symbols > 10
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("mode", ["modified", "standard"])
 def test_beam_against_dictionaries_of_prefixes(predictor: str, mode: str) -> None:
+    symbols = 0
     for seed, beam in enumerate((1, 2, 3, 5)):
-        model = slow.tiny_model(seed, predictor=predictor, blank=seed, gain=1.5)
+        model = slow.tiny_model(seed, predictor=predictor, blank=seed, gain=2.0, blank_bias=-1.0)
         features = torch.randn(24, 4, dtype=torch.float64)
         expected = slow.beam_search(model, slow.encode(model, features), beam, 2, mode == "modified")
-        assert any(h.tokens for h in expected)
         (found,) = model.beam_search(features[None], beam=beam, mode=mode, nbest=beam, max_symbols=2)
         same(found, expected)
+        symbols += sum(len(h.tokens) for h in expected)
+    assert symbols > 10
 
 
 def test_modified_beam_that_holds_everything_is_exhaustive() -> None:
@@ -77,7 +81,7 @@ def test_standard_beam_scores_are_the_loss() -> None:
     for hypothesis in [h for h in found if len(h.tokens) <= 4]:
         targets = torch.tensor([hypothesis.tokens], dtype=torch.int64).reshape(1, -1)
         loss = model(features, torch.tensor([6]), targets, torch.tensor([targets.shape[1]]))
-        assert hypothesis.score == pytest.approx(-float(loss), abs=1e-9)
+        assert hypothesis.score == pytest.approx(-loss.item(), abs=1e-9)
 
 
 def test_modified_beam_of_one_is_greedy_with_one_symbol_a_frame() -> None:
@@ -121,8 +125,8 @@ def test_lists_are_sorted_and_distinct() -> None:
                 assert len(h.timestamps) == len(h.tokens)
                 assert h.timestamps == sorted(h.timestamps)
                 assert all(0 <= t < 20 for t in h.timestamps)
-                if mode == "modified":
-                    assert len(set(h.timestamps)) == len(h.timestamps)
+                most = 1 if mode == "modified" else 3
+                assert max(map(h.timestamps.count, h.timestamps)) <= most
         shorter = model.beam_search(features, beam=6, mode=mode, nbest=2)
         full = model.beam_search(features, beam=6, mode=mode, nbest=6)
         assert shorter == [nbest[:2] for nbest in full]
@@ -140,18 +144,11 @@ def test_length_norm_orders_by_score_per_symbol() -> None:
     assert changed
 
 
-@pytest.mark.parametrize("method", ["greedy", "standard"])
-def test_a_model_that_never_emits_blank_stops(method: str) -> None:
+def test_a_model_that_never_emits_blank_stops() -> None:
     model = slow.tiny_model(0, blank_bias=-1000.0)
     features = torch.randn(1, 10, 4, dtype=torch.float64)
-    if method == "greedy":
-        (found,) = model.greedy_search(features, max_symbols=3)
-    else:
-        ((found,),) = model.beam_search(features, mode="standard", max_symbols=3)
-    expected = [t for t in range(5) for _ in range(3)] if method == "greedy" else None
-    if expected is not None:
-        assert found.timestamps == expected
-    assert len(found.tokens) <= 15
+    (found,) = model.greedy_search(features, max_symbols=3)
+    assert found.timestamps == [t for t in range(5) for _ in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from reference import transducer as slow
 
 from prnn.transducer import Encoder, Hypothesis, StreamState, Transducer
-from reference import transducer as slow
 
 SEARCHES = ("greedy", "modified", "standard")
 PREDICTORS = ("lstm", "gru", "stateless")

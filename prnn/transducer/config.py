@@ -94,6 +94,9 @@ class TransducerConfig:
             require_number(name, getattr(self, name), below_one=False)
         if self.encoder_projection and self.encoder_cell != "lstm":
             raise ValueError(f"encoder_projection is {self.encoder_projection}; only an lstm encoder has one")
+        if self.encoder_projection >= self.encoder_hidden:
+            most = f"it must be below encoder_hidden, {self.encoder_hidden}"
+            raise ValueError(f"encoder_projection is {self.encoder_projection}; {most}")
         if self.fastemit and self.loss != "full":
             raise ValueError(f"fastemit is {self.fastemit}; the {self.loss} loss does not have it")
 

@@ -69,14 +69,15 @@ class SimpleJoiner(nn.Module):
         blank: int,
         prune_range: int,
     ) -> tuple[Tensor, Tensor]:
-        """The simple loss, the mean over utterances, and the bounds (N, T, R) of `pruned_loss`, R at most prune_range.
+        """The simple loss, the mean over utterances, and the ranges (N, T, R) of `pruned_loss`, R prune_range where
+        there are as many positions, and more where fewer would leave no path.
 
         The other arguments are those of `full_loss`.
         """
         boundary = _boundary(lengths, target_lengths)
-        loss, gradients = rnnt_loss_smoothed(
-            lm=self.predictor_output(predictor_out).float(),
-            am=self.encoder_output(encoder_out).float(),
+        loss, (px_grad, py_grad) = rnnt_loss_smoothed(
+            lm=self.predictor_output(predictor_out),
+            am=self.encoder_output(encoder_out),
             symbols=targets,
             termination_symbol=blank,
             lm_only_scale=0.25,
@@ -85,7 +86,7 @@ class SimpleJoiner(nn.Module):
             reduction="mean",
             return_grad=True,
         )
-        return loss, get_rnnt_prune_ranges(*gradients, boundary, min(prune_range, targets.shape[1] + 1))
+        return loss, get_rnnt_prune_ranges(px_grad, py_grad, boundary, prune_range)
 
 
 def pruned_loss(
@@ -103,14 +104,9 @@ def pruned_loss(
     The other arguments are those of `full_loss`.
     """
     am, lm = do_rnnt_pruning(joiner.encoder_proj(encoder_out), joiner.predictor_proj(predictor_out), ranges)
-    loss: Tensor = rnnt_loss_pruned(
-        joiner.output(joiner.activate(am + lm)).float(),
-        targets,
-        ranges,
-        termination_symbol=blank,
-        boundary=_boundary(lengths, target_lengths),
-        reduction="mean",
-    )
+    logits = joiner.output(joiner.activate(am + lm))
+    loss = rnnt_loss_pruned(logits, targets, ranges, blank, _boundary(lengths, target_lengths), reduction="mean")
+    assert isinstance(loss, Tensor)
     return loss
 
 

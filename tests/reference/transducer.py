@@ -54,7 +54,9 @@ def encode(model: Transducer, features: Tensor) -> Tensor:
     return model.encoder(features[None], torch.tensor([len(features)]))[0][0]
 
 
-def total_log_prob(model: Transducer, frames: Tensor, tokens: tuple[int, ...], max_symbols: int, modified: bool) -> float:
+def total_log_prob(
+    model: Transducer, frames: Tensor, tokens: tuple[int, ...], max_symbols: int, modified: bool
+) -> float:
     """The log of the sum over all alignments of `tokens` with at most `max_symbols` symbols a frame; if `modified`, of
     at most one, without the blank that otherwise ends a frame."""
     scores = log_probs(model, frames, tokens)
@@ -79,7 +81,9 @@ def all_sequences(model: Transducer, longest: int) -> list[tuple[int, ...]]:
     return [tokens for length in range(longest + 1) for tokens in itertools.product(symbols, repeat=length)]
 
 
-def exhaustive(model: Transducer, frames: Tensor, max_symbols: int, modified: bool) -> list[tuple[float, tuple[int, ...]]]:
+def exhaustive(
+    model: Transducer, frames: Tensor, max_symbols: int, modified: bool
+) -> list[tuple[float, tuple[int, ...]]]:
     """Every transcript of the utterance with its log-probability, the most probable first."""
     sequences = all_sequences(model, len(frames) * max_symbols)
     scored = [(total_log_prob(model, frames, tokens, max_symbols, modified), tokens) for tokens in sequences]
@@ -124,7 +128,7 @@ def beam_search(model: Transducer, frames: Tensor, size: int, max_symbols: int, 
     for t in range(len(frames)):
         left: Beam = {}
         level = beam
-        for depth in range(max_symbols + 1):
+        for _ in range(max_symbols + 1):
             extensions: Beam = {}
             for tokens, (score, stamps) in level.items():
                 scores = log_probs(model, frames[t : t + 1], tokens)[0, -1].tolist()
