@@ -12,8 +12,8 @@ constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 // Order matters to match_gpu_row(): longer names before shorter ones, the commonest GPU of an architecture first.
 const GpuRow kRows[] = {
-    {"H200", 90, 132, 256 * kKiB, 227 * kKiB, 60 * kMiB, {132, 126, 128}, 0, 0},
-    {"H100", 90, 132, 256 * kKiB, 227 * kKiB, 50 * kMiB, {132, 126, 128}, 0, 0},
+    {"H200", 90, 132, 256 * kKiB, 227 * kKiB, 60 * kMiB, {132, 117, 120}, 0, 0},
+    {"H100", 90, 132, 256 * kKiB, 227 * kKiB, 50 * kMiB, {132, 117, 120}, 0, 0},
     {"A100", 80, 108, 256 * kKiB, 163 * kKiB, 40 * kMiB, {0, 0, 0}, 0, 0},
     {"A10", 86, 72, 256 * kKiB, 99 * kKiB, 6 * kMiB, {0, 0, 0}, 0, 0},
     {"RTX 3090", 86, 82, 256 * kKiB, 99 * kKiB, 6 * kMiB, {0, 0, 0}, 0, 0},

@@ -23,16 +23,6 @@ std::string format(const char* text, long long a = 0, long long b = 0, const cha
   return buffer;
 }
 
-// Floats of carried state for each unit and sequence that a block finishes: the cell state (LSTM) or the unrounded
-// hidden state (GRU); backward, the carried gradient and the running sums of the bias gradients.
-int carried_floats(prnnRNNMode_t mode, bool backward) {
-  switch (mode) {
-    case PRNN_LSTM: return backward ? 5 : 1;
-    case PRNN_GRU: return backward ? 5 : 1;
-    default: return backward ? 1 : 0;
-  }
-}
-
 // Blocks that the row keeps resident at once in clusters of this size.
 int resident_blocks(const GpuRow& row, int cluster) {
   if (cluster == 1) return row.multiprocessors;
@@ -43,12 +33,11 @@ int resident_blocks(const GpuRow& row, int cluster) {
 // docs/resident_kernels.md measures: a fixed round trip through L2, the state that each SM reads, the matrix
 // instructions, and the sums over warps.
 double step_cost(const RnnProblem& problem, bool backward, const ResidentShape& shape, int64_t columns) {
-  const int64_t waves = ceil_div(ceil_div(columns, kTileColumns), wave_tiles(shape.octets));
   const double k = static_cast<double>(problem.hidden) * (backward ? problem.gates() : 1) / shape.cluster;
   const double state_kb = k * std::min<int64_t>(columns, shape.columns()) * type_bytes(problem.type) / 1024;
   const double tiles = static_cast<double>(ceil_div(columns, kTileColumns));
   const double products = tiles * shape.octets * shape.pairs * (problem.type == PRNN_DATA_FLOAT ? 4 : 1);
-  return 0.75 + 0.018 * state_kb + 0.004 * products + 0.15 * waves + (shape.cluster > 1 ? 0.3 : 0);
+  return 0.75 + 0.018 * state_kb + 0.004 * products + 0.15 * tiles + (shape.cluster > 1 ? 0.3 : 0);
 }
 
 bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
@@ -145,7 +134,7 @@ bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
 
 bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
   switch (mode) {
-    case PRNN_LSTM: return (cluster == 1 || cluster == 4) && (unit_octets == 1 || unit_octets == 2);
+    case PRNN_LSTM: return (cluster == 1 || cluster == 2 || cluster == 4) && (unit_octets == 1 || unit_octets == 2);
     case PRNN_GRU: return (cluster == 1 || cluster == 3) && unit_octets >= 1 && unit_octets <= 3;
     default: return cluster == 1 && (unit_octets == 1 || unit_octets == 2 || unit_octets == 4);
   }
@@ -153,35 +142,42 @@ bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
 
 bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int unit_octets, int cluster, int groups,
                ResidentShape* shape) {
-  const int64_t gates = problem.gates(), hidden = problem.hidden;
+  const int64_t gates = problem.gates();
   const int64_t unit = pair_units(problem.type == PRNN_DATA_FLOAT);
+  const int64_t padded = ceil_div(problem.hidden, unit) * unit;
   shape->unit_octets = unit_octets;
   shape->cluster = cluster;
   shape->groups = groups;
   shape->octets = static_cast<int>(unit_octets * cluster * (backward ? 1 : gates));
-  shape->blocks = static_cast<int>(ceil_div(hidden, int64_t{kOctetRows} * unit_octets * cluster) * cluster);
+  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kOctetRows} * unit_octets * cluster) * cluster);
   if (shape->blocks > resident_blocks(row, cluster)) return false;
-  // Each gate's share of K is rounded to pairs on its own.
-  const int64_t k_pairs = ceil_div(ceil_div(hidden, unit) * (backward ? gates : 1), cluster);
-  shape->pairs = static_cast<int>(ceil_div(k_pairs, kResidentWarps));
+  const int64_t k_pairs = padded / unit * (backward ? gates : 1);
+  if (k_pairs % cluster != 0) return false;
+  shape->pairs = static_cast<int>(ceil_div(k_pairs / cluster, kResidentWarps));
 
   const int64_t fragment = 512 * kResidentWarps;  // one octet x one pair of every warp
-  const int64_t in_registers = std::min<int64_t>(shape->pairs, register_pairs(shape->octets)) * shape->octets;
-  const int64_t in_shared = int64_t{shape->pairs} * shape->octets - in_registers;
-  const int64_t waves_at_once = wave_tiles(shape->octets);
-  const int64_t sums = 2 * fragment * shape->octets * waves_at_once / 2;  // two buffers of 256 bytes a warp and octet
-  const int64_t partial = cluster > 1 ? 2 * waves_at_once * shape->octets * 256 : 0;
-  const int64_t fixed = in_shared * fragment + sums + partial + 1024;
-  const int64_t carried = int64_t{4} * kTileColumns * unit_octets * kOctetRows * carried_floats(problem.mode, backward);
-  if (fixed + carried > row.shared_bytes) return false;
-  const int64_t room = carried == 0 ? kMaxTiles : (row.shared_bytes - fixed) / carried;
+  const int64_t in_registers = std::min<int64_t>(shape->pairs, register_pairs(shape->octets));
+  const int64_t in_shared = shape->pairs - in_registers;
+  // In shared memory pairs are rounded up to an even number, see ResidentProduct::kGrain.
+  const int64_t in_shared_rounded = std::max<int64_t>(ceil_div(shape->pairs, 2) * 2 - register_pairs(shape->octets), 0);
+  const int64_t weights = in_shared_rounded * shape->octets * fragment;
+  const int64_t octet_sums = int64_t{4} * kOctetRows * kTileColumns;
+  const int64_t sums = 2 * kResidentWarps * (shape->octets * octet_sums + (backward ? 4 : 4 * shape->octets));
+  const int64_t partial = cluster > 1 ? 2 * shape->octets * octet_sums : 0;
+  // Static: what a tile carries from step to step, for each unit and sequence.
+  const bool gated = gates > 1;
+  const int64_t carried = gated || !backward ? int64_t{4} * kMaxTiles * kTileColumns * unit_octets * kOctetRows : 512;
+  const int64_t bias_sums = backward ? int64_t{4} * kResidentWarps * 32 * (gated ? unit_octets : 1) : 0;  // a tile
+  const int64_t fixed = weights + sums + partial + 256;
+  if (fixed + carried + bias_sums > row.shared_bytes) return false;
+  const int64_t room = backward ? (row.shared_bytes - fixed - carried) / bias_sums : kMaxTiles;
   const int64_t wanted = ceil_div(ceil_div(problem.max_batch(), groups), kTileColumns);
   const int64_t most = std::min<int64_t>(room, kMaxTiles);
   const int64_t passes = ceil_div(wanted, most);
   shape->tiles = static_cast<int>(ceil_div(wanted, passes));
-  shape->shared_bytes = fixed + carried * shape->tiles;
-  shape->register_bytes = in_registers * fragment * shape->blocks;
-  shape->shared_weight_bytes = in_shared * fragment * shape->blocks;
+  shape->shared_bytes = fixed + bias_sums * shape->tiles;
+  shape->register_bytes = in_registers * shape->octets * fragment * shape->blocks;
+  shape->shared_weight_bytes = in_shared * shape->octets * fragment * shape->blocks;
   shape->pause_cycles = 400;
   return true;
 }

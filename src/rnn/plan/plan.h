@@ -33,9 +33,6 @@ int64_t type_bytes(prnnDataType_t type);
 // Pairs of K that a warp keeps in registers for a block of `octets` octets of rows (4 registers a thread each).
 constexpr int register_pairs(int octets) { return octets <= 4 ? 8 : 32 / octets; }
 
-// Tiles of sequences that go through the matrix instructions together.
-constexpr int wave_tiles(int octets) { return octets <= 4 ? 2 : 1; }
-
 // How one resident kernel, forward or backward, is laid out.
 struct ResidentShape {
   int unit_octets = 0;     // hidden units that a block finishes, in eights

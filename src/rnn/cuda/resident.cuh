@@ -1,0 +1,373 @@
+// What the forward and the backward resident kernel have in common: weights as matrix-instruction fragments in
+// registers and shared memory, states polled from L2 in fragment order, sums over warps and over a cluster.
+#pragma once
+
+#include <cstdint>
+
+#include "rnn/cuda/resident_math.cuh"
+#include "rnn/cuda/resident_params.h"
+
+namespace prnn {
+
+constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
+constexpr int kOctetFloats = 64;  // 8 rows x 8 columns
+
+// ---- memory ----
+
+__device__ __forceinline__ void store_shared_by_grid(void* address, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(address), "r"(word) : "memory");
+}
+
+// 16 bytes that other blocks write, or zeros. Predicated, without a branch.
+__device__ __forceinline__ uint4 load_or_zeros(bool wanted, const void* address) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p,%4,0; mov.u32 %0,0; mov.u32 %1,0; mov.u32 %2,0; mov.u32 %3,0;"
+      "@p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "r"(static_cast<uint32_t>(wanted)), "l"(address)
+      : "memory");
+  return v;
+}
+
+// kEmpty if a word has not arrived yet: it is the largest of all.
+__device__ __forceinline__ uint32_t largest_word(const uint4& v) { return max(max(v.x, v.y), max(v.z, v.w)); }
+
+// Loads again, without a branch, what has not arrived yet.
+__device__ __forceinline__ void reload_if_missing(uint4& v, const void* address) {
+  asm volatile(
+      "{.reg .pred p; setp.eq.u32 p,%4,0xFFFFFFFF; @p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "r"(largest_word(v)), "l"(address)
+      : "memory");
+}
+
+__device__ __forceinline__ uint64_t global_nanoseconds() {
+  uint64_t time;
+  asm volatile("mov.u64 %0,%globaltimer;" : "=l"(time));
+  return time;
+}
+
+// Whether a wait goes on. Looks at the clock and at the fault flag only now and then. False: give up, the kernel's
+// results are lost and `fault` says so to the next call.
+struct Patience {
+  static constexpr uint64_t kNanoseconds = 4000000000;
+  unsigned looks = 0;
+  uint64_t start = 0;
+
+  __device__ __forceinline__ bool lasts(unsigned* fault) {
+    if ((++looks & 0xFFF) != 0) return true;
+    const uint64_t now = global_nanoseconds();
+    if (start == 0) start = now;
+    if (*static_cast<volatile unsigned*>(fault) != 0) return false;
+    if (now - start < kNanoseconds) return true;
+    *static_cast<volatile unsigned*>(fault) = 1;
+    __threadfence_system();
+    return false;
+  }
+};
+
+// ---- timesteps ----
+
+struct Step {
+  int row = 0;
+  int batch = 0;
+};
+
+__device__ __forceinline__ Step step_at(const ResidentSizes& sizes, int t) {
+  if (sizes.table == nullptr) return {t * sizes.batch, sizes.batch};
+  const StepSizes entry = sizes.table[t];
+  return {entry.row, entry.batch};
+}
+
+// ---- cluster ----
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0,%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ uint32_t address_in_rank(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+__device__ __forceinline__ void init_barrier(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0],1;" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ bool has_completed(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Sends 16 bytes to a block of the cluster; the barrier there counts them.
+__device__ __forceinline__ void send_to_rank(uint32_t address, uint32_t barrier, const float4& v) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(address),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+#else
+// Never called: clusters are launched on compute capability 9.0 and above alone.
+__device__ __forceinline__ uint32_t cluster_rank() { return 0; }
+__device__ __forceinline__ void sync_cluster() {}
+__device__ __forceinline__ uint32_t address_in_rank(uint32_t address, uint32_t) { return address; }
+__device__ __forceinline__ void init_barrier(uint64_t*) {}
+__device__ __forceinline__ void expect_bytes(uint64_t*, uint32_t) {}
+__device__ __forceinline__ bool has_completed(uint64_t*, uint32_t) { return true; }
+__device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) {}
+#endif
+
+// ---- the product of resident weights with a tile of states ----
+
+// OCTETS of rows by the warp's pairs of K; pair i of warp w is w + 8 i. `Load` is a function (octet, pair) -> uint4 that
+// fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the pair.
+// STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts.
+template <class T, int OCTETS, int STRIDE>
+struct ResidentProduct {
+  static constexpr int kInRegisters = register_pairs(OCTETS);
+  static constexpr int kTiles = (OCTETS + 1) / 2;        // of 16 rows
+  static constexpr int kSets = kTiles <= 2 ? 2 : 1;      // independent chains of sums, to hide their latency
+  static constexpr int kPairBytes = 64 * kResidentWarps; // from a warp's pair to its next
+  static constexpr int kGrain = 2;                       // pairs between two looks at how many there are
+
+  uint4 weights[kInRegisters][OCTETS];
+  uint4* more_weights;  // shared memory: [pair - kInRegisters][octet][warp][lane]
+  int pairs;            // of this warp
+
+  uint4 states[kPairsInFlight];
+
+  template <class Load>
+  __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
+    const int warp = threadIdx.x / 32;
+    pairs = warp < k_pairs ? (k_pairs - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    more_weights = static_cast<uint4*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kInRegisters; ++i) {
+#pragma unroll
+      for (int o = 0; o < OCTETS; ++o) {
+        weights[i][o] = i < pairs ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+      }
+    }
+    // Rounded up to the grain with zeros.
+    for (int i = kInRegisters; i < (pairs + kGrain - 1) / kGrain * kGrain; ++i) {
+      for (int o = 0; o < OCTETS; ++o) {
+        more_weights[((i - kInRegisters) * OCTETS + o) * kResidentThreads] =
+            i < pairs ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+      }
+    }
+  }
+
+  // First look at the states of pairs [first, first + kPairsInFlight). `base` is where this lane's 16 bytes of the
+  // warp's first pair are; lanes that are not to read get zeros, and so does a pair beyond the last.
+  __device__ __forceinline__ void begin_loading(int first, const char* base, bool reads) {
+#pragma unroll
+    for (int h = 0; h < kPairsInFlight; h += kGrain) {
+      if (first + h >= pairs) continue;
+#pragma unroll
+      for (int i = h; i < h + kGrain; ++i) {
+        states[i] = load_or_zeros(reads && first + i < pairs, base + (first + i) * kPairBytes);
+      }
+    }
+  }
+
+  // Waits until all have arrived.
+  __device__ __forceinline__ void finish_loading(int first, const char* base, unsigned* fault, bool& gave_up) {
+    Patience patience;
+    while (!gave_up) {
+      uint32_t largest = 0;
+#pragma unroll
+      for (int h = 0; h < kPairsInFlight; h += kGrain) {
+        if (first + h >= pairs) continue;
+#pragma unroll
+        for (int i = h; i < h + kGrain; ++i) largest = max(largest, largest_word(states[i]));
+      }
+      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
+      if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
+#pragma unroll
+      for (int h = 0; h < kPairsInFlight; h += kGrain) {
+        if (first + h >= pairs) continue;
+#pragma unroll
+        for (int i = h; i < h + kGrain; ++i) reload_if_missing(states[i], base + (first + i) * kPairBytes);
+      }
+    }
+  }
+
+  template <bool FIRST>
+  __device__ __forceinline__ void multiply(int first, float (&sums)[kSets][kTiles][4]) const {
+#pragma unroll
+    for (int h = 0; h < kPairsInFlight; h += kGrain) {
+      if (first + h >= pairs) continue;
+#pragma unroll
+      for (int i = h; i < h + kGrain; ++i) {
+        const uint4 b = states[i];
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          uint4 low, high = {0, 0, 0, 0};
+          if (FIRST && i < kInRegisters) {
+            low = weights[i < kInRegisters ? i : 0][2 * m];
+            if (2 * m + 1 < OCTETS) high = weights[i < kInRegisters ? i : 0][2 * m + 1 < OCTETS ? 2 * m + 1 : 0];
+          } else {
+            const uint4* from = more_weights + ((first + i - kInRegisters) * OCTETS + 2 * m) * kResidentThreads;
+            low = from[0];
+            if (2 * m + 1 < OCTETS) high = from[kResidentThreads];
+          }
+          Element<T>::mma(sums[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+          Element<T>::mma(sums[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+        }
+      }
+    }
+  }
+
+  // The warp's share of the sums for one tile, whose first states begin_loading(0, base, reads) has asked for. Into `shared`:
+  // row r of octet o and column c at o * STRIDE + c % 2 * 32 + r * 4 + c / 2.
+  __device__ __forceinline__ void run(const char* base, bool reads, unsigned* fault, bool& gave_up, float* shared) {
+    float sums[kSets][kTiles][4];
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sums[s][m][q] = 0;
+      }
+    }
+    finish_loading(0, base, fault, gave_up);
+    multiply<true>(0, sums);
+    for (int first = kPairsInFlight; first < pairs; first += kPairsInFlight) {
+      begin_loading(first, base, reads);
+      finish_loading(first, base, fault, gave_up);
+      multiply<false>(first, sums);
+    }
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int o = 0; o < OCTETS; ++o) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int q = o % 2 * 2 + e;
+        const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
+        shared[o * STRIDE + e * 32 + lane] = sum;
+      }
+    }
+  }
+};
+
+// Where row `row` of an octet and column `column` are among the octet's sums.
+__device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
+
+// Sum over the warps of element `index` of their sums.
+__device__ __forceinline__ float sum_over_warps(const float* sums, int floats_per_warp, int index) {
+  float value[kResidentWarps];
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) value[w] = sums[w * floats_per_warp + index];
+#pragma unroll
+  for (int step = 1; step < kResidentWarps; step *= 2) {
+#pragma unroll
+    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
+  }
+  return value[0];
+}
+
+__device__ __forceinline__ float4 sum4_over_warps(const float* sums, int floats_per_warp, int index) {
+  float4 total = {0, 0, 0, 0};
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) {
+    const float4 value = *reinterpret_cast<const float4*>(sums + w * floats_per_warp + index);
+    total.x += value.x;
+    total.y += value.y;
+    total.z += value.z;
+    total.w += value.w;
+  }
+  return total;
+}
+
+// Publishes the values of 8 units of one sequence: lane unit * 4 + sub has the one of `unit`. `row` is where unit 0 goes.
+template <class T>
+__device__ __forceinline__ void publish_octet(T* row, int lane, float value, bool valid) {
+  if constexpr (Element<T>::kPerWord == 2) {
+    const int from = lane % 4 * 8;  // lane s of the first four stores units 2 s and 2 s + 1
+    const float first = __shfl_sync(kWholeWarp, value, from), second = __shfl_sync(kWholeWarp, value, from + 4);
+    if (valid && lane < 4) store_shared_by_grid(row + 2 * lane, Element<T>::pack(first, second));
+  } else {
+    if (valid && lane % 4 == 0) store_shared_by_grid(row + lane / 4, Element<T>::pack(value, 0));
+  }
+}
+
+// The same where every `sub` has a row of its own: `row` is that of this lane.
+template <class T>
+__device__ __forceinline__ void publish_four_octets(T* row, int lane, float value, bool valid) {
+  const int unit = lane / 4;
+  if constexpr (Element<T>::kPerWord == 2) {
+    const float next = __shfl_down_sync(kWholeWarp, value, 4);
+    if (valid && unit % 2 == 0) store_shared_by_grid(row + unit, Element<T>::pack(value, next));
+  } else {
+    if (valid) store_shared_by_grid(row + unit, Element<T>::pack(value, 0));
+  }
+}
+
+template <class T>
+__device__ __forceinline__ float load_float(const void* base, int64_t index) {
+  return Element<T>::to_float(static_cast<const T*>(base)[index]);
+}
+
+template <class T>
+__device__ __forceinline__ void store_float(void* base, int64_t index, float value) {
+  static_cast<T*>(base)[index] = Element<T>::from_float(value);
+}
+
+// Four values of one unit, in one access.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T value[4];
+};
+
+constexpr int gate_count(prnnRNNMode_t mode) { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
+
+// 16 bytes of a row-major matrix from element `index`, whose first `available` elements count and the rest are zeros.
+template <class T>
+__device__ __forceinline__ uint4 load_row_fragment(const T* matrix, int64_t index, int available) {
+  constexpr int kElements = 16 / sizeof(T);
+  if (available <= 0) return {0, 0, 0, 0};
+  const T* from = matrix + index;
+  if (available >= kElements && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    return *reinterpret_cast<const uint4*>(from);
+  }
+  alignas(16) T elements[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) elements[i] = i < available ? from[i] : Element<T>::from_float(0);
+  return *reinterpret_cast<const uint4*>(elements);
+}
+
+// The same down a column: elements `stride` apart.
+template <class T>
+__device__ __forceinline__ uint4 load_column_fragment(const T* matrix, int64_t index, int64_t stride, int available) {
+  constexpr int kElements = 16 / sizeof(T);
+  alignas(16) T elements[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    elements[i] = i < available ? matrix[index + i * stride] : Element<T>::from_float(0);
+  }
+  return *reinterpret_cast<const uint4*>(elements);
+}
+
+}  // namespace prnn

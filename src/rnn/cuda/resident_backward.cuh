@@ -1,0 +1,294 @@
+// The backward resident kernel: from dy to the gradients of all gates, timestep after timestep, the transposed recurrent
+// weights on the chip. Steps run against the forward pass; "previous" is the step done before, which the forward pass
+// did after.
+#pragma once
+
+#include "rnn/cuda/resident.cuh"
+#include "rnn/cuda/resident_launch.cuh"
+
+namespace prnn {
+
+// A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM, the
+// gate of a GRU (3: the candidate's gradient with respect to W x + bW), and the octet of units of an RNN.
+template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    resident_backward(const __grid_constant__ BackwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kOctets = UNIT_OCTETS * CLUSTER;
+  constexpr int kUnits = UNIT_OCTETS * kOctetRows;
+  constexpr int kRounds = kGated ? UNIT_OCTETS : 1;
+  constexpr int kPairUnits = pair_units(sizeof(T) == 4);
+  constexpr int kSumFloats = kOctets * kOctetFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
+  constexpr int kOwnFloats = UNIT_OCTETS * kOctetFloats;
+  using Product = ResidentProduct<T, kOctets, kOctetFloats>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int rank = CLUSTER == 1 ? 0 : static_cast<int>(cluster_rank());
+  const int blocks_per_direction = sizes.blocks * sizes.groups;
+  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int group = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
+  const int cluster_unit = first_unit - rank * kUnits;
+  const int hidden = sizes.hidden, padded = sizes.padded;
+  const int group_column = sizes.first_column + group * sizes.columns_per_group;
+  const int group_columns = min(sizes.columns_per_group, sizes.first_column + sizes.columns - group_column);
+
+  // [2][warps][octets][64] sums of warps; [2][ranks][unit octets][64] sums of blocks, in clusters; the sums for the
+  // biases, [tile][warp][round][lane].
+  extern __shared__ uint4 shared[];
+  __shared__ uint64_t barriers[2];
+  __shared__ float carried[kMaxTiles][kResidentWarps][kGated ? kUnits : 1];  // the gradient that goes past the matrix
+  float* const sums = reinterpret_cast<float*>(shared);
+  float* const partial = sums + 2 * kResidentWarps * kSumFloats;
+  float* const bias_sums = partial + (CLUSTER > 1 ? 2 * CLUSTER * kOwnFloats : 0);
+  const int tiles = (max(group_columns, 0) + kTileColumns - 1) / kTileColumns;
+  const int bias_floats = kResidentWarps * kRounds * 32;  // of one tile
+  for (int i = threadIdx.x; i < tiles * bias_floats; i += kResidentThreads) bias_sums[i] = 0;
+  if (CLUSTER > 1 && threadIdx.x == 0) {
+    init_barrier(&barriers[0]);
+    init_barrier(&barriers[1]);
+  }
+
+  // K runs over the gates one after the other, each rounded up to whole pairs; a block of a cluster has its share.
+  const int gate_pairs = padded / kPairUnits, block_pairs = gate_pairs * kGates / CLUSTER;
+  Product product;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  product.load_weights(block_pairs, bias_sums + tiles * bias_floats, [&](int octet, int pair) {
+    const int unit = cluster_unit + octet * kOctetRows + lane / 4;
+    const int gate = (rank * block_pairs + pair) / gate_pairs;
+    const int k = (rank * block_pairs + pair) % gate_pairs * kPairUnits + sub * (16 / static_cast<int>(sizeof(T)));
+    return load_column_fragment(weights, (int64_t{gate} * hidden + k) * hidden + unit, hidden,
+                                unit < hidden ? hidden - k : 0);
+  });
+  __syncthreads();
+  if constexpr (CLUSTER > 1) sync_cluster();
+
+  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  const int own_octet = kGated ? 0 : sub;
+  const int unit = first_unit + own_octet * kOctetRows + lane / 4;
+  const bool own_lane = kGated || sub < UNIT_OCTETS;
+
+  T* const dgates = static_cast<T*>(dir.dgates);
+  const int row_elements = kGates * padded;
+  const int lane_bytes = (rank * block_pairs + warp) * 64 + sub * 16;
+  bool gave_up = false;
+  int round = 0;  // tiles done so far: which of two buffers, and the barriers' phase
+  long long published = 0;
+
+  // Where this lane finds the gradients of its column (lane / 4) of a tile, `before` being the step that made them.
+  const auto gradients_at = [&](int tile, const Step& before) {
+    const int n = group_column + tile * kTileColumns + lane / 4;
+    return reinterpret_cast<const char*>(dgates + int64_t{before.row + n} * row_elements) + lane_bytes;
+  };
+  const auto reads = [&](int tile, const Step& before) {
+    return tile * kTileColumns + lane / 4 < min(group_columns, before.batch - group_column);
+  };
+
+  // What the forward pass kept for the units that this lane finishes in a tile. Without branches, so that nothing waits
+  // for it here.
+  struct Kept {
+    T dy[kRounds], cell[kRounds], before[kRounds];  // cell: c (LSTM), y (RNN); before: c or h one timestep earlier
+    Four<T> gates[kRounds];
+  };
+  const auto load_kept = [&](Kept& kept, const Step& step, const Step& step_before, int tile) {
+    const int column = tile * kTileColumns + warp, n = group_column + column;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const bool wanted = own_lane && column < group_columns && n < step.batch && unit + r * kOctetRows < hidden;
+      const bool has_before = wanted && n < step_before.batch;
+      const int u = wanted ? unit + r * kOctetRows : 0;
+      const int row = wanted ? step.row + n : 0, row_before = has_before ? step_before.row + n : row;
+      const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
+      kept.dy[r] = __ldcs(static_cast<const T*>(dir.dy) + y_at);
+      if constexpr (!kGated) {
+        kept.cell[r] = static_cast<const T*>(dir.y)[y_at];
+      } else {
+        kept.gates[r] = static_cast<const Four<T>*>(dir.gates)[at];
+        const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+        const int stride = MODE == PRNN_LSTM ? hidden : params.y_row;
+        kept.before[r] = *(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
+                                                             : states + (int64_t{row_before} * stride + u));
+        if (MODE == PRNN_LSTM) kept.cell[r] = states[at];
+      }
+    }
+  };
+
+  // A backward step runs t downwards unless the layer's direction is reversed.
+  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
+  const auto step_number = [&](int s) { return s < sizes.steps ? step_at(sizes, start + s * stride) : Step{0, 0}; };
+  Step previous, current, next = step_number(0), after = step_number(1);
+  bool asked_for = false;  // begin_loading has been called for the coming tile
+  Kept kept, next_kept;
+  load_kept(next_kept, next, after, 0);
+
+  // One more step than timesteps, for the gradients of the initial states.
+  const int last_step =
+      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  for (int s = 0; s <= last_step; ++s) {
+    previous = current;
+    current = next;
+    next = after;
+    after = step_number(s + 2);
+    const int columns = min(group_columns, max(current.batch, previous.batch) - group_column);
+    const int next_columns = min(group_columns, max(next.batch, current.batch) - group_column);
+    if (columns <= 0) load_kept(next_kept, next, after, 0);
+
+    for (int tile = 0; tile * kTileColumns < columns; ++tile) {
+      const bool is_last_tile = (tile + 1) * kTileColumns >= columns;
+      const int column = tile * kTileColumns + warp, n = group_column + column;
+      const int parity = round & 1;
+      const char* const gradients = gradients_at(tile, previous);
+      const bool lane_reads = reads(tile, previous);
+      if (!asked_for) {
+        if (group_columns <= kTileColumns && sizes.pause_cycles > 0) {
+          while (clock64() - published < sizes.pause_cycles) {
+          }
+        }
+        product.begin_loading(0, gradients, lane_reads);
+      }
+      kept = next_kept;
+      load_kept(next_kept, is_last_tile ? next : current, is_last_tile ? after : next, is_last_tile ? 0 : tile + 1);
+
+      float* const tile_sums = sums + parity * kResidentWarps * kSumFloats;
+      product.run(gradients, lane_reads, sizes.fault, gave_up, tile_sums + warp * kSumFloats);
+      __syncthreads();
+
+      asked_for = product.pairs <= kPairsInFlight && (!is_last_tile || (tile > 0 && next_columns > 0 && s < last_step));
+      if (asked_for) {
+        const Step& before = is_last_tile ? current : previous;
+        const int coming = is_last_tile ? 0 : tile + 1;
+        product.begin_loading(0, gradients_at(coming, before), reads(coming, before));
+      }
+
+      // Every block of the cluster has the sums of all the cluster's units over its own share of K: to each its units.
+      float* const own_partial = partial + parity * CLUSTER * kOwnFloats;
+      if constexpr (CLUSTER > 1) {
+        if (threadIdx.x == 0) expect_bytes(&barriers[parity], CLUSTER * kOwnFloats * sizeof(float));
+        for (int i = threadIdx.x * 4; i < kSumFloats; i += kResidentThreads * 4) {
+          const float4 sum = sum4_over_warps(tile_sums, kSumFloats, i);
+          const uint32_t owner = i / kOwnFloats;
+          const float* const place = own_partial + rank * kOwnFloats + i % kOwnFloats;
+          send_to_rank(address_in_rank(shared_address(place), owner),
+                       address_in_rank(shared_address(&barriers[parity]), owner), sum);
+        }
+        Patience patience;
+        while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[parity], round / 2 & 1))) {
+          if (!__all_sync(kWholeWarp, patience.lasts(sizes.fault))) gave_up = true;
+        }
+      }
+
+      ++round;
+      if (column >= columns) continue;
+      const bool is_active = n < current.batch, was_active = n < previous.batch;
+      const int row = current.row + n;
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int u = unit + r * kOctetRows;
+        const bool exists = own_lane && u < hidden;
+        const int64_t state_index = int64_t{n} * hidden + u;
+        // dh from the next timestep. The subs of a unit share the work where they can.
+        const int index = (kGated ? r : own_lane ? own_octet : 0) * kOctetFloats + sum_index(lane / 4, warp);
+        float dh;
+        if constexpr (!kGated) {
+          dh = sum_over_warps(tile_sums, kSumFloats, index);
+        } else {
+          if constexpr (CLUSTER > 1) {
+            dh = sub < CLUSTER ? own_partial[sub * kOwnFloats + index] : 0;
+          } else {
+            dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
+          }
+          dh += __shfl_xor_sync(kWholeWarp, dh, 1);
+          dh += __shfl_xor_sync(kWholeWarp, dh, 2);
+        }
+        float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
+        float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
+        float past = kGated ? *carry : 0;
+        __syncwarp();
+
+        if (!was_active) {
+          dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
+          past = 0;
+          if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) {
+            past = load_float<T>(dir.dcy, state_index);
+          }
+        } else if (!is_active) {  // what is left belongs to the initial state
+          if (exists && (!kGated || sub == 0) && dir.dhx != nullptr) {
+            store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
+          }
+          if (MODE == PRNN_LSTM && exists && sub == 1 && dir.dcx != nullptr) {
+            store_float<T>(dir.dcx, state_index, past);
+          }
+          continue;
+        }
+        if (!is_active) continue;
+        dh += Element<T>::to_float(kept.dy[r]);
+        T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
+
+        if constexpr (MODE == PRNN_LSTM) {
+          const float i = Element<T>::to_float(kept.gates[r].value[0]), f = Element<T>::to_float(kept.gates[r].value[1]);
+          const float g = Element<T>::to_float(kept.gates[r].value[2]), o = Element<T>::to_float(kept.gates[r].value[3]);
+          const float c_before = n < next.batch || dir.cx != nullptr ? Element<T>::to_float(kept.before[r]) : 0;
+          const float squashed = hyperbolic_tangent<sizeof(T) == 4>(Element<T>::to_float(kept.cell[r]));
+          const float dc = past + dh * o * (1 - squashed * squashed);
+          float da = sub == 0   ? dc * g * i * (1 - i)
+                     : sub == 1 ? dc * c_before * f * (1 - f)
+                     : sub == 2 ? dc * i * (1 - g * g)
+                                : dh * squashed * o * (1 - o);
+          da = u < hidden ? da : 0;
+          publish_four_octets(out + sub * padded, lane, da, u < padded);
+          if (sub == 0) *carry = dc * f;
+          *bias_sum += da;
+        } else if constexpr (MODE == PRNN_GRU) {
+          const float r_gate = Element<T>::to_float(kept.gates[r].value[0]), z = Element<T>::to_float(kept.gates[r].value[1]);
+          const float fresh = Element<T>::to_float(kept.gates[r].value[2]);
+          const float recurrent = Element<T>::to_float(kept.gates[r].value[3]);
+          const float h_before = n < next.batch || dir.hx != nullptr ? Element<T>::to_float(kept.before[r]) : 0;
+          dh += past;
+          const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+          float da = sub == 0   ? dcandidate * recurrent * r_gate * (1 - r_gate)
+                     : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
+                     : sub == 2 ? dcandidate * r_gate
+                                : dcandidate;
+          da = u < hidden ? da : 0;
+          publish_four_octets(out + sub * padded, lane, da, sub < 3 && u < padded);
+          if (sub == 0) *carry = dh * z;
+          if (sub == 3 && exists) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
+          *bias_sum += da;
+        } else {
+          const float h = Element<T>::to_float(kept.cell[r]);
+          float da = sizes.relu ? (h > 0 ? dh : (h <= 0 ? 0 : h)) : dh * (1 - h * h);
+          da = exists ? da : 0;
+          publish_four_octets(out, lane, da, own_lane && u < padded);
+          *bias_sum += da;
+        }
+      }
+      published = clock64();
+    }
+  }
+
+  // The sums for the biases, over the sequences of this group. A GRU's subs 2 and 3 are its candidate's bR and bW.
+  __syncthreads();
+  constexpr int kBiases = kGated ? 4 : 1;
+  for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
+    const int own = i % kUnits, octet = own / kOctetRows;
+    if (first_unit + own >= hidden) continue;
+    const int from = (kGated ? octet * 32 + i / kUnits : octet) + own % kOctetRows * 4;
+    float sum = 0;
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int w = 0; w < kResidentWarps; ++w) sum += bias_sums[tile * bias_floats + w * kRounds * 32 + from];
+    }
+    dir.bias_sums[(int64_t{group} * kBiases + i / kUnits) * hidden + first_unit + own] = sum;
+  }
+  // No block leaves while others may still write to its shared memory.
+  if constexpr (CLUSTER > 1) sync_cluster();
+}
+
+template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
+cudaError_t launch_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  return launch_resident(resident_backward<T, MODE, UNIT_OCTETS, CLUSTER>, shape, params, stream);
+}
+
+}  // namespace prnn

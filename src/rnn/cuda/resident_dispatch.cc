@@ -1,0 +1,100 @@
+// From a plan to the kernel that was compiled for it.
+#include "rnn/cuda/resident_params.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace prnn {
+
+template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS>
+cudaError_t launch_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
+cudaError_t launch_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+
+namespace {
+
+template <class T>
+cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
+                            cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM:
+      switch (shape.unit_octets) {
+        case 1: return launch_forward<T, PRNN_LSTM, 1>(shape, params, stream);
+        case 2: return launch_forward<T, PRNN_LSTM, 2>(shape, params, stream);
+      }
+      break;
+    case PRNN_GRU:
+      switch (shape.unit_octets) {
+        case 1: return launch_forward<T, PRNN_GRU, 1>(shape, params, stream);
+        case 2: return launch_forward<T, PRNN_GRU, 2>(shape, params, stream);
+        case 3: return launch_forward<T, PRNN_GRU, 3>(shape, params, stream);
+      }
+      break;
+    default:
+      switch (shape.unit_octets) {
+        case 1: return launch_forward<T, PRNN_RNN_TANH, 1>(shape, params, stream);
+        case 2: return launch_forward<T, PRNN_RNN_TANH, 2>(shape, params, stream);
+        case 4: return launch_forward<T, PRNN_RNN_TANH, 4>(shape, params, stream);
+      }
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class T, prnnRNNMode_t MODE, int CLUSTER>
+cudaError_t gated_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  switch (shape.unit_octets) {
+    case 1: return launch_backward<T, MODE, 1, CLUSTER>(shape, params, stream);
+    case 2: return launch_backward<T, MODE, 2, CLUSTER>(shape, params, stream);
+    case 3:
+      if constexpr (MODE == PRNN_GRU) return launch_backward<T, MODE, 3, CLUSTER>(shape, params, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class T>
+cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const BackwardParams& params,
+                             cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM:
+      switch (shape.cluster) {
+        case 1: return gated_backward<T, PRNN_LSTM, 1>(shape, params, stream);
+        case 2: return gated_backward<T, PRNN_LSTM, 2>(shape, params, stream);
+        case 4: return gated_backward<T, PRNN_LSTM, 4>(shape, params, stream);
+      }
+      break;
+    case PRNN_GRU:
+      return shape.cluster == 3 ? gated_backward<T, PRNN_GRU, 3>(shape, params, stream)
+                                : gated_backward<T, PRNN_GRU, 1>(shape, params, stream);
+    default:
+      switch (shape.unit_octets) {
+        case 1: return launch_backward<T, PRNN_RNN_TANH, 1, 1>(shape, params, stream);
+        case 2: return launch_backward<T, PRNN_RNN_TANH, 2, 1>(shape, params, stream);
+        case 4: return launch_backward<T, PRNN_RNN_TANH, 4, 1>(shape, params, stream);
+      }
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                 const ForwardParams& params, cudaStream_t stream) {
+  switch (type) {
+    case PRNN_DATA_HALF: return forward_of_type<__half>(mode, shape, params, stream);
+    case PRNN_DATA_BFLOAT16: return forward_of_type<__nv_bfloat16>(mode, shape, params, stream);
+    case PRNN_DATA_FLOAT: return forward_of_type<float>(mode, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                  const BackwardParams& params, cudaStream_t stream) {
+  switch (type) {
+    case PRNN_DATA_HALF: return backward_of_type<__half>(mode, shape, params, stream);
+    case PRNN_DATA_BFLOAT16: return backward_of_type<__nv_bfloat16>(mode, shape, params, stream);
+    case PRNN_DATA_FLOAT: return backward_of_type<float>(mode, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,107 @@
+// Elements, matrix instructions and activations of the resident kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace prnn {
+
+// A word of an exchange buffer that nobody has written yet: a NaN that no conversion or arithmetic result here is
+// stored as (every NaN is stored as the positive quiet one).
+constexpr uint32_t kEmpty = 0xFFFFFFFFu;
+
+// Words: two 16-bit elements or one float, the unit in which states travel. `matmul` adds the product of 16 rows (two
+// octets, `low` and `high`) of weights and 8 columns of states over the K that 16 bytes a thread cover.
+template <class T>
+struct Element;
+
+template <>
+struct Element<__half> {
+  static constexpr int kPerWord = 2;
+  static __device__ float to_float(__half value) { return __half2float(value); }
+  static __device__ __half from_float(float value) { return __float2half_rn(value); }
+  static __device__ uint32_t pack(float first, float second) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+  static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                             uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+};
+
+template <>
+struct Element<__nv_bfloat16> {
+  static constexpr int kPerWord = 2;
+  static __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+  static __device__ __nv_bfloat16 from_float(float value) { return __float2bfloat16_rn(value); }
+  static __device__ uint32_t pack(float first, float second) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+  static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                             uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+};
+
+// Float32 on the tf32 units without losing float32's accuracy: each factor is split into two tf32 numbers, and the
+// three products that matter are added (the fourth is below 2^-22 of the first).
+template <>
+struct Element<float> {
+  static constexpr int kPerWord = 1;
+  static __device__ float to_float(float value) { return value; }
+  static __device__ float from_float(float value) { return value; }
+  static __device__ uint32_t pack(float value, float) { return isnan(value) ? 0x7FFFFFFFu : __float_as_uint(value); }
+  static __device__ uint32_t high(uint32_t word) { return word & 0xFFFFE000u; }
+  // Volatile, so that it is computed where it is used: kept for all weights, it would not fit the registers.
+  static __device__ uint32_t low(uint32_t word) {
+    uint32_t rest;
+    asm volatile("{.reg .b32 h; and.b32 h,%1,0xFFFFE000; sub.f32 %0,%1,h;}" : "=r"(rest) : "r"(word));
+    return rest;
+  }
+  static __device__ void mma_tf32(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                  uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+  static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                             uint32_t b1) {
+    mma_tf32(sum, low(a0), low(a1), low(a2), low(a3), high(b0), high(b1));
+    mma_tf32(sum, high(a0), high(a1), high(a2), high(a3), low(b0), low(b1));
+    mma_tf32(sum, high(a0), high(a1), high(a2), high(a3), high(b0), high(b1));
+  }
+};
+
+// exp2 and the reciprocal are the hardware's approximations, good to 2 units in the last place of float32.
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+// ACCURATE: also where 1 - 2 / (1 + e^2x) loses its digits, near zero; 16-bit results need it not.
+template <bool ACCURATE>
+__device__ __forceinline__ float hyperbolic_tangent(float x) {
+  const float far = 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x));
+  if constexpr (!ACCURATE) return far;
+  const float square = x * x;
+  const float near = x + x * square * (-0.33333333f + square * (0.13333333f - 0.05396825f * square));
+  return square < 0.03f ? near : far;
+}
+
+// The logistic function, or tanh where `is_tanh`, without diverging: sigma(x) = (1 + tanh(x / 2)) / 2.
+template <bool ACCURATE>
+__device__ __forceinline__ float squash(float x, bool is_tanh) {
+  if constexpr (ACCURATE) return is_tanh ? hyperbolic_tangent<true>(x) : sigmoid(x);
+  const float reciprocal = __fdividef(1.0f, 1.0f + __expf(is_tanh ? -2.0f * x : -x));  // sigma(2 x) or sigma(x)
+  return is_tanh ? 2.0f * reciprocal - 1.0f : reciprocal;
+}
+
+}  // namespace prnn
