@@ -55,13 +55,13 @@ struct Patience {
   unsigned looks = 0;
   uint64_t start = 0;
 
-  __device__ __forceinline__ bool lasts(unsigned* fault) {
+  __device__ __forceinline__ bool lasts(int* fault) {
     if ((++looks & 0xFFF) != 0) return true;
     const uint64_t now = global_nanoseconds();
     if (start == 0) start = now;
-    if (*static_cast<volatile unsigned*>(fault) != 0) return false;
+    if (*static_cast<volatile int*>(fault) != 0) return false;
     if (now - start < kNanoseconds) return true;
-    *static_cast<volatile unsigned*>(fault) = 1;
+    *static_cast<volatile int*>(fault) = 1;
     __threadfence_system();
     return false;
   }
@@ -193,7 +193,7 @@ struct ResidentProduct {
   }
 
   // Waits until all have arrived.
-  __device__ __forceinline__ void finish_loading(int first, const char* base, unsigned* fault, bool& gave_up) {
+  __device__ __forceinline__ void finish_loading(int first, const char* base, int* fault, bool& gave_up) {
     Patience patience;
     while (!gave_up) {
       uint32_t largest = 0;
@@ -242,7 +242,7 @@ struct ResidentProduct {
 
   // The warp's share of the sums for one tile, whose first states begin_loading(0, base, reads) has asked for. Into `shared`:
   // row r of octet o and column c at o * STRIDE + c % 2 * 32 + r * 4 + c / 2.
-  __device__ __forceinline__ void run(const char* base, bool reads, unsigned* fault, bool& gave_up, float* shared) {
+  __device__ __forceinline__ void run(const char* base, bool reads, int* fault, bool& gave_up, float* shared) {
     float sums[kSets][kTiles][4];
 #pragma unroll
     for (int s = 0; s < kSets; ++s) {

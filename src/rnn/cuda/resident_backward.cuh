@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       load_kept(next_kept, is_last_tile ? next : current, is_last_tile ? after : next, is_last_tile ? 0 : tile + 1);
 
       float* const tile_sums = sums + parity * kResidentWarps * kSumFloats;
-      product.run(gradients, lane_reads, sizes.fault, gave_up, tile_sums + warp * kSumFloats);
+      product.run(gradients, lane_reads, sizes.gave_up, gave_up, tile_sums + warp * kSumFloats);
       __syncthreads();
 
       asked_for = product.pairs <= kPairsInFlight && (!is_last_tile || (tile > 0 && next_columns > 0 && s < last_step));
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
         Patience patience;
         while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[parity], round / 2 & 1))) {
-          if (!__all_sync(kWholeWarp, patience.lasts(sizes.fault))) gave_up = true;
+          if (!__all_sync(kWholeWarp, patience.lasts(sizes.gave_up))) gave_up = true;
         }
       }
 

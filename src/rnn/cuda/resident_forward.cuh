@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
                  is_last_tile ? next_columns : columns);
 
       float* const tile_sums = sums + parity * kResidentWarps * kSumFloats;
-      product.run(states, lane_reads, sizes.fault, gave_up, tile_sums + warp * kSumFloats);
+      product.run(states, lane_reads, sizes.gave_up, gave_up, tile_sums + warp * kSumFloats);
       __syncthreads();
 
       // The next tile's states are old enough to be there, unless it is this very one.

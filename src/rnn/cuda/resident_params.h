@@ -29,7 +29,7 @@ struct ResidentSizes {
   int directions;             // in this launch
   int pause_cycles;
   int relu;                   // RNN: 1 relu, 0 tanh
-  unsigned* fault;            // mapped host memory: becomes 1 when a block waited in vain
+  int* gave_up;            // host memory: becomes 1 when a block waited in vain
 };
 
 // One direction of a layer. Types: void is the problem's.

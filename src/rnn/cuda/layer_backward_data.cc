@@ -1,0 +1,111 @@
+#include <algorithm>
+
+#include "rnn/cuda/layer_run.h"
+
+namespace prnn {
+namespace {
+
+class BackwardData : LayerRun {
+ public:
+  BackwardData(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args)
+      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args) {}
+
+  void run() {
+    store_table();
+    const void* dy = args_.dy;
+    for (int64_t layer = p.layers - 1; layer >= 0; --layer) {
+      void* const dx = layer == 0 ? args_.dx : work.between[layer % 2];
+      run_layer(layer, layer + 1 == p.layers ? args_.y : kept.outputs[layer], dy);
+      if (dx == nullptr) continue;
+      for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
+      if (layer > 0 && drops()) {
+        require_launch(run_dropout(p.type, p.dropout.probability, kept.draw, layer - 1, p.rows * p.directions * p.hidden,
+                                   dx, dx, stream),
+                       "the dropout kernel");
+      }
+      dy = dx;
+    }
+  }
+
+ private:
+  void run_layer(int64_t layer, const void* y, const void* dy) {
+    BackwardParams params{};
+    std::vector<BackwardDirection> directions;
+    params.y_row = static_cast<int>(p.directions * p.hidden);
+    for (int64_t d = 0; d < p.directions; ++d) {
+      const Reserve::PerDirection& own = kept.directions[layer * p.directions + d];
+      BackwardDirection dir{};
+      dir.weights = at(args_.w, rnn_layer_offsets(p, layer, d).recurrent);
+      dir.y = at(y, d * p.hidden);
+      dir.dy = at(dy, d * p.hidden);
+      dir.hx = state(args_.hx, layer, d);
+      dir.cx = state(args_.cx, layer, d);
+      dir.dhy = state(args_.dhy, layer, d);
+      dir.dcy = state(args_.dcy, layer, d);
+      dir.gates = own.gates;
+      dir.cells = own.cells;
+      dir.dgates = own.dgates;
+      dir.dcandidate = own.dcandidate;
+      dir.dhx = state(args_.dhx, layer, d);
+      dir.dcx = state(args_.dcx, layer, d);
+      dir.reverse = static_cast<int>(d);
+      fill_empty(own.dgates, p.rows * p.gates() * padded);
+      directions.push_back(dir);
+    }
+    // The sums for the biases: one slot for each group of each pass.
+    for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
+      params.sizes = sizes;
+      const int64_t biases = p.gates() > 1 ? 4 : 1;
+      for (int i = 0; i < sizes.directions; ++i) {
+        params.direction[i] = directions[first + i];
+        params.direction[i].bias_sums = kept.directions[layer * p.directions + first + i].bias_sums +
+                                        pass * plan.backward.groups * biases * p.hidden;
+      }
+      require_launch(run_resident_backward(p.mode, p.type, plan.backward, params, stream), "the resident backward kernel");
+    });
+  }
+
+  // dx (+)= the gates' gradients times the input matrices of one direction.
+  void add_input_gradient(int64_t layer, int64_t direction, void* dx) {
+    const Reserve::PerDirection& own = kept.directions[layer * p.directions + direction];
+    const int64_t gates = p.gates(), width = p.layer_input(layer), row = gates * padded;
+    if (!p.has_input_matrices(layer)) {
+      GateSum sum{};
+      sum.gates = own.dgates;
+      sum.row_stride = row;
+      sum.gate_stride = padded;
+      sum.count = static_cast<int>(p.mode == PRNN_GRU ? gates - 1 : gates);
+      sum.candidate = own.dcandidate;
+      sum.out = dx;
+      sum.rows = p.rows;
+      sum.hidden = static_cast<int>(p.hidden);
+      sum.accumulate = direction > 0;
+      require_launch(run_sum_gates(p.type, sum, stream), "the kernel that sums the gates' gradients");
+      return;
+    }
+    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
+    bool accumulate = direction > 0;
+    const auto add = [&](const void* gradients, int64_t stride, int64_t gate, int64_t count) {
+      run_gemm(context, p.rows, width, count * p.hidden, 1, view(gradients, stride),
+               view(at(weights, gate * p.hidden * width), width), accumulate ? 1 : 0, dx, p.type, width);
+      accumulate = true;
+    };
+    const int64_t shared = p.mode == PRNN_GRU ? gates - 1 : gates;  // gates whose W and R gradients are the same
+    if (padded == p.hidden) {
+      add(own.dgates, row, 0, shared);
+    } else {
+      for (int64_t g = 0; g < shared; ++g) add(at(own.dgates, g * padded), row, g, 1);
+    }
+    if (p.mode == PRNN_GRU) add(own.dcandidate, p.hidden, gates - 1, 1);
+  }
+
+  const RnnBackwardDataArgs& args_;
+};
+
+}  // namespace
+
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args) {
+  BackwardData(handle, problem, args).run();
+}
+
+}  // namespace prnn

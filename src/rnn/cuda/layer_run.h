@@ -1,0 +1,110 @@
+// One call of the CUDA backend: the arrays that it cuts from workspace and reserve space, and the layers one after the
+// other. Each call has a file of its own: layer_forward.cc, layer_backward_data.cc, layer_backward_weights.cc.
+#pragma once
+
+#include <vector>
+
+#include "core/cuda/arena.h"
+#include "core/cuda/cublas.h"
+#include "core/cuda/cuda_state.h"
+#include "rnn/cuda/layer_kernels.h"
+#include "rnn/cuda/resident_params.h"
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+// Throws EXECUTION_FAILED (ARCH_MISMATCH where the binary has no code for the device) unless the launch was taken.
+void require_launch(cudaError_t error, const char* what);
+
+// The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
+struct Reserve {
+  Reserve(const RnnProblem& problem, void* base);
+
+  struct PerDirection {
+    char* gates;       // [rows, H, 4]: ForwardDirection::gates; not for RNN
+    char* cells;       // [rows, H]: LSTM
+    char* dgates;      // [rows, G, padded]
+    char* dcandidate;  // [rows, H]: GRU
+    float* bias_sums;  // [slots, B, H]; at most N slots
+  };
+  std::vector<PerDirection> directions;  // [layer * D + direction]
+  std::vector<char*> outputs;            // [rows, D H] of every layer but the last
+  std::vector<char*> inputs;             // those after dropout; the outputs themselves without
+  uint64_t* draw;                        // of dropout: {seed, call}
+  size_t size;
+};
+
+// The workspace. One call uses some of it.
+struct Workspace {
+  Workspace(const RnnProblem& problem, void* base);
+
+  StepSizes* table;             // [T] where the batch varies
+  std::vector<char*> xw;        // per direction: [rows, G H]
+  std::vector<char*> exchange;  // per direction: [rows, padded]
+  std::vector<char*> initial;   // per direction: [N, padded]
+  char* between[2];             // [rows, D H]: inference's outputs, or the gradients between layers
+  char* previous;               // [rows, H]
+  size_t size;
+};
+
+// What every call works out first.
+struct LayerRun {
+  LayerRun(prnnHandle_t handle, const RnnProblem& problem, void* workspace, void* reserve);
+
+  const RnnProblem& p;
+  prnnContext& context;
+  cudaStream_t stream;
+  RnnPlan plan;
+  Workspace work;
+  Reserve kept;
+  int64_t element;  // bytes
+  int64_t padded;   // H rounded up to whole pairs
+  bool varies;      // the batch does
+
+  const StepSizes* table() const { return varies ? work.table : nullptr; }
+  bool drops() const { return p.dropout.probability > 0 && p.layers > 1; }
+  const char* at(const void* base, int64_t elements) const { return static_cast<const char*>(base) + elements * element; }
+  char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
+  // State [layer * D + direction] of hx, cx and their like; NULL stays NULL.
+  template <class Pointer>
+  Pointer state(Pointer base, int64_t layer, int64_t direction) const {
+    if (base == nullptr) return nullptr;
+    return at(base, (layer * p.directions + direction) * p.max_batch() * p.hidden);
+  }
+  MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
+    return {data, p.type, stride, transposed};
+  }
+  void store_table() const;
+  void fill_empty(void* exchange, int64_t elements) const;
+
+  // Calls launch(sizes, first direction, pass) for every launch of a layer: passes over the batch, and, where not all
+  // directions run at once, one direction after the other.
+  template <class Launch>
+  void for_each_launch(const ResidentShape& shape, Launch&& launch) const {
+    const int64_t at_once = plan.directions_at_once, batch = p.max_batch();
+    for (int64_t first = 0, pass = 0; first < batch; first += shape.batch_per_pass(), ++pass) {
+      ResidentSizes sizes{};
+      sizes.hidden = static_cast<int>(p.hidden);
+      sizes.padded = static_cast<int>(padded);
+      sizes.steps = static_cast<int>(p.steps());
+      sizes.batch = static_cast<int>(batch);
+      sizes.table = table();
+      sizes.first_column = static_cast<int>(first);
+      sizes.columns = static_cast<int>(std::min(shape.batch_per_pass(), batch - first));
+      sizes.columns_per_group = (sizes.columns + shape.groups - 1) / shape.groups;
+      sizes.groups = (sizes.columns + sizes.columns_per_group - 1) / sizes.columns_per_group;
+      sizes.blocks = shape.blocks;
+      sizes.directions = static_cast<int>(at_once);
+      sizes.pause_cycles = shape.pause_cycles;
+      sizes.relu = p.mode == PRNN_RNN_RELU;
+      sizes.gave_up = cuda_state(context).gave_up_on_device;
+      for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
+    }
+  }
+};
+
+void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args);
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args);
+void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args);
+
+}  // namespace prnn
