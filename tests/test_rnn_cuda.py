@@ -1,0 +1,154 @@
+"""The recurrent layers on a CUDA handle: values and gradients against the float64 reference, on the GPU."""
+
+import ctypes
+import itertools
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from rnn_case import DATA_TYPES, OUTPUTS, RnnCase
+
+MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
+TYPES = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}  # of the norm
+DATA_TYPES.update({torch.float16: capi.HALF, torch.bfloat16: capi.BFLOAT16})
+
+
+def why_not() -> str:
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    made = ctypes.c_void_p()
+    status = capi.call("Create", handle=ctypes.byref(made))
+    if status != capi.SUCCESS:
+        return f"prnnCreate: {capi.message()}"
+    capi.check("Destroy", handle=made)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+
+class CudaCase(RnnCase):
+    """RnnCase with everything in GPU memory."""
+
+    def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, **changes: object) -> None:
+        super().__init__(stack, batch_sizes, dtype, handle=capi.Object("Create", "Destroy"), **changes)
+
+    def make_data(self) -> None:
+        super().make_data()
+        if self.stack.mode == reference.RNN_RELU:
+            # Units clearly on or off: at the kink, rounding decides about a gradient, and no two precisions agree.
+            biases = 2 * self.stack.layers * self.stack.directions * self.stack.hidden
+            self.data["w"] /= 4
+            self.data["w"][-biases:] = torch.randint(0, 2, (biases // 2,)).repeat(2).to(self.dtype) * 4 - 2
+        self.data = {name: tensor.cuda() for name, tensor in self.data.items()}
+        self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
+
+
+def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float = 1) -> None:
+    expected = case.expected()
+    for name in names:
+        if case.stack.mode != reference.LSTM and name in ("cy", "dcx"):
+            assert torch.all(case.data[name] == case.UNTOUCHED), f"{name} was written"
+            continue
+        found, wanted = case.data[name].double(), expected[name].double()
+        error = ((found - wanted).norm() / wanted.norm().clamp_min(1e-6)).item()
+        assert error < TOLERANCE[case.dtype] * slack, f"{name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("batch_sizes", [[3] * 5, [5, 4, 4, 2, 1, 1], [1], [9, 7], [33] * 3], ids=str)
+@pytest.mark.parametrize(("layers", "directions", "skip"), [(1, 1, False), (3, 1, False), (2, 2, False), (1, 2, True)])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_step(
+    mode: int, layers: int, directions: int, skip: bool, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(1)
+    case = CudaCase(reference.Stack(mode, 40 if skip else 24, 40, layers, directions, skip), batch_sizes, dtype)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("batch", [1, 3, 8, 64, 130])
+@pytest.mark.parametrize("hidden", [1, 4, 37, 100, 256, 512, 1000, 1024])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    case = CudaCase(reference.Stack(mode, 32, hidden), [batch] * 4, dtype)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_inference_without_states(mode: int) -> None:
+    torch.manual_seed(3)
+    case = CudaCase(reference.Stack(mode, 16, 64, 2, 2), [6, 6, 5, 2], torch.float16)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+    case.data["hx"].zero_()
+    case.data["cx"].zero_()
+    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
+    assert_results(case, ("y",))
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_long_sequence(mode: int) -> None:
+    torch.manual_seed(4)
+    case = CudaCase(reference.Stack(mode, 8, 64), [2] * 1500, torch.float32)
+    case.train()
+    assert_results(case, slack=4)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_the_same_bits_every_time(mode: int) -> None:
+    torch.manual_seed(5)
+    case = CudaCase(reference.Stack(mode, 48, 512), [24] * 40, torch.float16)
+    case.train()
+    first = case.results()
+    for _ in range(3):
+        case.data["dw"].zero_()
+        case.train()
+        for name, tensor in case.results().items():
+            assert torch.equal(tensor, first[name]), name
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_graph_replay(mode: int) -> None:
+    torch.manual_seed(6)
+    case = CudaCase(reference.Stack(mode, 48, 256, 2), [9, 9, 7, 3], torch.float16)
+    case.train()
+    first = case.results()
+    calls = ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights")
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
+    with torch.cuda.graph(graph, stream=stream):
+        for name in calls:
+            case.check(name)
+    for tensor in (case.data[name] for name in OUTPUTS):
+        tensor.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    for name, tensor in case.results().items():
+        if mode == reference.LSTM or name not in ("cy", "dcx"):
+            assert torch.equal(tensor, first[name]), name
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_comes_out_and_nothing_hangs(mode: int, value: float) -> None:
+    torch.manual_seed(7)
+    for name, dtype in itertools.product(("x", "w", "hx"), TYPES.values()):
+        case = CudaCase(reference.Stack(mode, 32, 64), [4] * 5, dtype)
+        case.data[name].view(-1)[5] = value
+        case.train()
+        torch.cuda.synchronize()
+        if mode == reference.RNN_RELU or value != value:
+            assert not torch.isfinite(case.data["y"].double()).all()
+
+
+def test_too_large_a_layer_is_refused_with_the_limit() -> None:
+    with pytest.raises(AssertionError, match="9: hidden size 9000 is more than stays resident"):
+        CudaCase(reference.Stack(reference.LSTM, 8, 9000), [4], torch.float16)
