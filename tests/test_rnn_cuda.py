@@ -40,7 +40,7 @@ class CudaCase(RnnCase):
         if self.stack.mode == reference.RNN_RELU:
             # Units clearly on or off: at the kink, rounding decides about a gradient, and no two precisions agree.
             biases = 2 * self.stack.layers * self.stack.directions * self.stack.hidden
-            self.data["w"] /= 4
+            self.data["w"] /= 16
             self.data["w"][-biases:] = torch.randint(0, 2, (biases // 2,)).repeat(2).to(self.dtype) * 4 - 2
         self.data = {name: tensor.cuda() for name, tensor in self.data.items()}
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
@@ -76,7 +76,7 @@ def test_training_step(
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
     torch.manual_seed(2)
-    case = CudaCase(reference.Stack(mode, 32, hidden), [batch] * 4, dtype)
+    case = CudaCase(reference.Stack(mode, min(32, hidden), hidden), [batch] * 4, dtype)  # few units do not saturate
     case.train()
     assert_results(case)
 
