@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cpu/loss_schedule.h"
 #include "ctc/cpu/ctc_loss.h"
 
 namespace prnn {
@@ -70,7 +71,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
   const prnnCTCLossOptions_t& o = params.options;
   const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
-  const int64_t slots = ctc_slots(params, slot_size);
+  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
   for (int64_t i = 0; i < slots; ++i) {
     const Slot slot(o, static_cast<char*>(params.workspace) + i * slot_size);
@@ -84,7 +85,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
 }  // namespace
 
 size_t ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
-  return ctc_slots_size(options, Slot::size(options));
+  return slots_size(Slot::size(options), options.batch);
 }
 
 void run_ctc_align_cpu(const CtcParams& params, void* scores, int* begins, int* ends) {

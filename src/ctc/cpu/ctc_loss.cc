@@ -4,12 +4,11 @@
 // -infinity.
 #include "ctc/cpu/ctc_loss.h"
 
-#include <omp.h>
-
 #include <cmath>
 #include <limits>
 
 #include "core/cpu/loss_kernels.h"
+#include "core/cpu/loss_schedule.h"
 
 namespace prnn {
 namespace {
@@ -141,34 +140,29 @@ void forward(const CtcParams& params, void* costs, void* reserve_space) {
   const Reserve<T> reserve(params, reserve_space);
   const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
-  const int64_t slots = ctc_slots(params, slot_size);
-  for (int64_t first = 0; first < o.batch; first += slots) {
-    const int64_t end = std::min(o.batch, first + slots);
-#pragma omp parallel
-    {
-#pragma omp for collapse(2) schedule(dynamic, 16)
-      for (int64_t n = first; n < end; ++n) {
-        for (int64_t t = 0; t < o.maxFrames; ++t) {
-          if (t >= params.frame_lengths[n]) continue;
-          const Slot slot(o, static_cast<char*>(params.workspace) + (n - first) * slot_size);
-          slot.blank[t] =
-              ctc_frame<T>(params, n, t, params.targets + offsets[n], params.target_lengths[n],
-                           slot.label + t * slot.pitch + 1, reserve_space ? reserve.norm(n, t, offsets[n]) : nullptr);
-        }
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t n = first; n < end; ++n) {
-        const Slot slot(o, static_cast<char*>(params.workspace) + (n - first) * slot_size);
-        const int64_t frames = params.frame_lengths[n], symbols = params.target_lengths[n];
+  const auto slot_at = [&](int64_t slot) { return Slot(o, static_cast<char*>(params.workspace) + slot * slot_size); };
+  for_each_sequence(
+      o.batch, slots_in(params.workspace_size, slot_size, o.batch), ctc_work(o), o.maxFrames,
+      [&](int64_t n) { return params.frame_lengths[n]; },
+      [&](int64_t n, int64_t slot) {
         const int* targets = params.targets + offsets[n];
-        std::fill(slot.skip, slot.skip + symbols + 2, kMinusInfinity);
-        for (int64_t i = 1; i < symbols; ++i) slot.skip[i + 1] = targets[i] == targets[i - 1] ? kMinusInfinity : 0.0;
-        const double total = sum_paths(slot, frames, symbols);
+        const int64_t symbols = params.target_lengths[n];
+        double* skip = slot_at(slot).skip;
+        std::fill(skip, skip + symbols + 2, kMinusInfinity);
+        for (int64_t i = 1; i < symbols; ++i) skip[i + 1] = targets[i] == targets[i - 1] ? kMinusInfinity : 0.0;
+      },
+      [&](int64_t n, int64_t t, int64_t slot) {
+        const Slot s = slot_at(slot);
+        s.blank[t] = ctc_frame<T>(params, n, t, params.targets + offsets[n], params.target_lengths[n],
+                                  s.label + t * s.pitch + 1, reserve_space ? reserve.norm(n, t, offsets[n]) : nullptr);
+      },
+      [&](int64_t n, int64_t slot) {
+        const Slot s = slot_at(slot);
+        const int64_t frames = params.frame_lengths[n], symbols = params.target_lengths[n];
+        const double total = sum_paths(s, frames, symbols);
         static_cast<T*>(costs)[n] = total == kMinusInfinity && o.zeroInfinity ? T(0) : static_cast<T>(0 - total);
-        if (reserve_space) write_shares(slot, reserve, n, offsets[n], frames, symbols, total);
-      }
-    }
-  }
+        if (reserve_space) write_shares(s, reserve, n, offsets[n], frames, symbols, total);
+      });
 }
 
 // g(k) = p(k) sum(shares) - (shares of the blank or the labels that are k); without the first term for
@@ -178,7 +172,7 @@ void backward(const CtcParams& params, const void* cost_gradients, void* gradien
   const prnnCTCLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
   const std::vector<int64_t> offsets = ctc_target_offsets(params);
-#pragma omp parallel for collapse(2) schedule(dynamic, 16)
+#pragma omp parallel for collapse(2) schedule(dynamic, 16) if (ctc_work(o) >= kWorkForThreads)
   for (int64_t t = 0; t < o.maxFrames; ++t) {
     for (int64_t n = 0; n < o.batch; ++n) {
       const int64_t offset = t * o.timeStride + n * o.batchStride;
@@ -241,17 +235,8 @@ double ctc_frame(const CtcParams& params, int64_t n, int64_t t, const int* targe
 template double ctc_frame<float>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, float*);
 template double ctc_frame<double>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, double*);
 
-int64_t ctc_slots(const CtcParams& params, size_t slot_size) {
-  return std::min({params.options.batch, static_cast<int64_t>(params.workspace_size / slot_size),
-                   INT64_C(0) + omp_get_max_threads()});
-}
-
-size_t ctc_slots_size(const prnnCTCLossOptions_t& options, size_t slot_size) {
-  return static_cast<size_t>(std::min<int64_t>(options.batch, omp_get_max_threads())) * slot_size;
-}
-
 size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
-  return ctc_slots_size(options, Slot::size(options));
+  return slots_size(Slot::size(options), options.batch);
 }
 
 size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options) {

@@ -17,9 +17,10 @@ void run_ctc_loss_backward_cpu(const CtcParams& params, const void* cost_gradien
                                const void* reserve);
 void run_ctc_align_cpu(const CtcParams& params, void* scores, int* begins, int* ends);
 
-// How many sequences to work on at once, each with `slot_size` bytes of the workspace.
-int64_t ctc_slots(const CtcParams& params, size_t slot_size);
-size_t ctc_slots_size(const prnnCTCLossOptions_t& options, size_t slot_size);
+// Elements that a call reads, and states that it computes, as elements.
+inline int64_t ctc_work(const prnnCTCLossOptions_t& o) {
+  return o.batch * o.maxFrames * (o.classes + 32 * (o.maxTargets + 1));
+}
 
 // Where each sequence's symbols begin in the targets.
 std::vector<int64_t> ctc_target_offsets(const CtcParams& params);

@@ -1,7 +1,5 @@
 #include "rnnt/cpu/lattice.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -155,14 +153,6 @@ double Lattice::best_path(int64_t symbols, int* times) {
     times[u] = static_cast<int>(regular_ ? d - u : d);
   }
   return score;
-}
-
-int64_t lattices_at_once(int64_t batch, size_t workspace_size, size_t scratch_size) {
-  return std::min({batch, static_cast<int64_t>(workspace_size / scratch_size), INT64_C(0) + omp_get_max_threads()});
-}
-
-size_t lattices_size(int64_t batch, size_t scratch_size) {
-  return static_cast<size_t>(std::min<int64_t>(batch, omp_get_max_threads())) * scratch_size;
 }
 
 }  // namespace prnn

@@ -56,11 +56,4 @@ class Lattice {
   double *beta_, *beta_next_;  // {width}
 };
 
-// How many lattices of `scratch_size` bytes to work on at once: as many as the workspace holds, and no more than there
-// are sequences or threads.
-int64_t lattices_at_once(int64_t batch, size_t workspace_size, size_t scratch_size);
-
-// The workspace that gives every thread a lattice.
-size_t lattices_size(int64_t batch, size_t scratch_size);
-
 }  // namespace prnn

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/cpu/loss_schedule.h"
 #include "rnnt/cpu/lattice.h"
 
 namespace prnn {
@@ -18,7 +19,7 @@ void run(const MutualInformationParams& params) {
   const bool regular = o.type == PRNN_RNNT_REGULAR;
   const int64_t columns = px_columns(o);
   const size_t slot_size = Lattice::scratch_size(max_steps(o), o.symbols + 1);
-  const int64_t slots = lattices_at_once(o.batch, params.workspace_size, slot_size);
+  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
 
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
   for (int64_t slot = 0; slot < slots; ++slot) {
@@ -67,7 +68,7 @@ void run(const MutualInformationParams& params) {
 }  // namespace
 
 size_t mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options) {
-  return lattices_size(options.batch, Lattice::scratch_size(max_steps(options), options.symbols + 1));
+  return slots_size(Lattice::scratch_size(max_steps(options), options.symbols + 1), options.batch);
 }
 
 void run_mutual_information_cpu(const MutualInformationParams& params) {

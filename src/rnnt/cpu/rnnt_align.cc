@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "rnnt/cpu/rnnt_batch.h"
 #include "rnnt/cpu/rnnt_loss.h"
 
@@ -9,24 +7,19 @@ namespace {
 template <class T>
 void align(const RnntParams& params, void* scores, int* frames) {
   const prnnRNNTLossOptions_t& o = params.options;
-  const size_t slot_size = Lattice::scratch_size(max_steps(o), max_width(o));
-  const int64_t slots = lattices_at_once(o.batch, params.workspace_size, slot_size);
-  RnntSequences sequences(params);
-  std::vector<RnntSequence> sequence(o.batch);
-  for (RnntSequence& s : sequence) s = sequences.next();
-
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    Lattice lattice(static_cast<char*>(params.workspace) + slot * slot_size, max_steps(o), max_width(o));
-    for (int64_t n = slot; n < o.batch; n += slots) {
-      const RnntSequence& s = sequence[n];
-      set_up_lattice(lattice, o, s);
-      for (int64_t t = 0; t < s.frames; ++t) fill_frame<T>(lattice, params, s, t, nullptr);
-      int* times = frames + n * o.maxTargets;
-      static_cast<T*>(scores)[n] = static_cast<T>(lattice.best_path(s.symbols, times));
-      std::fill(times + s.symbols, times + o.maxTargets, -1);
-    }
-  }
+  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
+  std::vector<Lattice> lattices = rnnt_lattices(params);
+  for_each_sequence(
+      o.batch, static_cast<int64_t>(lattices.size()), rnnt_work(params), o.maxFrames,
+      [&](int64_t n) { return sequences[n].frames; },
+      [&](int64_t n, int64_t slot) { set_up_lattice(lattices[slot], o, sequences[n]); },
+      [&](int64_t n, int64_t t, int64_t slot) { fill_frame<T>(lattices[slot], params, sequences[n], t, nullptr); },
+      [&](int64_t n, int64_t slot) {
+        const int64_t symbols = sequences[n].symbols;
+        int* times = frames + n * o.maxTargets;
+        static_cast<T*>(scores)[n] = static_cast<T>(lattices[slot].best_path(symbols, times));
+        std::fill(times + symbols, times + o.maxTargets, -1);
+      });
 }
 
 }  // namespace

@@ -4,6 +4,39 @@
 
 namespace prnn {
 
+std::vector<RnntSequence> rnnt_sequences(const RnntParams& params) {
+  const prnnRNNTLossOptions_t& o = params.options;
+  std::vector<RnntSequence> sequences(o.batch);
+  const int* targets = o.input == PRNN_LOSS_GATHERED ? nullptr : params.targets;
+  int64_t row = 0;
+  for (int64_t n = 0; n < o.batch; ++n) {
+    RnntSequence& s = sequences[n];
+    s.frames = params.frame_lengths[n];
+    s.symbols = params.target_lengths[n];
+    s.targets = targets;
+    s.first_row = row;
+    s.frame_rows = o.layout == PRNN_RNNT_PACKED ? s.symbols + 1 : params.cells_per_frame();
+    if (o.layout == PRNN_RNNT_PRUNED) {
+      s.begins = params.range_begins + n * o.maxFrames;
+      s.range = o.pruneRange;
+    }
+    row += s.frame_rows * (o.layout == PRNN_RNNT_PACKED ? s.frames : o.maxFrames);
+    if (targets) targets += o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : s.symbols;
+  }
+  return sequences;
+}
+
+std::vector<Lattice> rnnt_lattices(const RnntParams& params) {
+  const prnnRNNTLossOptions_t& o = params.options;
+  const size_t slot_size = Lattice::scratch_size(max_steps(o), max_width(o));
+  const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
+  std::vector<Lattice> lattices;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    lattices.emplace_back(static_cast<char*>(params.workspace) + slot * slot_size, max_steps(o), max_width(o));
+  }
+  return lattices;
+}
+
 template <class T>
 void fill_frame(Lattice& lattice, const RnntParams& params, const RnntSequence& s, int64_t t, T* norms) {
   const prnnRNNTLossOptions_t& o = params.options;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "core/cpu/loss_kernels.h"
+#include "core/cpu/loss_schedule.h"
 #include "rnnt/cpu/lattice.h"
 #include "rnnt/rnnt.h"
 
@@ -25,40 +27,10 @@ struct RnntSequence {
   int64_t row(int64_t t, int64_t u) const { return first_row + t * frame_rows + u - first(t); }
 };
 
-// Walks over the sequences of a batch in order; the packed layouts have no other way to find one.
-class RnntSequences {
- public:
-  explicit RnntSequences(const RnntParams& params) : p_(params), targets_(params.targets) {}
+std::vector<RnntSequence> rnnt_sequences(const RnntParams& params);
 
-  // Sequence n; called for n = 0, 1, 2, ...
-  RnntSequence next() {
-    const prnnRNNTLossOptions_t& o = p_.options;
-    RnntSequence s{};
-    s.frames = p_.frame_lengths[n_];
-    s.symbols = p_.target_lengths[n_];
-    s.targets = o.input == PRNN_LOSS_GATHERED ? nullptr : targets_;
-    s.first_row = row_;
-    s.frame_rows = p_.cells_per_frame();
-    if (o.layout == PRNN_RNNT_PACKED) {
-      s.frame_rows = s.symbols + 1;
-      row_ += s.frames * s.frame_rows;
-    } else {
-      row_ += o.maxFrames * s.frame_rows;
-    }
-    if (o.layout == PRNN_RNNT_PRUNED) {
-      s.begins = p_.range_begins + n_ * o.maxFrames;
-      s.range = o.pruneRange;
-    }
-    if (targets_) targets_ += o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : s.symbols;
-    ++n_;
-    return s;
-  }
-
- private:
-  const RnntParams& p_;
-  const int* targets_;
-  int64_t n_ = 0, row_ = 0;
-};
+// Elements that a call reads, and nodes that it computes, as elements.
+inline int64_t rnnt_work(const RnntParams& params) { return params.rows() * (params.options.classes + 32); }
 
 // Steps and nodes in a step of the largest lattice that the options allow.
 inline int64_t max_steps(const prnnRNNTLossOptions_t& o) {
@@ -76,6 +48,9 @@ inline void set_up_lattice(Lattice& lattice, const prnnRNNTLossOptions_t& o, con
     lattice.set_full(regular, s.frames, s.frames, s.symbols);
   }
 }
+
+// One lattice for each slot of the workspace.
+std::vector<Lattice> rnnt_lattices(const RnntParams& params);
 
 // Fills in the arcs of frame t from the activations. norms: {rows, 2}, receives each cell's log-normaliser in two parts
 // when the activations are logits; may be NULL.

@@ -63,40 +63,25 @@ void cell_gradient(const RnntParams& params, const T* x, const T* norm, const T*
 template <class T>
 void forward(const RnntParams& params, void* costs, void* reserve_space) {
   const prnnRNNTLossOptions_t& o = params.options;
-  const size_t slot_size = Lattice::scratch_size(max_steps(o), max_width(o));
-  const int64_t slots = lattices_at_once(o.batch, params.workspace_size, slot_size);
   const Reserve<T> reserve(params, reserve_space);
-  RnntSequences sequences(params);
-  std::vector<RnntSequence> sequence(slots);
-  std::vector<Lattice> lattice;
-  for (int64_t i = 0; i < slots; ++i)
-    lattice.emplace_back(static_cast<char*>(params.workspace) + i * slot_size, max_steps(o), max_width(o));
-
-  for (int64_t n = 0; n < o.batch; n += slots) {
-    const int64_t together = std::min(slots, o.batch - n);
-    for (int64_t i = 0; i < together; ++i) sequence[i] = sequences.next();
-#pragma omp parallel
-    {
-#pragma omp for schedule(static, 1)
-      for (int64_t i = 0; i < together; ++i) set_up_lattice(lattice[i], o, sequence[i]);
-#pragma omp for collapse(2) schedule(dynamic, 8)
-      for (int64_t i = 0; i < together; ++i) {
-        for (int64_t t = 0; t < o.maxFrames; ++t) {
-          if (t < sequence[i].frames)
-            fill_frame<T>(lattice[i], params, sequence[i], t, reserve_space ? reserve.norms : nullptr);
-        }
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < together; ++i) {
-        const double total = lattice[i].sum_paths();
+  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
+  std::vector<Lattice> lattices = rnnt_lattices(params);
+  for_each_sequence(
+      o.batch, static_cast<int64_t>(lattices.size()), rnnt_work(params), o.maxFrames,
+      [&](int64_t n) { return sequences[n].frames; },
+      [&](int64_t n, int64_t slot) { set_up_lattice(lattices[slot], o, sequences[n]); },
+      [&](int64_t n, int64_t t, int64_t slot) {
+        fill_frame<T>(lattices[slot], params, sequences[n], t, reserve_space ? reserve.norms : nullptr);
+      },
+      [&](int64_t n, int64_t slot) {
+        Lattice& lattice = lattices[slot];
+        const double total = lattice.sum_paths();
         const bool no_path = total == -std::numeric_limits<double>::infinity();
-        static_cast<T*>(costs)[n + i] = no_path && o.zeroInfinity ? T(0) : static_cast<T>(0 - total);
-        if (!reserve_space) continue;
-        lattice[i].share(total);
-        for (int64_t t = 0; t < sequence[i].frames; ++t) keep_shares(lattice[i], o, sequence[i], t, reserve.shares);
-      }
-    }
-  }
+        static_cast<T*>(costs)[n] = no_path && o.zeroInfinity ? T(0) : static_cast<T>(0 - total);
+        if (!reserve_space) return;
+        lattice.share(total);
+        for (int64_t t = 0; t < sequences[n].frames; ++t) keep_shares(lattice, o, sequences[n], t, reserve.shares);
+      });
 }
 
 template <class T>
@@ -107,16 +92,13 @@ void backward(const RnntParams& params, const void* cost_gradients, void* gradie
   T* g = static_cast<T*>(gradients);
   const int64_t classes = o.classes;
 
-  RnntSequences sequences(params);
-  std::vector<RnntSequence> sequence(o.batch);
-  for (RnntSequence& s : sequence) s = sequences.next();
-  const RnntSequence& last = sequence.back();
-  const int64_t packed_rows = last.first_row + last.frames * last.frame_rows;
+  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
+  const int64_t packed_rows = sequences.back().first_row + sequences.back().frames * sequences.back().frame_rows;
 
-#pragma omp parallel for collapse(2) schedule(dynamic, 8)
+#pragma omp parallel for collapse(2) schedule(dynamic, 8) if (rnnt_work(params) >= kWorkForThreads)
   for (int64_t n = 0; n < o.batch; ++n) {
     for (int64_t t = 0; t < o.maxFrames; ++t) {
-      const RnntSequence& s = sequence[n];
+      const RnntSequence& s = sequences[n];
       const bool real = t < s.frames;
       if (o.layout == PRNN_RNNT_PACKED && !real) continue;
       const T scale = cost_gradients ? static_cast<const T*>(cost_gradients)[n] : T(1);
@@ -144,7 +126,7 @@ size_t rnnt_loss_reserve_size_cpu(const prnnRNNTLossOptions_t& options) {
 }
 
 size_t rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options) {
-  return lattices_size(options.batch, Lattice::scratch_size(max_steps(options), max_width(options)));
+  return slots_size(Lattice::scratch_size(max_steps(options), max_width(options)), options.batch);
 }
 
 void run_rnnt_loss_forward_cpu(const RnntParams& params, void* costs, void* reserve) {

@@ -1,0 +1,137 @@
+"""Times the losses on the CPU against torch: `python bench/losses_cpu.py [--repeats 7] [--quick]`.
+
+Every line is one shape: median milliseconds of a forward and backward pass from float32 logits, for prnn and for its
+rival, taken in turns in this process, and their ratio. The rivals: for CTC torch's own loss on the CPU, log-softmax
+included; for RNN-T a loop over anti-diagonals in torch with autograd, and where they are importable torchaudio and
+warprnnt_numba.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import prnn
+
+CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
+RNNT_SHAPES = [
+    (1, 150, 40, 28),
+    (16, 150, 40, 28),
+    (1, 150, 20, 5000),
+    (4, 150, 20, 5000),
+    (1, 1500, 300, 50),
+]
+
+
+def plain_rnnt_loss(logits: Tensor, targets: Tensor, blank: int = 0) -> Tensor:
+    """The mean RNN-T loss of full-length sequences, anti-diagonal by anti-diagonal, differentiated by autograd."""
+    batch, frames, positions, _ = logits.shape
+    log_probs = logits.log_softmax(3)
+    blanks = log_probs[..., blank]
+    index = targets[:, None, :, None].expand(-1, frames, -1, 1)
+    labels = log_probs[:, :, :-1].gather(3, index).squeeze(3)
+    # Skewed by one position a frame, so that an anti-diagonal is a row: [n, t + u, u].
+    steps = frames + positions - 1
+    t = torch.arange(steps).unsqueeze(1) - torch.arange(positions)
+    inside = (t >= 0) & (t < frames)
+    rows, columns = t.clamp(0, frames - 1), torch.arange(positions)
+    low = torch.finfo(logits.dtype).min / 4
+    blanks = blanks[:, rows, columns].masked_fill(~inside, low)
+    labels = labels[:, rows[:, :-1], columns[:-1]].masked_fill(~inside[:, :-1], low)
+    alpha = logits.new_full((batch, positions), low)
+    alpha[:, 0] = 0
+    for step in range(steps - 1):
+        by_label = F.pad(alpha[:, :-1] + labels[:, step], (1, 0), value=low)
+        alpha = torch.logaddexp(alpha + blanks[:, step], by_label)
+    return -(alpha[:, -1] + blanks[:, -1, -1]).mean()
+
+
+def timed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def compare(name: str, mine: Callable[[], object], rivals: dict[str, Callable[[], object]], repeats: int) -> None:
+    runs = {"prnn": mine, **rivals}
+    for run in runs.values():
+        run()
+    times: dict[str, list[float]] = {key: [] for key in runs}
+    for _ in range(repeats):
+        for key, run in runs.items():
+            times[key].append(timed(run))
+    medians = {key: statistics.median(values) for key, values in times.items()}
+    others = "".join(f"  {key} {medians[key]:9.2f} ({medians[key] / medians['prnn']:5.1f}x)" for key in rivals)
+    print(f"{name:28s} prnn {medians['prnn']:9.2f} ms{others}", flush=True)
+
+
+def backward(loss: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(loss(x), x)
+
+
+def bench_ctc(repeats: int, quick: bool) -> None:
+    print("CTC, forward and backward, float32 logits (T, N, V)")
+    for batch, frames, symbols, classes in CTC_SHAPES[::2] if quick else CTC_SHAPES:
+        x = torch.randn(frames, batch, classes, requires_grad=True)
+        targets = torch.randint(1, classes, (batch, symbols))
+        lengths = torch.full((batch,), frames), torch.full((batch,), symbols)
+        compare(
+            f"N={batch} T={frames} L={symbols} V={classes}",
+            backward(lambda x, t=targets, n=lengths: prnn.ctc_loss(x, t, *n), x),
+            {"torch": backward(lambda x, t=targets, n=lengths: F.ctc_loss(x.log_softmax(2), t, *n), x)},
+            repeats,
+        )
+
+
+def rnnt_rivals(targets: Tensor, frames: Tensor, symbols: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
+    rivals: dict[str, Callable[[Tensor], Tensor]] = {"plain torch": lambda x: plain_rnnt_loss(x, targets)}
+    try:
+        from torchaudio.functional import rnnt_loss
+
+        rivals["torchaudio"] = lambda x: rnnt_loss(x, targets.int(), frames.int(), symbols.int(), blank=0)
+    except ImportError:
+        pass
+    try:
+        from warprnnt_numba import RNNTLossNumba
+
+        loss = RNNTLossNumba(blank=0, reduction="mean")
+        rivals["warprnnt_numba"] = lambda x: loss(x, targets.int(), frames.int(), symbols.int())
+    except ImportError:
+        pass
+    return rivals
+
+
+def bench_rnnt(repeats: int, quick: bool) -> None:
+    print("RNN-T, forward and backward, float32 logits (N, T, U + 1, V)")
+    for batch, frames, symbols, classes in RNNT_SHAPES[:2] if quick else RNNT_SHAPES:
+        x = torch.randn(batch, frames, symbols + 1, classes, requires_grad=True)
+        targets = torch.randint(1, classes, (batch, symbols))
+        lengths = torch.full((batch,), frames), torch.full((batch,), symbols)
+        rivals = rnnt_rivals(targets, *lengths)
+        mine = prnn.rnnt_loss(x, targets, *lengths, blank=0)
+        for name, rival in rivals.items():
+            torch.testing.assert_close(mine, rival(x), rtol=1e-4, atol=0, msg=f"{name} computes something else")
+        compare(
+            f"N={batch} T={frames} U={symbols} V={classes}",
+            backward(lambda x, t=targets, n=lengths: prnn.rnnt_loss(x, t, *n, blank=0), x),
+            {name: backward(rival, x) for name, rival in rivals.items()},
+            repeats,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each, in turns; the median is printed")
+    parser.add_argument("--quick", action="store_true", help="small shapes only")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    bench_ctc(options.repeats, options.quick)
+    bench_rnnt(options.repeats, options.quick)
+
+
+if __name__ == "__main__":
+    main()

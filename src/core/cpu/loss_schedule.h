@@ -1,0 +1,60 @@
+// How the losses share a batch among threads.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace prnn {
+
+// Below about this many elements to read or states to compute, waking threads takes longer than the work.
+constexpr int64_t kWorkForThreads = 1 << 16;
+
+// How many sequences to work on at once, each with `slot_size` bytes of the workspace: as many as it holds, and no more
+// than there are sequences or threads.
+inline int64_t slots_in(size_t workspace_size, size_t slot_size, int64_t batch) {
+  return std::min({batch, static_cast<int64_t>(workspace_size / slot_size), INT64_C(0) + omp_get_max_threads()});
+}
+
+// The workspace that gives every thread a slot.
+inline size_t slots_size(size_t slot_size, int64_t batch) {
+  return static_cast<size_t>(std::min<int64_t>(batch, omp_get_max_threads())) * slot_size;
+}
+
+// For each sequence n: begin(n, slot), then fill(n, t, slot) for t = 0 .. frames(n) - 1, then finish(n, slot). A slot
+// is used by one sequence at a time. Where there are fewer slots than threads, the frames of a sequence are shared out.
+template <class Frames, class Begin, class Fill, class Finish>
+void for_each_sequence(int64_t batch, int64_t slots, int64_t work, int64_t max_frames, Frames frames, Begin begin,
+                       Fill fill, Finish finish) {
+  const bool threads = work >= kWorkForThreads;
+  if (!threads || slots == omp_get_max_threads()) {
+#pragma omp parallel for schedule(dynamic, 1) if (threads)
+    for (int64_t n = 0; n < batch; ++n) {
+      const int64_t slot = omp_get_thread_num();
+      begin(n, slot);
+      for (int64_t t = 0; t < frames(n); ++t) fill(n, t, slot);
+      finish(n, slot);
+    }
+    return;
+  }
+  for (int64_t first = 0; first < batch; first += slots) {
+    const int64_t together = std::min(slots, batch - first);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static, 1)
+      for (int64_t slot = 0; slot < together; ++slot) begin(first + slot, slot);
+#pragma omp for collapse(2) schedule(dynamic, 16)
+      for (int64_t slot = 0; slot < together; ++slot) {
+        for (int64_t t = 0; t < max_frames; ++t) {
+          if (t < frames(first + slot)) fill(first + slot, t, slot);
+        }
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t slot = 0; slot < together; ++slot) finish(first + slot, slot);
+    }
+  }
+}
+
+}  // namespace prnn
