@@ -274,32 +274,33 @@ def _rnn_backward_fake(
     )
 
 
+# Inputs of the Functions below: input, hx, cx, batch_sizes, lengths, seed, max_batch, config, and then each of the
+# weights, for a Function differentiates direct arguments alone.
+
+
+def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights = inputs
+    with torch._C._AutoDispatchBelowAutograd():
+        return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, True)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    input, hx, cx, batch_sizes, lengths, _, _, config, *weights = inputs
+    y, _, cy, reserve = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
+    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, y, reserve, *weights)
+    ctx.config = config
+
+
 class _RnnFunction(torch.autograd.Function):
-    """rnn with its gradients. The weights come last, for a Function differentiates direct arguments alone."""
+    """rnn with its gradients."""
 
     @staticmethod
-    def forward(
-        input: Tensor,
-        hx: Tensor | None,
-        cx: Tensor | None,
-        batch_sizes: Tensor | None,
-        lengths: Tensor | None,
-        seed: Tensor | None,
-        max_batch: int | None,
-        config: tuple[Any, ...],
-        *weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-        input, hx, cx, batch_sizes, lengths, _, _, config, *weights = inputs
-        output, _, cy, reserve = outputs
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
-        ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, output, reserve, *weights)
-        ctx.config = config
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        output = _run(*inputs)
+        _keep(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(
@@ -326,6 +327,16 @@ class _RnnFunction(torch.autograd.Function):
         return grad_input if wanted[0] else None, *states, None, None, None, None, None, *grads
 
 
+class _RnnFunctionInFunctorch(_RnnFunction):
+    """The same in the form that torch.func wants, and which costs a call more than a small layer does."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return _run(*inputs)
+
+    setup_context = staticmethod(_keep)
+
+
 class _RnnBackwardFunction(torch.autograd.Function):
     """rnn_backward where its results might be differentiated, which is refused. Arguments: the number of weights, then
     rnn_backward's, but the weights last."""
@@ -348,6 +359,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
+_rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
 
 
@@ -393,7 +405,7 @@ def call(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """rnn for whoever wants its results and not its reserve space: (output, hy, cy)."""
     if _in_functorch():
-        results = _rnn_function(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+        results = _rnn_function_in_functorch(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
     else:
         results = rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, False)
     return results[:3]
