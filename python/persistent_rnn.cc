@@ -40,8 +40,6 @@ using RnnDescriptor = Owned<prnnRNNDescriptor_t, prnnCreateRNNDescriptor, prnnDe
 using BatchSizes = std::vector<int>;
 using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 
-size_t element_size(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
-
 py::dict to_dict(const prnnRNNInfo_t& info) {
   using namespace py::literals;
   return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
@@ -66,8 +64,8 @@ class Rnn {
 
   Rnn(int mode, int dtype, int hidden, int layers, int input, bool bidirectional, bool skip_input, int projection,
       float dropout)
-      : mode_(static_cast<prnnRNNMode_t>(mode)),
-        type_(static_cast<prnnDataType_t>(dtype)),
+      : mode_(mode),
+        type_(dtype),
         hidden_(hidden),
         layers_(layers),
         input_(input),
@@ -78,11 +76,11 @@ class Rnn {
     configure(nullptr);
     const Handle handle = Handle::cpu();  // the weights' layout is the same on every device
     size_t bytes = 0;
-    check(prnnGetRNNParamsSize(handle.get(), rnn_.get(), tensor(1, input_, 1), &bytes, type_), handle.get());
-    params_size_ = static_cast<int64_t>(bytes / element_size(type_));
+    check(prnnGetRNNParamsSize(handle.get(), rnn_.get(), tensor(1, input_, 1), &bytes, data_type()), handle.get());
+    params_size_ = static_cast<int64_t>(bytes / element_size());
     // The hidden size divides the number of elements, which may be too large for one dimension.
     const int dims[] = {hidden_, static_cast<int>(params_size_ / hidden_), 1};
-    check(prnnSetFilterNdDescriptor(weights_.get(), type_, PRNN_TENSOR_NCHW, 3, dims));
+    check(prnnSetFilterNdDescriptor(weights_.get(), data_type(), PRNN_TENSOR_NCHW, 3, dims));
   }
 
   int64_t params_size() const { return params_size_; }
@@ -103,7 +101,7 @@ class Rnn {
                 block.get(), &found),
             handle.get());
       if (found == nullptr) return -1;
-      return static_cast<int64_t>((reinterpret_cast<uintptr_t>(found) - base) / element_size(type_));
+      return static_cast<int64_t>((reinterpret_cast<uintptr_t>(found) - base) / element_size());
     };
     return {offset(prnnGetRNNLinLayerMatrixParams, 0), offset(prnnGetRNNLinLayerMatrixParams, gates),
             projection_ > 0 ? offset(prnnGetRNNLinLayerMatrixParams, 8) : -1, offset(prnnGetRNNLinLayerBiasParams, 0),
@@ -112,7 +110,7 @@ class Rnn {
 
   void set_backend(int backend) {
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend)));
-    backend_ = static_cast<prnnRNNBackend_t>(backend);
+    backend_ = backend;
   }
 
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
@@ -199,9 +197,10 @@ class Rnn {
   // Sets the RNN descriptor, which takes projection and backend back.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
-                               directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL, mode_, type_));
+                               directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
+                               static_cast<prnnRNNMode_t>(mode_), static_cast<prnnDataType_t>(type_)));
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
-    check(prnnSetRNNBackend(rnn_.get(), backend_));
+    check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
   }
 
   void require_dropout_states() const {
@@ -210,6 +209,8 @@ class Rnn {
     }
   }
 
+  prnnDataType_t data_type() const { return static_cast<prnnDataType_t>(type_); }
+  size_t element_size() const { return type_ == PRNN_DATA_DOUBLE ? 8 : type_ == PRNN_DATA_FLOAT ? 4 : 2; }
   int output() const { return directions_ * (projection_ > 0 ? projection_ : hidden_); }
 
   // The descriptor of a packed tensor. Made once and never changed, for a call of another thread may be reading it.
@@ -219,7 +220,7 @@ class Rnn {
       const int64_t rows = int64_t{second} * third;
       const int dims[] = {first, second, third};
       const int strides[] = {rows > INT_MAX ? 1 : static_cast<int>(rows), third, 1};  // the library refuses the 1
-      check(prnnSetTensorNdDescriptor(found->second.get(), type_, 3, dims, strides));
+      check(prnnSetTensorNdDescriptor(found->second.get(), data_type(), 3, dims, strides));
     }
     return found->second.get();
   }
@@ -258,14 +259,14 @@ class Rnn {
     check(status, handle.get());
   }
 
-  prnnRNNMode_t mode_;
-  prnnDataType_t type_;
+  // Enumerations as integers: they are the caller's, and an enumeration may not hold what is none of its values.
+  int mode_, type_;
   int hidden_, layers_, input_, directions_;
   bool skip_input_;
   int projection_;
   float dropout_;
   bool has_dropout_ = false;
-  prnnRNNBackend_t backend_ = PRNN_BEST_BACKEND;
+  int backend_ = PRNN_BEST_BACKEND;
   int64_t params_size_ = 0;
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;

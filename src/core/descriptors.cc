@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/cuda/cuda_state.h"
+#include "core/enums.h"
 #include "core/handle.h"
 
 namespace prnn {
@@ -38,8 +39,8 @@ int dims_to_copy(int requested, int rank) {
 template <class Descriptor>
 void require_type(const Descriptor& descriptor, const ArgumentName& name, prnnDataType_t type) {
   if (descriptor.type == type) return;
-  const std::string found = type_name(descriptor.type);  // type_name's storage may be used again below
-  fail(PRNN_STATUS_BAD_PARAM, "%s has type %s; it must be %s", name.text().c_str(), found.c_str(), type_name(type));
+  fail(PRNN_STATUS_BAD_PARAM, "%s has type %s; it must be %s", name.text().c_str(), type_name(descriptor.type),
+       type_name(type));
 }
 
 }  // namespace
@@ -51,13 +52,7 @@ const char* type_name(prnnDataType_t type) {
     case PRNN_DATA_HALF: return "half";
     case PRNN_DATA_BFLOAT16: return "bfloat16";
   }
-  thread_local char text[24];
-  std::snprintf(text, sizeof text, "type %d", static_cast<int>(type));
-  return text;
-}
-
-bool is_known_type(prnnDataType_t type) {
-  return type == PRNN_DATA_FLOAT || type == PRNN_DATA_DOUBLE || type == PRNN_DATA_HALF || type == PRNN_DATA_BFLOAT16;
+  fail(PRNN_STATUS_INTERNAL_ERROR, "a data type has the value %d", integer_in(type));
 }
 
 size_t type_size(prnnDataType_t type) {
@@ -67,14 +62,15 @@ size_t type_size(prnnDataType_t type) {
     case PRNN_DATA_HALF: return 2;
     case PRNN_DATA_BFLOAT16: return 2;
   }
-  fail(PRNN_STATUS_INTERNAL_ERROR, "no size is known for %s", type_name(type));
+  fail(PRNN_STATUS_INTERNAL_ERROR, "a data type has the value %d", integer_in(type));
 }
 
-void require_known_type(prnnDataType_t type, const char* name) {
-  if (!is_known_type(type)) {
-    fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be PRNN_DATA_FLOAT, DOUBLE, HALF or BFLOAT16", name,
-         static_cast<int>(type));
+void require_known_type(const prnnDataType_t& type, const char* name) {
+  const int value = integer_in(type);
+  for (prnnDataType_t known : {PRNN_DATA_FLOAT, PRNN_DATA_DOUBLE, PRNN_DATA_HALF, PRNN_DATA_BFLOAT16}) {
+    if (value == known) return;
   }
+  fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be PRNN_DATA_FLOAT, DOUBLE, HALF or BFLOAT16", name, value);
 }
 
 std::string dims_text(const prnnTensorStruct& tensor) { return dims_text(tensor.dims.data(), tensor.rank); }
@@ -177,9 +173,9 @@ extern "C" prnnStatus_t prnnSetFilterNdDescriptor(prnnFilterDescriptor_t filterD
   return guarded(nullptr, [&] {
     require_alive(filterDesc, "filterDesc");
     require_known_type(dataType, "dataType");
-    if (format != PRNN_TENSOR_NCHW && format != PRNN_TENSOR_NHWC) {
-      fail(PRNN_STATUS_BAD_PARAM, "format is %d; it must be PRNN_TENSOR_NCHW or PRNN_TENSOR_NHWC",
-           static_cast<int>(format));
+    const int layout = integer_in(format);
+    if (layout != PRNN_TENSOR_NCHW && layout != PRNN_TENSOR_NHWC) {
+      fail(PRNN_STATUS_BAD_PARAM, "format is %d; it must be PRNN_TENSOR_NCHW or PRNN_TENSOR_NHWC", layout);
     }
     require_rank(nbDims);
     require_positive(filterDimA, nbDims, "filterDimA");

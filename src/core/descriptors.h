@@ -51,11 +51,10 @@ struct DropoutStates {
   uint64_t calls;  // training forward calls that have drawn from it
 };
 
-// "float", "double", "half", "bfloat16", or "type 7" for what is none of them. Static or thread-local storage.
+// "float", "double", "half" or "bfloat16". Static storage.
 const char* type_name(prnnDataType_t type);
-bool is_known_type(prnnDataType_t type);
 size_t type_size(prnnDataType_t type);
-void require_known_type(prnnDataType_t type, const char* name);
+void require_known_type(const prnnDataType_t& type, const char* name);
 
 // "{16, 80, 1}", for messages.
 std::string dims_text(const prnnTensorStruct& tensor);

@@ -4,10 +4,10 @@
 
 #include <cinttypes>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <limits>
 
+#include "core/enums.h"
 #include "core/handle.h"
 #include "prnn_losses.h"
 
@@ -31,15 +31,6 @@ inline int64_t product_of_sizes(std::initializer_list<int64_t> sizes) {
       fail(PRNN_STATUS_BAD_PARAM, "the sizes in options are too large: their product does not fit 64 bits");
   }
   return product;
-}
-
-// What a caller's enumeration holds, which need not be one of its values; C++ lets only an int be looked at then.
-template <class Enum>
-int integer_in(const Enum& value) {
-  int result;
-  static_assert(sizeof result == sizeof value);
-  std::memcpy(&result, &value, sizeof result);
-  return result;
 }
 
 // An enumeration whose values are `low` to `high`.

@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "core/enums.h"
 #include "core/handle.h"
 
 namespace prnn {
@@ -41,7 +42,7 @@ extern "C" const char* prnnGetLastErrorMessage(prnnHandle_t handle) {
 }
 
 extern "C" const char* prnnGetErrorString(prnnStatus_t status) {
-  switch (status) {
+  switch (prnn::integer_in(status)) {
     case PRNN_STATUS_SUCCESS: return "PRNN_STATUS_SUCCESS";
     case PRNN_STATUS_NOT_INITIALIZED: return "PRNN_STATUS_NOT_INITIALIZED";
     case PRNN_STATUS_ALLOC_FAILED: return "PRNN_STATUS_ALLOC_FAILED";

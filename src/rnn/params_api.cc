@@ -124,8 +124,7 @@ extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNND
     require_not_null(sizeInBytes, "sizeInBytes");
     require_known_type(dataType, "dataType");
     if (dataType != rnn.type) {
-      const std::string given = type_name(dataType);
-      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", given.c_str(), type_name(rnn.type));
+      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", type_name(dataType), type_name(rnn.type));
     }
     *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.type);
   });

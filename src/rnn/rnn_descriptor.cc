@@ -1,5 +1,7 @@
 #include "rnn/rnn_descriptor.h"
 
+#include "core/enums.h"
+
 using namespace prnn;
 
 namespace prnn {
@@ -17,8 +19,10 @@ void require_at_least_one(int value, const char* name) {
 }
 
 // `value` is an enumeration whose values are 0 to `last`.
-void require_enumerator(int value, int last, const char* name, const char* accepted) {
-  if (value < 0 || value > last) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be %s", name, value, accepted);
+template <class Enum>
+void require_enumerator(const Enum& value, Enum last, const char* name, const char* accepted) {
+  const int given = integer_in(value);
+  if (given < 0 || given > last) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be %s", name, given, accepted);
 }
 
 }  // namespace
