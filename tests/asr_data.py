@@ -16,7 +16,7 @@ TONES = {"a": 400.0, "b": 900.0, "c": 2000.0}
 
 
 def tone_string(text: str, rng: np.random.Generator, rate: int = 16000) -> np.ndarray:
-    """A recording in which each letter of a text over a, b, c is a tone of its own, 80 ms long, and a space is silence."""
+    """A recording of a text over a, b and c: each letter is a tone of its own, 80 ms long, a space is silence."""
     time = np.arange(round(0.08 * rate)) / rate
     parts = [0.3 * np.sin(2 * np.pi * TONES[c] * time) if c != " " else np.zeros(len(time)) for c in text]
     samples = np.concatenate([np.zeros(len(time)), *parts, np.zeros(len(time))])

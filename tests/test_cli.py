@@ -1,0 +1,222 @@
+"""The command line: help, what it prints, and, for input that cannot be used, one sentence and exit status 2."""
+
+import json
+import re
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from asr_data import small_checkpoint, write_corpus
+
+from prnn.cli import main
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "model.ckpt"
+    torch.save(small_checkpoint(), path)
+    return path
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "noise.wav"
+    soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(12000), 16000)
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Runs a command that must be refused; returns its one sentence."""
+    assert main([str(argument) for argument in arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert output.err.startswith("prnn: ")
+    return output.err.removeprefix("prnn: ").strip()
+
+
+@pytest.mark.parametrize("command", ["train", "transcribe", "evaluate", "info", "bench"])
+def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([command, "--help"], ["--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0
+        assert command in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["train"], "the following arguments are required: --manifest, --valid"),
+        (["train", "--manifest", "a", "--valid", "b", "--epochs", "0"], "'0' is not a whole number of at least 1"),
+        (["train", "--manifest", "a", "--valid", "b", "--lr", "0"], "'0' is not a number of more than 0"),
+        (["train", "--manifest", "a", "--valid", "b", "--dropout", "nan"], "'nan' is not a number of at least 0"),
+        (["train", "--manifest", "a", "--valid", "b", "--cell", "rnn"], "invalid choice: 'rnn'"),
+        (["transcribe", "m.ckpt", "a.wav", "--chunk-ms", "-1"], "'-1' is not a number of more than 0"),
+        (["transcribe", "m.ckpt", "a.wav", "--beam", "two"], "'two' is not a whole number of at least 1"),
+        (["bench", "sort"], "invalid choice: 'sort'"),
+    ],
+)
+def test_options_that_cannot_work(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+@pytest.mark.parametrize("rate", [8000, 44100])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_transcribe_whole_and_streamed_agree(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, rate: int, channels: int
+) -> None:
+    audio = tmp_path / f"a.{suffix}"
+    soundfile.write(audio, 0.2 * np.random.default_rng(1).standard_normal((rate // 2, channels)), rate)
+    assert main(["transcribe", str(checkpoint), str(audio)]) == 0
+    text = capsys.readouterr().out.strip()
+    assert re.fullmatch("[abc]*", text)
+    assert main(["transcribe", str(checkpoint), str(audio), "--stream", "--chunk-ms", "100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].strip() == text
+    assert [line.split()[0] for line in lines[1:6]] == ["0.10", "0.20", "0.30", "0.40", "0.50"]
+    assert "6 chunks of 100 ms" in lines[-2]
+    for search in ([], ["--stream"]):
+        assert main(["transcribe", str(checkpoint), str(audio), "--beam", "2", *search]) == 0
+    beamed = capsys.readouterr().out.splitlines()
+    assert beamed[0] == beamed[-1]
+
+
+def test_transcribe_audio_that_cannot_be_read(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "text.flac").write_text("no recording")
+    with wave.open(str(tmp_path / "header.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", "not compressed"))
+    for name, message in (
+        ("none.wav", "no such file"),
+        ("empty.wav", "the file is empty"),
+        ("text.flac", "not a recording that libsndfile can read"),
+        ("header.wav", "the recording has no samples"),
+    ):
+        path = tmp_path / name
+        assert refused(capsys, "transcribe", checkpoint, path).startswith(f"{path}: {message}")
+        assert refused(capsys, "transcribe", checkpoint, path, "--stream").startswith(f"{path}: {message}")
+
+
+def test_transcribe_a_recording_of_one_sample(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in (8000, 16000, 48000):
+        soundfile.write(tmp_path / "short.wav", np.zeros(1), rate)
+        for extra in ([], ["--stream"], ["--beam", "2"]):
+            assert main(["transcribe", str(checkpoint), str(tmp_path / "short.wav"), *extra]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_cannot_be_used(wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def saved(name: str, contents: object) -> Path:
+        torch.save(contents, tmp_path / name)
+        return tmp_path / name
+
+    good = small_checkpoint()
+    description = good["prnn"]
+    assert isinstance(description, dict)
+    empty, text, cut = tmp_path / "empty.ckpt", tmp_path / "text.ckpt", tmp_path / "cut.ckpt"
+    empty.touch()
+    text.write_text("no checkpoint")
+    cut.write_bytes(saved("good.ckpt", good).read_bytes()[:2000])
+    for path, message in (
+        (tmp_path / "none.ckpt", "no such file"),
+        (tmp_path, "not a file"),
+        (empty, "not a checkpoint, or a damaged one"),
+        (text, "not a checkpoint, or a damaged one"),
+        (cut, "not a checkpoint, or a damaged one"),
+        (wav, "not a checkpoint, or a damaged one"),
+        (saved("tensor.ckpt", torch.zeros(3)), "a torch file, but not a checkpoint of prnn train"),
+        (saved("other.ckpt", {"state_dict": {}}), "a torch file, but not a checkpoint of prnn train"),
+        (
+            saved("later.ckpt", {**good, "prnn": {**description, "format": 2, "version": "9.1.0"}}),
+            "a checkpoint of format 2, written by prnn 9.1.0; prnn ",
+        ),
+        (saved("bare.ckpt", {"prnn": {"format": 1}, "state_dict": {}}), "a damaged checkpoint"),
+        (saved("weightless.ckpt", {**good, "state_dict": {}}), "a damaged checkpoint"),
+        (saved("odd.ckpt", {**good, "prnn": {**description, "model": {"vocab_size": 4, "x": 1}}}), "a damaged ch"),
+    ):
+        assert refused(capsys, "transcribe", path, wav).startswith(f"{path}: {message}")
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("code of the checkpoint has run",))
+
+
+def test_code_in_a_checkpoint_is_not_run(wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"prnn": Evil()}, tmp_path / "evil.ckpt")
+    assert "not a checkpoint" in refused(capsys, "transcribe", tmp_path / "evil.ckpt", wav)
+
+
+def test_evaluate(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = write_corpus(tmp_path, "tones", ["ab", "c", "cab"])
+    assert main(["evaluate", str(checkpoint), str(manifest), "--output", str(tmp_path / "out.jsonl")]) == 0
+    assert re.fullmatch(r"3 utterances: WER [\d.]+ %, CER [\d.]+ %\n", capsys.readouterr().out)
+    entries = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [entry["text"] for entry in entries] == ["ab", "c", "cab"]
+
+
+def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write_corpus(tmp_path, "tones", ["ab", "c"])
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(good.read_text() + '{"audio_filepath": "tones-0.wav", "duration": "long", "text": "ab"}\n')
+    unknown = tmp_path / "unknown.jsonl"
+    unknown.write_text(good.read_text().replace('"c"', '"d"'))
+    damaged = tmp_path / "damaged.jsonl"
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF" + struct.pack("<I", 4) + b"WAVE")
+    damaged.write_text(good.read_text().replace("tones-1.wav", "damaged.wav"))
+    train = ["train", "--epochs", "1", "--output", tmp_path / "out", "--accelerator", "cpu"]
+    wrong = f'{bad}, line 3: "duration" is "long"; it must be a positive number of seconds'
+    assert refused(capsys, "evaluate", checkpoint, bad) == wrong
+    assert refused(capsys, *train, "--manifest", bad, "--valid", good) == wrong
+    assert refused(capsys, *train, "--manifest", good, "--valid", bad) == wrong
+    assert (
+        refused(capsys, *train, "--manifest", good, "--valid", tmp_path / "none")
+        == f"{tmp_path / 'none'}: no such file"
+    )
+    message = refused(capsys, *train, "--manifest", good, "--valid", unknown)
+    assert message == f"{unknown}, line 2: the text has 'd', which is not among the characters 'abc'"
+    message = refused(capsys, *train, "--manifest", damaged, "--valid", good)
+    assert message.startswith(f"{damaged}, line 2: {tmp_path / 'damaged.wav'}: ")
+
+
+def test_train_refuses_a_stride_beyond_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "train", "--manifest", "a", "--valid", "b", "--frame-stack", "2", "--frame-stride", "3")
+    assert message == "--frame-stride is 3; it must be at most --frame-stack, 2"
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--batch", "8"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"^prnn \d+\.\d+\.\d+, torch ", output)
+    assert re.search(r"^CPU \S+: \d+ cores, \d+ threads", output, re.MULTILINE)
+    for gpu in ("H200", "A100", "L40", "GTX 1080"):
+        assert re.search(rf"^  \S*.*{gpu} .* / \d+$", output, re.MULTILINE), gpu
+
+
+def test_bench_runs_the_programs_of_a_checkout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import prnn
+
+    monkeypatch.setattr(prnn, "__file__", str(tmp_path / "prnn" / "__init__.py"))
+    assert "needs a checkout of prnn" in refused(capsys, "bench", "rnn")
+    (tmp_path / "bench").mkdir()
+    assert "there is no benchmark of rnn on cpu" in refused(capsys, "bench", "rnn")
+    (tmp_path / "bench" / "rnn_cpu.py").write_text("import sys\nprint('ran', sys.argv[1:])\n")
+    assert main(["bench", "rnn", "--quick"]) == 0
+    assert capsys.readouterr().out == "ran ['--quick']\n"

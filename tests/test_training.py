@@ -1,0 +1,181 @@
+"""Training: it learns, it goes on after a kill as if nothing had happened, it refuses what it cannot use."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asr_data import write_corpus
+
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest
+from prnn.asr.augment import Augmentation
+from prnn.asr.checkpoint import read_checkpoint
+from prnn.asr.dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
+from prnn.asr.evaluation import evaluate
+from prnn.asr.task import learning_rate_factor
+from prnn.asr.training import TrainingOptions, train
+
+TEXTS = ["ab ca", "cab", "b", "acc ab"]
+SMALL_MODEL = {
+    "encoder_hidden": 48,
+    "encoder_layers": 1,
+    "predictor": "stateless",
+    "predictor_hidden": 16,
+    "joiner_dim": 32,
+    "frame_stack": 4,
+    "ctc_weight": 0.3,
+}
+
+
+def options(folder: Path, **changes: object) -> TrainingOptions:
+    manifest = write_corpus(folder / "data", "tones", TEXTS)
+    base = TrainingOptions(
+        manifest, manifest, folder / "out", model=SMALL_MODEL, accelerator="cpu", batch_size=4, lr=1e-2, epochs=160,
+        valid_every=160, augmentation=Augmentation(frequency_width=0, time_width=0),
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_four_utterances_are_learnt_by_heart(tmp_path: Path) -> None:
+    opts = options(tmp_path)
+    best = train(opts, progress=False)
+    recogniser = Recogniser.load(best)
+    utterances = read_manifest(opts.manifest)
+    result = evaluate(recogniser, utterances)
+    assert result.texts == TEXTS
+    assert result.rates == (0.0, 0.0)
+    assert evaluate(recogniser, utterances, beam=3).texts == TEXTS
+    assert recogniser.tokenizer.characters == (" ", "a", "b", "c")
+    assert float(recogniser.model.encoder.feature_mean.abs().min()) > 0
+
+    # Whoever runs the same command again gets the same model, at once; other options need another folder.
+    saved = read_checkpoint(best)["state_dict"]
+    assert train(opts, progress=False) == best
+    again = read_checkpoint(best)["state_dict"]
+    assert all(torch.equal(saved[name], again[name]) for name in saved)
+    with pytest.raises(InputError, match=r"holds a training with lr 0\.01, not 0\.02"):
+        train(replace(opts, lr=0.02), progress=False)
+
+
+def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    straight = options(tmp_path, epochs=12, valid_every=12, batch_size=1, checkpoint_every=7, output=tmp_path / "one")
+    straight = replace(straight, model={**SMALL_MODEL, "dropout": 0.1, "encoder_layers": 2})
+    train(straight, progress=False)
+
+    killed = replace(straight, output=tmp_path / "two")
+    last = killed.output / "last.ckpt"
+    code = f"from pathlib import PosixPath\nfrom prnn.asr.training import *\ntrain({killed!r}, progress=False)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    steps = read_checkpoint(last)["global_step"]
+    assert steps % 7 == 0
+    assert 0 < steps < 48
+    train(killed, progress=False)
+
+    one, two = (read_checkpoint(folder / "last.ckpt") for folder in (straight.output, killed.output))
+    assert one["global_step"] == two["global_step"] == 48
+    for name, tensor in one["state_dict"].items():
+        assert torch.equal(tensor, two["state_dict"][name]), name
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> UtteranceDataset:
+    utterances = read_manifest(write_corpus(tmp_path, "tones", TEXTS * 5))
+    augmentation = Augmentation(gain_db=3)
+    return UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 0, 10**8)
+
+
+def test_the_loader_goes_on_where_its_state_was_taken(dataset: UtteranceDataset) -> None:
+    def loader() -> BatchLoader:
+        return BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5))
+
+    straight, first = loader(), loader()
+    batches = [batch for _ in range(3) for batch in straight]
+    assert len(batches) == 3 * len(straight)
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    rest = [batch for _ in range(3) for batch in resumed]
+    assert len(rest) == len(batches) - 3
+    for batch, other in zip(batches[3:], rest, strict=True):
+        assert batch.texts == other.texts
+        assert torch.equal(batch.features, other.features)
+
+
+def test_every_epoch_has_every_utterance_once_in_another_order() -> None:
+    durations = np.random.default_rng(0).uniform(0.5, 6, size=200).tolist()
+    order = BatchOrder(durations, 8, 20.0, seed=1)
+    epochs = [order.epoch(number) for number in range(3)]
+    assert epochs[0] == order.epoch(0)
+    assert epochs[0] != epochs[1]
+    assert BatchOrder(durations, 8, 20.0, seed=2).epoch(0) != epochs[0]
+    for epoch in epochs:
+        assert len(epoch) == len(order)
+        assert sorted(index for batch in epoch for index in batch) == list(range(200))
+        for batch in epoch:
+            longest = max(durations[index] for index in batch)
+            assert len(batch) <= 8
+            assert longest * len(batch) <= 20.0
+            assert longest - min(durations[index] for index in batch) < 1.5
+    assert [len(batch) for batch in BatchOrder([30.0, 30.0], 8, 20.0, seed=1).epoch(0)] == [1, 1]
+    assert BatchOrder([3.0, 1.0, 2.0], 2, 20.0, seed=None).epoch(0) == [[1, 2], [0]]
+
+
+def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
+    batch = next(iter(BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 20, 100.0, seed=0))))
+    assert batch.features.shape == (len(batch.texts), int(batch.feature_lengths.max()), 80)
+    tokenizer = CharTokenizer("abc ")
+    for row, size, text in zip(batch.targets, batch.target_lengths, batch.texts, strict=True):
+        assert tokenizer.decode(row[:size].tolist()) == text
+    assert dataset.features(0) is dataset.features(0)
+    uncached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig())
+    assert uncached.features(0) is not uncached.features(0)
+    assert torch.equal(uncached.features(0), dataset.features(0))
+
+
+def test_feature_statistics(dataset: UtteranceDataset) -> None:
+    mean, std = feature_statistics(dataset)
+    every = torch.cat([dataset.features(index) for index in range(len(dataset))])
+    torch.testing.assert_close(mean, every.mean(dim=0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)
+
+
+def test_learning_rate() -> None:
+    factors = [learning_rate_factor(step, 100, 10) for step in range(101)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[10] == pytest.approx(1.0)
+    assert factors[100] == pytest.approx(0.01)
+    assert all(a < b for a, b in pairwise(factors[:10]))
+    assert all(a > b for a, b in pairwise(factors[10:]))
+
+
+def test_a_text_with_an_unknown_character_is_named(tmp_path: Path) -> None:
+    utterances = read_manifest(write_corpus(tmp_path, "tones", ["ab", "abc"]))
+    with pytest.raises(InputError, match=r"line 2: the text has 'c', which is not among the characters 'ab'"):
+        UtteranceDataset(utterances, CharTokenizer("ab"), FeatureConfig())
+
+
+def test_tokenizer() -> None:
+    tokenizer = CharTokenizer.from_texts(["so", "größe"])
+    assert "".join(tokenizer.characters) == "egorsßö"
+    assert len(tokenizer) == 8
+    assert tokenizer.decode(tokenizer.encode("großes")) == "großes"
+    assert min(tokenizer.encode("so")) > CharTokenizer.blank
+    for characters, message in (("", "is empty"), (["ab"], "one character"), ("aa", "twice")):
+        with pytest.raises(ValueError, match=message):
+            CharTokenizer(characters)
+    for label in (0, 8, -1):
+        with pytest.raises(ValueError, match=f"label {label} is not between 1 and 7"):
+            tokenizer.decode([label])
