@@ -5,47 +5,14 @@ int32 symbols and lengths, all on one device. Values are checked by libprnn. `re
 for its backward one, as bytes; it is empty where `keep` is False.
 """
 
-import contextlib
-import threading
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from prnn import _C
-
-_DTYPES = {
-    torch.float32: _C.FLOAT,
-    torch.float64: _C.DOUBLE,
-    torch.float16: _C.HALF,
-    torch.bfloat16: _C.BFLOAT16,
-}
-
-
-class _Handles(threading.local):
-    """The calling thread's library handles: a handle is used by one thread at a time."""
-
-    def __init__(self) -> None:
-        self.of: dict[torch.device, _C.Handle] = {}
-
-
-_handles = _Handles()
-
-
-@contextlib.contextmanager
-def _handle(device: torch.device) -> Iterator[_C.Handle]:
-    """The calling thread's handle for a device, set to torch's current stream there."""
-    handles = _handles.of
-    if device.type == "cpu":
-        if device not in handles:
-            handles[device] = _C.Handle.cpu()
-        yield handles[device]
-        return
-    with torch.cuda.device(device):
-        if device not in handles:
-            handles[device] = _C.Handle.cuda()
-        handles[device].set_stream(torch.cuda.current_stream(device).cuda_stream)
-        yield handles[device]
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._operator import differentiate, operator
 
 
 def _workspace(size: int, like: Tensor) -> Tensor:
@@ -66,15 +33,6 @@ def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _once_differentiable(name: str) -> None:
-    """Has the second derivative through a backward operator fail with a sentence of our own."""
-
-    def refuse(ctx: object, *gradients: Tensor) -> None:
-        raise RuntimeError(f"{name} can be differentiated once; its gradient has no gradient (create_graph=True)")
-
-    torch.library.register_autograd(f"prnn::{name}_backward", refuse)
-
-
 def _cost_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -90,7 +48,7 @@ def _ctc_options(
     activations: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, from_logits: bool
 ) -> _C.CtcLossOptions:
     options = _C.CtcLossOptions()
-    options.dtype = _DTYPES[activations.dtype]
+    options.dtype = DTYPES[activations.dtype]
     options.input = _C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS
     options.max_frames, options.batch, options.classes = activations.shape
     options.time_stride, options.batch_stride = activations.stride()[:2]
@@ -112,8 +70,7 @@ def _ctc_reserve_size(activations: Tensor, targets: Tensor) -> int:
     return _blocks(max(4, activations.element_size()) * frames * width + batch * per_sequence + 256)
 
 
-@torch.library.custom_op("prnn::ctc_loss", mutates_args=())
-def ctc_loss(
+def _ctc_loss(
     activations: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -128,10 +85,11 @@ def ctc_loss(
     options.zero_infinity = zero_infinity
     costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
     reserve = _reserve(_ctc_reserve_size(activations, targets) if keep else 0, activations)
-    with _handle(activations.device) as handle:
-        workspace = _workspace(_C.ctc_loss_workspace_size(handle, options), activations)
+    with device_of(activations):
+        library = handle(activations.device)
+        workspace = _workspace(_C.ctc_loss_workspace_size(library, options), activations)
         _C.ctc_loss_forward(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -146,23 +104,7 @@ def ctc_loss(
     return costs, reserve
 
 
-@ctc_loss.register_fake
-def _(
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
-    zero_infinity: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
-    costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
-    return costs, _reserve(_ctc_reserve_size(activations, targets) if keep else 0, activations)
-
-
-@torch.library.custom_op("prnn::ctc_loss_backward", mutates_args=())
-def ctc_loss_backward(
+def _ctc_loss_backward(
     cost_gradients: Tensor,
     activations: Tensor,
     targets: Tensor,
@@ -177,9 +119,10 @@ def ctc_loss_backward(
         activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
     )
     cost_gradients = cost_gradients.contiguous()
-    with _handle(activations.device) as handle:
+    with device_of(activations):
+        library = handle(activations.device)
         _C.ctc_loss_backward(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -193,40 +136,46 @@ def ctc_loss_backward(
     return gradients
 
 
-@ctc_loss_backward.register_fake
-def _(
-    cost_gradients: Tensor,
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    reserve: Tensor,
-    blank: int,
-    from_logits: bool,
-) -> Tensor:
+def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
+    return costs, _reserve(_ctc_reserve_size(activations, targets) if rest[-1] else 0, activations)
+
+
+def _ctc_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
     return torch.empty_strided(
         activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
     )
 
 
-def _ctc_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    activations, targets, input_lengths, target_lengths, ctx.blank, ctx.from_logits, _, ctx.keep = inputs
-    ctx.save_for_backward(activations, targets, input_lengths, target_lengths, output[1])
+_CTC = "Tensor activations, Tensor targets, Tensor input_lengths, Tensor target_lengths"
+ctc_loss = operator(
+    f"ctc_loss({_CTC}, int blank, bool from_logits, bool zero_infinity, bool keep) -> (Tensor costs, Tensor reserve)",
+    _ctc_loss,
+    _ctc_loss_fake,
+)
+ctc_loss_backward = operator(
+    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int blank, bool from_logits) -> Tensor",
+    _ctc_loss_backward,
+    _ctc_loss_backward_fake,
+)
 
 
-def _ctc_backward(ctx, cost_gradients, _):  # type: ignore[no-untyped-def]
+def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+    ctx.blank, ctx.from_logits, _, ctx.keep = inputs[4:]
+    ctx.save_for_backward(*inputs[:4], outputs[1])
+
+
+def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
     gradients = ctc_loss_backward(cost_gradients, *ctx.saved_tensors, ctx.blank, ctx.from_logits)
-    return gradients, None, None, None, None, None, None, None
+    return gradients, *(None,) * 7
 
 
-ctc_loss.register_autograd(_ctc_backward, setup_context=_ctc_setup)
-_once_differentiable("ctc_loss")
+differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
 
 
-@torch.library.custom_op("prnn::ctc_align", mutates_args=())
-def ctc_align(
+def _ctc_align(
     activations: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -238,10 +187,11 @@ def ctc_align(
     options = _ctc_options(activations, targets, input_lengths, target_lengths, blank, from_logits)
     scores = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
     begins, ends = torch.empty_like(targets), torch.empty_like(targets)
-    with _handle(activations.device) as handle:
-        workspace = _workspace(_C.ctc_align_workspace_size(handle, options), activations)
+    with device_of(activations):
+        library = handle(activations.device)
+        workspace = _workspace(_C.ctc_align_workspace_size(library, options), activations)
         _C.ctc_align(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -256,17 +206,16 @@ def ctc_align(
     return scores, begins, ends
 
 
-@ctc_align.register_fake
-def _(
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _ctc_align_fake(activations: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     scores = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
     return scores, torch.empty_like(targets), torch.empty_like(targets)
+
+
+ctc_align = operator(
+    f"ctc_align({_CTC}, int blank, bool from_logits) -> (Tensor scores, Tensor begins, Tensor ends)",
+    _ctc_align,
+    _ctc_align_fake,
+)
 
 
 # ---- RNN-T ----
@@ -285,7 +234,7 @@ def _rnnt_options(
 ) -> _C.RnntLossOptions:
     """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
     options = _C.RnntLossOptions()
-    options.dtype = _DTYPES[activations.dtype]
+    options.dtype = DTYPES[activations.dtype]
     options.input, options.type, options.blank = input, rnnt_type, blank
     options.delay_penalty = delay_penalty
     options.batch, options.classes = logit_lengths.numel(), activations.shape[-1]
@@ -312,8 +261,7 @@ def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
     return _blocks(max(4, activations.element_size()) * rows * per_row + 24 * batch + 256)
 
 
-@torch.library.custom_op("prnn::rnnt_loss", mutates_args=())
-def rnnt_loss(
+def _rnnt_loss(
     activations: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
@@ -336,10 +284,11 @@ def rnnt_loss(
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
     reserve = _reserve(_rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0, activations)
-    with _handle(activations.device) as handle:
-        workspace = _workspace(_C.rnnt_loss_workspace_size(handle, options), activations)
+    with device_of(activations):
+        library = handle(activations.device)
+        workspace = _workspace(_C.rnnt_loss_workspace_size(library, options), activations)
         _C.rnnt_loss_forward(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -355,28 +304,7 @@ def rnnt_loss(
     return costs, reserve
 
 
-@rnnt_loss.register_fake
-def _(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-    input: int,
-    rnnt_type: int,
-    blank: int,
-    zero_infinity: bool,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
-    costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
-    return costs, _reserve(_rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0, activations)
-
-
-@torch.library.custom_op("prnn::rnnt_loss_backward", mutates_args=())
-def rnnt_loss_backward(
+def _rnnt_loss_backward(
     cost_gradients: Tensor,
     activations: Tensor,
     targets: Tensor,
@@ -396,9 +324,10 @@ def rnnt_loss_backward(
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     gradients = activations.new_empty(activations.shape)
     cost_gradients = cost_gradients.contiguous()
-    with _handle(activations.device) as handle:
+    with device_of(activations):
+        library = handle(activations.device)
         _C.rnnt_loss_backward(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -413,43 +342,55 @@ def rnnt_loss_backward(
     return gradients
 
 
-@rnnt_loss_backward.register_fake
-def _(
-    cost_gradients: Tensor,
+def _rnnt_loss_fake(
     activations: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
     target_lengths: Tensor,
     range_begins: Tensor | None,
-    reserve: Tensor,
     input: int,
-    rnnt_type: int,
-    blank: int,
-    fastemit_lambda: float,
-    clamp: float,
-) -> Tensor:
+    *rest: Any,
+) -> tuple[Tensor, Tensor]:
+    batch = logit_lengths.shape[0]
+    costs = activations.new_empty(batch, dtype=_cost_dtype(activations.dtype))
+    return costs, _reserve(_rnnt_reserve_size(activations, batch, input) if rest[-1] else 0, activations)
+
+
+def _rnnt_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
     return activations.new_empty(activations.shape)
 
 
-def _rnnt_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    activations, targets, logit_lengths, target_lengths, range_begins = inputs[:5]
+_RNNT = "Tensor activations, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
+rnnt_loss = operator(
+    f"rnnt_loss({_RNNT}, Tensor? range_begins, int input, int rnnt_type, int blank, bool zero_infinity, "
+    "float fastemit_lambda, float clamp, float delay_penalty, bool keep) -> (Tensor costs, Tensor reserve)",
+    _rnnt_loss,
+    _rnnt_loss_fake,
+)
+rnnt_loss_backward = operator(
+    f"rnnt_loss_backward(Tensor cost_gradients, {_RNNT}, Tensor? range_begins, Tensor reserve, int input, "
+    "int rnnt_type, int blank, float fastemit_lambda, float clamp) -> Tensor",
+    _rnnt_loss_backward,
+    _rnnt_loss_backward_fake,
+)
+
+
+def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
     input, rnnt_type, blank, _, fastemit_lambda, clamp, _, ctx.keep = inputs[5:]
     ctx.options = (input, rnnt_type, blank, fastemit_lambda, clamp)
-    ctx.save_for_backward(activations, targets, logit_lengths, target_lengths, range_begins, output[1])
+    ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
-def _rnnt_backward(ctx, cost_gradients, _):  # type: ignore[no-untyped-def]
+def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
     return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 12
 
 
-rnnt_loss.register_autograd(_rnnt_backward, setup_context=_rnnt_setup)
-_once_differentiable("rnnt_loss")
+differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
 
 
-@torch.library.custom_op("prnn::rnnt_align", mutates_args=())
-def rnnt_align(
+def _rnnt_align(
     activations: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
@@ -465,10 +406,11 @@ def rnnt_align(
     )
     scores = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
     frames = torch.empty_like(targets)
-    with _handle(activations.device) as handle:
-        workspace = _workspace(_C.rnnt_align_workspace_size(handle, options), activations)
+    with device_of(activations):
+        library = handle(activations.device)
+        workspace = _workspace(_C.rnnt_align_workspace_size(library, options), activations)
         _C.rnnt_align(
-            handle,
+            library,
             options,
             activations.data_ptr(),
             targets.data_ptr(),
@@ -483,19 +425,16 @@ def rnnt_align(
     return scores, frames
 
 
-@rnnt_align.register_fake
-def _(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    input: int,
-    rnnt_type: int,
-    blank: int,
-    delay_penalty: float,
-) -> tuple[Tensor, Tensor]:
+def _rnnt_align_fake(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     scores = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
     return scores, torch.empty_like(targets)
+
+
+rnnt_align = operator(
+    f"rnnt_align({_RNNT}, int input, int rnnt_type, int blank, float delay_penalty) -> (Tensor scores, Tensor frames)",
+    _rnnt_align,
+    _rnnt_align_fake,
+)
 
 
 # ---- Pruned RNN-T ----
@@ -503,14 +442,13 @@ def _(
 
 def _mutual_information_options(px: Tensor, py: Tensor) -> _C.MutualInformationOptions:
     options = _C.MutualInformationOptions()
-    options.dtype = _DTYPES[py.dtype]
+    options.dtype = DTYPES[py.dtype]
     options.batch, options.symbols, options.frames = px.shape[0], px.shape[1], py.shape[2]
     options.type = _C.RNNT_REGULAR if px.shape[2] > py.shape[2] else _C.RNNT_MODIFIED
     return options
 
 
-@torch.library.custom_op("prnn::mutual_information", mutates_args=())
-def mutual_information(
+def _mutual_information(
     px: Tensor, py: Tensor, boundary: Tensor | None, want_gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """px (N, S, T + 1) or (N, S, T), py (N, S + 1, T): scores (N,), and px's and py's gradients, or empty tensors."""
@@ -518,10 +456,11 @@ def mutual_information(
     scores = px.new_empty(px.shape[0])
     px_gradients = px.new_empty(px.shape if want_gradients else 0)
     py_gradients = py.new_empty(py.shape if want_gradients else 0)
-    with _handle(px.device) as handle:
-        workspace = _workspace(_C.mutual_information_workspace_size(handle, options), px)
+    with device_of(px):
+        library = handle(px.device)
+        workspace = _workspace(_C.mutual_information_workspace_size(library, options), px)
         _C.mutual_information(
-            handle,
+            library,
             options,
             px.data_ptr(),
             py.data_ptr(),
@@ -535,48 +474,58 @@ def mutual_information(
     return scores, px_gradients, py_gradients
 
 
-@mutual_information.register_fake
-def _(px: Tensor, py: Tensor, boundary: Tensor | None, want_gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _mutual_information_fake(
+    px: Tensor, py: Tensor, boundary: Tensor | None, want_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     scores = px.new_empty(px.shape[0])
     return scores, px.new_empty(px.shape if want_gradients else 0), py.new_empty(py.shape if want_gradients else 0)
 
 
-def _mutual_information_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.want_gradients = inputs[3]
-    ctx.save_for_backward(output[1], output[2])
-
-
-@torch.library.custom_op("prnn::mutual_information_backward", mutates_args=())
-def mutual_information_backward(
-    score_gradients: Tensor, px_gradients: Tensor, py_gradients: Tensor
+def _mutual_information_backward(
+    score_gradients: Tensor, px: Tensor, py: Tensor, px_gradients: Tensor, py_gradients: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """px and py are there so that autograd knows the results to depend on them."""
     factors = score_gradients.reshape(-1, 1, 1)
     return factors * px_gradients, factors * py_gradients
 
 
-@mutual_information_backward.register_fake
-def _(score_gradients: Tensor, px_gradients: Tensor, py_gradients: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(px_gradients), torch.empty_like(py_gradients)
+mutual_information = operator(
+    "mutual_information(Tensor px, Tensor py, Tensor? boundary, bool want_gradients) -> "
+    "(Tensor scores, Tensor px_gradients, Tensor py_gradients)",
+    _mutual_information,
+    _mutual_information_fake,
+)
+mutual_information_backward = operator(
+    "mutual_information_backward(Tensor score_gradients, Tensor px, Tensor py, Tensor px_gradients, "
+    "Tensor py_gradients) -> (Tensor, Tensor)",
+    _mutual_information_backward,
+    _mutual_information_backward,
+)
 
 
-def _mutual_information_backward(ctx, score_gradients, _px, _py):  # type: ignore[no-untyped-def]
+def _mutual_information_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.want_gradients = inputs[3]
+    ctx.mark_non_differentiable(*outputs[1:])
+    ctx.save_for_backward(*inputs[:2], *outputs[1:])
+
+
+def _mutual_information_gradients(ctx: Any, score_gradients: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.want_gradients:
         raise RuntimeError("prnn::mutual_information was called with want_gradients=False")
     return *mutual_information_backward(score_gradients, *ctx.saved_tensors), None, None
 
 
-mutual_information.register_autograd(_mutual_information_backward, setup_context=_mutual_information_setup)
-_once_differentiable("mutual_information")
+differentiate(mutual_information, _mutual_information_setup, _mutual_information_gradients, mutual_information_backward)
 
 
-@torch.library.custom_op("prnn::rnnt_prune_ranges", mutates_args=())
-def rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Tensor, prune_range: int) -> Tensor:
+def _rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Tensor, prune_range: int) -> Tensor:
     """The first kept symbol position of each frame, (N, T) int32."""
     options = _mutual_information_options(px_gradients, py_gradients)
     begins = torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
-    with _handle(py_gradients.device) as handle:
+    with device_of(py_gradients):
+        library = handle(py_gradients.device)
         _C.rnnt_prune_ranges(
-            handle,
+            library,
             options,
             px_gradients.data_ptr(),
             py_gradients.data_ptr(),
@@ -587,6 +536,12 @@ def rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Tens
     return begins
 
 
-@rnnt_prune_ranges.register_fake
-def _(px_gradients: Tensor, py_gradients: Tensor, boundary: Tensor, prune_range: int) -> Tensor:
+def _rnnt_prune_ranges_fake(px_gradients: Tensor, py_gradients: Tensor, *_: Any) -> Tensor:
     return torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
+
+
+rnnt_prune_ranges = operator(
+    "rnnt_prune_ranges(Tensor px_gradients, Tensor py_gradients, Tensor boundary, int prune_range) -> Tensor",
+    _rnnt_prune_ranges,
+    _rnnt_prune_ranges_fake,
+)

@@ -44,7 +44,7 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
         if value.device.type != "cpu":
             raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
         value = value.to(device, non_blocking=True)
-    if value.dtype == torch.int64:
+    if value.dtype == torch.int64 and not value.is_cuda:  # on a GPU a launch costs more than catching these is worth
         value = value.clamp(-1, _INT_MAX)
     return value.to(torch.int32).contiguous()
 
