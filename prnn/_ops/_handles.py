@@ -26,12 +26,16 @@ _handles = _Handles()
 
 
 def handle(device: torch.device) -> _C.Handle:
-    """The calling thread's handle for `device`, set to torch's current stream. A GPU must be the current one."""
+    """The calling thread's handle for `device`, set to torch's current stream there."""
     found = _handles.of.get(device)
     if found is None:
         if device.type not in ("cpu", "cuda"):
             raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
-        found = _C.Handle.cpu() if device.type == "cpu" else _C.Handle.cuda()
+        if device.type == "cpu":
+            found = _C.Handle.cpu()
+        else:
+            with torch.cuda.device(device):
+                found = _C.Handle.cuda()
         _handles.of[device] = found
     if device.type == "cuda":
         found.set_stream(torch.cuda.current_stream(device).cuda_stream)

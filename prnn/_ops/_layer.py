@@ -1,10 +1,9 @@
 """Library objects behind the recurrent operators: one descriptor a configuration, device and thread."""
 
-import ctypes
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +17,8 @@ BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "bes
 # A descriptor a configuration is kept; beyond this many the cache starts anew (a search over dropout values, say).
 _CACHE_LIMIT = 256
 
-_ROWS = 64  # a multiple of the elements of every type in a cache line, to which the CPU's reserve space is aligned
+# So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
+_UNIT = 64
 
 
 class Config(NamedTuple):
@@ -71,22 +71,17 @@ class Layer:
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
-        self._states: Any = None  # of the last call's dropout; the C descriptor points to it
-        if config.dropout > 0 and device.type == "cpu":
-            # Not a tensor, for a fake kernel may be the first to want this layer's sizes.
-            self._states = ctypes.create_string_buffer(handle(device).dropout_states_size())
-            self.seed_dropout(handle(device), 0)
-        self._reserve = self._linear_reserve() if device.type == "cpu" else None
+        self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
+        if config.dropout > 0:
+            self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
+        self._reserve = self._linear_reserve()
 
     def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
         """Starts the random numbers of one call's dropout masks."""
-        size = handle.dropout_states_size()
-        if self.device.type == "cpu":
-            address = ctypes.addressof(self._states)
-        else:  # memory of this call's own: the call before may still run on another stream
-            self._states = torch.empty(size, dtype=torch.uint8, device=self.device)
-            address = self._states.data_ptr()
-        self.rnn.set_dropout(handle, self.config.dropout, address, size, seed & 0xFFFFFFFFFFFFFFFF)
+        # Memory of this call's own: on a GPU the call before may still run on another stream.
+        states = torch.empty(handle.dropout_states_size(), dtype=torch.uint8, device=self.device)
+        self.rnn.set_dropout(handle, self.config.dropout, states.data_ptr(), states.numel(), seed & 0xFFFFFFFFFFFFFFFF)
+        self._states = states
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
         """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
@@ -98,20 +93,22 @@ class Layer:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
-    def _linear_reserve(self) -> tuple[int, int]:
-        """Bytes of the reserve space: (constant, for each _ROWS packed rows). On the CPU it grows with the rows alone,
-        and evenly from one multiple of _ROWS to the next."""
-        once, twice = (self.rnn.reserve_size(handle(self.device), [_ROWS] * steps) for steps in (1, 2))
-        return 2 * once - twice, twice - once
+    def _linear_reserve(self) -> tuple[int, int, int]:
+        """Bytes of the reserve space: (constant, for each _UNIT rows of packed data, for each _UNIT sequences).
 
-    def reserve_size(self, rows: int, steps: int, batch: int) -> int:
-        """Bytes of reserve space for any `steps` timesteps of at most `batch` sequences, at most `rows` rows in all.
+        It grows with these alone, and evenly from one multiple of _UNIT to the next."""
+        sizes = ([_UNIT], [_UNIT, _UNIT], [2 * _UNIT])
+        one, two_steps, two_batches = (self.rnn.reserve_size(handle(self.device), batch) for batch in sizes)
+        by_rows, by_batch = two_steps - one, two_batches - two_steps
+        return one - by_rows - by_batch, by_rows, by_batch
 
-        On the CPU an expression of these sizes, which fake kernels can form of symbols."""
-        if self._reserve is None:
-            return self.rnn.reserve_size(handle(self.device), [int(batch)] * int(steps)) if batch > 0 else 0
-        constant, growth = self._reserve
-        return constant + growth * ((rows + _ROWS - 1) // _ROWS)
+    def reserve_size(self, rows: int, batch: int) -> int:
+        """Bytes that are enough for at most `rows` rows of packed data and `batch` sequences.
+
+        An expression, so that a fake kernel can form it of symbols; an upper bound for the same reason. The library
+        checks that it is one."""
+        constant, by_rows, by_batch = self._reserve
+        return constant + by_rows * ((rows + _UNIT - 1) // _UNIT) + by_batch * ((batch + _UNIT - 1) // _UNIT)
 
     def workspace(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> Tensor:
         size = self.rnn.workspace_size(handle, batch_sizes)

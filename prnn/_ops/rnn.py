@@ -103,11 +103,8 @@ def _no_bytes(input: Tensor) -> Tensor:
 
 
 def _new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
-    if batch_sizes is None:
-        rows, steps = input.size(0) * input.size(1), input.size(0)
-    else:
-        rows, steps = input.size(0), batch_sizes.size(0)
-    size = stack.reserve_size(rows, steps, batch)
+    rows = input.size(0) if batch_sizes is not None else input.size(0) * input.size(1)
+    size = stack.reserve_size(rows, batch)
     return torch.empty(size, dtype=torch.uint8, device=input.device)
 
 
