@@ -102,8 +102,8 @@ def test_a_batch_is_its_utterances(method: str, dtype: torch.dtype) -> None:
         return model.beam_search(features, lengths, beam=4, mode=method, nbest=4)
 
     lengths = torch.tensor([30, 0, 17, 1, 29])
-    for seed in range(6):
-        model = slow.tiny_model(seed, predictor=PREDICTORS[seed % 3], dtype=dtype, frame_stack=3, frame_stride=2)
+    for seed in range(3):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed], dtype=dtype, frame_stack=3, frame_stride=2)
         features = torch.randn(5, 30, 4, dtype=dtype)
         for row, length in enumerate(lengths.tolist()):
             features[row, length:] = float("nan")
