@@ -133,7 +133,7 @@ PRNN_API prnnStatus_t prnnDropoutGetStatesSize(prnnHandle_t handle, size_t* size
 
 /* dropout: the probability, in [0, 1), with which an element becomes zero; the others are scaled by 1 / (1 - dropout).
  * states: device memory, at least prnnDropoutGetStatesSize() bytes, owned by the caller, in use for as long as the
- *   descriptor is; NULL with stateSizeInBytes = 0 is taken when dropout is 0.
+ *   descriptor is. NULL with stateSizeInBytes = 0 is taken too; a training call that would draw from it then fails.
  * seed: written to states by this call. The state also counts the training calls that drew from it, so that the masks
  *   differ from call to call and the whole sequence of masks follows from the seed. */
 PRNN_API prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle, float dropout,

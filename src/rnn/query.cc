@@ -77,10 +77,10 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   const RnnPlan plan = plan_rnn(row, problem);
   prnnRNNInfo_t info = info_from_plan(row, plan);
   if (plan.runnable && rnn.backend != PRNN_CUDNN_BACKEND) return info;
-  if (rnn.backend != PRNN_PERSISTENT_BACKEND) info.backend = PRNN_CUDNN_BACKEND;
-  if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
+  info.supported = 0;
   try {
     select_cuda_backend(context, rnn.backend, problem);
+    info.backend = PRNN_CUDNN_BACKEND;
     if (info.reason[0] == '\0') set_text(info.reason, sizeof info.reason, "PRNN_CUDNN_BACKEND was asked for");
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
