@@ -1,6 +1,10 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    python bench/losses_gpu.py [--only rnnt,ctc] [--json FILE]
+    python bench/losses_gpu.py [--only rnnt,ctc] [--shapes FILE] [--json FILE]
+
+--shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
+npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
+batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23.
 
 Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, torch.nn.functional.ctc_loss (torch's own and cuDNN's). Every cell
 is measured here, one after the other in one process; "ratio" is the best rival's time over prnn's.
@@ -14,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 import prnn
@@ -26,7 +31,7 @@ RNNT_SHAPES = [
 CTC_SHAPES = [*[(n, 150, 40, 28) for n in (1, 16, 64, 128)], *[(n, 150, 20, 5000) for n in (1, 16, 64, 128)]]
 
 
-def measure(step: Callable[[], None], seconds: float = 0.4) -> tuple[float, float]:
+def measure(step: Callable[[], None], seconds: float = 0.3) -> tuple[float, float]:
     """Median milliseconds of a step, launched as a training loop would, and peak MiB above what was held before it."""
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()
@@ -133,9 +138,81 @@ def table(title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[s
     return rows
 
 
+def joint_batches(path: str) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Frame and label counts of batches 8 to 23, of 30 rows, and sorted with up to 10,000 frames."""
+    shapes = np.load(path)
+    frames, labels = shapes["num_frames"].astype(int), shapes["num_labels"].astype(int)
+    plain = [(frames[i : i + 30].tolist(), labels[i : i + 30].tolist()) for i in range(8 * 30, 24 * 30, 30)]
+    frames, labels = np.sort(frames)[::-1], np.sort(labels)[::-1]
+    begin, batches = 0, []
+    while len(batches) < 24:
+        size = max(1, 10000 // int(frames[begin]))
+        batches.append((frames[begin : begin + size].tolist(), labels[begin : begin + size].tolist()))
+        begin += size
+    return {"batch 30": plain, "sorted": batches[8:]}
+
+
+def joint_steps(frames: list[int], labels: list[int], half: bool) -> dict[str, Callable[[], None]]:
+    n, t, u, d, v = len(frames), max(frames), max(labels), 512, 500
+    encoder = torch.randn(n, t, d, device="cuda", requires_grad=True)
+    predictor = torch.randn(n, u + 1, d, device="cuda", requires_grad=True)
+    output = torch.nn.Linear(d, v).cuda()
+    targets = torch.randint(1, v, (n, u), device="cuda", dtype=torch.int32)
+    on_host = torch.tensor(frames), torch.tensor(labels)
+    on_device = tuple(x.int().cuda() for x in on_host)
+    leaves = [encoder, predictor, *output.parameters()]
+
+    def step(loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                value = loss()
+            value.backward()
+            for leaf in leaves:
+                leaf.grad = None
+
+        return run
+
+    def ours() -> torch.Tensor:
+        return prnn.joint_rnnt_loss(encoder, predictor, output.weight, output.bias, targets, *on_host, blank=0)
+
+    def explicit(loss: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: loss(
+            output((encoder[:, :, None] + predictor[:, None]).tanh()).float(), targets, *on_device, blank=0
+        )
+
+    steps = {"prnn": step(ours), "prnn, explicit logits": step(explicit(prnn.rnnt_loss))}
+    if importlib.util.find_spec("torchaudio") is not None:
+        from torchaudio.functional import rnnt_loss
+
+        steps["torchaudio"] = step(explicit(rnnt_loss))
+    return steps
+
+
+def joint_table(path: str) -> list[dict]:
+    rows = []
+    print("\nRNN-T with its joiner, LibriSpeech shapes: ms (peak MiB), mean over 16 batches")
+    for name, batches in joint_batches(path).items():
+        for half in (False, True):
+            row: dict = {"loss": "RNN-T with joiner", "batches": name, "joiner": "bf16" if half else "float32"}
+            for loss in ("prnn", "prnn, explicit logits", "torchaudio"):
+                cells = [attempt(loss, joint_steps(*batch, half)[loss]) for batch in batches]
+                if all(cells):
+                    row[loss] = {
+                        "ms": round(statistics.mean(cell[0] for cell in cells), 3),
+                        "MiB": round(statistics.mean(cell[1] for cell in cells), 1),
+                    }
+            if "torchaudio" in row:
+                row["ratio"] = round(row["torchaudio"]["ms"] / row["prnn"]["ms"], 2)
+            cells = ", ".join(f"{k} {c['ms']:.2f} ({c['MiB']:.0f})" for k, c in row.items() if isinstance(c, dict))
+            print(f"  {name}, {row['joiner']}: {cells}; ratio {row.get('ratio', '-')}", flush=True)
+            rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="rnnt,ctc", help="which tables (%(default)s)")
+    parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prnn {prnn.__version__}")
@@ -144,6 +221,8 @@ def main() -> None:
         rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
     if "ctc" in options.only:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
+    if options.shapes:
+        rows += joint_table(options.shapes)
     if options.json:
         with open(options.json, "w") as file:
             json.dump(

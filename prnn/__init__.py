@@ -8,11 +8,13 @@ from prnn._errors import NotSupportedError
 from prnn.convert import convert, convert_back
 from prnn.losses import (
     CTCLoss,
+    JointRNNTLoss,
     RNNTLoss,
     ctc_loss,
     do_rnnt_pruning,
     forced_align,
     get_rnnt_prune_ranges,
+    joint_rnnt_loss,
     mutual_information_recursion,
     rnnt_loss,
     rnnt_loss_pruned,
@@ -24,6 +26,7 @@ from prnn.transducer import Hypothesis, Transducer, TransducerConfig
 __all__ = [
     "CTCLoss",
     "Hypothesis",
+    "JointRNNTLoss",
     "NotSupportedError",
     "RNNTLoss",
     "Transducer",
@@ -35,6 +38,7 @@ __all__ = [
     "do_rnnt_pruning",
     "forced_align",
     "get_rnnt_prune_ranges",
+    "joint_rnnt_loss",
     "mutual_information_recursion",
     "nn",
     "rnnt_loss",

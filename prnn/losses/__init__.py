@@ -2,6 +2,7 @@
 
 from prnn.losses.align import Alignment, forced_align
 from prnn.losses.ctc import CTCLoss, ctc_loss
+from prnn.losses.joint import JointRNNTLoss, joint_rnnt_loss
 from prnn.losses.pruned import (
     do_rnnt_pruning,
     get_rnnt_prune_ranges,
@@ -15,12 +16,14 @@ from prnn.losses.rnnt import RNNTLoss, rnnt_loss
 __all__ = [
     "Alignment",
     "CTCLoss",
+    "JointRNNTLoss",
     "RNNTLoss",
     "ctc_loss",
     "do_rnnt_pruning",
     "forced_align",
     "get_rnnt_prune_ranges",
     "joint_mutual_information_recursion",
+    "joint_rnnt_loss",
     "mutual_information_recursion",
     "rnnt_loss",
     "rnnt_loss_pruned",

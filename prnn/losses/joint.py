@@ -1,0 +1,217 @@
+"""RNN-T from encoder and predictor outputs, without the N x T x U x V logits."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from prnn._ops import joint as ops
+from prnn.losses import _checks
+
+Lengths = Tensor | Sequence[int] | int
+
+
+def joint_rnnt_loss(
+    encoder_out: Tensor,
+    predictor_out: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = -1,
+    clamp: float = -1.0,
+    reduction: str = "mean",
+    *,
+    activation: str = "tanh",
+    dropout: float = 0.0,
+    fastemit_lambda: float = 0.0,
+    delay_penalty: float = 0.0,
+    rnnt_type: str = "regular",
+    zero_infinity: bool = False,
+    block_elements: int | None = None,
+) -> Tensor:
+    """RNN-T loss of the logits W act(encoder_out[n, t] + predictor_out[n, u]) + b, exactly, in bounded memory.
+
+    The logits are made a block of lattice cells at a time, forward and again backward, and are never held together:
+    what stays in memory grows with N T U and not with V. Costs and gradients are those of `prnn.rnnt_loss` on the
+    explicit logits. Can be differentiated once. docs/joint_rnnt_loss.md has the arithmetic.
+
+    Args:
+        encoder_out: (N, T, D). float32 or float64; on a GPU also half types, whose products are summed in float32, and
+            under autocast it becomes one of them. Half types on the CPU are computed in float32.
+        predictor_out: (N, U + 1, D).
+        weight: (V, D), of the output layer.
+        bias: (V,), or None.
+        targets: (N, U) symbols, integers from 0 to V - 1 but not the blank, padded with anything.
+        logit_lengths: (N,), frames T_n of each sequence, 1 to T. With both lengths on the CPU only real cells are
+            computed; with lengths on a GPU, which nobody waits for, padding is computed, too, to no effect.
+        target_lengths: (N,), symbols U_n of each sequence, 0 to U.
+        blank: index of the blank; negative counts from V. The default is the last, as for rnnt_loss.
+        clamp: as for `prnn.rnnt_loss`: limits the gradients with respect to the logits.
+        reduction: "none", "sum", or "mean" over the batch.
+        activation: "tanh" or "relu".
+        dropout: probability with which an element of the activation becomes zero, the others growing by
+            1 / (1 - dropout). Drawn from torch's default CPU generator's state, and the same forward and backward.
+        fastemit_lambda, delay_penalty, rnnt_type, zero_infinity: as for `prnn.rnnt_loss`.
+        block_elements: logits in memory at a time; None means 2^24 on a GPU and 2^20 on the CPU.
+
+    Returns:
+        The loss, float32 (float64 for float64): (N,) for "none", else ().
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: shapes that disagree, a value out of range. The message has the value.
+    """
+    encoder_out, predictor_out, weight, bias = _checked_layers(encoder_out, predictor_out, weight, bias)
+    batch, frames, _ = encoder_out.shape
+    width, classes, device = predictor_out.shape[1], weight.shape[0], encoder_out.device
+    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+    _checks.choice(activation, "activation", ops.ACTIVATIONS)
+    if not 0 <= _checks.number(dropout, "dropout") < 1:
+        raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
+    if block_elements is None:
+        block_elements = 2**24 if device.type == "cuda" else 2**20
+    if block_elements < 1:
+        raise ValueError(f"block_elements is {block_elements}; it must be at least 1")
+    blank = _checks.blank_index(blank, classes)
+    symbols = _checks.integers(targets, "targets", device)
+    if tuple(symbols.shape) != (batch, width - 1):
+        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {width - 1})")
+    extents = _extents(logit_lengths, target_lengths, batch, frames, width - 1)
+    costs, _, _ = ops.joint_rnnt_loss(
+        encoder_out.contiguous(),
+        predictor_out.contiguous(),
+        weight.contiguous(),
+        bias,
+        symbols,
+        _checks.lengths(logit_lengths, "logit_lengths", batch, device),
+        _checks.lengths(target_lengths, "target_lengths", batch, device),
+        extents,
+        blank,
+        ops.ACTIVATIONS.index(activation),
+        float(dropout),
+        int(torch.randint(2**62, ())) if dropout > 0 else 0,
+        _checks.RNNT_TYPES.index(rnnt_type),
+        bool(zero_infinity),
+        _checks.number(fastemit_lambda, "fastemit_lambda"),
+        _checks.number(clamp, "clamp"),
+        _checks.number(delay_penalty, "delay_penalty"),
+        block_elements,
+        any(_checks.wants_gradient(x) for x in (encoder_out, predictor_out, weight, bias) if x is not None),
+    )
+    return _checks.reduce(costs, reduction)
+
+
+class _Layers(NamedTuple):
+    encoder_out: Tensor
+    predictor_out: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
+def _checked_layers(encoder_out: object, predictor_out: object, weight: object, bias: object) -> _Layers:
+    encoder = _checks.activations(encoder_out, "encoder_out", {3: "(N, T, D)"})
+    predictor = _checks.activations(predictor_out, "predictor_out", {3: "(N, U + 1, D)"})
+    matrix = _checks.activations(weight, "weight", {2: "(V, D)"})
+    vector = None if bias is None else _checks.activations(bias, "bias", {1: "(V,)"})
+    batch, _, size = encoder.shape
+    for name, value, wanted in (
+        ("predictor_out", predictor, (batch, predictor.shape[1], size)),
+        ("weight", matrix, (matrix.shape[0], size)),
+        ("bias", vector, (matrix.shape[0],)),
+    ):
+        if value is None:
+            continue
+        if tuple(value.shape) != wanted:
+            raise ValueError(
+                f"{name} has the shape {tuple(value.shape)}; with encoder_out {tuple(encoder.shape)} and weight "
+                f"{tuple(matrix.shape)} it must be {wanted}"
+            )
+        if value.device != encoder.device:
+            raise ValueError(f"{name} is on {value.device}; encoder_out is on {encoder.device}")
+    device = encoder.device.type
+    if device == "cuda" and torch.is_autocast_enabled(device) and encoder.dtype != torch.float64:
+        half = torch.get_autocast_dtype(device)
+        encoder, predictor, matrix = (x.to(half) for x in (encoder, predictor, matrix))
+    for name, value in (("predictor_out", predictor), ("weight", matrix)):
+        if value.dtype != encoder.dtype:
+            raise TypeError(f"{name} is of {value.dtype}; encoder_out is of {encoder.dtype}")
+    return _Layers(encoder, predictor, matrix, vector)
+
+
+def _extents(logit_lengths: object, target_lengths: object, batch: int, frames: int, symbols: int) -> Tensor:
+    """(2, N) on the CPU: how many frames and symbols of each sequence are computed. Out-of-range lengths are left to
+    the lattice, which refuses them."""
+    rows = []
+    for value, name, most in ((logit_lengths, "logit_lengths", frames), (target_lengths, "target_lengths", symbols)):
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            rows.append(torch.full((batch,), most))
+        else:
+            rows.append(_checks.lengths(value, name, batch, torch.device("cpu")).long().clamp(0, most))
+    return torch.stack(rows)
+
+
+class JointRNNTLoss(nn.Module):
+    """The output layer of a joiner together with its RNN-T loss: `joint_rnnt_loss` with the weights in it.
+
+    Args:
+        joiner_dim: D, of what encoder and predictor give.
+        vocab_size: V, with the blank.
+        blank, clamp, reduction and the keywords: as for `joint_rnnt_loss`; dropout works in training mode alone.
+    """
+
+    def __init__(
+        self,
+        joiner_dim: int,
+        vocab_size: int,
+        blank: int = -1,
+        clamp: float = -1.0,
+        reduction: str = "mean",
+        *,
+        bias: bool = True,
+        activation: str = "tanh",
+        dropout: float = 0.0,
+        fastemit_lambda: float = 0.0,
+        delay_penalty: float = 0.0,
+        rnnt_type: str = "regular",
+        zero_infinity: bool = False,
+    ) -> None:
+        super().__init__()
+        self.output = nn.Linear(joiner_dim, vocab_size, bias=bias)
+        self.blank, self.clamp, self.dropout = blank, clamp, dropout
+        self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+        self.activation = _checks.choice(activation, "activation", ops.ACTIVATIONS)
+        self.rnnt_type = _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
+        self.fastemit_lambda, self.delay_penalty = fastemit_lambda, delay_penalty
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self,
+        encoder_out: Tensor,
+        predictor_out: Tensor,
+        targets: Tensor,
+        logit_lengths: Lengths,
+        target_lengths: Lengths,
+    ) -> Tensor:
+        """The loss of encoder_out (N, T, D) and predictor_out (N, U + 1, D); see `joint_rnnt_loss`."""
+        return joint_rnnt_loss(
+            encoder_out,
+            predictor_out,
+            self.output.weight,
+            self.output.bias,
+            targets,
+            logit_lengths,
+            target_lengths,
+            self.blank,
+            self.clamp,
+            self.reduction,
+            activation=self.activation,
+            dropout=self.dropout if self.training else 0.0,
+            fastemit_lambda=self.fastemit_lambda,
+            delay_penalty=self.delay_penalty,
+            rnnt_type=self.rnnt_type,
+            zero_infinity=self.zero_infinity,
+        )
