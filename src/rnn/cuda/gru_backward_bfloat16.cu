@@ -3,11 +3,17 @@
 
 namespace prnn {
 
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 1, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 1, 3>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 3>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 3>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 1, 1>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 1>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 1>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 1, 3>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 3>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 3>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
 
 }  // namespace prnn

@@ -19,8 +19,8 @@ class BackwardData : LayerRun {
       if (dx == nullptr) continue;
       for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
       if (layer > 0 && drops()) {
-        require_launch(run_dropout(p.type, p.dropout.probability, kept.draw, layer - 1, p.rows * p.directions * p.hidden,
-                                   dx, dx, stream),
+        require_launch(run_dropout(p.type, p.dropout.probability, kept.draw, layer - 1,
+                                   p.rows * p.directions * p.hidden, dx, dx, stream),
                        "the dropout kernel");
       }
       dy = dx;
@@ -61,7 +61,8 @@ class BackwardData : LayerRun {
         params.direction[i].bias_sums = kept.directions[layer * p.directions + first + i].bias_sums +
                                         pass * plan.backward.groups * biases * p.hidden;
       }
-      require_launch(run_resident_backward(p.mode, p.type, plan.backward, params, stream), "the resident backward kernel");
+      require_launch(run_resident_backward(p.mode, p.type, plan.backward, params, stream),
+                     "the resident backward kernel");
     });
   }
 

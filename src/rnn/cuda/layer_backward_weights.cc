@@ -25,10 +25,10 @@ class BackwardWeights : LayerRun {
           add_products(own, true, {input, 0, 0, p.rows, width}, at(args_.dw, offsets.input), width);
         }
         add_recurrent(layer, d, at(output, d * p.hidden), at(args_.dw, offsets.recurrent));
-        require_launch(run_add_bias_gradients(p.type, p.mode, own.bias_sums, slots, static_cast<int>(p.hidden),
-                                              at(args_.dw, offsets.input_bias), at(args_.dw, offsets.recurrent_bias),
-                                              stream),
-                       "the kernel that adds the biases' gradients");
+        require_launch(
+            run_add_bias_gradients(p.type, p.mode, own.bias_sums, slots, static_cast<int>(p.hidden),
+                                   at(args_.dw, offsets.input_bias), at(args_.dw, offsets.recurrent_bias), stream),
+            "the kernel that adds the biases' gradients");
       }
     }
   }

@@ -96,8 +96,8 @@ __device__ void philox(uint32_t (&c)[4], uint32_t key0, uint32_t key1) {
 }
 
 template <class T>
-__global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t count, const T* in,
-                        T* out) {
+__global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t count,
+                        const T* in, T* out) {
   const uint64_t seed = draw[0], call = draw[1];
   for (int64_t block = first_index(); block * 4 < count; block += index_stride()) {
     uint32_t random[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) | layer << 16,
@@ -154,8 +154,9 @@ cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cu
 
 cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream) {
   return with_type(type, [&](auto* tag) {
-    const dim3 grid(static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.hidden + kThreads - 1) / kThreads, 64)),
-                    static_cast<unsigned>(std::min(params.steps, 65535)));
+    const dim3 grid(
+        static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.hidden + kThreads - 1) / kThreads, 64)),
+        static_cast<unsigned>(std::min(params.steps, 65535)));
     previous_states<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(params);
   });
 }

@@ -9,8 +9,8 @@
 
 namespace prnn {
 
-// [N, hidden] -> [N, padded], padding with zeros; zeros alone where `from` is NULL. NaNs take the form that the resident
-// kernels expect.
+// [N, hidden] -> [N, padded], padding with zeros; zeros alone where `from` is NULL. NaNs take the form that the
+// resident kernels expect.
 cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int64_t batch, int hidden, int padded,
                            cudaStream_t stream);
 
@@ -28,8 +28,8 @@ struct PreviousStates {
 };
 cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream);
 
-// out[row, u] (+)= sum over gates of gates[row, g * gate_stride + u]: the input's gradient with SKIP_INPUT. For a GRU the
-// last gate is `candidate` [rows, hidden].
+// out[row, u] (+)= sum over gates of gates[row, g * gate_stride + u]: the input's gradient with SKIP_INPUT. For a GRU
+// the last gate is `candidate` [rows, hidden].
 struct GateSum {
   const void* gates;
   int64_t row_stride, gate_stride;
@@ -46,8 +46,8 @@ cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream
 cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int slots, int hidden,
                                    void* input_bias, void* recurrent_bias, cudaStream_t stream);
 
-// Dropout of `count` elements. The masks are those of the CPU (rnn/cpu/dropout.h): Philox of seed, call, layer, element.
-// `draw` is {seed, call} in device memory. out = in * mask / (1 - probability); out may be in.
+// Dropout of `count` elements. The masks are those of the CPU (rnn/cpu/dropout.h): Philox of seed, call, layer,
+// element. `draw` is {seed, call} in device memory. out = in * mask / (1 - probability); out may be in.
 cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
                         const void* in, void* out, cudaStream_t stream);
 // draw <- {states->seed, states->calls}, and counts the call.

@@ -63,7 +63,9 @@ struct LayerRun {
 
   const StepSizes* table() const { return varies ? work.table : nullptr; }
   bool drops() const { return p.dropout.probability > 0 && p.layers > 1; }
-  const char* at(const void* base, int64_t elements) const { return static_cast<const char*>(base) + elements * element; }
+  const char* at(const void* base, int64_t elements) const {
+    return static_cast<const char*>(base) + elements * element;
+  }
   char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
   // State [layer * D + direction] of hx, cx and their like; NULL stays NULL.
   template <class Pointer>

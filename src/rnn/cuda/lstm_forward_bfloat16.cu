@@ -3,7 +3,9 @@
 
 namespace prnn {
 
-template cudaError_t launch_forward<__nv_bfloat16, PRNN_LSTM, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
-template cudaError_t launch_forward<__nv_bfloat16, PRNN_LSTM, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, PRNN_LSTM, 1>(const ResidentShape&, const ForwardParams&,
+                                                                 cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, PRNN_LSTM, 2>(const ResidentShape&, const ForwardParams&,
+                                                                 cudaStream_t);
 
 }  // namespace prnn

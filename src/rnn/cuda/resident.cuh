@@ -14,8 +14,10 @@ constexpr int kOctetFloats = 64;  // 8 rows x 8 columns
 
 // ---- memory ----
 
-__device__ __forceinline__ void store_shared_by_grid(void* address, uint32_t word) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(address), "r"(word) : "memory");
+__device__ __forceinline__ void publish_word(bool valid, void* address, uint32_t word) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p st.relaxed.gpu.global.u32 [%0],%1;}" ::"l"(address), "r"(word),
+               "r"(static_cast<uint32_t>(valid))
+               : "memory");
 }
 
 // 16 bytes that other blocks write, or zeros. Predicated, without a branch.
@@ -35,11 +37,10 @@ __device__ __forceinline__ uint32_t largest_word(const uint4& v) { return max(ma
 
 // Loads again, without a branch, what has not arrived yet.
 __device__ __forceinline__ void reload_if_missing(uint4& v, const void* address) {
-  asm volatile(
-      "{.reg .pred p; setp.eq.u32 p,%4,0xFFFFFFFF; @p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "r"(largest_word(v)), "l"(address)
-      : "memory");
+  asm volatile("{.reg .pred p; setp.eq.u32 p,%4,0xFFFFFFFF; @p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "r"(largest_word(v)), "l"(address)
+               : "memory");
 }
 
 __device__ __forceinline__ uint64_t global_nanoseconds() {
@@ -114,11 +115,10 @@ __device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) 
 
 __device__ __forceinline__ bool has_completed(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile(
-      "{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
   return done != 0;
 }
 
@@ -141,27 +141,30 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 
 // ---- the product of resident weights with a tile of states ----
 
-// OCTETS of rows by the warp's pairs of K; pair i of warp w is w + 8 i. `Load` is a function (octet, pair) -> uint4 that
-// fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the pair.
-// STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts.
+// OCTETS of rows by the warp's pairs of K; pair i of warp w is w + 8 i. `Load` is a function (octet, pair) -> uint4
+// that fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the
+// pair. STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts. Pairs are loaded
+// and multiplied in chunks of kChunkPairs; two chunks are in flight, each in its slot.
 template <class T, int OCTETS, int STRIDE>
 struct ResidentProduct {
   static constexpr int kInRegisters = register_pairs(OCTETS);
-  static constexpr int kTiles = (OCTETS + 1) / 2;        // of 16 rows
-  static constexpr int kSets = kTiles <= 2 ? 2 : 1;      // independent chains of sums, to hide their latency
-  static constexpr int kPairBytes = 64 * kResidentWarps; // from a warp's pair to its next
-  static constexpr int kGrain = 2;                       // pairs between two looks at how many there are
+  static constexpr int kTiles = (OCTETS + 1) / 2;         // of 16 rows
+  static constexpr int kSets = kTiles <= 2 ? 2 : 1;       // independent chains of sums, to hide their latency
+  static constexpr int kPairBytes = 64 * kResidentWarps;  // from a warp's pair to its next
+
+  using Sums = float[kSets][kTiles][4];
 
   uint4 weights[kInRegisters][OCTETS];
   uint4* more_weights;  // shared memory: [pair - kInRegisters][octet][warp][lane]
-  int pairs;            // of this warp
+  int pairs, chunks;    // of this warp
 
-  uint4 states[kPairsInFlight];
+  uint4 states[2][kChunkPairs];
 
   template <class Load>
   __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
     const int warp = threadIdx.x / 32;
     pairs = warp < k_pairs ? (k_pairs - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    chunks = (pairs + kChunkPairs - 1) / kChunkPairs;
     more_weights = static_cast<uint4*>(shared) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kInRegisters; ++i) {
@@ -170,95 +173,68 @@ struct ResidentProduct {
         weights[i][o] = i < pairs ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
       }
     }
-    // Rounded up to the grain with zeros.
-    for (int i = kInRegisters; i < (pairs + kGrain - 1) / kGrain * kGrain; ++i) {
+    for (int i = kInRegisters; i < pairs; ++i) {
       for (int o = 0; o < OCTETS; ++o) {
-        more_weights[((i - kInRegisters) * OCTETS + o) * kResidentThreads] =
-            i < pairs ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+        more_weights[((i - kInRegisters) * OCTETS + o) * kResidentThreads] = load(o, warp + i * kResidentWarps);
       }
     }
   }
 
-  // First look at the states of pairs [first, first + kPairsInFlight). `base` is where this lane's 16 bytes of the
-  // warp's first pair are; lanes that are not to read get zeros, and so does a pair beyond the last.
-  __device__ __forceinline__ void begin_loading(int first, const char* base, bool reads) {
+  // First look at the states of a chunk. `base` is where this lane's 16 bytes of the warp's first pair are; lanes that
+  // are not to read get zeros, and so does a pair beyond the last.
+  template <int SLOT>
+  __device__ __forceinline__ void begin(int chunk, const char* base, bool reads) {
+    const char* const from = base + chunk * (kChunkPairs * kPairBytes);
 #pragma unroll
-    for (int h = 0; h < kPairsInFlight; h += kGrain) {
-      if (first + h >= pairs) continue;
-#pragma unroll
-      for (int i = h; i < h + kGrain; ++i) {
-        states[i] = load_or_zeros(reads && first + i < pairs, base + (first + i) * kPairBytes);
-      }
+    for (int i = 0; i < kChunkPairs; ++i) {
+      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, from + i * kPairBytes);
     }
   }
 
-  // Waits until all have arrived.
-  __device__ __forceinline__ void finish_loading(int first, const char* base, int* fault, bool& gave_up) {
+  // Waits until the chunk in the slot has arrived whole.
+  template <int SLOT>
+  __device__ __forceinline__ void finish(int chunk, const char* base, int* fault, bool& gave_up) {
     Patience patience;
+    const char* const from = base + chunk * (kChunkPairs * kPairBytes);
     while (!gave_up) {
       uint32_t largest = 0;
 #pragma unroll
-      for (int h = 0; h < kPairsInFlight; h += kGrain) {
-        if (first + h >= pairs) continue;
-#pragma unroll
-        for (int i = h; i < h + kGrain; ++i) largest = max(largest, largest_word(states[i]));
-      }
+      for (int i = 0; i < kChunkPairs; ++i) largest = max(largest, largest_word(states[SLOT][i]));
       if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
       if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
 #pragma unroll
-      for (int h = 0; h < kPairsInFlight; h += kGrain) {
-        if (first + h >= pairs) continue;
-#pragma unroll
-        for (int i = h; i < h + kGrain; ++i) reload_if_missing(states[i], base + (first + i) * kPairBytes);
-      }
+      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], from + i * kPairBytes);
     }
   }
 
-  template <bool FIRST>
-  __device__ __forceinline__ void multiply(int first, float (&sums)[kSets][kTiles][4]) const {
+  // Adds the chunk in the slot. FIRST_PAIR: of the chunk, where it is known when compiling; -1: `chunk` says.
+  template <int SLOT, int FIRST_PAIR>
+  __device__ __forceinline__ void multiply(int chunk, Sums& sums) const {
 #pragma unroll
-    for (int h = 0; h < kPairsInFlight; h += kGrain) {
-      if (first + h >= pairs) continue;
-#pragma unroll
-      for (int i = h; i < h + kGrain; ++i) {
-        const uint4 b = states[i];
-#pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          uint4 low, high = {0, 0, 0, 0};
-          if (FIRST && i < kInRegisters) {
-            low = weights[i < kInRegisters ? i : 0][2 * m];
-            if (2 * m + 1 < OCTETS) high = weights[i < kInRegisters ? i : 0][2 * m + 1 < OCTETS ? 2 * m + 1 : 0];
-          } else {
-            const uint4* from = more_weights + ((first + i - kInRegisters) * OCTETS + 2 * m) * kResidentThreads;
-            low = from[0];
-            if (2 * m + 1 < OCTETS) high = from[kResidentThreads];
-          }
-          Element<T>::mma(sums[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
-          Element<T>::mma(sums[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
-        }
-      }
-    }
-  }
-
-  // The warp's share of the sums for one tile, whose first states begin_loading(0, base, reads) has asked for. Into `shared`:
-  // row r of octet o and column c at o * STRIDE + c % 2 * 32 + r * 4 + c / 2.
-  __device__ __forceinline__ void run(const char* base, bool reads, int* fault, bool& gave_up, float* shared) {
-    float sums[kSets][kTiles][4];
-#pragma unroll
-    for (int s = 0; s < kSets; ++s) {
+    for (int i = 0; i < kChunkPairs; ++i) {
+      const int known = FIRST_PAIR < 0 ? kInRegisters : FIRST_PAIR + i;
+      const int pair = FIRST_PAIR < 0 ? chunk * kChunkPairs + i : FIRST_PAIR + i;
+      if (known >= kInRegisters && pair >= pairs) continue;  // shared memory has no zeros beyond the last pair
+      const uint4 b = states[SLOT][i];
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int q = 0; q < 4; ++q) sums[s][m][q] = 0;
+        uint4 low, high = {0, 0, 0, 0};
+        if (known < kInRegisters) {
+          low = weights[known < kInRegisters ? known : 0][2 * m];
+          if (2 * m + 1 < OCTETS) high = weights[known < kInRegisters ? known : 0][2 * m + 1 < OCTETS ? 2 * m + 1 : 0];
+        } else {
+          const uint4* from = more_weights + ((pair - kInRegisters) * OCTETS + 2 * m) * kResidentThreads;
+          low = from[0];
+          if (2 * m + 1 < OCTETS) high = from[kResidentThreads];
+        }
+        Element<T>::mma(sums[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+        Element<T>::mma(sums[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
       }
     }
-    finish_loading(0, base, fault, gave_up);
-    multiply<true>(0, sums);
-    for (int first = kPairsInFlight; first < pairs; first += kPairsInFlight) {
-      begin_loading(first, base, reads);
-      finish_loading(first, base, fault, gave_up);
-      multiply<false>(first, sums);
-    }
+  }
+
+  // The warp's sums for one tile into `shared`: row r of octet o and column c at o * STRIDE + sum_index(r, c).
+  static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int o = 0; o < OCTETS; ++o) {
@@ -269,6 +245,86 @@ struct ResidentProduct {
         shared[o * STRIDE + e * 32 + lane] = sum;
       }
     }
+  }
+
+  // First look at the first states of a wave of `count` tiles; base and reads as for run().
+  template <class Base, class Reads>
+  __device__ __forceinline__ void ask(const Base& base, const Reads& reads, int count) {
+    begin<0>(0, base(0), reads(0));
+    if (chunks > 1) {
+      begin<1>(1, base(0), reads(0));
+    } else if (count > 1) {
+      begin<1>(0, base(1), reads(1));
+    }
+  }
+
+  // The products of a wave of up to WAVE tiles. `base(tile)` and `reads(tile)` are begin()'s arguments for tile 0 ..
+  // count - 1 of the wave, and, where `follows`, for the first two of the next wave, count and count + 1. The first
+  // chunks have been asked for, by ask() or by the wave before. Returns whether those of what follows have been.
+  template <int WAVE, class Base, class Reads>
+  __device__ __forceinline__ bool run(int count, bool follows, const Base& base, const Reads& reads, int* fault,
+                                      bool& gave_up, float* shared, int tile_floats) {
+    if (chunks <= 1) return run_one_chunk<WAVE>(count, follows, base, reads, fault, gave_up, shared, tile_floats);
+    const bool looks_ahead = chunks == 2;  // the two slots hold one tile
+#pragma unroll 1
+    for (int j = 0; j < (WAVE == 1 ? 1 : count); ++j) {
+      Sums sums = {};
+      const char* const here = base(j);
+      const bool goes_on = looks_ahead && (j + 1 < count || follows);
+      const char* const ahead = base(j + 1);
+      const bool ahead_reads = reads(j + 1);
+      finish<0>(0, here, fault, gave_up);
+      multiply<0, 0>(0, sums);
+      if (goes_on) begin<0>(0, ahead, ahead_reads);
+      finish<1>(1, here, fault, gave_up);
+      multiply<1, kChunkPairs>(1, sums);
+      if (goes_on) begin<1>(1, ahead, ahead_reads);
+      if (!looks_ahead) {
+#pragma unroll 1
+        for (int chunk = 2; chunk < chunks; chunk += 2) {
+          begin<0>(chunk, here, reads(j));
+          begin<1>(chunk + 1, here, reads(j));
+          finish<0>(chunk, here, fault, gave_up);
+          multiply<0, -1>(chunk, sums);
+          finish<1>(chunk + 1, here, fault, gave_up);
+          multiply<1, -1>(chunk + 1, sums);
+        }
+        if (j + 1 < count) {
+          begin<0>(0, ahead, ahead_reads);
+          begin<1>(1, ahead, ahead_reads);
+        }
+      }
+      store(sums, shared + j * tile_floats);
+    }
+    return looks_ahead && follows;
+  }
+
+ private:
+  // With one chunk the slots hold two tiles.
+  template <int WAVE, class Base, class Reads>
+  __device__ __forceinline__ bool run_one_chunk(int count, bool follows, const Base& base, const Reads& reads,
+                                                int* fault, bool& gave_up, float* shared, int tile_floats) {
+    if (WAVE > 1 && count == 1 && follows) begin<1>(0, base(2), reads(2));
+#pragma unroll 1
+    for (int j = 0; j < (WAVE == 1 ? 1 : count); j += 2) {
+      {
+        Sums sums = {};
+        finish<0>(0, base(j), fault, gave_up);
+        multiply<0, 0>(0, sums);
+        const int ahead = WAVE > 1 && j + 2 < count ? j + 2 : count;
+        if (ahead < count || follows) begin<0>(0, base(ahead), reads(ahead));
+        store(sums, shared + j * tile_floats);
+      }
+      if (WAVE > 1 && j + 1 < count) {
+        Sums sums = {};
+        finish<1>(0, base(j + 1), fault, gave_up);
+        multiply<1, 0>(0, sums);
+        const int ahead = j + 3 < count ? j + 3 : count + 1;
+        if (ahead < count || follows) begin<1>(0, base(ahead), reads(ahead));
+        store(sums, shared + (j + 1) * tile_floats);
+      }
+    }
+    return follows;
   }
 };
 
@@ -301,15 +357,16 @@ __device__ __forceinline__ float4 sum4_over_warps(const float* sums, int floats_
   return total;
 }
 
-// Publishes the values of 8 units of one sequence: lane unit * 4 + sub has the one of `unit`. `row` is where unit 0 goes.
+// Publishes the values of 8 units of one sequence: lane unit * 4 + sub has the one of `unit`. `row` is where unit 0
+// goes.
 template <class T>
 __device__ __forceinline__ void publish_octet(T* row, int lane, float value, bool valid) {
   if constexpr (Element<T>::kPerWord == 2) {
     const int from = lane % 4 * 8;  // lane s of the first four stores units 2 s and 2 s + 1
     const float first = __shfl_sync(kWholeWarp, value, from), second = __shfl_sync(kWholeWarp, value, from + 4);
-    if (valid && lane < 4) store_shared_by_grid(row + 2 * lane, Element<T>::pack(first, second));
+    publish_word(valid && lane < 4, row + 2 * lane, Element<T>::pack(first, second));
   } else {
-    if (valid && lane % 4 == 0) store_shared_by_grid(row + lane / 4, Element<T>::pack(value, 0));
+    publish_word(valid && lane % 4 == 0, row + lane / 4, Element<T>::pack(value, 0));
   }
 }
 
@@ -319,9 +376,9 @@ __device__ __forceinline__ void publish_four_octets(T* row, int lane, float valu
   const int unit = lane / 4;
   if constexpr (Element<T>::kPerWord == 2) {
     const float next = __shfl_down_sync(kWholeWarp, value, 4);
-    if (valid && unit % 2 == 0) store_shared_by_grid(row + unit, Element<T>::pack(value, next));
+    publish_word(valid && unit % 2 == 0, row + unit, Element<T>::pack(value, next));
   } else {
-    if (valid) store_shared_by_grid(row + unit, Element<T>::pack(value, 0));
+    publish_word(valid, row + unit, Element<T>::pack(value, 0));
   }
 }
 

@@ -1,6 +1,6 @@
-// The backward resident kernel: from dy to the gradients of all gates, timestep after timestep, the transposed recurrent
-// weights on the chip. Steps run against the forward pass; "previous" is the step done before, which the forward pass
-// did after.
+// The backward resident kernel: from dy to the gradients of all gates, timestep after timestep, the transposed
+// recurrent weights on the chip. Steps run against the forward pass; "previous" is the step done before, which the
+// forward pass did after.
 #pragma once
 
 #include "rnn/cuda/resident.cuh"
@@ -8,16 +8,18 @@
 
 namespace prnn {
 
-// A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM, the
-// gate of a GRU (3: the candidate's gradient with respect to W x + bW), and the octet of units of an RNN.
-template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
+// A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
+// the gate of a GRU (3: the candidate's gradient with respect to W x + bW), and the octet of units of an RNN. SINGLE: a
+// group has no more than one tile, and the loops over tiles fall away.
+template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER, bool SINGLE>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_backward(const __grid_constant__ BackwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
   constexpr int kOctets = UNIT_OCTETS * CLUSTER;
   constexpr int kUnits = UNIT_OCTETS * kOctetRows;
-  constexpr int kRounds = kGated ? UNIT_OCTETS : 1;
+  constexpr int kRounds = lane_rounds(kGated, UNIT_OCTETS);
+  constexpr int kWave = SINGLE ? 1 : wave_tiles(kOctets, kRounds);
   constexpr int kPairUnits = pair_units(sizeof(T) == 4);
   constexpr int kSumFloats = kOctets * kOctetFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_OCTETS * kOctetFloats;
@@ -35,14 +37,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int group_column = sizes.first_column + group * sizes.columns_per_group;
   const int group_columns = min(sizes.columns_per_group, sizes.first_column + sizes.columns - group_column);
 
-  // [2][warps][octets][64] sums of warps; [2][ranks][unit octets][64] sums of blocks, in clusters; the sums for the
-  // biases, [tile][warp][round][lane].
+  // [2][tile of a wave][warps][octets][64] sums of warps; [2][ranks][tile of a wave][unit octets][64] sums of blocks,
+  // in clusters; the sums for the biases, [tile][warp][round][lane].
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2];
   __shared__ float carried[kMaxTiles][kResidentWarps][kGated ? kUnits : 1];  // the gradient that goes past the matrix
   float* const sums = reinterpret_cast<float*>(shared);
-  float* const partial = sums + 2 * kResidentWarps * kSumFloats;
-  float* const bias_sums = partial + (CLUSTER > 1 ? 2 * CLUSTER * kOwnFloats : 0);
+  float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
+  float* const bias_sums = partial + (CLUSTER > 1 ? 2 * CLUSTER * kWave * kOwnFloats : 0);
   const int tiles = (max(group_columns, 0) + kTileColumns - 1) / kTileColumns;
   const int bias_floats = kResidentWarps * kRounds * 32;  // of one tile
   for (int i = threadIdx.x; i < tiles * bias_floats; i += kResidentThreads) bias_sums[i] = 0;
@@ -73,196 +75,205 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_pairs + warp) * 64 + sub * 16;
-  bool gave_up = false;
-  int round = 0;  // tiles done so far: which of two buffers, and the barriers' phase
+  bool gave_up = false, asked = false;
+  int round = 0;  // waves done so far: which of two buffers, and the barriers' phase
   long long published = 0;
-
-  // Where this lane finds the gradients of its column (lane / 4) of a tile, `before` being the step that made them.
-  const auto gradients_at = [&](int tile, const Step& before) {
-    const int n = group_column + tile * kTileColumns + lane / 4;
-    return reinterpret_cast<const char*>(dgates + int64_t{before.row + n} * row_elements) + lane_bytes;
-  };
-  const auto reads = [&](int tile, const Step& before) {
-    return tile * kTileColumns + lane / 4 < min(group_columns, before.batch - group_column);
-  };
-
-  // What the forward pass kept for the units that this lane finishes in a tile. Without branches, so that nothing waits
-  // for it here.
-  struct Kept {
-    T dy[kRounds], cell[kRounds], before[kRounds];  // cell: c (LSTM), y (RNN); before: c or h one timestep earlier
-    Four<T> gates[kRounds];
-  };
-  const auto load_kept = [&](Kept& kept, const Step& step, const Step& step_before, int tile) {
-    const int column = tile * kTileColumns + warp, n = group_column + column;
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const bool wanted = own_lane && column < group_columns && n < step.batch && unit + r * kOctetRows < hidden;
-      const bool has_before = wanted && n < step_before.batch;
-      const int u = wanted ? unit + r * kOctetRows : 0;
-      const int row = wanted ? step.row + n : 0, row_before = has_before ? step_before.row + n : row;
-      const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
-      kept.dy[r] = __ldcs(static_cast<const T*>(dir.dy) + y_at);
-      if constexpr (!kGated) {
-        kept.cell[r] = static_cast<const T*>(dir.y)[y_at];
-      } else {
-        kept.gates[r] = static_cast<const Four<T>*>(dir.gates)[at];
-        const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-        const int stride = MODE == PRNN_LSTM ? hidden : params.y_row;
-        kept.before[r] = *(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                             : states + (int64_t{row_before} * stride + u));
-        if (MODE == PRNN_LSTM) kept.cell[r] = states[at];
-      }
-    }
-  };
 
   // A backward step runs t downwards unless the layer's direction is reversed.
   const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
-  const auto step_number = [&](int s) { return s < sizes.steps ? step_at(sizes, start + s * stride) : Step{0, 0}; };
-  Step previous, current, next = step_number(0), after = step_number(1);
-  bool asked_for = false;  // begin_loading has been called for the coming tile
-  Kept kept, next_kept;
-  load_kept(next_kept, next, after, 0);
-
+  Step previous, current, next = step_at(sizes, start);
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step =
       dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
   for (int s = 0; s <= last_step; ++s) {
     previous = current;
     current = next;
-    next = after;
-    after = step_number(s + 2);
+    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
     const int columns = min(group_columns, max(current.batch, previous.batch) - group_column);
-    const int next_columns = min(group_columns, max(next.batch, current.batch) - group_column);
-    if (columns <= 0) load_kept(next_kept, next, after, 0);
+    const int next_columns = s < last_step ? min(group_columns, max(next.batch, current.batch) - group_column) : 0;
 
-    for (int tile = 0; tile * kTileColumns < columns; ++tile) {
-      const bool is_last_tile = (tile + 1) * kTileColumns >= columns;
-      const int column = tile * kTileColumns + warp, n = group_column + column;
-      const int parity = round & 1;
-      const char* const gradients = gradients_at(tile, previous);
-      const bool lane_reads = reads(tile, previous);
-      if (!asked_for) {
-        if (group_columns <= kTileColumns && sizes.pause_cycles > 0) {
+    for (int wave = 0; wave == 0 || !SINGLE; ++wave) {
+      const int first = wave * kWave * kTileColumns;
+      if (first >= columns) break;
+      const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
+      // What follows may be asked for ahead: it is of this step, or so old that all blocks must have it by now.
+      const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
+
+      // Where this lane finds the gradients of its column (lane / 4) of a tile.
+      const auto gradients_at = [&](int tile) {
+        const bool of_next = is_last_wave && tile >= count;
+        const Step& before = of_next ? current : previous;
+        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
+        const T* const row = dgates + int64_t{before.row + group_column + column} * row_elements;
+        return reinterpret_cast<const char*>(row) + lane_bytes;
+      };
+      const auto reads = [&](int tile) {
+        const bool of_next = is_last_wave && tile >= count;
+        const Step& before = of_next ? current : previous;
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
+               min(group_columns, before.batch - group_column);
+      };
+
+      if (SINGLE || !asked) {
+        if (SINGLE && sizes.pause_cycles > 0) {
           while (clock64() - published < sizes.pause_cycles) {
           }
         }
-        product.begin_loading(0, gradients, lane_reads);
+        product.ask(gradients_at, reads, count);
       }
-      kept = next_kept;
-      load_kept(next_kept, is_last_tile ? next : current, is_last_tile ? after : next, is_last_tile ? 0 : tile + 1);
 
-      float* const tile_sums = sums + parity * kResidentWarps * kSumFloats;
-      product.run(gradients, lane_reads, sizes.gave_up, gave_up, tile_sums + warp * kSumFloats);
+      // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. No
+      // branches, so that nothing waits for it here.
+      T dy[kWave][kRounds], cell[kWave][kRounds], before[kWave][kRounds];  // c (LSTM), y (RNN); c, h a timestep earlier
+      Four<T> gates[kWave][kRounds];
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp, n = group_column + column;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const bool wanted = own_lane && column < group_columns && n < current.batch && unit + r * kOctetRows < hidden;
+          const bool has_before = wanted && n < next.batch;
+          const int u = wanted ? unit + r * kOctetRows : 0;
+          const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
+          const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
+          dy[j][r] = __ldcs(static_cast<const T*>(dir.dy) + y_at);
+          if constexpr (!kGated) {
+            cell[j][r] = static_cast<const T*>(dir.y)[y_at];
+          } else {
+            gates[j][r] = static_cast<const Four<T>*>(dir.gates)[at];
+            const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+            const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+            const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
+            before[j][r] = *(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
+                                                               : states + (int64_t{row_before} * state_row + u));
+            if (MODE == PRNN_LSTM) cell[j][r] = states[at];
+          }
+        }
+      }
+
+      const int buffer = round & 1;
+      float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
+      asked = product.template run<kWave>(count, follows, gradients_at, reads, sizes.gave_up, gave_up,
+                                          wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 
-      asked_for = product.pairs <= kPairsInFlight && (!is_last_tile || (tile > 0 && next_columns > 0 && s < last_step));
-      if (asked_for) {
-        const Step& before = is_last_tile ? current : previous;
-        const int coming = is_last_tile ? 0 : tile + 1;
-        product.begin_loading(0, gradients_at(coming, before), reads(coming, before));
-      }
-
       // Every block of the cluster has the sums of all the cluster's units over its own share of K: to each its units.
-      float* const own_partial = partial + parity * CLUSTER * kOwnFloats;
+      float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
       if constexpr (CLUSTER > 1) {
-        if (threadIdx.x == 0) expect_bytes(&barriers[parity], CLUSTER * kOwnFloats * sizeof(float));
-        for (int i = threadIdx.x * 4; i < kSumFloats; i += kResidentThreads * 4) {
-          const float4 sum = sum4_over_warps(tile_sums, kSumFloats, i);
-          const uint32_t owner = i / kOwnFloats;
-          const float* const place = own_partial + rank * kOwnFloats + i % kOwnFloats;
+        if (threadIdx.x == 0) expect_bytes(&barriers[buffer], CLUSTER * count * kOwnFloats * sizeof(float));
+        for (int i = threadIdx.x * 4; i < count * kSumFloats; i += kResidentThreads * 4) {
+          const int j = i / kSumFloats, index = i % kSumFloats;
+          const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, index);
+          const uint32_t owner = index / kOwnFloats;
+          const float* const place = own_partial + (rank * kWave + j) * kOwnFloats + index % kOwnFloats;
           send_to_rank(address_in_rank(shared_address(place), owner),
-                       address_in_rank(shared_address(&barriers[parity]), owner), sum);
+                       address_in_rank(shared_address(&barriers[buffer]), owner), sum);
         }
         Patience patience;
-        while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[parity], round / 2 & 1))) {
+        while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[buffer], round / 2 & 1))) {
           if (!__all_sync(kWholeWarp, patience.lasts(sizes.gave_up))) gave_up = true;
         }
       }
-
       ++round;
-      if (column >= columns) continue;
-      const bool is_active = n < current.batch, was_active = n < previous.batch;
-      const int row = current.row + n;
+
+      // dh from the next timestep. The subs of a unit share the work where they can.
+      float from_next[kWave][kRounds];
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int u = unit + r * kOctetRows;
-        const bool exists = own_lane && u < hidden;
-        const int64_t state_index = int64_t{n} * hidden + u;
-        // dh from the next timestep. The subs of a unit share the work where they can.
-        const int index = (kGated ? r : own_lane ? own_octet : 0) * kOctetFloats + sum_index(lane / 4, warp);
-        float dh;
-        if constexpr (!kGated) {
-          dh = sum_over_warps(tile_sums, kSumFloats, index);
-        } else {
-          if constexpr (CLUSTER > 1) {
-            dh = sub < CLUSTER ? own_partial[sub * kOwnFloats + index] : 0;
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          float& dh = from_next[j][r];
+          dh = 0;
+          if (j >= count) continue;
+          const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
+          const int index = (kGated ? r : own_lane ? own_octet : 0) * kOctetFloats + sum_index(lane / 4, warp);
+          if constexpr (!kGated) {
+            dh = sum_over_warps(tile_sums, kSumFloats, index);
           } else {
-            dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
+            if constexpr (CLUSTER > 1) {
+              dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
+            } else {
+              dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
+            }
+            dh += __shfl_xor_sync(kWholeWarp, dh, 1);
+            dh += __shfl_xor_sync(kWholeWarp, dh, 2);
           }
-          dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-          dh += __shfl_xor_sync(kWholeWarp, dh, 2);
         }
-        float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
-        float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
-        float past = kGated ? *carry : 0;
-        __syncwarp();
+      }
 
-        if (!was_active) {
-          dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
-          past = 0;
-          if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) {
-            past = load_float<T>(dir.dcy, state_index);
-          }
-        } else if (!is_active) {  // what is left belongs to the initial state
-          if (exists && (!kGated || sub == 0) && dir.dhx != nullptr) {
-            store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
-          }
-          if (MODE == PRNN_LSTM && exists && sub == 1 && dir.dcx != nullptr) {
-            store_float<T>(dir.dcx, state_index, past);
-          }
-          continue;
-        }
-        if (!is_active) continue;
-        dh += Element<T>::to_float(kept.dy[r]);
-        T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp, n = group_column + column;
+        if (j >= count || column >= columns) continue;
+        const int tile = column / kTileColumns;
+        const bool is_active = n < current.batch, was_active = n < previous.batch;
+        const int row = current.row + n;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const int u = unit + r * kOctetRows;
+          const bool exists = own_lane && u < hidden;
+          const int64_t state_index = int64_t{n} * hidden + u;
+          float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
+          float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
+          float dh = from_next[j][r], past = kGated ? *carry : 0;
+          __syncwarp();
 
-        if constexpr (MODE == PRNN_LSTM) {
-          const float i = Element<T>::to_float(kept.gates[r].value[0]), f = Element<T>::to_float(kept.gates[r].value[1]);
-          const float g = Element<T>::to_float(kept.gates[r].value[2]), o = Element<T>::to_float(kept.gates[r].value[3]);
-          const float c_before = n < next.batch || dir.cx != nullptr ? Element<T>::to_float(kept.before[r]) : 0;
-          const float squashed = hyperbolic_tangent<sizeof(T) == 4>(Element<T>::to_float(kept.cell[r]));
-          const float dc = past + dh * o * (1 - squashed * squashed);
-          float da = sub == 0   ? dc * g * i * (1 - i)
-                     : sub == 1 ? dc * c_before * f * (1 - f)
-                     : sub == 2 ? dc * i * (1 - g * g)
-                                : dh * squashed * o * (1 - o);
-          da = u < hidden ? da : 0;
-          publish_four_octets(out + sub * padded, lane, da, u < padded);
-          if (sub == 0) *carry = dc * f;
-          *bias_sum += da;
-        } else if constexpr (MODE == PRNN_GRU) {
-          const float r_gate = Element<T>::to_float(kept.gates[r].value[0]), z = Element<T>::to_float(kept.gates[r].value[1]);
-          const float fresh = Element<T>::to_float(kept.gates[r].value[2]);
-          const float recurrent = Element<T>::to_float(kept.gates[r].value[3]);
-          const float h_before = n < next.batch || dir.hx != nullptr ? Element<T>::to_float(kept.before[r]) : 0;
-          dh += past;
-          const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
-          float da = sub == 0   ? dcandidate * recurrent * r_gate * (1 - r_gate)
-                     : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
-                     : sub == 2 ? dcandidate * r_gate
-                                : dcandidate;
-          da = u < hidden ? da : 0;
-          publish_four_octets(out + sub * padded, lane, da, sub < 3 && u < padded);
-          if (sub == 0) *carry = dh * z;
-          if (sub == 3 && exists) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
-          *bias_sum += da;
-        } else {
-          const float h = Element<T>::to_float(kept.cell[r]);
-          float da = sizes.relu ? (h > 0 ? dh : (h <= 0 ? 0 : h)) : dh * (1 - h * h);
-          da = exists ? da : 0;
-          publish_four_octets(out, lane, da, own_lane && u < padded);
-          *bias_sum += da;
+          if (!was_active) {
+            dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
+            past = 0;
+            if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) {
+              past = load_float<T>(dir.dcy, state_index);
+            }
+          } else if (!is_active) {  // what is left belongs to the initial state
+            if (exists && (!kGated || sub == 0) && dir.dhx != nullptr) {
+              store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
+            }
+            if (MODE == PRNN_LSTM && exists && sub == 1 && dir.dcx != nullptr) {
+              store_float<T>(dir.dcx, state_index, past);
+            }
+          }
+          if (!is_active) continue;
+          dh += Element<T>::to_float(dy[j][r]);
+          T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
+
+          if constexpr (MODE == PRNN_LSTM) {
+            const float i = Element<T>::to_float(gates[j][r].value[0]), f = Element<T>::to_float(gates[j][r].value[1]);
+            const float g = Element<T>::to_float(gates[j][r].value[2]), o = Element<T>::to_float(gates[j][r].value[3]);
+            const float c_before = n < next.batch || dir.cx != nullptr ? Element<T>::to_float(before[j][r]) : 0;
+            const float squashed = hyperbolic_tangent<sizeof(T) == 4>(Element<T>::to_float(cell[j][r]));
+            const float dc = past + dh * o * (1 - squashed * squashed);
+            float da = sub == 0   ? dc * g * i * (1 - i)
+                       : sub == 1 ? dc * c_before * f * (1 - f)
+                       : sub == 2 ? dc * i * (1 - g * g)
+                                  : dh * squashed * o * (1 - o);
+            da = u < hidden ? da : 0;
+            publish_four_octets(out + sub * padded, lane, da, u < padded);
+            if (sub == 0) *carry = dc * f;
+            *bias_sum += da;
+          } else if constexpr (MODE == PRNN_GRU) {
+            const float reset = Element<T>::to_float(gates[j][r].value[0]);
+            const float z = Element<T>::to_float(gates[j][r].value[1]);
+            const float fresh = Element<T>::to_float(gates[j][r].value[2]);
+            const float recurrent = Element<T>::to_float(gates[j][r].value[3]);
+            const float h_before = n < next.batch || dir.hx != nullptr ? Element<T>::to_float(before[j][r]) : 0;
+            dh += past;
+            const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+            float da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
+                       : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
+                       : sub == 2 ? dcandidate * reset
+                                  : dcandidate;
+            da = u < hidden ? da : 0;
+            publish_four_octets(out + sub * padded, lane, da, sub < 3 && u < padded);
+            if (sub == 0) *carry = dh * z;
+            if (sub == 3 && exists) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
+            *bias_sum += da;
+          } else {
+            const float h = Element<T>::to_float(cell[j][r]);
+            float da = sizes.relu ? (h > 0 ? dh : (h <= 0 ? 0 : h)) : dh * (1 - h * h);
+            da = exists ? da : 0;
+            publish_four_octets(out, lane, da, own_lane && u < padded);
+            *bias_sum += da;
+          }
         }
       }
       published = clock64();
@@ -288,7 +299,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
 cudaError_t launch_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  return launch_resident(resident_backward<T, MODE, UNIT_OCTETS, CLUSTER>, shape, params, stream);
+  const bool single = params.sizes.columns_per_group <= kTileColumns;
+  return launch_resident(single ? resident_backward<T, MODE, UNIT_OCTETS, CLUSTER, true>
+                                : resident_backward<T, MODE, UNIT_OCTETS, CLUSTER, false>,
+                         shape, params, stream);
 }
 
 }  // namespace prnn

@@ -17,19 +17,19 @@ struct StepSizes {
 
 // Sizes that the forward and the backward kernel share. "Row" is a row of packed data: row(t) + n.
 struct ResidentSizes {
-  int hidden;          // H
-  int padded;          // H rounded up to whole pairs of K
-  int steps;           // T
-  int batch;           // N of a uniform batch; of a variable one, the largest
+  int hidden;              // H
+  int padded;              // H rounded up to whole pairs of K
+  int steps;               // T
+  int batch;               // N of a uniform batch; of a variable one, the largest
   const StepSizes* table;  // device; NULL: every timestep has `batch` sequences
-  int first_column;    // sequences [first_column, first_column + columns) are this launch's
+  int first_column;        // sequences [first_column, first_column + columns) are this launch's
   int columns;
   int columns_per_group;
   int blocks, groups, pairs;  // of ResidentShape
   int directions;             // in this launch
   int pause_cycles;
-  int relu;                   // RNN: 1 relu, 0 tanh
-  int* gave_up;            // host memory: becomes 1 when a block waited in vain
+  int relu;      // RNN: 1 relu, 0 tanh
+  int* gave_up;  // host memory: becomes 1 when a block waited in vain
 };
 
 // One direction of a layer. Types: void is the problem's.
@@ -41,12 +41,12 @@ struct ForwardDirection {
   const void* initial;         // [N, padded]: h before the first step, without "empty" patterns
   const void* hx;              // [N, H] or NULL
   const void* cx;
-  void* exchange;              // [rows, padded], all bytes 0xFF beforehand: the states, in order of their rows
-  void* y;                     // row r unit u at r * y_row + u; NULL: `exchange` is y
-  void* hy;                    // [N, H] or NULL
+  void* exchange;  // [rows, padded], all bytes 0xFF beforehand: the states, in order of their rows
+  void* y;         // row r unit u at r * y_row + u; NULL: `exchange` is y
+  void* hy;        // [N, H] or NULL
   void* cy;
-  void* gates;                 // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
-  void* cells;                 // [rows, H] or NULL: c
+  void* gates;  // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
+  void* cells;  // [rows, H] or NULL: c
   int reverse;
 };
 
@@ -57,20 +57,20 @@ struct ForwardParams {
 };
 
 struct BackwardDirection {
-  const void* weights;   // [G H, H]
-  const void* y;         // row r unit u at r * y_row + u
-  const void* dy;        // the same
-  const void* hx;        // [N, H] or NULL
+  const void* weights;  // [G H, H]
+  const void* y;        // row r unit u at r * y_row + u
+  const void* dy;       // the same
+  const void* hx;       // [N, H] or NULL
   const void* cx;
   const void* dhy;
   const void* dcy;
-  const void* gates;     // as the forward kernel left them
+  const void* gates;  // as the forward kernel left them
   const void* cells;
-  void* dgates;          // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
-  void* dcandidate;      // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n
-  void* dhx;             // [N, H] or NULL
+  void* dgates;      // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
+  void* dcandidate;  // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n
+  void* dhx;         // [N, H] or NULL
   void* dcx;
-  float* bias_sums;      // [groups, B, H], B = 4 (LSTM; GRU: r z n of bW, n of bR) or 1 (RNN)
+  float* bias_sums;  // [groups, B, H], B = 4 (LSTM; GRU: r z n of bW, n of bR) or 1 (RNN)
   int reverse;
 };
 

@@ -28,7 +28,8 @@ class ResidentBackend : public RnnBackend {
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
   static const ResidentBackend resident;
   if (wanted == PRNN_CUDNN_BACKEND) {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "this build has no cuDNN backend; choose PRNN_PERSISTENT_BACKEND or PRNN_BEST_BACKEND");
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "this build has no cuDNN backend; choose PRNN_PERSISTENT_BACKEND or PRNN_BEST_BACKEND");
   }
   const RnnPlan plan = plan_rnn(cuda_gpu_row(context), problem);
   if (!plan.runnable) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", plan.reason.c_str());

@@ -30,7 +30,8 @@ constexpr int kRowCount = sizeof kRows / sizeof kRows[0];
 bool contains(const char* text, const char* part) {
   const size_t length = std::strlen(part);
   for (; *text != '\0'; ++text) {
-    if (strncasecmp(text, part, length) == 0 && std::isalnum(static_cast<unsigned char>(text[length])) == 0) return true;
+    if (strncasecmp(text, part, length) == 0 && std::isalnum(static_cast<unsigned char>(text[length])) == 0)
+      return true;
   }
   return false;
 }

@@ -7,8 +7,8 @@ namespace prnn {
 
 struct GpuRow {
   const char* name;
-  int arch;              // compute capability, 90 for 9.0
-  int multiprocessors;   // SMs; at run time the device's own number counts
+  int arch;                // compute capability, 90 for 9.0
+  int multiprocessors;     // SMs; at run time the device's own number counts
   int64_t register_bytes;  // of one SM
   int64_t shared_bytes;    // the most that one block can have
   int64_t l2_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <tuple>
 
 namespace prnn {
 namespace {
@@ -29,38 +30,50 @@ int resident_blocks(const GpuRow& row, int cluster) {
   return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
 }
 
-// An estimate of a step's microseconds, for choosing among shapes that fit. The terms are those that
-// docs/resident_kernels.md measures: a fixed round trip through L2, the state that each SM reads, the matrix
-// instructions, and the sums over warps.
-double step_cost(const RnnProblem& problem, bool backward, const ResidentShape& shape, int64_t columns) {
-  const double k = static_cast<double>(problem.hidden) * (backward ? problem.gates() : 1) / shape.cluster;
-  const double state_kb = k * std::min<int64_t>(columns, shape.columns()) * type_bytes(problem.type) / 1024;
-  const double tiles = static_cast<double>(ceil_div(columns, kTileColumns));
-  const double products = tiles * shape.octets * shape.pairs * (problem.type == PRNN_DATA_FLOAT ? 4 : 1);
-  return 0.75 + 0.018 * state_kb + 0.004 * products + 0.15 * tiles + (shape.cluster > 1 ? 0.3 : 0);
+// How long a block leaves the others alone after it has published its share. Looking too early slows down the very
+// stores that it waits for, the more so the more blocks look; measured on an H200.
+int pause_cycles(const ResidentShape& shape, bool backward) {
+  if (shape.blocks < 48) return 100;
+  if (shape.blocks < 96) return 250;
+  return backward ? 700 : 450;
+}
+
+// What makes a shape better than another, the most important first. Measured: docs/resident_kernels.md.
+// - Tiles of sequences that a group works through one after the other, over all passes.
+// - Backward, a cluster that splits K: its blocks read a share of the gates' gradients. Small layers do without.
+// - The matrix instructions and sums of a block: few units with gates, many without, whose blocks have little else to
+// do
+//   and leave more SMs to other groups.
+// - Few sequences a group.
+struct Rank {
+  int64_t tiles, cluster, units, columns;
+  bool operator<(const Rank& other) const {
+    return std::tie(tiles, cluster, units, columns) < std::tie(other.tiles, other.cluster, other.units, other.columns);
+  }
+};
+
+Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
+  const bool wants_cluster = problem.hidden > 256;
+  const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
+  return {passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster,
+          problem.gates() > 1 ? shape.unit_octets : -shape.unit_octets, ceil_div(problem.max_batch(), shape.groups)};
 }
 
 bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
-  double best_cost = INFINITY;
+  bool found = false;
   for (int cluster : {1, 2, 3, 4}) {
     for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
       if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) continue;
-      for (int groups = 1; groups <= 64; ++groups) {
-        if (groups > 1 && ceil_div(problem.max_batch(), groups) == ceil_div(problem.max_batch(), groups - 1)) continue;
+      for (int groups = 1; groups <= std::min<int64_t>(problem.max_batch(), 64); ++groups) {
         ResidentShape shape;
         if (!shape_for(row, problem, backward, unit_octets, cluster, groups, &shape)) break;
         if (shape.blocks * groups * directions > resident_blocks(row, cluster)) break;
-        const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
-        const int64_t columns = ceil_div(ceil_div(problem.max_batch(), passes), groups);
-        const double cost = passes * step_cost(problem, backward, shape, columns);
-        if (cost < best_cost) {
-          best_cost = cost;
-          *best = shape;
-        }
+        if (!found || rank_of(problem, shape) < rank_of(problem, *best)) *best = shape;
+        found = true;
       }
     }
   }
-  return std::isfinite(best_cost);
+  return found;
 }
 
 bool choose_both(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
@@ -91,8 +104,8 @@ RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
     shape.register_bytes = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
     plan.forward = plan.backward = shape;
   }
-  plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with", row.arch / 10,
-                       row.arch % 10, row.name);
+  plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with",
+                       row.arch / 10, row.arch % 10, row.name);
   return plan;
 }
 
@@ -119,9 +132,7 @@ int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
 
 }  // namespace
 
-int64_t type_bytes(prnnDataType_t type) {
-  return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2;
-}
+int64_t type_bytes(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
 
 bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
   if (cluster != 1) return false;
@@ -162,23 +173,24 @@ bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int 
   const int64_t in_shared_rounded = std::max<int64_t>(ceil_div(shape->pairs, 2) * 2 - register_pairs(shape->octets), 0);
   const int64_t weights = in_shared_rounded * shape->octets * fragment;
   const int64_t octet_sums = int64_t{4} * kOctetRows * kTileColumns;
-  const int64_t sums = 2 * kResidentWarps * (shape->octets * octet_sums + (backward ? 4 : 4 * shape->octets));
-  const int64_t partial = cluster > 1 ? 2 * shape->octets * octet_sums : 0;
-  // Static: what a tile carries from step to step, for each unit and sequence.
   const bool gated = gates > 1;
+  const int64_t wanted = ceil_div(ceil_div(problem.max_batch(), groups), kTileColumns);
+  const int64_t wave = wanted == 1 ? 1 : wave_tiles(shape->octets, lane_rounds(gated, unit_octets));
+  const int64_t sums = 2 * kResidentWarps * wave * (shape->octets * octet_sums + (backward ? 4 : 4 * shape->octets));
+  const int64_t partial = cluster > 1 ? 2 * wave * shape->octets * octet_sums : 0;
+  // Static: what a tile carries from step to step, for each unit and sequence.
   const int64_t carried = gated || !backward ? int64_t{4} * kMaxTiles * kTileColumns * unit_octets * kOctetRows : 512;
   const int64_t bias_sums = backward ? int64_t{4} * kResidentWarps * 32 * (gated ? unit_octets : 1) : 0;  // a tile
   const int64_t fixed = weights + sums + partial + 256;
   if (fixed + carried + bias_sums > row.shared_bytes) return false;
   const int64_t room = backward ? (row.shared_bytes - fixed - carried) / bias_sums : kMaxTiles;
-  const int64_t wanted = ceil_div(ceil_div(problem.max_batch(), groups), kTileColumns);
   const int64_t most = std::min<int64_t>(room, kMaxTiles);
   const int64_t passes = ceil_div(wanted, most);
   shape->tiles = static_cast<int>(ceil_div(wanted, passes));
   shape->shared_bytes = fixed + bias_sums * shape->tiles;
   shape->register_bytes = in_registers * shape->octets * fragment * shape->blocks;
   shape->shared_weight_bytes = in_shared * shape->octets * fragment * shape->blocks;
-  shape->pause_cycles = 400;
+  shape->pause_cycles = pause_cycles(*shape, backward);
   return true;
 }
 
@@ -195,8 +207,8 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   if (!plan.fits) {
     plan.forward = plan.backward = ResidentShape();
     plan.directions_at_once = 1;
-    plan.reason = format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type", problem.hidden,
-                         plan.largest_hidden, mode_name(problem.mode));
+    plan.reason = format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type",
+                         problem.hidden, plan.largest_hidden, mode_name(problem.mode));
     return plan;
   }
   if (problem.projection > 0) {

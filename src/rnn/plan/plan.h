@@ -5,8 +5,8 @@
 // Rows and K. A step of the forward pass multiplies the G H x H recurrent weights with the H x N state, a step of the
 // backward pass their transpose, H x G H, with the G H x N gradients of the gates. "Rows" are the outputs, "K" is the
 // dimension that is summed over. A group of blocks holds all the weights once and serves a share of the batch. In it, a
-// cluster of blocks owns a set of hidden units; each of its blocks holds the rows of all of them for its own share of K,
-// and the partial sums meet in distributed shared memory. The 8 warps of a block split the block's K again.
+// cluster of blocks owns a set of hidden units; each of its blocks holds the rows of all of them for its own share of
+// K, and the partial sums meet in distributed shared memory. The 8 warps of a block split the block's K again.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ namespace prnn {
 
 constexpr int kResidentThreads = 256;
 constexpr int kResidentWarps = kResidentThreads / 32;
-constexpr int kTileColumns = 8;   // sequences in one tile of the matrix instruction
-constexpr int kOctetRows = 8;     // rows in half a tile of the matrix instruction
-constexpr int kMaxTiles = 16;     // tiles that a group serves in one pass
-constexpr int kPairsInFlight = 8; // K pairs whose state a warp has in flight at once
+constexpr int kTileColumns = 8;  // sequences in one tile of the matrix instruction
+constexpr int kOctetRows = 8;    // rows in half a tile of the matrix instruction
+constexpr int kMaxTiles = 16;    // tiles that a group serves in one pass
+constexpr int kChunkPairs = 4;   // pairs of K that a warp loads and multiplies together
 
 // Elements along K that a thread quad covers with one 16-byte load each: a pair of matrix instructions.
 constexpr int pair_units(bool is_float32) { return is_float32 ? 16 : 32; }
@@ -33,16 +33,25 @@ int64_t type_bytes(prnnDataType_t type);
 // Pairs of K that a warp keeps in registers for a block of `octets` octets of rows (4 registers a thread each).
 constexpr int register_pairs(int octets) { return octets <= 4 ? 8 : 32 / octets; }
 
+// Units that a lane finishes of one tile: the gates of an LSTM or GRU lie in different lanes, the octets of an RNN too.
+constexpr int lane_rounds(bool gated, int unit_octets) { return gated ? unit_octets : 1; }
+
+// Tiles that go from the products to the finished states together, with one barrier for all.
+constexpr int wave_tiles(int octets, int rounds) {
+  const int by_octets = octets <= 4 ? 4 : octets <= 8 ? 2 : 1, by_rounds = 4 / rounds;
+  return by_octets < by_rounds ? by_octets : by_rounds;
+}
+
 // How one resident kernel, forward or backward, is laid out.
 struct ResidentShape {
-  int unit_octets = 0;     // hidden units that a block finishes, in eights
-  int cluster = 1;         // blocks that share rows and split K
-  int groups = 0;          // copies of the weights, for each direction
-  int blocks = 0;          // blocks of one group
-  int octets = 0;          // octets of rows whose weights a block holds
-  int pairs = 0;           // pairs of K of one warp
-  int tiles = 0;           // tiles of 8 sequences that a group serves in one pass
-  int pause_cycles = 0;    // from a block's own store to its first look at the others' data
+  int unit_octets = 0;              // hidden units that a block finishes, in eights
+  int cluster = 1;                  // blocks that share rows and split K
+  int groups = 0;                   // copies of the weights, for each direction
+  int blocks = 0;                   // blocks of one group
+  int octets = 0;                   // octets of rows whose weights a block holds
+  int pairs = 0;                    // pairs of K of one warp
+  int tiles = 0;                    // tiles of 8 sequences that a group serves in one pass
+  int pause_cycles = 0;             // from a block's own store to its first look at the others' data
   int64_t register_bytes = 0;       // recurrent weights in registers, whole group
   int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole group
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
@@ -53,9 +62,9 @@ struct ResidentShape {
 };
 
 struct RnnPlan {
-  bool fits = false;       // the row's GPU has room for the layer
-  bool runnable = false;   // ... and this library has the kernel: the only plans that run
-  std::string reason;      // one sentence when not runnable
+  bool fits = false;      // the row's GPU has room for the layer
+  bool runnable = false;  // ... and this library has the kernel: the only plans that run
+  std::string reason;     // one sentence when not runnable
   ResidentShape forward, backward;
   int directions_at_once = 1;  // 2: both directions of a layer run in one launch
   int64_t largest_hidden = 0;  // largest H with the same mode, type, N and directions that fits

@@ -1,0 +1,16 @@
+"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batches."""
+
+import itertools
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from reference import rnn as reference
+from test_rnn_cuda import MODES, TYPES, CudaCase
+
+for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values(), ([5, 4, 2], [20] * 3)):
+    CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype).train()
+    torch.cuda.synchronize()
+print("ran")
