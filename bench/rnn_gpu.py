@@ -74,6 +74,7 @@ def main() -> None:
     for cell in arguments.cells:
         for hidden in arguments.hidden:
             ours, theirs = (module.to("cuda", dtype) for module in CELLS[cell](hidden))
+            theirs.flatten_parameters()
             for batch in arguments.batch:
                 torch.manual_seed(0)
                 x = torch.randn(arguments.steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)

@@ -1,4 +1,4 @@
-"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batches."""
+"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batch."""
 
 import itertools
 import sys

@@ -39,9 +39,10 @@ class CudaCase(RnnCase):
         super().make_data()
         if self.stack.mode == reference.RNN_RELU:
             # Units clearly on or off: at the kink, rounding decides about a gradient, and no two precisions agree.
-            biases = 2 * self.stack.layers * self.stack.directions * self.stack.hidden
-            self.data["w"] /= 64
-            self.data["w"][-biases:] = torch.randint(0, 2, (biases // 2,)).repeat(2).to(self.dtype) * 4 - 2
+            cells, hidden = self.stack.layers * self.stack.directions, self.stack.hidden
+            signs = torch.randint(0, 2, (cells, 1, hidden)).expand(-1, 2, -1).reshape(-1) * 2 - 1
+            self.data["w"] /= 16
+            self.data["w"][-signs.numel() :] = 2 * signs
         self.data = {name: tensor.cuda() for name, tensor in self.data.items()}
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
