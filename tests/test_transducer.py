@@ -162,6 +162,40 @@ def test_encoder_stacks_frames(stack: int, stride: int) -> None:
     torch.testing.assert_close(out, plain(stacked[None])[0])
 
 
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_plain_torch_layers_do_the_same(predictor: str) -> None:
+    model = slow.tiny_model(0, predictor=predictor)
+    arguments = batch()
+    loss, found = model(*arguments), model.beam_search(*arguments[:2])
+    plain = prnn.convert_back(model)
+    assert not any(isinstance(m, (prnn.nn.LSTM, prnn.nn.GRU)) for m in plain.modules())
+    torch.testing.assert_close(plain(*arguments), loss)
+    again = plain.beam_search(*arguments[:2])
+    assert [n[0].tokens for n in again] == [n[0].tokens for n in found]
+    assert [n[0].score for n in again] == pytest.approx([n[0].score for n in found])
+
+
+@pytest.mark.parametrize("loss", ["full", "pruned"])
+def test_autocast(loss: str) -> None:
+    model = slow.tiny_model(
+        0, dtype=torch.float32, gain=1.0, predictor="lstm", loss=loss, ctc_weight=0.3, blank_bias=0.0, prune_range=5
+    )
+    features, *others = batch()
+    features = features.float()
+    expected = model(features, *others).item()
+    state = model.stream_init(3, "modified")
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(features, *others)
+        _, state = model.stream_step(features, state)
+        _, state = model.stream_finish(state)
+        whole = model.beam_search(features)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected, rel=0.02)
+    found.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+    assert [h.score for h in state.best()] == pytest.approx([n[0].score for n in whole], abs=0.1)
+
+
 def test_encoder_with_projection() -> None:
     model = slow.tiny_model(0, encoder_projection=5)
     assert model.encoder.output_dim == 5

@@ -121,7 +121,7 @@ def _same(left: Hypotheses, right: Hypotheses, extra: int) -> tuple[Tensor, Tens
 
 def _merge(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of pairs that are one: the more probable (with its timestamps) gets the sum, the other none."""
-    # torch.logaddexp rounds the last elements of a tensor otherwise than the others; a sum must not depend on its place.
+    # torch.logaddexp rounds a tensor's last elements otherwise than the others; a sum must not depend on its place.
     high, low = torch.maximum(one, other), torch.minimum(one, other)
     both = high + torch.where(low == _IMPOSSIBLE, low, low - high).exp().log1p()
     first = one > other

@@ -105,6 +105,7 @@ class Encoder(nn.Module):
             raise ValueError(f"frame_stride is {stride}; it must be at most frame_stack, {frame_stack}")
         if proj_size and cell != "lstm":
             raise ValueError(f"proj_size is {proj_size}; only an lstm encoder has one")
+        self.cell = cell
         self.feature_dim = feature_dim
         self.frame_stack = frame_stack
         self.frame_stride = stride
@@ -166,7 +167,7 @@ class Encoder(nn.Module):
         zeros = self.feature_mean.new_zeros
         layers = self.rnn.num_layers
         hidden: State = (zeros(batch, layers, self.output_dim),)
-        if isinstance(self.rnn, prnn.nn.LSTM):
+        if self.cell == "lstm":
             hidden += (zeros(batch, layers, self.rnn.hidden_size),)
         counts = torch.zeros(batch, dtype=torch.int64, device=self.feature_mean.device)
         return EncoderState(zeros(batch, self.frame_stack - 1, self.feature_dim), counts, hidden)

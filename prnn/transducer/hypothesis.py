@@ -144,7 +144,9 @@ def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Te
     state = map_tensors(lambda x: x.flatten(0, 1), hypotheses.predictor)
     out, after = decoder.predictor.step(symbols.flatten()[rows], select_rows(state, rows))
     shape = where.shape
-    projection = hypotheses.projection.flatten(0, 1).index_copy(0, rows, decoder.joiner.project_predictor(out))
+    # Under autocast the projection's type may not be the one that the state began with.
+    projected = decoder.joiner.project_predictor(out).to(hypotheses.projection.dtype)
+    projection = hypotheses.projection.flatten(0, 1).index_copy(0, rows, projected)
     return hypotheses._replace(
         predictor=map_tensors(lambda x: x.reshape(*shape, *x.shape[1:]), replace_rows(state, rows, after)),
         projection=projection.reshape(*shape, -1),

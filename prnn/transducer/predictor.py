@@ -62,6 +62,7 @@ class RecurrentPredictor(nn.Module):
         super().__init__()
         require_choice("cell", cell, CELLS)
         require_at_least("num_layers", num_layers, 1)
+        self.cell = cell
         self.output_dim = hidden_size
         self.blank = blank
         self.embedding = nn.Embedding(vocab_size, embedding_dim)
@@ -82,7 +83,7 @@ class RecurrentPredictor(nn.Module):
         """Zero states, (batch, layers, hidden) each: h, and c of an LSTM."""
         weight = self.embedding.weight
         zeros = weight.new_zeros(batch, self.rnn.num_layers, self.rnn.hidden_size)
-        return (zeros, zeros.clone()) if isinstance(self.rnn, prnn.nn.LSTM) else (zeros,)
+        return (zeros, zeros.clone()) if self.cell == "lstm" else (zeros,)
 
     def step(self, symbols: Tensor, state: State) -> tuple[Tensor, State]:
         """Symbols (B,) and the state before them to outputs (B, output_dim) and the state after them."""
