@@ -1,5 +1,4 @@
-"""prnn.nn's modules on a GPU: against themselves in float64 on the CPU, and what autocast, torch.compile and lengths ask
-of them there."""
+"""prnn.nn's modules on a GPU: against themselves in float64 on the CPU, and with autocast, torch.compile and lengths."""
 
 import copy
 from typing import Any
