@@ -1,4 +1,4 @@
-"""prnn.nn's modules on a GPU: against themselves in float64 on the CPU, and with autocast, torch.compile and lengths."""
+"""prnn.nn's modules on a GPU: against themselves in float64 on the CPU; autocast, torch.compile and lengths there."""
 
 import copy
 from typing import Any
