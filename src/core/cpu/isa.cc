@@ -38,8 +38,6 @@ Isa cpu_isa() {
   return isa;
 }
 
-const char* isa_name(Isa isa) {
-  return isa == Isa::kAvx512 ? "AVX-512" : isa == Isa::kAvx2 ? "AVX2" : "portable";
-}
+const char* isa_name(Isa isa) { return isa == Isa::kAvx512 ? "AVX-512" : isa == Isa::kAvx2 ? "AVX2" : "portable"; }
 
 }  // namespace prnn

@@ -1,4 +1,5 @@
-// Which instruction set the CPU kernels use. Kernels are written once, on the vectors of simd.h, and compiled three times:
+// Which instruction set the CPU kernels use. Kernels are written once, on the vectors of simd.h, and compiled three
+// times:
 // *_portable.cc, *_avx2.cc, *_avx512.cc.
 #pragma once
 
@@ -15,7 +16,7 @@ const char* isa_name(Isa isa);
 
 // One of three tables of kernels, by cpu_isa(). Hosts that are not x86-64 only have the portable one.
 #if defined(__x86_64__)
-#define PRNN_FOR_ISA(function) \
+#define PRNN_FOR_ISA(function)                                     \
   (::prnn::cpu_isa() == ::prnn::Isa::kAvx512 ? function##_avx512() \
    : ::prnn::cpu_isa() == ::prnn::Isa::kAvx2 ? function##_avx2()   \
                                              : function##_portable())

@@ -52,8 +52,7 @@ void run_team(int threads, void (*body)(const Team&, void*), void* context);
 // Runs body(const Team&) on `threads` threads, fewer if OpenMP gives fewer. The body must not throw.
 template <class Body>
 void run_team(int threads, Body&& body) {
-  run_team(
-      threads, [](const Team& team, void* context) { (*static_cast<Body*>(context))(team); }, &body);
+  run_team(threads, [](const Team& team, void* context) { (*static_cast<Body*>(context))(team); }, &body);
 }
 
 }  // namespace prnn

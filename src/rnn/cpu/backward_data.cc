@@ -73,7 +73,8 @@ class BackwardDataPass {
   }
 
   void run_layer(int64_t layer, const T* dy, T* dx) const {
-    const double macs = static_cast<double>(G * H) * static_cast<double>(P + (dx == nullptr ? 0 : p_.layer_input(layer)));
+    const double macs =
+        static_cast<double>(G * H) * static_cast<double>(P + (dx == nullptr ? 0 : p_.layer_input(layer)));
     const int threads = team_size(flops_per_step(p_, macs));
     std::vector<Direction> directions;
     for (int64_t index = 0; index < p_.directions; ++index) {
@@ -143,7 +144,8 @@ class BackwardDataPass {
     }
     if (p_.projection == 0) return;
     const int64_t first = units.begin * W, last = std::min(units.end * W, H);
-    if (first < last) kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
+    if (first < last)
+      kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
@@ -178,11 +180,11 @@ class BackwardDataPass {
     if (after != nullptr && d.dhx != nullptr) initial_gradient(d, *after, after->carried, after->batch, group);
   }
 
-  void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy, int64_t ld_dy,
-                const T* dh, int64_t ld_dh, bool has_carry) const {
+  void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy,
+                int64_t ld_dy, const T* dh, int64_t ld_dh, bool has_carry) const {
     // Sequences that the step took over from the one before, and those that it started.
-    for (const Range& part : {Range{begin, std::min(begin + n, step.carried)},
-                              Range{std::max(begin, step.carried), begin + n}}) {
+    for (const Range& part :
+         {Range{begin, std::min(begin + n, step.carried)}, Range{std::max(begin, step.carried), begin + n}}) {
       if (part.size() <= 0) continue;
       const int64_t unit = block * W, row = step.row + part.begin, skipped = part.begin - begin;
       const bool carried = part.begin < step.carried;

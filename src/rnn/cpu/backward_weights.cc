@@ -25,8 +25,8 @@ class BackwardWeightsPass {
       const double macs = static_cast<double>(G * H) * static_cast<double>(P + p_.layer_input(layer));
       run_team(team_size(2 * macs * static_cast<double>(p_.rows)), [&](const Team& team) {
         if (drops) {
-          apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), input,
-                        reserve_.masks[layer - 1], ws_.dropped);
+          apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), input, reserve_.masks[layer - 1],
+                        ws_.dropped);
         }
         for (int64_t index = 0; index < p_.directions; ++index) {
           run_direction(team, layer, index, drops ? ws_.dropped : input);
@@ -47,7 +47,8 @@ class BackwardWeightsPass {
     const int64_t width = p_.layer_input(layer);
     if (offsets.input >= 0) {
       add_product(team, direct * H, width, d.dgates, G * H, input, width, dw + offsets.input);
-      if (direct < G) add_product(team, H, width, d.dcandidate, H, input, width, dw + offsets.input + direct * H * width);
+      if (direct < G)
+        add_product(team, H, width, d.dcandidate, H, input, width, dw + offsets.input + direct * H * width);
     }
     add_product(team, G * H, P, d.dgates, G * H, ws_.h_prev, P, dw + offsets.recurrent);
     if (p_.projection > 0) add_product(team, P, H, d.dh, P, d.unprojected, H, dw + offsets.projection);
@@ -80,7 +81,8 @@ class BackwardWeightsPass {
   }
 
   // c[m][n] += sum over rows of a[row][m] * b[row][n]
-  void add_product(const Team& team, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb, T* c) const {
+  void add_product(const Team& team, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb,
+                   T* c) const {
     Gemm<T> gemm;
     gemm.m = m;
     gemm.n = gemm.ldc = n;

@@ -12,7 +12,8 @@ namespace prnn {
 // Cuts arrays, aligned to cache lines, from a piece of memory. With a NULL base it only adds up their sizes.
 class Carver {
  public:
-  explicit Carver(void* base) : next_((reinterpret_cast<uintptr_t>(base) + kAlign - 1) & ~(kAlign - 1)), begin_(next_) {}
+  explicit Carver(void* base)
+      : next_((reinterpret_cast<uintptr_t>(base) + kAlign - 1) & ~(kAlign - 1)), begin_(next_) {}
 
   template <class T>
   T* take(int64_t count) {
@@ -55,9 +56,7 @@ constexpr int64_t kInferenceRows = 1024;
 constexpr int64_t kUnpackedSteps = 2;
 constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
 
-inline bool packs_recurrent(const RnnProblem& p) {
-  return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors;
-}
+inline bool packs_recurrent(const RnnProblem& p) { return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors; }
 
 template <class T>
 struct ForwardWorkspace {

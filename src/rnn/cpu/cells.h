@@ -13,20 +13,20 @@ namespace prnn {
 template <class T>
 struct ForwardCell {
   int64_t n = 0;
-  int64_t units = 0;             // in the block, at most a panel's width
-  int64_t hidden = 0;            // H
-  const T* product = nullptr;    // R h, [G] gates product_stride apart, of [n][panel width]
+  int64_t units = 0;           // in the block, at most a panel's width
+  int64_t hidden = 0;          // H
+  const T* product = nullptr;  // R h, [G] gates product_stride apart, of [n][panel width]
   int64_t product_stride = 0;
-  T* gates = nullptr;            // [n][G H]: in, the input's part with its biases; out, if `keep`, the activated gates
-  bool keep = false;             // training
+  T* gates = nullptr;  // [n][G H]: in, the input's part with its biases; out, if `keep`, the activated gates
+  bool keep = false;   // training
   const T* recurrent_bias = nullptr;  // GRU: bR of gate n
-  const T* h_prev = nullptr;     // GRU
+  const T* h_prev = nullptr;          // GRU
   int64_t ld_h_prev = 0;
   T* h = nullptr;
   int64_t ld_h = 0;
-  const T* c_prev = nullptr;     // LSTM, [n][H]
-  T* c = nullptr;                // LSTM, [n][H], may be c_prev
-  T* candidate = nullptr;        // GRU, training: R h + bR of gate n, [n][H]
+  const T* c_prev = nullptr;  // LSTM, [n][H]
+  T* c = nullptr;             // LSTM, [n][H], may be c_prev
+  T* candidate = nullptr;     // GRU, training: R h + bR of gate n, [n][H]
 };
 
 template <class T>
@@ -34,22 +34,22 @@ struct BackwardCell {
   int64_t n = 0;
   int64_t units = 0;
   int64_t hidden = 0;
-  const T* dy = nullptr;          // gradient of the step's output h
+  const T* dy = nullptr;  // gradient of the step's output h
   int64_t ld_dy = 0;
-  const T* dh = nullptr;          // what comes from the next timestep, or NULL
+  const T* dh = nullptr;  // what comes from the next timestep, or NULL
   int64_t ld_dh = 0;
-  const T* gates = nullptr;       // [n][G H], as the forward pass left them (not RNN)
-  const T* h = nullptr;           // RNN
+  const T* gates = nullptr;  // [n][G H], as the forward pass left them (not RNN)
+  const T* h = nullptr;      // RNN
   int64_t ld_h = 0;
-  const T* h_prev = nullptr;      // GRU
+  const T* h_prev = nullptr;  // GRU
   int64_t ld_h_prev = 0;
-  const T* c = nullptr;           // LSTM, [n][H]
-  const T* c_prev = nullptr;      // LSTM, [n][H]
-  const T* candidate = nullptr;   // GRU, [n][H]
-  T* carry = nullptr;             // LSTM: dc, in and out. GRU: out, z * dh, what reaches h_prev directly. [n][H]
-  bool has_carry = false;         // GRU: carry is also read
-  T* dgates = nullptr;            // [n][G H]: gradients of R h + bR; but for the GRU's gate n also those of W x + bW
-  T* dcandidate = nullptr;        // GRU, [n][H]: gradient of W x + bW of gate n
+  const T* c = nullptr;          // LSTM, [n][H]
+  const T* c_prev = nullptr;     // LSTM, [n][H]
+  const T* candidate = nullptr;  // GRU, [n][H]
+  T* carry = nullptr;            // LSTM: dc, in and out. GRU: out, z * dh, what reaches h_prev directly. [n][H]
+  bool has_carry = false;        // GRU: carry is also read
+  T* dgates = nullptr;           // [n][G H]: gradients of R h + bR; but for the GRU's gate n also those of W x + bW
+  T* dcandidate = nullptr;       // GRU, [n][H]: gradient of W x + bW of gate n
 };
 
 template <class T>

@@ -51,11 +51,11 @@ class ForwardPass {
     int64_t layer, index;
     std::vector<Step> steps;
     const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
-    const T *hx, *cx;   // [N][P], [N][H]
-    T* output;          // [rows][D P], at this direction's first column
-    T* gates;           // [rows][G H] in training; inference: of the chunk at hand
-    T* cells;           // [rows][H] in training; inference: [N][H]
-    T* unprojected;     // the same
+    const T *hx, *cx;  // [N][P], [N][H]
+    T* output;         // [rows][D P], at this direction's first column
+    T* gates;          // [rows][G H] in training; inference: of the chunk at hand
+    T* cells;          // [rows][H] in training; inference: [N][H]
+    T* unprojected;    // the same
   };
 
   // A part of a timestep's sequences whose states lie in one place.
@@ -136,8 +136,8 @@ class ForwardPass {
     for (int64_t begin = 0, end; begin < steps; begin = end) {
       end = chunk_end(d.steps, begin);
       const int64_t first_row = std::min(d.steps[begin].row, d.steps[end - 1].row);
-      const int64_t last_row = std::max(d.steps[begin].row + d.steps[begin].batch,
-                                        d.steps[end - 1].row + d.steps[end - 1].batch);
+      const int64_t last_row =
+          std::max(d.steps[begin].row + d.steps[begin].batch, d.steps[end - 1].row + d.steps[end - 1].batch);
       T* gates = training_ ? d.gates + first_row * G * H : d.gates;
       input_products(team, d, input + first_row * p_.layer_input(d.layer), last_row - first_row, gates);
       team.sync();

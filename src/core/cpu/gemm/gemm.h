@@ -23,8 +23,8 @@ struct Gemm {
   bool b_transposed = false;  // B[k, n] at b[n * ldb + k]
   T* c = nullptr;
   int64_t ldc = 0;
-  bool accumulate = false;    // init is C itself
-  const T* bias = nullptr;    // init is bias[n]; else zero
+  bool accumulate = false;  // init is C itself
+  const T* bias = nullptr;  // init is bias[n]; else zero
 };
 
 // A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i]; rows beyond the

@@ -11,13 +11,16 @@
 namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
-// Blocks of a product. A panel of kBlockK stays in the L1 cache while the rows of A pass; kBlockColumns of B and
-// kBlockRows of A, both kBlockK deep, share the L2 cache.
-template <class T>
-constexpr int64_t kBlockK = 1024 / sizeof(T);
-constexpr int64_t kBlockColumns = 256;
-constexpr int64_t kBlockRows = 96;
-constexpr int64_t kUnpackedK = 64;  // depth of what product_from_rows packs at a time
+// Blocks of a product: of so many columns of B, all panels `k` deep are packed, then `rows` rows of A at a time pass
+// through all of them. Deep blocks keep C out of the way; where A is packed too (transposed), wide ones pay better.
+template <class T, bool kTransposed>
+struct Blocks {
+  static constexpr int64_t kK = (kTransposed ? 1024 : 4096) / sizeof(T);
+  static constexpr int64_t kColumns = kTransposed ? 512 : 192;
+  static constexpr int64_t kRows = kTransposed ? 48 : 24;
+};
+constexpr int64_t kSliceBytes = 1024;  // of k: a panel of a recurrent product that stays in the L1 cache
+constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs at a time
 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
@@ -62,7 +65,7 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
 
 template <class T>
 void product(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
-  const int64_t slice = n > kMaxVectors ? kBlockK<T> : k;
+  const int64_t slice = n > kMaxVectors ? kSliceBytes / sizeof(T) : k;
   if (k == 0) product_slice<T>(panels, 0, count, 0, b, ldb, n, true, out);
   for (int64_t begin = 0; begin < k; begin += slice) {
     const int64_t depth = k - begin < slice ? k - begin : slice;
@@ -85,7 +88,11 @@ void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_
 // Scratch for packed blocks, one a thread, kept for its life.
 template <class T>
 T* block_scratch() {
-  constexpr size_t kBytes = (kBlockColumns + kBlockRows + kMaxVectors) * kBlockK<T> * sizeof(T) + 64;
+  using Plain = Blocks<T, false>;
+  using Transposed = Blocks<T, true>;
+  constexpr int64_t kPlain = Plain::kColumns * Plain::kK;
+  constexpr int64_t kTransposed = (Transposed::kColumns + Transposed::kRows) * Transposed::kK;
+  constexpr size_t kBytes = (kPlain > kTransposed ? kPlain : kTransposed) * sizeof(T) + 64;
   struct Buffer {
     char* data = static_cast<char*>(std::malloc(kBytes));
     ~Buffer() { std::free(data); }
@@ -125,23 +132,26 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
       }
     }
   }
+  // The next row group's part of C arrives while this one is computed.
+  const int64_t ahead = g.m - row - r < r ? g.m - row - r : r;
+  for (int64_t j = 0; j < ahead; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
   (grouped ? kTiles<T>.grouped[r - 1] : kTiles<T>.tiles[0][r - 1])(o);
   if (width < W) {
     for (int64_t j = 0; j < r; ++j) std::memcpy(c + j * g.ldc, edge + j * W, width * sizeof(T));
   }
 }
 
-template <class T>
-void gemm(const Gemm<T>& g, Range rows, Range columns) {
-  constexpr int64_t W = kPanel<T>;
-  constexpr int64_t R = kMaxVectors;
+template <class T, bool kTransposed>
+void gemm_blocks(const Gemm<T>& g, Range rows, Range columns) {
+  using B = Blocks<T, kTransposed>;
+  constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* panels = block_scratch<T>();
-  T* groups = panels + kBlockColumns * kBlockK<T>;
-  for (int64_t column = columns.begin; column < columns.end; column += kBlockColumns) {
-    const int64_t width = columns.end - column < kBlockColumns ? columns.end - column : kBlockColumns;
+  T* groups = panels + B::kColumns * B::kK;
+  for (int64_t column = columns.begin; column < columns.end; column += B::kColumns) {
+    const int64_t width = columns.end - column < B::kColumns ? columns.end - column : B::kColumns;
     int64_t k = 0;
     do {  // once at least: a product of depth 0 is its initial value
-      const int64_t depth = g.k - k < kBlockK<T> ? g.k - k : kBlockK<T>;
+      const int64_t depth = g.k - k < B::kK ? g.k - k : B::kK;
       if (g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
           pack_rows<T>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
@@ -149,13 +159,13 @@ void gemm(const Gemm<T>& g, Range rows, Range columns) {
       } else {
         pack_columns<T>(g.b + k * g.ldb + column, g.ldb, width, depth, panels);
       }
-      for (int64_t row = rows.begin; row < rows.end; row += kBlockRows) {
-        const int64_t height = rows.end - row < kBlockRows ? rows.end - row : kBlockRows;
-        if (g.a_transposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
+      for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
+        const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
+        if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
         for (int64_t i = 0; i < width; i += W) {
           for (int64_t j = 0; j < height; j += R) {
-            const T* a = g.a_transposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-            gemm_tile<T>(g, panels + i * depth, depth, a, g.lda, g.a_transposed, row + j, height - j < R ? height - j : R,
+            const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
+            gemm_tile<T>(g, panels + i * depth, depth, a, g.lda, kTransposed, row + j, height - j < R ? height - j : R,
                          column + i, k == 0);
           }
         }
@@ -163,6 +173,11 @@ void gemm(const Gemm<T>& g, Range rows, Range columns) {
       k += depth;
     } while (k < g.k);
   }
+}
+
+template <class T>
+void gemm(const Gemm<T>& g, Range rows, Range columns) {
+  g.a_transposed ? gemm_blocks<T, true>(g, rows, columns) : gemm_blocks<T, false>(g, rows, columns);
 }
 
 template <class T>

@@ -41,8 +41,13 @@ void pack_rows(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel) {
   constexpr int64_t W = kPanel<T>;
   constexpr int64_t B = 16 / sizeof(T);
   const int64_t block_rows = rows / B * B, block_k = k / B * B;
-  for (int64_t j = 0; j < block_k; j += B) {
-    for (int64_t i = 0; i < block_rows; i += B) transpose_block(source + i * ld + j, ld, panel + j * W + i, W);
+  // A cache line of B rows at a time: rows a power of two apart fall into the same few places of the L1 cache.
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t begin = 0; begin < block_k; begin += kLine) {
+    const int64_t end = begin + kLine < block_k ? begin + kLine : block_k;
+    for (int64_t i = 0; i < block_rows; i += B) {
+      for (int64_t j = begin; j < end; j += B) transpose_block(source + i * ld + j, ld, panel + j * W + i, W);
+    }
   }
   for (int64_t j = 0; j < k; ++j) {
     for (int64_t i = j < block_k ? block_rows : 0; i < rows; ++i) panel[j * W + i] = source[i * ld + j];
@@ -77,19 +82,11 @@ void pack_columns(const T* source, int64_t ld, int64_t columns, int64_t k, T* pa
 // out[(m / R) * R * k_count + k * r + m % R], r being the rows of that group. A is transposed: source[k * ld + m].
 template <class T, int R>
 void pack_groups(const T* source, int64_t ld, int64_t rows, int64_t k, T* out) {
-  for (int64_t m = 0; m < rows; m += R, out += R * k) {
-    const int64_t r = rows - m < R ? rows - m : R;
-    if (r == R) {
-      for (int64_t j = 0; j < k; ++j) {
-        const T* from = source + j * ld + m;
-#pragma GCC unroll 12
-        for (int i = 0; i < R; ++i) out[j * R + i] = from[i];
-      }
-    } else {
-      for (int64_t j = 0; j < k; ++j) {
-        for (int64_t i = 0; i < r; ++i) out[j * r + i] = source[j * ld + m + i];
-      }
-    }
+  const int64_t whole = rows / R * R, rest = rows - whole;
+  for (int64_t j = 0; j < k; ++j) {
+    const T* from = source + j * ld;
+    for (int64_t m = 0; m < whole; m += R) std::memcpy(out + m * k + j * R, from + m, R * sizeof(T));
+    for (int64_t i = 0; i < rest; ++i) out[whole * k + j * rest + i] = from[whole + i];
   }
 }
 

@@ -10,7 +10,8 @@ namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
-// set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld + i].
+// set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
+// + i].
 template <class T>
 struct TileOperands {
   const T* panel;
