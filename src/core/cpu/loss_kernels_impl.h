@@ -24,13 +24,13 @@ struct Simd;
 template <>
 struct Simd<float> {
   typedef float Vector __attribute__((vector_size(32)));
-  typedef int32_t Bits __attribute__((vector_size(32)));
+  typedef uint32_t Bits __attribute__((vector_size(32)));
   static constexpr int kLanes = 8;
 };
 template <>
 struct Simd<double> {
   typedef double Vector __attribute__((vector_size(32)));
-  typedef int64_t Bits __attribute__((vector_size(32)));
+  typedef uint64_t Bits __attribute__((vector_size(32)));
   static constexpr int kLanes = 4;
 };
 using Floats = Simd<float>::Vector;
@@ -81,7 +81,7 @@ inline Floats exponential(Floats x) {
   r = fused(n, Floats{} + 2.12194440e-4f, r);
   Floats p = Floats{} + 1.0f / 5040;
   for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, Floats{} + c);
-  const auto power = ((Simd<float>::Bits)shifted << 23) + (127 << 23);
+  const auto power = ((Simd<float>::Bits)shifted << 23) + (UINT32_C(127) << 23);
   const Floats result = p * (Floats)power;
   return x < -87.0f ? Floats{} : result;
 }
@@ -95,7 +95,7 @@ inline Doubles exponential(Doubles x) {
   for (const double c : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
                          1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0})
     p = fused(p, r, Doubles{} + c);
-  const auto power = ((Simd<double>::Bits)shifted << 52) + (INT64_C(1023) << 52);
+  const auto power = ((Simd<double>::Bits)shifted << 52) + (UINT64_C(1023) << 52);
   const Doubles result = p * (Doubles)power;
   return x < -708.0 ? Doubles{} : result;
 }
