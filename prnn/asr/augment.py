@@ -23,9 +23,9 @@ class Augmentation:
 
     gain_db: float = 6.0
     frequency_masks: int = 2
-    frequency_width: int = 6
+    frequency_width: int = 8
     time_masks: int = 2
-    time_width: int = 4
+    time_width: int = 6
 
     def __call__(self, features: Tensor, mean: Tensor, rng: np.random.Generator) -> Tensor:
         """Returns an augmented copy.

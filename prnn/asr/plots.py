@@ -27,6 +27,13 @@ def _series(events: EventAccumulator, tag: str) -> tuple[np.ndarray, np.ndarray]
     return np.array(steps), np.array([latest[step] for step in steps])
 
 
+def _smooth(values: np.ndarray, width: int = 9) -> np.ndarray:
+    """The geometric mean of each value and its neighbours, fewer of them at the ends."""
+    kernel = np.ones(min(width, len(values)))
+    sums = np.convolve(np.log(np.maximum(values, 1e-9)), kernel, mode="same")
+    return np.exp(sums / np.convolve(np.ones(len(values)), kernel, mode="same"))
+
+
 def plot_losses(log: str | Path, path: str | Path) -> None:
     """Draws the losses and the validation error rates of a training against its steps.
 
@@ -37,14 +44,16 @@ def plot_losses(log: str | Path, path: str | Path) -> None:
     events = EventAccumulator(str(log), size_guidance={"scalars": 0})
     events.Reload()
     figure, (losses, errors) = pyplot.subplots(2, 1, figsize=(8, 7), sharex=True, layout="constrained")
-    for tag, label, style in (
-        ("train/transducer", "transducer, training", {"color": "tab:blue", "alpha": 0.8, "linewidth": 1.0}),
-        ("train/ctc", "CTC, training", {"color": "tab:green", "alpha": 0.6, "linewidth": 1.0}),
-        ("valid/loss", "transducer, validation", {"color": "tab:orange", "marker": "o", "markersize": 4}),
+    for tag, label, colour in (
+        ("train/transducer", "transducer, training", "tab:blue"),
+        ("train/ctc", "CTC, training", "tab:green"),
     ):
         steps, values = _series(events, tag)
         if len(steps):
-            losses.plot(steps, values, label=label, **style)
+            losses.plot(steps, values, color=colour, alpha=0.3, linewidth=1.0)
+            losses.plot(steps, _smooth(values), color=colour, label=label)
+    steps, values = _series(events, "valid/loss")
+    losses.plot(steps, values, color="tab:orange", marker="o", markersize=4, label="transducer, validation")
     losses.set_yscale("log")
     losses.set_ylabel("loss per utterance (nats)")
     losses.legend()

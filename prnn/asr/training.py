@@ -58,9 +58,9 @@ class TrainingOptions:
     valid: Path
     output: Path
     epochs: int = 20
-    batch_size: int = 24
+    batch_size: int = 12
     batch_seconds: float = 120.0
-    lr: float = 2e-3
+    lr: float = 3e-3
     warmup: float = 0.1
     weight_decay: float = 0.01
     clip: float = 5.0

@@ -33,8 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--cell", choices=("lstm", "gru"), default="lstm", help="encoder layers (%(default)s)")
     add("--layers", type=whole(1), default=2, metavar="N", help="encoder layers (%(default)s)")
     add("--hidden", type=whole(1), default=256, metavar="N", help="their hidden size (%(default)s)")
-    add("--frame-stack", type=whole(1), default=4, metavar="N", help="10 ms frames seen at once (%(default)s)")
-    add("--frame-stride", type=whole(1), metavar="N", help="10 ms frames a step, at most --frame-stack (the same)")
+    add("--frame-stack", type=whole(1), default=8, metavar="N", help="10 ms frames seen at once (%(default)s)")
+    add("--frame-stride", type=whole(1), default=4, metavar="N", help="10 ms frames a step (%(default)s)")
     add(
         "--predictor",
         choices=("lstm", "gru", "stateless"),
@@ -49,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     group = parser.add_argument_group("optimisation")
     add = group.add_argument
-    add("--batch-size", type=whole(1), default=24, metavar="N", help="most utterances in a batch (%(default)s)")
+    add("--batch-size", type=whole(1), default=12, metavar="N", help="most utterances in a batch (%(default)s)")
     add(
         "--batch-seconds",
         type=number(0, above=True),
@@ -57,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="S",
         help="most seconds in a batch, with padding (%(default)s)",
     )
-    add("--lr", type=number(0, above=True), default=2e-3, metavar="R", help="peak learning rate of AdamW (%(default)s)")
+    add("--lr", type=number(0, above=True), default=3e-3, metavar="R", help="peak learning rate of AdamW (%(default)s)")
     add(
         "--warmup",
         type=number(0, 1),
@@ -71,14 +71,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add(
         "--mask-bins",
         type=whole(0),
-        default=6,
+        default=8,
         metavar="N",
         help="most mel bins masked at once; 0 is none (%(default)s)",
     )
     add(
         "--mask-frames",
         type=whole(0),
-        default=4,
+        default=6,
         metavar="N",
         help="most frames masked at once; 0 is none (%(default)s)",
     )
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.errors import InputError
         from prnn.asr.training import TrainingOptions, train
 
-        if (arguments.frame_stride or 0) > arguments.frame_stack:
+        if arguments.frame_stride > arguments.frame_stack:
             raise InputError(
                 f"--frame-stride is {arguments.frame_stride}; it must be at most --frame-stack, {arguments.frame_stack}"
             )

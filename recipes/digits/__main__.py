@@ -24,7 +24,7 @@ from recipes.digits.prepare import prepare
 
 TARGET_WER = 0.05
 COUNTS = {"train": 4000, "dev": 150, "test": 400}
-TRAINING = ["--epochs", "10"]
+TRAINING = ["--epochs", "5"]
 
 
 def section(title: str, began: float) -> None:
