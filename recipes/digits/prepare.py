@@ -1,6 +1,6 @@
 """Makes the recordings and manifests of the digits recipe.
 
-    python recipes/digits/prepare.py --output data/digits
+    python -m recipes.digits.prepare --output data/digits
 
 writes WAV files (16 kHz, 16 bit, mono) and train.jsonl, dev.jsonl and test.jsonl: one JSON object a line with
 audio_filepath (relative to the manifest), duration in seconds, text, speaker and accent. The same numbers and seed give
