@@ -1,0 +1,213 @@
+"""The CPU kernels: the same bits whatever threads, batch or chunks a call has, and agreement between instruction sets.
+
+Values and gradients against the reference are in test_rnn_c_api.py; test_every_instruction_set runs a part of it again.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from reference import rnn as reference
+from rnn_case import OUTPUTS, RnnCase
+
+from prnn import _C
+
+MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
+TESTS = pathlib.Path(__file__).parent
+
+# Large enough for several threads: work between two barriers is what decides.
+LARGE = reference.Stack(reference.LSTM, 70, 100, 2, 2, projection=37)
+
+THREADS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import test_rnn_cpu
+torch.save(test_rnn_cpu.large_results(), sys.argv[2])
+"""
+
+
+def large_results() -> dict[str, torch.Tensor]:
+    results = {}
+    for mode in MODES.values():
+        torch.manual_seed(mode)
+        stack = LARGE if mode == reference.LSTM else reference.Stack(mode, 70, 100, 2, 2)
+        case = RnnCase(stack, [13, 13, 7, 2], torch.float32)
+        case.train()
+        results |= {f"{mode} {name}": value for name, value in case.results().items()}
+    return results
+
+
+def results_of_process(tmp_path: pathlib.Path, **environment: str) -> dict[str, torch.Tensor]:
+    path = tmp_path / "results.pt"
+    subprocess.run(
+        [sys.executable, "-c", THREADS, str(TESTS), str(path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])} | environment,
+        check=True,
+        timeout=120,
+    )
+    return torch.load(path)
+
+
+def levels_of_this_machine() -> list[str]:
+    levels = {"CPU portable": 1, "CPU AVX2": 2, "CPU AVX-512": 3}
+    device = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
+    return ["portable", "avx2", "avx512"][: levels[device]]
+
+
+def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
+    expected = results_of_process(tmp_path, OMP_NUM_THREADS="1")
+    for threads in ("2", "3"):
+        got = results_of_process(tmp_path, OMP_NUM_THREADS=threads)
+        assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
+
+
+def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
+    expected = results_of_process(tmp_path, PRNN_CPU_ISA="portable")
+    for isa in ("avx2", "avx512"):
+        got = results_of_process(tmp_path, PRNN_CPU_ISA=isa)
+        for name, value in expected.items():
+            scale = max(1.0, value.abs().max().item())
+            torch.testing.assert_close(got[name], value, rtol=0, atol=1e-5 * scale, msg=f"{isa}: {name}")
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_every_instruction_set(isa: str) -> None:
+    """Against the reference, at sizes around the vector widths, over several layers, and with a projection."""
+    if isa not in levels_of_this_machine():
+        pytest.skip(f"this machine has no {isa}; an asked-for level falls to its best")
+    selection = "test_sizes_around_vector_widths or (test_training_step and ragged and float)"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/test_rnn_c_api.py",
+        "-k",
+        selection,
+    ]
+    environment = os.environ | {"PRNN_CPU_ISA": isa, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
+    result = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-2000:]
+
+
+def test_unknown_instruction_set_is_refused() -> None:
+    code = "import prnn, torch; prnn.nn.GRU(3, 4)(torch.zeros(2, 1, 3))"
+    environment = os.environ | {"PRNN_CPU_ISA": "sse9", "PYTHONPATH": str(TESTS.parent)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2 or avx512' in result.stderr
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype) -> None:
+    """Bit for bit, whether a chunk is long enough for its weights to be packed or not."""
+    stack = reference.Stack(mode, 21, 33)
+    batch, steps = 5, 12
+    whole = RnnCase(stack, [batch] * steps, dtype)
+    whole.check("RNNForwardInference")
+    begin = 0
+    state = {name: whole.data[name] for name in ("hx", "cx")}
+    for length in (1, 2, 5, 3, 1):
+        chunk = RnnCase(stack, [batch] * length, dtype)
+        chunk.data |= state
+        chunk.data["w"] = whole.data["w"]
+        chunk.data["x"] = whole.data["x"][begin * batch : (begin + length) * batch].clone()
+        chunk.check("RNNForwardInference")
+        assert torch.equal(chunk.data["y"], whole.data["y"][begin * batch : (begin + length) * batch])
+        state = {"hx": chunk.data["hy"], "cx": chunk.data["cy"]}
+        begin += length
+    assert torch.equal(state["hx"], whole.data["hy"])
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_sequence_does_not_depend_on_its_batch(mode: int) -> None:
+    stack = reference.Stack(mode, 21, 33, 2, 2)
+    batch = RnnCase(stack, [60] * 4, torch.float32)
+    batch.check("RNNForwardInference")
+    for n in (0, 5, 47, 48, 59):
+        alone = RnnCase(stack, [1] * 4, torch.float32)
+        alone.data["w"] = batch.data["w"]
+        for name in ("hx", "cx"):
+            alone.data[name] = batch.data[name][:, n : n + 1].clone()
+        alone.data["x"] = batch.data["x"][n::60].clone()
+        alone.check("RNNForwardInference")
+        assert torch.equal(alone.data["y"], batch.data["y"][n::60])
+        assert torch.equal(alone.data["hy"], batch.data["hy"][:, n : n + 1])
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_and_inference_give_the_same_bits(mode: int) -> None:
+    """Also where inference takes its rows in several chunks."""
+    case = RnnCase(reference.Stack(mode, 3, 17, 1, 2), [40] * 70, torch.float32)
+    case.check("RNNForwardTraining")
+    trained = case.results()
+    case.check("RNNForwardInference")
+    for name in ("y", "hy"):
+        assert torch.equal(case.data[name], trained[name])
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("batch", [1, 2, 3, 6, 7, 48, 49, 130])
+def test_batch_sizes_around_tiles(mode: int, batch: int) -> None:
+    case = RnnCase(reference.Stack(mode, 9, 40), [batch] * 3)
+    case.train()
+    for name, expected in case.expected().items():
+        if mode == reference.LSTM or name not in ("cy", "dcx"):
+            torch.testing.assert_close(case.data[name], expected, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_backward_passes_can_be_repeated(mode: int) -> None:
+    """The forward pass' part of the reserve space stays as it is."""
+    case = RnnCase(reference.Stack(mode, 5, 6, 2, 2), [3, 3, 1])
+    case.train()
+    first = case.results()
+    case.data["dw"].zero_()
+    case.check("RNNBackwardData")
+    case.check("RNNBackwardWeights")
+    for name in OUTPUTS:
+        assert torch.equal(case.data[name], first[name]), name
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+def test_values_that_are_not_finite(dtype: torch.dtype, mode: int, value: float) -> None:
+    """Where the reference has a NaN, so has the result; the other sequences are as without."""
+    case = RnnCase(reference.Stack(mode, 5, 20), [4] * 3, dtype)
+    case.data["w"] = case.data["w"].abs()  # no infinity minus infinity: that is NaN only in some order of the sums
+    case.data["x"][1, 2] = value
+    case.check("RNNForwardInference")
+    expected = case.expected()["y"]
+    rows = [1, 5, 9]
+    assert torch.equal(case.data["y"][rows].isnan(), expected[rows].isnan())
+    others = [row for row in range(12) if row not in rows]
+    assert case.data["y"][others].isfinite().all()
+    torch.testing.assert_close(case.data["y"][others].double(), expected[others], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+def test_accuracy_of_the_activations(dtype: torch.dtype) -> None:
+    """tanh through an RNN, in units in the last place; the logistic function through a GRU."""
+    values = torch.cat([torch.linspace(-30, 30, 20001), torch.logspace(-30, 1, 2000), -torch.logspace(-30, 1, 2000)])
+    values = values.to(dtype)
+    case = RnnCase(reference.Stack(reference.RNN_TANH, 1, 1, skip_input=True), [len(values)], dtype)
+    case.data["w"].zero_()
+    case.data["x"] = values[:, None].clone()
+    case.check("RNNForwardInference")
+    exact = torch.tanh(values.double() if dtype == torch.float32 else values)
+    error = (case.data["y"][:, 0].double() - exact).abs() / exact.abs().clamp_min(torch.finfo(dtype).tiny)
+    assert error.max() < 2.5 * torch.finfo(dtype).eps
+    gru = RnnCase(reference.Stack(reference.GRU, 1, 1, skip_input=True), [len(values)], dtype)
+    gru.data["w"].zero_()  # r = z = sigma(x), n = tanh(x), h = (1 - z) n + z hx
+    gru.data["x"] = values[:, None].clone()
+    gru.data["hx"] = torch.zeros_like(gru.data["hx"])
+    gru.check("RNNForwardInference")
+    wide = values.double()
+    expected = (1 - torch.sigmoid(wide)) * torch.tanh(wide)
+    assert (gru.data["y"][:, 0].double() - expected).abs().max() < 4 * torch.finfo(dtype).eps
