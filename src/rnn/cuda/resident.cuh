@@ -159,6 +159,7 @@ struct ResidentProduct {
   int pairs, chunks;    // of this warp
 
   uint4 states[2][kChunkPairs];
+  const char* source[2];  // of what is in each slot
 
   template <class Load>
   __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
@@ -184,18 +185,17 @@ struct ResidentProduct {
   // are not to read get zeros, and so does a pair beyond the last.
   template <int SLOT>
   __device__ __forceinline__ void begin(int chunk, const char* base, bool reads) {
-    const char* const from = base + chunk * (kChunkPairs * kPairBytes);
+    source[SLOT] = base + chunk * (kChunkPairs * kPairBytes);
 #pragma unroll
     for (int i = 0; i < kChunkPairs; ++i) {
-      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, from + i * kPairBytes);
+      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, source[SLOT] + i * kPairBytes);
     }
   }
 
   // Waits until the chunk in the slot has arrived whole.
   template <int SLOT>
-  __device__ __forceinline__ void finish(int chunk, const char* base, int* fault, bool& gave_up) {
+  __device__ __forceinline__ void finish(int* fault, bool& gave_up) {
     Patience patience;
-    const char* const from = base + chunk * (kChunkPairs * kPairBytes);
     while (!gave_up) {
       uint32_t largest = 0;
 #pragma unroll
@@ -203,7 +203,7 @@ struct ResidentProduct {
       if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
       if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
 #pragma unroll
-      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], from + i * kPairBytes);
+      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], source[SLOT] + i * kPairBytes);
     }
   }
 
@@ -273,10 +273,10 @@ struct ResidentProduct {
       const bool goes_on = looks_ahead && (j + 1 < count || follows);
       const char* const ahead = base(j + 1);
       const bool ahead_reads = reads(j + 1);
-      finish<0>(0, here, fault, gave_up);
+      finish<0>(fault, gave_up);
       multiply<0, 0>(0, sums);
       if (goes_on) begin<0>(0, ahead, ahead_reads);
-      finish<1>(1, here, fault, gave_up);
+      finish<1>(fault, gave_up);
       multiply<1, kChunkPairs>(1, sums);
       if (goes_on) begin<1>(1, ahead, ahead_reads);
       if (!looks_ahead) {
@@ -284,9 +284,9 @@ struct ResidentProduct {
         for (int chunk = 2; chunk < chunks; chunk += 2) {
           begin<0>(chunk, here, reads(j));
           begin<1>(chunk + 1, here, reads(j));
-          finish<0>(chunk, here, fault, gave_up);
+          finish<0>(fault, gave_up);
           multiply<0, -1>(chunk, sums);
-          finish<1>(chunk + 1, here, fault, gave_up);
+          finish<1>(fault, gave_up);
           multiply<1, -1>(chunk + 1, sums);
         }
         if (j + 1 < count) {
@@ -309,7 +309,7 @@ struct ResidentProduct {
     for (int j = 0; j < (WAVE == 1 ? 1 : count); j += 2) {
       {
         Sums sums = {};
-        finish<0>(0, base(j), fault, gave_up);
+        finish<0>(fault, gave_up);
         multiply<0, 0>(0, sums);
         const int ahead = WAVE > 1 && j + 2 < count ? j + 2 : count;
         if (ahead < count || follows) begin<0>(0, base(ahead), reads(ahead));
@@ -317,7 +317,7 @@ struct ResidentProduct {
       }
       if (WAVE > 1 && j + 1 < count) {
         Sums sums = {};
-        finish<1>(0, base(j + 1), fault, gave_up);
+        finish<1>(fault, gave_up);
         multiply<1, 0>(0, sums);
         const int ahead = j + 3 < count ? j + 3 : count + 1;
         if (ahead < count || follows) begin<1>(0, base(ahead), reads(ahead));

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 
   // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_octet = kGated ? 0 : sub;
-  const int own_unit = own_octet * kOctetRows + lane / 4, unit = first_unit + own_unit;
+  const int unit = first_unit + own_octet * kOctetRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_OCTETS;
   const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
   float bias[kRounds];
@@ -62,9 +62,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
     bias[r] = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
   }
 
+  // Addresses of this lane's first column and unit, so that a timestep adds little to them.
   T* const exchange = static_cast<T*>(dir.exchange);
-  const int lane_bytes = warp * 64 + sub * 16;
-  const T* const xw = static_cast<const T*>(dir.xw) + int64_t{input_gate} * params.xw_gate;
+  const char* const states_of_lane =
+      reinterpret_cast<const char*>(exchange + int64_t{group_column + lane / 4} * padded) + warp * 64 + sub * 16;
+  T* const out_of_warp = exchange + int64_t{group_column + warp} * padded + (unit - lane / 4);
+  const int64_t first_row = group_column + warp;
+  T* const gates_of_lane =
+      kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + unit) * 4 + sub : nullptr;
+  T* const cells_of_lane = static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + unit : 0);
+  T* const y_of_lane = dir.y != nullptr ? static_cast<T*>(dir.y) + (first_row * params.y_row + unit) : nullptr;
+  const T* input_of_lane[kRounds];
+  bool exists[kRounds];
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    exists[r] = own_lane && unit + r * kOctetRows < hidden;
+    input_of_lane[r] =
+        static_cast<const T*>(dir.xw) + (exists[r] ? int64_t{input_gate} * params.xw_gate + unit + r * kOctetRows : 0);
+  }
   bool gave_up = false, asked = false;
   int buffer = 0;
   long long published = 0;
@@ -76,27 +91,37 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
     float h[kWave][kRounds], c[kWave][kRounds], gate[kWave][kRounds];
   } finished;
   const auto store_finished = [&] {
+    const int row0 = finished.step.row + finished.first_column;
 #pragma unroll
     for (int j = 0; j < kWave; ++j) {
-      const int column = finished.first_column + j * kTileColumns + warp, n = group_column + column;
-      if (j >= finished.tiles || column >= finished.columns) continue;
-      const int row = finished.step.row + n;
-      const bool is_last = n >= finished.next.batch;
+      if (j >= finished.tiles || finished.first_column + j * kTileColumns + warp >= finished.columns) continue;
+      const int row = row0 + j * kTileColumns;  // and first_row, which the lanes' addresses contain
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int u = unit + r * kOctetRows;
-        if (!own_lane || u >= hidden) continue;
-        const int64_t at = int64_t{row} * hidden + u, state_index = int64_t{n} * hidden + u;
-        if (kGated && dir.gates != nullptr) {
-          store_float<T>(dir.gates, at * 4 + sub, finished.gate[j][r]);
-          if (MODE == PRNN_LSTM && sub == 1) store_float<T>(dir.cells, at, finished.c[j][r]);
+        if (!exists[r]) continue;
+        if (gates_of_lane != nullptr) {
+          store_float<T>(gates_of_lane, int64_t{row} * (4 * hidden) + r * 4 * kOctetRows, finished.gate[j][r]);
+          if (MODE == PRNN_LSTM && sub == 1) {
+            store_float<T>(cells_of_lane, int64_t{row} * hidden + r * kOctetRows, finished.c[j][r]);
+          }
         }
-        if (!kGated || sub == 0) {
-          if (dir.y != nullptr) store_float<T>(dir.y, int64_t{row} * params.y_row + u, finished.h[j][r]);
-          if (is_last && dir.hy != nullptr) store_float<T>(dir.hy, state_index, finished.h[j][r]);
+        if (y_of_lane != nullptr && (!kGated || sub == 0)) {
+          store_float<T>(y_of_lane, int64_t{row} * params.y_row + r * kOctetRows, finished.h[j][r]);
         }
-        if (MODE == PRNN_LSTM && sub == 2 && is_last && dir.cy != nullptr) {
-          store_float<T>(dir.cy, state_index, finished.c[j][r]);
+      }
+    }
+    // Sequences that end with this step leave their last states.
+    if (group_column + min(finished.columns, finished.first_column + kWave * kTileColumns) > finished.next.batch) {
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = finished.first_column + j * kTileColumns + warp, n = group_column + column;
+        if (j >= finished.tiles || column >= finished.columns || n < finished.next.batch) continue;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const int64_t at = int64_t{n} * hidden + unit + r * kOctetRows;
+          if (!exists[r]) continue;
+          if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, finished.h[j][r]);
+          if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, finished.c[j][r]);
         }
       }
     }
@@ -122,11 +147,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       const auto states_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const Step& before = of_next ? current : previous;
-        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
-        const int n = group_column + column;
-        const T* const row = n < before.batch ? exchange + int64_t{before.row + n} * padded
-                                              : static_cast<const T*>(dir.initial) + int64_t{n} * padded;
-        return reinterpret_cast<const char*>(row) + lane_bytes;
+        const int column = of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns;
+        const char* states = states_of_lane + int64_t{before.row + column} * (padded * static_cast<int>(sizeof(T)));
+        if (group_column + column + kTileColumns > before.batch) {  // some sequence may start
+          const int n = group_column + column + lane / 4;
+          const T* const initial = static_cast<const T*>(dir.initial) + int64_t{n} * padded;
+          if (n >= before.batch) states = reinterpret_cast<const char*>(initial) + warp * 64 + sub * 16;
+        }
+        return states;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
@@ -149,12 +177,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
+        const int row = column < columns ? current.row + group_column + column : 0;
 #pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const bool wanted = own_lane && column < columns && unit + r * kOctetRows < hidden;
-          const int row = wanted ? current.row + group_column + column : 0;
-          input[j][r] = __ldcs(xw + (int64_t{row} * params.xw_row + (wanted ? unit + r * kOctetRows : 0)));
-        }
+        for (int r = 0; r < kRounds; ++r) input[j][r] = __ldcs(input_of_lane[r] + int64_t{row} * params.xw_row);
       }
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
@@ -217,7 +242,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
-        T* const out = exchange + int64_t{current.row + group_column + column} * padded + (unit - lane / 4);
+        T* const out = out_of_warp + int64_t{current.row + first + j * kTileColumns} * padded;
         const int tile = min(column / kTileColumns, kMaxTiles - 1);
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
@@ -231,6 +256,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             const float g = __shfl_sync(kWholeWarp, gate, 2, 4), o = __shfl_sync(kWholeWarp, gate, 3, 4);
             const float c = f * *carry + i * g;
             h = o * hyperbolic_tangent<kAccurate>(c);
+            __syncwarp();
             if (sub == 0) *carry = c;
             finished.c[j][r] = c;
             finished.gate[j][r] = gate;
@@ -239,6 +265,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
             const float fresh = hyperbolic_tangent<kAccurate>(fed + reset * recurrent);
             h = fresh + z * (*carry - fresh);
+            __syncwarp();
             if (sub == 0) *carry = h;
             finished.gate[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
           }
