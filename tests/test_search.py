@@ -4,6 +4,7 @@ import pytest
 import torch
 from reference import transducer as slow
 
+import prnn
 from prnn.transducer import Hypothesis, Transducer
 
 PREDICTORS = ("lstm", "gru", "stateless")
@@ -60,6 +61,14 @@ def test_modified_beam_that_holds_everything_is_exhaustive() -> None:
         exact = torch.tensor([score for score, _ in expected], dtype=torch.float64)
         torch.testing.assert_close(scores(found), exact, rtol=0, atol=1e-9)
         assert abs(float(exact.logsumexp(0))) < 1e-9, "every path is one transcript's, and they sum to one"
+        frames = slow.encode(model, features)[None]
+        for score, tokens in expected:
+            targets = torch.tensor([tokens], dtype=torch.int64).reshape(1, -1)
+            logits = model.joiner(frames, model.predictor(targets))
+            loss = prnn.rnnt_loss(
+                logits, targets, torch.tensor([4]), torch.tensor([len(tokens)]), blank=0, rnnt_type="modified"
+            )
+            assert loss.item() == pytest.approx(-score, abs=1e-9)
 
 
 def test_standard_beam_that_holds_everything_is_exhaustive() -> None:
