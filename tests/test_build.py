@@ -153,18 +153,19 @@ def test_process_has_one_openmp_runtime() -> None:
     assert done.stdout == "1\n", done.stderr
 
 
-def test_resident_kernels_do_not_spill() -> None:
+def test_resident_kernels_keep_their_weights_in_registers() -> None:
+    # A thread's weights take 128 registers, 512 bytes. Kernels that want more than 255 registers in all set aside up to
+    # some hundred bytes; from half the weights' size on, weights would be reloaded each timestep.
+    limit = 256
     sources = list(ROOT.glob("src/rnn/cuda/**/*.cu"))
     logs = [ROOT / "build/release/ptxas" / path.relative_to(ROOT / "src").with_suffix(".txt") for path in sources]
     if not any(log.exists() for log in logs):
         pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
     spilling = []
     for log in logs:
-        kernels = re.findall(r"Function properties for (\S+)\n.* (\d+ bytes spill stores.*)", log.read_text())
+        kernels = re.findall(r"Function properties for (\S+)\n.* (\d+) bytes spill stores", log.read_text())
         assert kernels, f"{log} says nothing about any kernel"
-        for name, spills in kernels:
-            if spills != "0 bytes spill stores, 0 bytes spill loads":
-                spilling.append(f"{log.name}: {name}: {spills}")
+        spilling += [f"{log.name}: {name}: {stores} bytes" for name, stores in kernels if int(stores) > limit]
     assert not spilling, "\n".join(spilling)
 
 
