@@ -170,6 +170,36 @@ def test_ranges_let_paths_through(rnnt_type, s_range):
     assert ranges.max() <= S
 
 
+def prune_begins(px_grad, py_grad, symbols, frames, kept):
+    """get_rnnt_prune_ranges for one sequence, by its definition."""
+    positions, time = py_grad.shape
+    growth = kept - 1 if px_grad.shape[1] > time else 1
+    begins = []
+    for t in range(time):
+        held = [
+            py_grad[s : s + kept, t].sum() - (px_grad[s - 1, t] if s > 0 else 0) for s in range(positions - kept + 1)
+        ]
+        best = int(torch.stack([torch.as_tensor(h) for h in held]).argmax())
+        begins.append(best if t < frames - 1 else max(0, symbols + 1 - kept))
+    begins = [min(begins[t:]) for t in range(time)]
+    begins = [max(begins[j] - growth * (j - t) for j in range(t, time)) for t in range(time)]
+    return [min(begin, growth * t) for t, begin in enumerate(begins)]
+
+
+@pytest.mark.parametrize("modified", [False, True])
+@pytest.mark.parametrize("s_range", [2, 3, 4])
+def test_ranges_follow_their_definition(modified, s_range):
+    """On random occupations, so that windows jump back and forth and too far."""
+    px_grad = torch.rand(20, 9, 7 + (not modified), dtype=torch.float64)
+    py_grad = torch.rand(20, 10, 7, dtype=torch.float64)
+    boundary = torch.tensor([[0, 0, 5, 7]] * 10 + [[0, 0, 6, 6]] * 10)
+    boundary[3, 2] = 9
+    ranges = prnn.get_rnnt_prune_ranges(px_grad, py_grad, boundary, max(s_range, 3 if not modified else 1))
+    for n, (_, _, symbols, frames) in enumerate(boundary.tolist()):
+        expected = prune_begins(px_grad[n], py_grad[n], symbols, frames, ranges.shape[2])
+        assert ranges[n, :, 0].tolist() == expected
+
+
 def test_ranges_hold_the_most_probable_positions():
     """A path with nearly all probability, which the windows follow."""
     when = [0, 1, 1, 3, 6, 6, 6]  # symbol i is emitted in frame when[i]
