@@ -42,10 +42,11 @@ void pack_rows(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel) {
   constexpr int64_t B = 16 / sizeof(T);
   const int64_t block_rows = rows / B * B, block_k = k / B * B;
   // A cache line of B rows at a time: rows a power of two apart fall into the same few places of the L1 cache.
-  constexpr int64_t kLine = 64 / sizeof(T);
+  constexpr int64_t kLine = 64 / sizeof(T), kAhead = 6 * kLine;
   for (int64_t begin = 0; begin < block_k; begin += kLine) {
     const int64_t end = begin + kLine < block_k ? begin + kLine : block_k;
     for (int64_t i = 0; i < block_rows; i += B) {
+      for (int64_t row = i; row < i + B; ++row) __builtin_prefetch(source + row * ld + begin + kAhead);
       for (int64_t j = begin; j < end; j += B) transpose_block(source + i * ld + j, ld, panel + j * W + i, W);
     }
   }
