@@ -30,6 +30,21 @@ def test_loss_is_the_sum_over_alignments(predictor: str) -> None:
     assert model(features, lengths, targets, target_lengths).item() == pytest.approx(sum(expected) / 3, abs=1e-9)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_loss_without_the_logits_is_the_same(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = slow.tiny_model(0, predictor="gru", gain=1.0, fastemit=0.1, joiner_activation=activation, blank=4)
+    arguments = list(batch())
+    arguments[2] = arguments[2] - 1
+    results = []
+    for most in (2**22, 0):
+        monkeypatch.setattr("prnn.transducer.loss._MOST_LOGITS", most)
+        model.zero_grad()
+        loss = model(*arguments)
+        loss.backward()
+        results.append((loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
+
+
 def test_pruned_loss_that_keeps_everything_is_the_full_loss() -> None:
     pruned = slow.tiny_model(0, gain=1.0, loss="pruned", prune_range=5)
     full = slow.tiny_model(0, gain=1.0)

@@ -8,11 +8,15 @@ from torch import Tensor, nn
 from prnn.losses import (
     do_rnnt_pruning,
     get_rnnt_prune_ranges,
+    joint_rnnt_loss,
     rnnt_loss,
     rnnt_loss_pruned,
     rnnt_loss_smoothed,
 )
 from prnn.transducer.joiner import Joiner
+
+# On a CPU, logits up to this number (16 MB in float32) are sooner made whole than block by block, twice.
+_MOST_LOGITS = 2**22
 
 
 def full_loss(
@@ -27,6 +31,9 @@ def full_loss(
 ) -> Tensor:
     """The exact loss over all lattice cells, the mean over utterances, a scalar.
 
+    The N x T x (U + 1) x V logits are held only if they are few and on a CPU; else `prnn.joint_rnnt_loss` computes the
+    same without them.
+
     Args:
         joiner: of the model.
         encoder_out: (N, T, D).
@@ -37,10 +44,22 @@ def full_loss(
         blank: index of the blank.
         fastemit: FastEmit's lambda.
     """
+    cells = encoder_out.shape[0] * encoder_out.shape[1] * predictor_out.shape[1]
+    if encoder_out.is_cuda or cells * joiner.vocab_size > _MOST_LOGITS:
+        return joint_rnnt_loss(
+            joiner.encoder_proj(encoder_out),
+            joiner.predictor_proj(predictor_out),
+            joiner.output.weight,
+            joiner.output.bias,
+            targets,
+            lengths,
+            target_lengths,
+            blank=blank,
+            activation=joiner.activation,
+            fastemit_lambda=fastemit,
+        )
     logits = joiner(encoder_out, predictor_out)
-    loss: Tensor = rnnt_loss(
-        logits, targets, lengths, target_lengths, blank=blank, fastemit_lambda=fastemit, reduction="mean"
-    )
+    loss: Tensor = rnnt_loss(logits, targets, lengths, target_lengths, blank=blank, fastemit_lambda=fastemit)
     return loss
 
 
