@@ -1,0 +1,29 @@
+"""The README's programs run as they stand there, and its links lead somewhere."""
+
+import pathlib
+import re
+
+from c_program import ROOT, output_of
+
+TEXT = (ROOT / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    (program,) = re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+    return program
+
+
+def test_python() -> None:
+    exec(compile(block("python"), "README.md", "exec"), {})
+
+
+def test_c(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "readme.c"
+    source.write_text(block("c"))
+    assert output_of(source, tmp_path) == "PRNN_STATUS_SUCCESS \n"
+
+
+def test_links() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}, which is not there"
