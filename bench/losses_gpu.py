@@ -224,10 +224,15 @@ def main() -> None:
     if options.shapes:
         rows += joint_table(options.shapes)
     if options.json:
+        run = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "command": " ".join(["python", *sys.argv]),
+            "rows": rows,
+        }
         with open(options.json, "w") as file:
-            json.dump(
-                {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file, indent=1
-            )
+            json.dump(run, file, indent=1)
 
 
 if __name__ == "__main__":
