@@ -199,6 +199,20 @@ def test_train_refuses_a_stride_beyond_the_stack(capsys: pytest.CaptureFixture[s
     assert message == "--frame-stride is 3; it must be at most --frame-stack, 2"
 
 
+def test_train_refuses_what_it_cannot_write_or_run_on(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_corpus(tmp_path, "tones", ["ab", "c"])
+    train = ["train", "--epochs", "1", "--manifest", good, "--valid", good, "--output", checkpoint]
+    assert refused(capsys, *train, "--accelerator", "cpu") == f"{checkpoint}: not a folder"
+    if not torch.cuda.is_available():
+        message = "the accelerator is gpu, but torch can use no GPU here"
+        assert refused(capsys, *train, "--accelerator", "gpu") == message
+    nowhere = tmp_path / "nowhere" / "out.jsonl"
+    message = refused(capsys, "evaluate", checkpoint, good, "--output", nowhere)
+    assert message == f"{nowhere}: no such file or directory"
+
+
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--batch", "8"]) == 0
     output = capsys.readouterr().out

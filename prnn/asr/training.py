@@ -113,6 +113,8 @@ def _same_options(options: TrainingOptions) -> None:
                     f"{options.output} holds a training with {name} {old.get(name)}, not {plain[name]}: "
                     "take another --output, or --restart"
                 )
+    if options.output.exists() and not options.output.is_dir():
+        raise InputError(f"{options.output}: not a folder")
     options.output.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(plain, indent=2) + "\n")
 
@@ -140,6 +142,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         InputError: a manifest or recording cannot be used, or the output folder holds a training with other options.
     """
     _quiet()
+    if options.accelerator == "gpu" and not torch.cuda.is_available():
+        raise InputError("the accelerator is gpu, but torch can use no GPU here")
     train_utterances = read_manifest(options.manifest)
     valid_utterances = read_manifest(options.valid)
     last = last_checkpoint(options.output)

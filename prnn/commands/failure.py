@@ -29,8 +29,10 @@ def reported(command: str) -> Iterator[None]:
         raise CommandError(str(error)) from error
     except ModuleNotFoundError as error:
         raise CommandError(_missing(command, error)) from error
-    except PermissionError as error:
-        raise CommandError(f"{error.filename}: permission denied") from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a folder that cannot be written, a full disk
+        raise CommandError(f"{error.filename or command}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
