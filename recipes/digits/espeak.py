@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import espeakng_loader
 import numpy as np
@@ -58,7 +59,7 @@ class Synthesizer:
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         self._library.espeak_SetSynthCallback(self._callback)
 
-    def _receive(self, samples, count: int, events: int | None) -> int:
+    def _receive(self, samples: Any, count: int, events: int | None) -> int:
         if samples and count > 0:
             self._pieces.append(np.ctypeslib.as_array(samples, (count,)).copy())
         return 0
