@@ -130,6 +130,13 @@ def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatc
     assert "src/core/cuda/no_cuda.cc" in tree.built("cuda=auto")
 
 
+def test_cache_spares_a_second_checkout_the_compiler(tree: Tree, tmp_path: pathlib.Path) -> None:
+    cache = f"cache={tmp_path / 'new/cache'}"
+    assert "src/core/value.cc" in tree.built("cuda=off", cache)
+    shutil.rmtree(tree.root / "build")
+    assert tree.built("cuda=off", cache) == set()
+
+
 def test_instruction_set_follows_from_the_name(tree: Tree) -> None:
     tree.built("cuda=off")
     commands = json.loads((tree.root / "compile_commands.json").read_text())
