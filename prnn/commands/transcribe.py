@@ -49,8 +49,11 @@ def stream_and_report(recogniser: Recogniser, samples, sample_rate: int, chunk_m
 
     Returns the last text.
     """
+    import torch
+
     from prnn.asr.audio import chunks
 
+    torch.set_num_threads(1)  # a chunk is a few ms of work: less than threads cost that wait for one another
     stream = recogniser.stream(sample_rate, beam)
     heard, times = 0, []
     print(f"{'heard':>8}  {'took':>9}  text so far")
