@@ -67,13 +67,7 @@ class TransducerTask(lightning.LightningModule):
         self._hypotheses: list[str] = []
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return Batch(
-            batch.features.to(device),
-            batch.feature_lengths.to(device),
-            batch.targets.to(device),
-            batch.target_lengths.to(device),
-            batch.texts,
-        )
+        return batch._replace(features=batch.features.to(device))  # the rest is looked at on the CPU
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         parts = self.model.loss_parts(*batch[:4])
@@ -86,8 +80,8 @@ class TransducerTask(lightning.LightningModule):
         return parts.total
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        gradients = [parameter.grad.norm() for parameter in self.parameters() if parameter.grad is not None]
-        self.log("train/gradient_norm", torch.stack(gradients).norm())
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        self.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         parts = self.model.loss_parts(*batch[:4])

@@ -49,26 +49,27 @@ def check_lengths(name: str, lengths: Tensor, batch: int, least: int, most: int)
 def check_features(
     name: str, features: Tensor, size: int, lengths_name: str, lengths: Tensor | None, least: int
 ) -> Tensor:
-    """The lengths as int64, all T if None; TypeError or ValueError unless `features` is (N, T, size) floats."""
+    """The lengths as int64 on the device that they came on, all T if None; TypeError or ValueError unless `features` is
+    (N, T, size) floats."""
     if not isinstance(features, Tensor) or not features.is_floating_point():
         raise TypeError(f"{name} is {kind(features)}; it must be a tensor of floats")
     if features.dim() != 3 or features.shape[0] == 0 or features.shape[2] != size:
         raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size}), N at least 1")
     batch, frames, _ = features.shape
     if lengths is None:
-        return torch.full((batch,), frames, dtype=torch.int64, device=features.device)
-    return check_lengths(lengths_name, lengths, batch, least, frames).to(features.device)
+        return torch.full((batch,), frames, dtype=torch.int64)
+    return check_lengths(lengths_name, lengths, batch, least, frames)
 
 
 def check_targets(targets: Tensor, lengths: Tensor, batch: int, vocab_size: int, blank: int) -> tuple[Tensor, Tensor]:
-    """Targets and lengths as int64, some symbol in the padding; TypeError or ValueError unless they are (batch, U) and
-    (batch,) integers and the symbols are in the vocabulary and not the blank."""
+    """Targets and lengths as int64 on the devices that they came on, some symbol in the padding; TypeError or
+    ValueError unless they are (batch, U) and (batch,) integers, the symbols in the vocabulary and not the blank."""
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
         raise TypeError(f"targets is {kind(targets)}; it must be a tensor of integers")
     if targets.dim() != 2 or targets.shape[0] != batch:
         raise ValueError(f"targets has shape {tuple(targets.shape)}; it must be ({batch}, U)")
-    lengths = check_lengths("target_lengths", lengths, batch, 0, targets.shape[1]).to(targets.device)
-    real = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
+    lengths = check_lengths("target_lengths", lengths, batch, 0, targets.shape[1])
+    real = torch.arange(targets.shape[1], device=targets.device) < lengths.to(targets.device)[:, None]
     symbols = targets.long()
     wrong = (real & ((symbols < 0) | (symbols >= vocab_size) | (symbols == blank))).nonzero()
     if len(wrong):

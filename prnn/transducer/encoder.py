@@ -152,13 +152,15 @@ class Encoder(nn.Module):
 
         Args:
             features: (N, T, F). What lies beyond an utterance's length never matters.
-            lengths: (N,) int64, on the same device.
+            lengths: (N,) int64, on the same device, or on the CPU, where looking at them waits for nothing.
 
         Returns:
-            Encoder frames (N, T', output_dim), zero beyond their lengths, and their numbers (N,), int64.
+            Encoder frames (N, T', output_dim), zero beyond their lengths, and their numbers (N,), int64, on the device
+            of `lengths`.
         """
         out_lengths = (lengths + self.frame_stride - 1) // self.frame_stride
-        out, _ = self._run(self._stack(self._normalize(features, lengths), out_lengths), out_lengths, None)
+        normal = self._normalize(features, lengths.to(features.device, non_blocking=True))
+        out, _ = self._run(self._stack(normal, out_lengths), out_lengths, None)
         dropped: Tensor = self.dropout(out)
         return dropped, out_lengths
 
@@ -236,12 +238,14 @@ class Encoder(nn.Module):
             return x.new_zeros(batch, size, self.output_dim), hidden
         if bool((on_host == size).all()):
             return self._layers(x, hidden)
+        if len(rows) == batch:
+            packed = pack_padded_sequence(x, on_host, batch_first=True, enforce_sorted=False)
+            out, after = self._layers(packed, hidden)
+            return pad_packed_sequence(out, batch_first=True, total_length=size)[0], after
         some = rows.to(x.device)
         packed = pack_padded_sequence(x[some], on_host[rows], batch_first=True, enforce_sorted=False)
         out, after = self._layers(packed, tuple(h[some] for h in hidden))
         padded, _ = pad_packed_sequence(out, batch_first=True, total_length=size)
-        if len(rows) == batch:
-            return padded, after
         full = padded.new_zeros(batch, size, self.output_dim).index_copy(0, some, padded)
         return full, tuple(h.index_copy(0, some, a) for h, a in zip(hidden, after, strict=True))
 

@@ -37,7 +37,8 @@ def full_loss(
     Args:
         joiner: of the model.
         encoder_out: (N, T, D).
-        lengths: (N,) int64, real frames of each utterance.
+        lengths: (N,) int64, real frames of each utterance; these and target_lengths better on the CPU, see
+            `prnn.joint_rnnt_loss`.
         predictor_out: (N, U + 1, P).
         targets: (N, U) int64, valid symbols in the padding, too.
         target_lengths: (N,) int64.
@@ -93,7 +94,7 @@ class SimpleJoiner(nn.Module):
 
         The other arguments are those of `full_loss`.
         """
-        boundary = _boundary(lengths, target_lengths)
+        boundary = _boundary(lengths, target_lengths, encoder_out.device)
         loss, (px_grad, py_grad) = rnnt_loss_smoothed(
             lm=self.predictor_output(predictor_out),
             am=self.encoder_output(encoder_out),
@@ -124,11 +125,12 @@ def pruned_loss(
     """
     am, lm = do_rnnt_pruning(joiner.encoder_proj(encoder_out), joiner.predictor_proj(predictor_out), ranges)
     logits = joiner.output(joiner.activate(am + lm))
-    loss = rnnt_loss_pruned(logits, targets, ranges, blank, _boundary(lengths, target_lengths), reduction="mean")
+    boundary = _boundary(lengths, target_lengths, encoder_out.device)
+    loss = rnnt_loss_pruned(logits, targets, ranges, blank, boundary, reduction="mean")
     assert isinstance(loss, Tensor)
     return loss
 
 
-def _boundary(lengths: Tensor, target_lengths: Tensor) -> Tensor:
+def _boundary(lengths: Tensor, target_lengths: Tensor, device: torch.device) -> Tensor:
     zeros = torch.zeros_like(lengths)
-    return torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1)
+    return torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1).to(device, non_blocking=True)

@@ -142,6 +142,9 @@ class Transducer(nn.Module):
     ) -> LossParts:
         """The losses of a batch of utterances.
 
+        On a GPU, leave lengths and targets on the CPU, where they are checked: nothing then waits for the GPU, and the
+        loss computes no padding.
+
         Args:
             features: (N, T, F), float.
             feature_lengths: (N,), integer, 1 to T.
@@ -158,6 +161,7 @@ class Transducer(nn.Module):
             targets, target_lengths, features.shape[0], self.joiner.vocab_size, self.blank
         )
         encoder_out, lengths = self.encoder(features, feature_lengths)
+        targets = targets.to(features.device, non_blocking=True)
         predictor_out = self.predictor(targets)
         simple = None
         if self.simple_joiner is None:
@@ -272,6 +276,7 @@ class Transducer(nn.Module):
             ValueError, TypeError: naming the argument and its value.
         """
         chunk_lengths = check_features("chunk", chunk, self.encoder.feature_dim, "chunk_lengths", chunk_lengths, 0)
+        chunk_lengths = chunk_lengths.to(chunk.device)
         self._check_state(state)
         if chunk.shape[0] != len(state.frames):
             raise ValueError(f"chunk has {chunk.shape[0]} rows; the state has {len(state.frames)} streams")
@@ -298,7 +303,7 @@ class Transducer(nn.Module):
     ) -> list[list[Hypothesis]]:
         lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
         with self._deciding():
-            encoder_out, out_lengths = self.encoder(features, lengths)
+            encoder_out, out_lengths = self.encoder(features, lengths.to(features.device))
             return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
 
     def _decoder(self) -> Decoder:

@@ -1,0 +1,206 @@
+"""A training step of a streaming RNN-T on the GPU: prnn against the same model on torch.nn.LSTM and torchaudio's loss.
+
+    python bench/train_gpu.py [--classes 500 5000] [--batch 4 8 16 32] [--precision bf16] [--json FILE]
+    torchrun --nproc-per-node 2 bench/train_gpu.py
+
+The model: frames of 80 features stacked by 4, five LSTM layers of 1024, an LSTM predictor of 640, a joiner of 512. The
+batch: --batch utterances of --seconds each, with 4 symbols a second; random features and symbols. A step is forward,
+backward, clipping of the gradient and AdamW, launched as a training loop launches it, with weights in float32 and
+--precision by autocast. Milliseconds a step (median) and peak MiB of the process' tensors.
+
+Both sides share weights and code outside the layers and the loss. torchaudio wants the logits of all lattice cells, in
+float32, and indexes them with 32 bits: beyond 2^31 logits it cannot run.
+
+Under torchrun every process has a GPU and a batch of its own; each size is measured without, then with
+DistributedDataParallel, and "scaling" is the throughput of all GPUs over that of one working alone.
+"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import barrier, destroy_process_group, get_world_size, init_process_group, is_initialized
+from torch.nn.parallel import DistributedDataParallel
+
+import prnn
+from prnn.transducer import Transducer, TransducerConfig
+
+FRAMES_A_SECOND, SYMBOLS_A_SECOND, STACK = 100, 4, 4
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class WithTorch(nn.Module):
+    """A transducer on torch.nn's recurrent layers and torchaudio's loss."""
+
+    def __init__(self, model: Transducer) -> None:
+        super().__init__()
+        self.model = prnn.convert_back(model)
+
+    def forward(self, features: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+        from torchaudio.functional import rnnt_loss
+
+        encoder_out, lengths = self.model.encoder(features, lengths)
+        targets = targets.cuda(non_blocking=True)
+        logits = self.model.joiner(encoder_out, self.model.predictor(targets)).float()
+        on_device = (x.int().cuda(non_blocking=True) for x in (lengths, target_lengths))
+        loss: Tensor = rnnt_loss(logits, targets.int(), *on_device, blank=0)
+        return loss
+
+
+def make_model(classes: int) -> Transducer:
+    torch.manual_seed(0)
+    return Transducer.from_config(
+        TransducerConfig(
+            vocab_size=classes,
+            frame_stack=STACK,
+            encoder_layers=5,
+            encoder_hidden=1024,
+            predictor="lstm",
+            predictor_embedding=640,
+            predictor_hidden=640,
+            joiner_dim=512,
+        )
+    ).cuda()
+
+
+def make_batch(size: int, seconds: float, classes: int) -> Batch:
+    """Features on the GPU; lengths, targets and their lengths on the CPU, as a data loader leaves them."""
+    frames, symbols = int(seconds * FRAMES_A_SECOND), int(seconds * SYMBOLS_A_SECOND)
+    features = torch.randn(size, frames, 80, device="cuda")
+    targets = torch.randint(1, classes, (size, symbols))
+    return features, torch.full((size,), frames), targets, torch.full((size,), symbols)
+
+
+def measure(model: nn.Module, batch: Batch, precision: str, seconds: float) -> dict[str, float]:
+    """Median milliseconds of a training step and peak MiB."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
+
+    def step() -> None:
+        with torch.autocast("cuda", DTYPES[precision], enabled=precision != "fp32"):
+            loss = model(*batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    # The same number of steps in all processes, for they wait for one another.
+    began = time.monotonic()
+    step()
+    torch.cuda.synchronize()
+    taken = torch.tensor(time.monotonic() - began, device="cuda")
+    if is_initialized():
+        torch.distributed.all_reduce(taken, torch.distributed.ReduceOp.MAX)
+    events = [
+        torch.cuda.Event(enable_timing=True) for _ in range(min(100, max(5, math.ceil(seconds / float(taken)))) + 1)
+    ]
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    times = [before.elapsed_time(after) for before, after in pairwise(events)]
+    return {"ms": round(statistics.median(times), 2), "MiB": round(peak)}
+
+
+def attempt(run: Callable[[], dict[str, float]]) -> dict[str, float] | str:
+    """The measurement, or why there is none."""
+    try:
+        return run()
+    except torch.OutOfMemoryError:
+        return "out of memory"
+    except (ImportError, prnn.NotSupportedError) as error:
+        return str(error)
+    finally:
+        torch.cuda.empty_cache()
+
+
+def measure_size(classes: int, size: int, options: argparse.Namespace) -> dict[str, object]:
+    """One line of the table."""
+    model = make_model(classes)
+    batch = make_batch(size, options.seconds, classes)
+    row: dict[str, object] = {"V": classes, "N": size}
+
+    def time_of(module: nn.Module) -> dict[str, float] | str:
+        return attempt(lambda: measure(module, batch, options.precision, options.measure))
+
+    if is_initialized():
+        alone = time_of(copy.deepcopy(model))
+        barrier()
+        together = time_of(DistributedDataParallel(model, device_ids=[torch.cuda.current_device()]))
+        row |= {"one GPU": alone, f"{get_world_size()} GPUs": together}
+        if isinstance(alone, dict) and isinstance(together, dict):
+            row["scaling"] = round(get_world_size() * alone["ms"] / together["ms"], 2)
+        return row
+    theirs = WithTorch(copy.deepcopy(model))
+    row["prnn"] = ours = time_of(model)
+    logits = size * math.ceil(options.seconds * FRAMES_A_SECOND / STACK)
+    logits *= (int(options.seconds * SYMBOLS_A_SECOND) + 1) * classes
+    rival = time_of(theirs) if logits < 2**31 else f"cannot index {logits / 1e9:.1f}e9 logits"
+    row["torch, torchaudio"] = rival
+    if isinstance(ours, dict) and isinstance(rival, dict):
+        row["ratio"] = round(rival["ms"] / ours["ms"], 2)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", nargs="+", type=int, default=[500, 5000], help="vocabulary sizes")
+    parser.add_argument("--batch", nargs="+", type=int, default=[4, 8, 16, 32], help="utterances on a GPU")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of an utterance")
+    parser.add_argument("--precision", choices=DTYPES, default="bf16")
+    parser.add_argument("--measure", type=float, default=1.0, help="seconds to measure each model")
+    parser.add_argument("--json", help="file to write the rows to")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if "LOCAL_RANK" in os.environ:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    speaks = int(os.environ.get("RANK", 0)) == 0
+    head = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prnn {prnn.__version__}, {options.precision}"
+    if speaks:
+        print(f"{head}, utterances of {options.seconds:g} s: ms a step (peak MiB)")
+    rows = []
+    for classes in options.classes:
+        for size in options.batch:
+            rows.append(measure_size(classes, size, options))
+            cells = [
+                f"{name} {cell['ms']:.2f} ({cell['MiB']})" if isinstance(cell, dict) else f"{name} {cell}"
+                for name, cell in rows[-1].items()
+            ]
+            if speaks:
+                print("  " + ", ".join(cells), flush=True)
+    if options.json and speaks:
+        run = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "command": " ".join(["python", *sys.argv]),
+            "rows": rows,
+        }
+        with open(options.json, "w") as file:
+            json.dump(run, file, indent=1)
+    if is_initialized():
+        destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The transducer on a GPU: the same as on the CPU, and without waiting for the GPU."""
+
+import copy
+
+import pytest
+import torch
+
+from prnn.transducer import Transducer, TransducerConfig
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.xdist_group("gpu"),
+]
+
+
+def make(**options) -> Transducer:
+    torch.manual_seed(0)
+    sizes = {"encoder_hidden": 48, "predictor_hidden": 40, "predictor_embedding": 24, "joiner_dim": 32}
+    return Transducer.from_config(TransducerConfig(vocab_size=11, feature_dim=13, **sizes, **options))
+
+
+def batch(lengths: list[int], target_lengths: list[int]) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1)
+    features = torch.randn(len(lengths), max(lengths), 13)
+    targets = torch.randint(1, 11, (len(lengths), max(target_lengths)))
+    return features, torch.tensor(lengths), targets, torch.tensor(target_lengths)
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": "pruned"}, {"predictor": "stateless"}, {"encoder_cell": "gru"}])
+@pytest.mark.parametrize("on_host", [True, False], ids=["lengths on the CPU", "lengths on the GPU"])
+def test_loss_and_gradients_equal_the_cpus(options: dict, on_host: bool) -> None:
+    model = make(ctc_weight=0.3, **options)
+    on_gpu = copy.deepcopy(model).cuda()
+    whole = batch([37, 20, 31], [6, 0, 4])
+    loss = model(*whole)
+    loss.backward()
+    moved = (whole[0].cuda(), *(whole[1:] if on_host else (x.cuda() for x in whole[1:])))
+    on_gpu_loss = on_gpu(*moved)
+    on_gpu_loss.backward()
+    torch.testing.assert_close(on_gpu_loss.cpu(), loss, rtol=1e-5, atol=1e-5)
+    for (name, a), b in zip(model.named_parameters(), on_gpu.parameters(), strict=True):
+        error = (a.grad - b.grad.cpu()).norm() / (a.grad.norm() + 1e-6)
+        assert error < 1e-4, (name, float(error))
+
+
+def test_greedy_search_equals_the_cpus() -> None:
+    model = make()
+    features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])
+    expected = [hypothesis.tokens for hypothesis in model.greedy_search(features, lengths)]
+    found = [hypothesis.tokens for hypothesis in model.cuda().greedy_search(features.cuda(), lengths)]
+    assert found == expected
+    assert any(expected)
+
+
+def test_training_step_does_not_wait_for_the_gpu() -> None:
+    model = make(ctc_weight=0.3).cuda()
+    features, *rest = batch([36, 36, 36], [5, 5, 5])
+    features = features.cuda()
+    rest = [x.pin_memory() for x in rest]  # copies from other memory wait, whatever the code does
+    model(features, *rest).backward()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model(features, *rest).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
