@@ -63,6 +63,7 @@ class TransducerTask(lightning.LightningModule):
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
         self._rng_state: Tensor | None = None
+        self._cuda_rng_state: Tensor | None = None
         self._references: list[str] = []
         self._hypotheses: list[str] = []
 
@@ -110,10 +111,15 @@ class TransducerTask(lightning.LightningModule):
         assert self.model.config is not None
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
         checkpoint["rng_state"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            checkpoint["cuda_rng_state"] = torch.cuda.get_rng_state(self.device)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._rng_state = checkpoint["rng_state"]
+        self._cuda_rng_state = checkpoint.get("cuda_rng_state")
 
     def on_train_start(self) -> None:
         if self._rng_state is not None:
             torch.set_rng_state(self._rng_state.cpu())
+        if self._cuda_rng_state is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(self._cuda_rng_state.cpu(), self.device)
