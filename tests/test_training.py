@@ -88,6 +88,19 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
         assert torch.equal(tensor, two["state_dict"][name]), name
 
 
+def test_two_processes_train_together(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path / "data", "tones", TEXTS)
+    command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
+        --hidden 16 --layers 1 --valid-every 6 --accelerator cpu --devices 2 --no-progress"""
+    command = [sys.executable, "-m", "prnn", *command.split()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("12 steps") == 1
+    assert result.stdout.count("epoch 6, step 12") == 1
+    assert result.stdout.count("best model") == 1
+    assert read_checkpoint(tmp_path / "out" / "last.ckpt")["global_step"] == 12
+
+
 @pytest.fixture
 def dataset(tmp_path: Path) -> UtteranceDataset:
     utterances = read_manifest(write_corpus(tmp_path, "tones", TEXTS * 5))
@@ -112,6 +125,15 @@ def test_the_loader_goes_on_where_its_state_was_taken(dataset: UtteranceDataset)
     for batch, other in zip(batches[3:], rest, strict=True):
         assert batch.texts == other.texts
         assert torch.equal(batch.features, other.features)
+
+
+def test_processes_share_the_batches_of_an_epoch(dataset: UtteranceDataset) -> None:
+    order = BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5)
+    loaders = [BatchLoader(dataset, order, process=process, processes=3) for process in range(3)]
+    assert [len(loader) for loader in loaders] == [len(order) // 3] * 3
+    shares = [[batch.texts for batch in loader] for loader in loaders]
+    whole = [batch.texts for batch in BatchLoader(dataset, order)]
+    assert [shares[i % 3][i // 3] for i in range(len(whole) // 3 * 3)] == whole[: len(whole) // 3 * 3]
 
 
 def test_every_epoch_has_every_utterance_once_in_another_order() -> None:

@@ -201,24 +201,32 @@ class BatchLoader:
         dataset: where batches come from.
         order: which batches.
         workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
+        process: which of the ``processes`` that train together this is; each takes as many batches of an epoch.
+        processes: how many they are.
     """
 
-    def __init__(self, dataset: UtteranceDataset, order: BatchOrder, workers: int = 0) -> None:
+    def __init__(
+        self, dataset: UtteranceDataset, order: BatchOrder, workers: int = 0, process: int = 0, processes: int = 1
+    ) -> None:
         self.dataset = dataset
         self.order = order
         self.workers = workers
+        self.process = process
+        self.processes = processes
         self._epoch = 0
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self.order)
+        return max(1, len(self.order) // self.processes)
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._next == len(self.order):
+        if self._next == len(self):
             self._epoch += 1
             self._next = 0
         self.dataset.epoch = self._epoch
-        due = self.order.epoch(self._epoch)[self._next :]
+        batches = self.order.epoch(self._epoch)
+        own = [batches[i % len(batches)] for i in range(self.process, self.processes * len(self), self.processes)]
+        due = own[self._next :]
         for batch in make_loader(self.dataset, due, self.workers):
             self._next += 1
             yield batch

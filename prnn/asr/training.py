@@ -45,6 +45,7 @@ class TrainingOptions:
         clip: largest norm of the gradient.
         precision: Lightning's name of it.
         accelerator: Lightning's name of it: auto, cpu, gpu.
+        devices: GPUs, or processes on the CPU. Each takes batches of its own; their gradients are averaged.
         seed: of weights, order, augmentation and dropout.
         checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
         valid_every: epochs between validations.
@@ -66,6 +67,7 @@ class TrainingOptions:
     clip: float = 5.0
     precision: str = "32-true"
     accelerator: str = "auto"
+    devices: int = 1
     seed: int = 0
     checkpoint_every: int = 100
     valid_every: int = 1
@@ -97,8 +99,16 @@ def best_checkpoint(output: Path) -> Path:
     return output / "model.ckpt"
 
 
-def _same_options(options: TrainingOptions) -> None:
-    """Records the options in the output folder; refuses a folder whose training had others."""
+def _process_number(options: TrainingOptions) -> int:
+    """Which of the processes of a training on several devices this is. Lightning, or torchrun, tells them."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if options.devices > 1 else 0
+
+
+def _prepare_output(options: TrainingOptions, restart: bool) -> None:
+    """Makes the output folder and records the options in it; refuses a folder whose training had others."""
+    if restart:
+        last_checkpoint(options.output).unlink(missing_ok=True)
+        best_checkpoint(options.output).unlink(missing_ok=True)
     record = options.output / "options.json"
     plain = json.loads(json.dumps(asdict(options), default=str))
     free = ("output", "accelerator", "checkpoint_every", "workers", "cache_gb")
@@ -146,11 +156,12 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         raise InputError("the accelerator is gpu, but torch can use no GPU here")
     train_utterances = read_manifest(options.manifest)
     valid_utterances = read_manifest(options.valid)
+    if options.devices > torch.cuda.device_count() > 0 and options.accelerator != "cpu":
+        raise InputError(f"devices is {options.devices}, but there are {torch.cuda.device_count()} GPUs")
+    process = _process_number(options)
     last = last_checkpoint(options.output)
-    if restart:
-        last.unlink(missing_ok=True)
-        best_checkpoint(options.output).unlink(missing_ok=True)
-    _same_options(options)
+    if process == 0:  # the first to run; it starts the others
+        _prepare_output(options, restart)
     if last.is_file():
         read_checkpoint(last)
 
@@ -164,6 +175,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         dataset,
         BatchOrder([u.duration for u in train_utterances], options.batch_size, options.batch_seconds, options.seed),
         options.workers,
+        process,
+        options.devices,
     )
     valid_order = BatchOrder(
         [u.duration for u in valid_utterances], options.batch_size, options.batch_seconds, seed=None
@@ -200,7 +213,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     trainer = lightning.Trainer(
         accelerator=options.accelerator,
-        devices=1,
+        devices=options.devices,
+        strategy="ddp" if options.devices > 1 else "auto",
         precision=options.precision,  # type: ignore[arg-type]
         max_epochs=options.epochs,
         gradient_clip_val=options.clip,
@@ -216,13 +230,15 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     )
     seconds = sum(utterance.duration for utterance in train_utterances)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(
+    say = print if process == 0 else (lambda *_: None)
+    say(
         f"{len(train_utterances)} training utterances ({seconds / 3600:.2f} h), {len(tokenizer) - 1} characters, "
         f"{parameters / 1e6:.2f} M parameters, {total_steps} steps"
     )
     resumed = last if last.is_file() else None
     if resumed:
-        print(f"going on from {resumed}")
+        say(f"going on from {resumed}")
     trainer.fit(task, loader, valid_loader, ckpt_path=resumed, weights_only=True)
     trainer.save_checkpoint(last)  # the end, for whoever runs the same command again
+    say(f"best model: {best_checkpoint(options.output)}")
     return best_checkpoint(options.output)

@@ -88,6 +88,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--precision", choices=("32-true", "bf16-mixed", "16-mixed"), default="32-true", help="(%(default)s)")
     add("--accelerator", choices=("auto", "cpu", "gpu"), default="auto", help="(%(default)s)")
     add(
+        "--devices",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="GPUs (or processes on the CPU), each with batches of its own (%(default)s)",
+    )
+    add(
         "--checkpoint-every",
         type=whole(1),
         default=100,
@@ -131,6 +138,7 @@ def run(arguments: argparse.Namespace) -> None:
             clip=arguments.clip,
             precision=arguments.precision,
             accelerator=arguments.accelerator,
+            devices=arguments.devices,
             seed=arguments.seed,
             checkpoint_every=arguments.checkpoint_every,
             valid_every=min(arguments.valid_every, arguments.epochs),
@@ -156,5 +164,4 @@ def run(arguments: argparse.Namespace) -> None:
                 time_width=arguments.mask_frames,
             ),
         )
-        best = train(options, restart=arguments.restart, progress=not arguments.no_progress and sys.stderr.isatty())
-        print(f"best model: {best}")
+        train(options, restart=arguments.restart, progress=not arguments.no_progress and sys.stderr.isatty())
