@@ -1,52 +1,62 @@
-"""Recurrent layers on a GPU: prnn against torch (cuDNN), microseconds per timestep, both replayed from CUDA graphs.
+"""Recurrent layers on a GPU: prnn against cuDNN, called directly and through torch, microseconds per timestep.
 
-    python bench/rnn_gpu.py [--dtype float16] [--cells lstm gru rnn] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
+    python bench/rnn_gpu.py [--dtype float16] [--targets]
+    python bench/rnn_gpu.py [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
 
-Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "torch" is the best that
-torch's own modules do, which pick among cuDNN's algorithms.
+Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
+its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
+from a CUDA graph; "torch" is torch.nn's module, which picks among the algorithms itself, replayed. prnn is replayed.
+Ratios are cuDNN's time over prnn's. All of a point is measured in one run, one after the other.
 """
 
 import argparse
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import cudnn_rnn
 import torch
 
 import prnn
 
-CELLS: dict[str, Callable[..., tuple[torch.nn.Module, torch.nn.Module]]] = {
-    "lstm": lambda size: (prnn.nn.LSTM(size, size, backend="persistent"), torch.nn.LSTM(size, size)),
-    "gru": lambda size: (prnn.nn.GRU(size, size, backend="persistent"), torch.nn.GRU(size, size)),
-    "rnn": lambda size: (prnn.nn.RNN(size, size, backend="persistent"), torch.nn.RNN(size, size)),
-}
+MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
+# (hidden size, batches) of one layer of every cell, and of five LSTM layers.
+TARGETS = {256: (4, 32), 512: (1, 4, 8, 32, 64), 1024: (1, 4, 8, 16, 32, 64), 1792: (4, 32), 2048: (1, 4, 8, 32, 64)}
+STACK_TARGETS = {512: (4, 8, 32), 1024: (4, 8, 32)}
+Times = tuple[float, float]  # forward, train
 
 
-def time_graph(run: Callable[[], object], repeats: int = 7) -> float:
-    """Median microseconds of a replay."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
-    graph.replay()
+def time_calls(run: Callable[[], object], repeats: int) -> float:
+    """Median microseconds."""
     times = []
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        graph.replay()
+        run()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e3)
     return statistics.median(times)
 
 
-def measure(module: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor) -> tuple[float, float]:
-    """Forward and training step, microseconds per timestep."""
-    steps = x.shape[0]
+def time_graph(run: Callable[[], object], repeats: int) -> float:
+    """Median microseconds of a replay."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="relaxed")  # torch.cuda.graph() empties the allocator, and takes longer
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    graph.replay()
+    return time_calls(graph.replay, repeats)
 
+
+def time_module(module: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor, repeats: int) -> Times:
     def forward() -> None:
         with torch.no_grad():
             module(x)
@@ -56,40 +66,91 @@ def measure(module: torch.nn.Module, x: torch.Tensor, dy: torch.Tensor) -> tuple
             parameter.grad = None
         module(x)[0].backward(dy)
 
-    return time_graph(forward) / steps, time_graph(train) / steps
+    return time_graph(forward, repeats), time_graph(train, repeats)
+
+
+def time_cudnn(
+    cell: str, hidden: int, layers: int, steps: int, batch: int, dtype: torch.dtype, repeats: int
+) -> tuple[Times, str]:
+    """The best of cuDNN's algorithms, forward and train each, and their names."""
+    best = [(math.inf, ""), (math.inf, "")]
+    for name, *calls in cudnn_rnn.candidates(cell, hidden, layers, steps, batch, dtype):
+        for index, call in enumerate(calls):
+            taken = [(time_calls(call, repeats), name)]
+            try:
+                taken.append((time_graph(call, repeats), f"{name}, graph"))
+            except (cudnn_rnn.RefusedError, RuntimeError):  # an algorithm that cannot be captured
+                torch.cuda.synchronize()
+            best[index] = min(best[index], *taken)
+    return (best[0][0], best[1][0]), " / ".join(name for _, name in best)
+
+
+def points(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]:
+    """(cell, layers, hidden size, batch)."""
+    if arguments.targets:
+        for cell in arguments.cells:
+            yield from ((cell, 1, hidden, batch) for hidden, batches in TARGETS.items() for batch in batches)
+        if "lstm" in arguments.cells:
+            yield from (("lstm", 5, hidden, batch) for hidden, batches in STACK_TARGETS.items() for batch in batches)
+        return
+    for cell in arguments.cells:
+        for layers in arguments.layers:
+            for hidden in arguments.hidden:
+                yield from ((cell, layers, hidden, batch) for batch in arguments.batch)
+
+
+def per_step(times: Times, steps: int) -> str:
+    return " / ".join(f"{time / steps:.2f}" for time in times)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float16")
-    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--targets", action="store_true", help="the points that the project wants to win")
+    parser.add_argument("--cells", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--layers", nargs="+", type=int, default=[1])
     parser.add_argument("--hidden", nargs="+", type=int, default=[256, 512, 1024, 2048])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 4, 8, 16, 32, 64])
     parser.add_argument("--steps", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
-    dtype = getattr(torch, arguments.dtype)
+    dtype, steps, repeats = getattr(torch, arguments.dtype), arguments.steps, arguments.repeats
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.dtype}, T = {arguments.steps}")
-    print("| cell | H | N | prnn fwd / train | torch fwd / train | ratio fwd / train |\n|---|---|---|---|---|---|")
-    for cell in arguments.cells:
-        for hidden in arguments.hidden:
-            ours, theirs = (module.to("cuda", dtype) for module in CELLS[cell](hidden))
-            theirs.flatten_parameters()
-            for batch in arguments.batch:
-                torch.manual_seed(0)
-                x = torch.randn(arguments.steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
-                dy = torch.randn_like(x)
-                try:
-                    mine = measure(ours, x, dy)
-                except prnn.NotSupportedError as error:
-                    print(f"| {cell} | {hidden} | {batch} | {error} | | |")
-                    continue
-                other = measure(theirs, x, dy)
-                print(
-                    f"| {cell} | {hidden} | {batch} | {mine[0]:.2f} / {mine[1]:.2f} | {other[0]:.2f} / {other[1]:.2f} "
-                    f"| {other[0] / mine[0]:.2f} / {other[1] / mine[1]:.2f} |",
-                    flush=True,
-                )
+    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")
+    print("| cell | layers | H | N | prnn fwd / train | cuDNN fwd / train | torch fwd / train | ratio fwd / train | |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    ratios: list[Times] = []
+    for cell, layers, hidden, batch in points(arguments):
+        torch.manual_seed(0)
+        x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
+        dy = torch.randn_like(x)
+        make = dict(num_layers=layers, device="cuda", dtype=dtype)
+        where = f"| {cell} | {layers} | {hidden} | {batch} |"
+        try:
+            ours = getattr(prnn.nn, MODULES[cell])(hidden, hidden, **make, backend="persistent")
+            mine = time_module(ours, x, dy, repeats)
+        except prnn.NotSupportedError as error:
+            print(f"{where} {error} | | | | |", flush=True)
+            continue
+        direct, algorithms = time_cudnn(cell, hidden, layers, steps, batch, dtype, repeats)
+        through_torch = ""
+        if not arguments.no_torch:
+            theirs = getattr(torch.nn, MODULES[cell])(hidden, hidden, **make)
+            through_torch = per_step(time_module(theirs, x, dy, repeats), steps)
+        ratio = direct[0] / mine[0], direct[1] / mine[1]
+        ratios.append(ratio)
+        print(
+            f"{where} {per_step(mine, steps)} | {per_step(direct, steps)} | {through_torch} "
+            f"| {ratio[0]:.2f} / {ratio[1]:.2f} | {algorithms} |",
+            flush=True,
+        )
+    if ratios:
+        forward, train = (statistics.geometric_mean(column) for column in zip(*ratios, strict=True))
+        slower = sum(min(ratio) < 1 for ratio in ratios)
+        print(f"\nGeometric mean of the ratios over {len(ratios)} points: {forward:.2f} / {train:.2f}.")
+        print(f"Points where prnn is slower than cuDNN's best, forward or train: {slower}.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 /* prnn: recurrent layers whose weights stay on the chip for a whole sequence.
  *
  * cuDNN v5's recurrent API with `prnn` for `cudnn`: the same functions, parameter order and semantics, plus a few of
- * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnQueryRNN).
+ * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnQueryRNN) and prnnSetRNNMatrixMathType of later
+ * versions.
  *
  * Sizes in the comments: T timesteps (seqLength), B_t sequences in timestep t (non-increasing; N = B_0), I input size,
  * H hidden size, L layers, D directions (1 or 2), P size of a state vector h: the projection size if one is set, else
@@ -41,18 +42,31 @@ typedef enum {
   PRNN_BEST_BACKEND = 2        /* the resident kernels where they can, else cuDNN; the default */
 } prnnRNNBackend_t;
 
+/* How float matrices may be multiplied on a GPU; half and bfloat16 always go to the tensor cores, with sums in float.
+ */
+typedef enum {
+  PRNN_DEFAULT_MATH = 0,                    /* with float's accuracy */
+  PRNN_TENSOR_OP_MATH = 1,                  /* the same: tensor cores only where that costs no accuracy */
+  PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2, /* factors may be rounded to tf32, 11 significant bits */
+  PRNN_FMA_MATH = 3                         /* as PRNN_DEFAULT_MATH */
+} prnnMathType_t;
+
 typedef struct prnnRNNStruct* prnnRNNDescriptor_t;
 
 PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST and the projection to none. */
+ * data and weights. Resets the backend to BEST, the projection to none and the math type to DEFAULT. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
 
 PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend);
+
+/* Lets the products of float matrices be rounded to tf32, or not, which is the default. With the resident kernels that
+ * is the products on the input and the weights' gradients, with cuDNN the recurrent ones too. */
+PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
  * matrix {P, H} is linLayerID 8; it has no bias. */

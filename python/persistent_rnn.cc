@@ -113,6 +113,11 @@ class Rnn {
     backend_ = backend;
   }
 
+  void set_math(int math) {
+    check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math)));
+    math_ = math;
+  }
+
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
     check(
         prnnSetDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, seed),
@@ -194,13 +199,14 @@ class Rnn {
   }
 
  private:
-  // Sets the RNN descriptor, which takes projection and backend back.
+  // Sets the RNN descriptor, which takes projection, backend and math type back.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
                                static_cast<prnnRNNMode_t>(mode_), static_cast<prnnDataType_t>(type_)));
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
+    check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
   }
 
   void require_dropout_states() const {
@@ -267,6 +273,7 @@ class Rnn {
   float dropout_;
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
+  int math_ = PRNN_DEFAULT_MATH;
   int64_t params_size_ = 0;
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;
@@ -284,6 +291,8 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
+  module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
+  module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 
   module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
 
@@ -297,6 +306,7 @@ void bind_persistent_rnn(py::module_& module) {
           "layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
           "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: none.")
       .def("set_backend", &Rnn::set_backend, "backend"_a)
+      .def("set_math", &Rnn::set_math, "math"_a)
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")

@@ -346,9 +346,17 @@ def test_settings_of_a_descriptor_that_is_not_set() -> None:
         assert text in capi.message()
         assert capi.call("SetRNNBackend", rnnDesc=bad, backend=0) == capi.BAD_PARAM
         assert text in capi.message()
+        assert capi.call("SetRNNMatrixMathType", rnnDesc=bad, mType=0) == capi.BAD_PARAM
+        assert text in capi.message()
 
 
 @pytest.mark.parametrize("backend", [-1, 3])
 def test_backend(case: RnnCase, backend: int) -> None:
     assert capi.call("SetRNNBackend", rnnDesc=case.rnn.pointer, backend=backend) == capi.BAD_PARAM
     assert f"backend is {backend}" in capi.message()
+
+
+@pytest.mark.parametrize("math", [-1, 4])
+def test_math_type(case: RnnCase, math: int) -> None:
+    assert capi.call("SetRNNMatrixMathType", rnnDesc=case.rnn.pointer, mType=math) == capi.BAD_PARAM
+    assert f"mType is {math}" in capi.message()

@@ -159,6 +159,9 @@ def test_nan_comes_out_and_nothing_hangs(mode: int, value: float) -> None:
             assert not torch.isfinite(case.data["y"].double()).all()
 
 
-def test_too_large_a_layer_is_refused_with_the_limit() -> None:
-    with pytest.raises(AssertionError, match="9: hidden size 9000 is more than stays resident"):
-        CudaCase(reference.Stack(reference.LSTM, 8, 9000), [4], torch.float16)
+@pytest.mark.parametrize(("mode", "hidden"), [(reference.GRU, 1536), (reference.RNN_TANH, 2560)])
+def test_a_batch_whose_tiles_do_not_fit_together_goes_in_passes(mode: int, hidden: int) -> None:
+    torch.manual_seed(8)
+    case = CudaCase(reference.Stack(mode, 8, hidden), [20] * 3, torch.float32)
+    case.train()
+    assert_results(case)

@@ -3,7 +3,7 @@
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,15 @@ _local = _ThreadState()
 _told: set[str] = set()
 
 
+def _allows_tf32() -> bool:
+    """Whether both of torch's switches do: of matrix products (off by default), of cuDNN's recurrent layers (on)."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if not hasattr(matmul, "fp32_precision"):  # torch before 2.9
+        return matmul.allow_tf32 and cudnn.allow_tf32
+    rnn: Any = cudnn.rnn
+    return bool(matmul.fp32_precision == "tf32" and rnn.fp32_precision == "tf32")
+
+
 class Layer:
     """A stack of layers on one device: the C descriptor and torch memory for what a call needs besides its tensors."""
 
@@ -71,9 +80,13 @@ class Layer:
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
+        self._has_tf32 = device.type == "cuda" and dtype == torch.float32
+        self._math = _C.DEFAULT_MATH
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
+        # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there.
+        self.reserves_padding = device.type == "cuda" and self._runs_on_cudnn()
         self._reserve = self._linear_reserve()
 
     def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
@@ -92,6 +105,18 @@ class Layer:
         if reason and reason not in _told:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
+
+    def follow_precision(self) -> None:
+        """Lets float32 products on a GPU be rounded to tf32 where torch's switches allow it."""
+        if not self._has_tf32:
+            return
+        math = _C.TF32_MATH if _allows_tf32() else _C.DEFAULT_MATH
+        if math != self._math:
+            self.rnn.set_math(math)
+            self._math = math
+
+    def _runs_on_cudnn(self) -> bool:
+        return bool(self.rnn.query(handle(self.device), 1)["backend"] == BACKENDS["cudnn"])
 
     def _linear_reserve(self) -> tuple[int, int, int]:
         """Bytes of the reserve space: (constant, for each _UNIT rows of packed data, for each _UNIT sequences).

@@ -103,7 +103,10 @@ def _no_bytes(input: Tensor) -> Tensor:
 
 
 def _new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
-    rows = input.size(0) if batch_sizes is not None else input.size(0) * input.size(1)
+    if batch_sizes is None:
+        rows = input.size(0) * input.size(1)
+    else:
+        rows = batch_sizes.size(0) * batch if stack.reserves_padding else input.size(0)
     size = stack.reserve_size(rows, batch)
     return torch.empty(size, dtype=torch.uint8, device=input.device)
 
@@ -137,6 +140,7 @@ def _rnn(
         y = steps.new_packed(output_shape, input)
         library = handle(input.device)
         stack.tell_backend(library, batch)
+        stack.follow_precision()
         workspace = stack.workspace(library, steps.sizes)
         if config.dropout > 0:
             if seed is None:
@@ -194,6 +198,7 @@ def _rnn_backward(
         dw = input.new_zeros(stack.params_size if wanted[3] else 0)
         if steps.batch > 0:
             library = handle(input.device)
+            stack.follow_precision()
             workspace = stack.workspace(library, steps.sizes)
             memory = (workspace.data_ptr(), workspace.numel(), reserve.data_ptr(), reserve.numel())
             stack.rnn.backward_data(

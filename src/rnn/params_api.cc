@@ -98,7 +98,7 @@ extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnR
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = select_backend(*handle, rnn, problem).workspace_size(problem);
+    *sizeInBytes = select_backend(*handle, rnn, problem).workspace_size(handle, problem);
   });
 }
 
@@ -110,7 +110,7 @@ extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(problem);
+    *sizeInBytes = reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(handle, problem);
   });
 }
 

@@ -28,6 +28,7 @@ struct RnnProblem {
   int64_t layers = 1;      // L
   int64_t directions = 1;  // D
   bool skip_input = false;
+  bool tf32 = false;  // products of float matrices may be rounded to tf32
   Dropout dropout;
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
@@ -74,8 +75,8 @@ struct RnnBackwardWeightsArgs {
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
-  virtual size_t workspace_size(const RnnProblem&) const = 0;
-  virtual size_t reserve_size(const RnnProblem&) const = 0;
+  virtual size_t workspace_size(prnnHandle_t, const RnnProblem&) const = 0;
+  virtual size_t reserve_size(prnnHandle_t, const RnnProblem&) const = 0;
   virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;
   virtual void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const = 0;
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;

@@ -37,13 +37,14 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
   return problem;
 }
 
-void require_workspace(const RnnBackend& backend, const RnnProblem& problem, const void* workspace, size_t size) {
-  require_space(workspace, size, backend.workspace_size(problem), "workspace", "workSpaceSizeInBytes");
+void require_workspace(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* workspace,
+                       size_t size) {
+  require_space(workspace, size, backend.workspace_size(handle, problem), "workspace", "workSpaceSizeInBytes");
 }
 
-void require_reserve(const prnnContext& context, const RnnBackend& backend, const RnnProblem& problem,
-                     const void* reserve, size_t size) {
-  require_space(reserve, size, reserve_header_size(context) + backend.reserve_size(problem), "reserveSpace",
+void require_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
+                     size_t size) {
+  require_space(reserve, size, reserve_header_size(*handle) + backend.reserve_size(handle, problem), "reserveSpace",
                 "reserveSpaceSizeInBytes");
 }
 
@@ -63,7 +64,7 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
     problem.dropout = {};
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
-    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
+    require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     backend.forward(handle, problem, args);
   });
 }
@@ -82,8 +83,8 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
         check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
     require_dropout_states(problem, rnn, *handle);
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
-    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
     args.reserve = after_header(*handle, reserveSpace);
     stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kNone);
     backend.forward(handle, problem, args);
@@ -128,8 +129,8 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     require_state(problem, dhxDesc, args.dhx, problem.state(), "dhxDesc");
     require_state(problem, dcxDesc, args.dcx, problem.hidden, "dcxDesc");
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
-    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kForward);
     args.reserve = after_header(*handle, reserveSpace);
     backend.backward_data(handle, problem, args);
@@ -153,8 +154,8 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     require_sequence(problem, yDesc, y, problem.directions * problem.state(), "yDesc", "y");
     require_weights(problem, dwDesc, dw, "dwDesc", "dw");
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
-    require_workspace(backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(*handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
+    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
     backend.backward_weights(handle, problem,
                              {x, hx, y, dw, const_cast<void*>(workspace), after_header(*handle, reserveSpace)});

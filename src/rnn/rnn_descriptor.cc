@@ -73,6 +73,15 @@ extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBa
   });
 }
 
+extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    require_enumerator(mType, PRNN_FMA_MATH, "mType",
+                       "PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION or PRNN_FMA_MATH");
+    rnnDesc->math = mType;
+  });
+}
+
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);

@@ -19,6 +19,7 @@ struct prnnRNNStruct {
   prnnRNNMode_t mode = PRNN_LSTM;
   prnnDataType_t type = PRNN_DATA_FLOAT;
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
+  prnnMathType_t math = PRNN_DEFAULT_MATH;
 };
 
 namespace prnn {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/cuda/cublas.h"
+#include "core/cuda/cudnn.h"
 #include "core/cuda/dropout_states.h"
 
 namespace prnn {
@@ -44,6 +45,7 @@ void init_cuda_state(prnnContext& context) {
 }
 
 void destroy_cuda_state(prnnContext& context) {
+  destroy_cudnn(context);
   destroy_cublas(context);
   cudaFreeHost(cuda_state(context).gave_up);
   delete &cuda_state(context);

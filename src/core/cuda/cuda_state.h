@@ -16,6 +16,8 @@ struct CudaState {
   int* gave_up_on_device = nullptr;  // the same, as kernels address it
   void* cublas = nullptr;            // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
   void* cublas_workspace = nullptr;
+  void* cudnn = nullptr;  // cuDNN's handle; NULL until a call needs it. See core/cuda/cudnn.h
+  void* cudnn_dropout = nullptr;
 };
 
 inline CudaState& cuda_state(const prnnContext& context) { return *static_cast<CudaState*>(context.cuda); }

@@ -87,7 +87,7 @@ class BackwardData : LayerRun {
     const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
     bool accumulate = direction > 0;
     const auto add = [&](const void* gradients, int64_t stride, int64_t gate, int64_t count) {
-      run_gemm(context, p.rows, width, count * p.hidden, 1, view(gradients, stride),
+      multiply(p.rows, width, count * p.hidden, 1, view(gradients, stride),
                view(at(weights, gate * p.hidden * width), width), accumulate ? 1 : 0, dx, p.type, width);
       accumulate = true;
     };

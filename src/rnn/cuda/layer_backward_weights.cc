@@ -46,7 +46,7 @@ class BackwardWeights : LayerRun {
     const int64_t gates = p.gates(), row = gates * padded;
     const MatrixView other = view(at(operand.data, operand.row * operand.stride), operand.stride);
     const auto add = [&](const char* gradients, int64_t stride, int64_t gate, int64_t count) {
-      run_gemm(context, count * p.hidden, columns, operand.count, 1,
+      multiply(count * p.hidden, columns, operand.count, 1,
                view(at(static_cast<const void*>(gradients), operand.gate_row * stride), stride, true), other, 1,
                at(static_cast<void*>(dmatrix), gate * p.hidden * columns), p.type, columns);
     };

@@ -45,8 +45,8 @@ class Forward : LayerRun {
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       if (has_matrices) {
-        run_gemm(context, p.rows, gate_rows, width, 1, view(input, width),
-                 view(at(args_.w, offsets.input), width, true), 0, work.xw[d], p.type, gate_rows);
+        multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0,
+                 work.xw[d], p.type, gate_rows);
       }
       ForwardDirection dir{};
       dir.weights = at(args_.w, offsets.recurrent);

@@ -76,6 +76,12 @@ struct LayerRun {
   MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
     return {data, p.type, stride, transposed};
   }
+  // run_gemm() in the precision that the layer asks for.
+  void multiply(int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a, const MatrixView& b, double beta,
+                void* c, prnnDataType_t c_type, int64_t c_stride) const {
+    const FloatProduct precision = p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
+    run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision);
+  }
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
 

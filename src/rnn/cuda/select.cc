@@ -1,6 +1,9 @@
 // Which backend serves a CUDA handle.
+#include <string>
+
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
+#include "rnn/cuda/cudnn_backend.h"
 #include "rnn/cuda/layer_run.h"
 #include "rnn/plan/plan.h"
 
@@ -9,8 +12,10 @@ namespace {
 
 class ResidentBackend : public RnnBackend {
  public:
-  size_t workspace_size(const RnnProblem& problem) const override { return Workspace(problem, nullptr).size; }
-  size_t reserve_size(const RnnProblem& problem) const override { return Reserve(problem, nullptr).size; }
+  size_t workspace_size(prnnHandle_t, const RnnProblem& problem) const override {
+    return Workspace(problem, nullptr).size;
+  }
+  size_t reserve_size(prnnHandle_t, const RnnProblem& problem) const override { return Reserve(problem, nullptr).size; }
   void forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const override {
     run_layers_forward(handle, problem, args);
   }
@@ -23,21 +28,33 @@ class ResidentBackend : public RnnBackend {
   }
 };
 
+// Why the resident kernels do not serve the problem; empty if they do.
+std::string why_not_resident(const prnnContext& context, const RnnProblem& problem) {
+  const GpuRow& row = cuda_state(context).row;
+  if (row.name == nullptr) return "the GPU table has no row for this GPU's architecture";
+  if (problem.rows > INT32_MAX) {
+    return "the sequences have " + std::to_string(problem.rows) + " rows in all; the resident kernels take at most " +
+           std::to_string(INT32_MAX);
+  }
+  return plan_rnn(row, problem).reason;
+}
+
 }  // namespace
 
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
   static const ResidentBackend resident;
-  if (wanted == PRNN_CUDNN_BACKEND) {
-    fail(PRNN_STATUS_NOT_SUPPORTED,
-         "this build has no cuDNN backend; choose PRNN_PERSISTENT_BACKEND or PRNN_BEST_BACKEND");
+  if (problem.type == PRNN_DATA_DOUBLE) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "double is served on CPU handles only; a CUDA handle takes float, half, bfloat16");
   }
-  const RnnPlan plan = plan_rnn(cuda_gpu_row(context), problem);
-  if (!plan.runnable) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", plan.reason.c_str());
-  if (problem.rows > INT32_MAX) {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "the sequences have %lld rows in all; the resident kernels take at most %d",
-         static_cast<long long>(problem.rows), INT32_MAX);
+  if (wanted == PRNN_CUDNN_BACKEND) return require_cudnn_backend();
+  const std::string reason = why_not_resident(context, problem);
+  if (reason.empty()) return resident;
+  if (wanted == PRNN_PERSISTENT_BACKEND) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", reason.c_str());
+  try {
+    return require_cudnn_backend();
+  } catch (const Failure& failure) {
+    fail(failure.status(), "%s; %s", reason.c_str(), failure.what());
   }
-  return resident;
 }
 
 }  // namespace prnn

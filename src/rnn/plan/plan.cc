@@ -87,6 +87,15 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   return false;
 }
 
+// A batch whose tiles do not fit together beside the weights is served in passes of one tile a group.
+bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (choose_both(row, problem, plan)) return true;
+  if (problem.max_batch() <= kTileColumns) return false;
+  RnnProblem one_tile = problem;
+  one_tile.batch = {kTileColumns};
+  return choose_both(row, one_tile, plan);
+}
+
 // The original project's GPUs: capacity is what its largest RNN layer takes.
 RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
   RnnPlan plan;
@@ -112,7 +121,7 @@ RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
 bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
   problem.hidden = hidden;
   RnnPlan scratch;
-  return choose_both(row, problem, &scratch);
+  return choose_with_passes(row, problem, &scratch);
 }
 
 // Whether a layer fits is monotonic in H up to the rounding of units and pairs, which steps of a pair respect.
@@ -202,7 +211,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   }
   if (row.is_legacy()) return plan_legacy(row, problem);
   RnnPlan plan;
-  plan.fits = choose_both(row, problem, &plan);
+  plan.fits = choose_with_passes(row, problem, &plan);
   plan.largest_hidden = find_largest_hidden(row, problem);
   if (!plan.fits) {
     plan.forward = plan.backward = ResidentShape();

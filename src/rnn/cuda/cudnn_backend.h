@@ -1,0 +1,11 @@
+// The backend that runs cuDNN, for what the resident kernels do not serve.
+#pragma once
+
+#include "rnn/problem.h"
+
+namespace prnn {
+
+// Serves float, half and bfloat16. Throws NOT_SUPPORTED with the reason if there is no cuDNN.
+const RnnBackend& require_cudnn_backend();
+
+}  // namespace prnn
