@@ -120,6 +120,29 @@ def test_rnnt_extreme_values():
     assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
 
 
+def test_arcs_below_the_range_are_impossible():
+    x, options = rnnt_batch(3, 8, 5, 6, torch.float32, seed=6)
+    x[1] -= 1e9
+    x[2, :, 2] = -1e30  # no way past two symbols
+    x = x.log_softmax(-1).where(torch.tensor([True, False, False])[:, None, None, None], x)
+    costs, gradients = both(prnn.rnnt_loss, x, **options, fused_log_softmax=False)[0]
+    assert costs[0].isfinite()
+    assert (costs[1:] == math.inf).all()
+    assert (gradients[1:] == 0).all()
+    frames, batch = ctc_batch(20, 2, 7, 3, torch.float32)
+    frames[:, 1] = torch.finfo(torch.float32).min
+    costs, gradients = both(prnn.ctc_loss, frames, **batch, from_logits=False)[0]
+    assert costs[1] == math.inf
+    assert (gradients[:, 1] == 0).all()
+
+
+def test_rnnt_long_steep_lattice():
+    x, options = rnnt_batch(2, 600, 90, 8, torch.float32, seed=14)
+    x[0] *= 1e3
+    x[1, ::7] *= 1e4
+    assert_same(both(prnn.rnnt_loss, x, **options), torch.float32)
+
+
 def test_rnnt_padding_is_not_read():
     x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=7)
     leaf = x.cuda().requires_grad_()

@@ -8,17 +8,24 @@ namespace {
 
 using namespace ctc_cuda;
 
-// Arrays in the workspace. The sequences of a loss lie in its reserve space when there is one.
+// What the recursions read. The sequences of a loss lie in its reserve space when there is one.
 template <class Real>
-Arrays<Real> cut_workspace(const prnnCTCLossOptions_t& o, Arena& arena, bool with_beta) {
+Arrays<Real> cut_emissions(const prnnCTCLossOptions_t& o, Arena& arena) {
   const int64_t rows = o.batch * o.maxFrames, width = o.maxTargets + 1;
   Arrays<Real> arrays{};
   arrays.sequences = arena.take<Sequence>(o.batch);
-  arrays.scores = arena.take<double>(o.batch);
   arrays.blanks = arena.take<Real>(rows);
   arrays.labels = arena.take<Real>(rows * width);
-  arrays.alpha = arena.take<States>(rows * width);
-  if (with_beta) arrays.beta = arena.take<States>(rows * width);
+  return arrays;
+}
+
+template <class Real>
+Arrays<Real> cut_workspace(const prnnCTCLossOptions_t& o, Arena& arena, bool with_beta) {
+  const int64_t states = o.batch * o.maxFrames * (o.maxTargets + 1);
+  Arrays<Real> arrays = cut_emissions<Real>(o, arena);
+  arrays.totals = arena.take<Scaled<Real>>(o.batch);
+  arrays.alpha = arena.take<States<Real>>(states);
+  if (with_beta) arrays.beta = arena.take<States<Real>>(states);
   return arrays;
 }
 
@@ -34,9 +41,19 @@ Reserve<Real> cut_reserve(const prnnCTCLossOptions_t& o, Arena& arena) {
   return reserve;
 }
 
-unsigned char* cut_moves(const prnnCTCLossOptions_t& o, Arena& arena) {
-  return arena.take<unsigned char>(2 * o.batch * o.maxFrames * (o.maxTargets + 1));
-}
+// What an alignment needs.
+template <class Real>
+struct AlignWorkspace {
+  Arrays<Real> arrays;
+  BestStates* best;
+  unsigned char* moves;
+
+  AlignWorkspace(const prnnCTCLossOptions_t& o, Arena& arena) : arrays(cut_emissions<Real>(o, arena)) {
+    const int64_t states = o.batch * o.maxFrames * (o.maxTargets + 1);
+    best = arena.take<BestStates>(states);
+    moves = arena.take<unsigned char>(2 * states);
+  }
+};
 
 // Calls function(Real()) with the type in which the recursion's inputs are computed.
 template <class Function>
@@ -60,8 +77,7 @@ class CudaCtcBackend final : public CtcBackend {
   }
   size_t align_workspace_size(const prnnCTCLossOptions_t& o) const override {
     Arena arena(nullptr);
-    with_real(o.dataType, [&](auto real) { cut_workspace<decltype(real)>(o, arena, false); });
-    cut_moves(o, arena);
+    with_real(o.dataType, [&](auto real) { AlignWorkspace<decltype(real)>(o, arena); });
     return arena.size();
   }
 
@@ -94,12 +110,12 @@ class CudaCtcBackend final : public CtcBackend {
   void align(prnnHandle_t handle, const CtcParams& params, void* scores, int* begins, int* ends) const override {
     with_real(params.options.dataType, [&](auto real) {
       using Real = decltype(real);
-      Arena workspace(params.workspace);
-      const Arrays<Real> arrays = cut_workspace<Real>(params.options, workspace, false);
-      unsigned char* moves = cut_moves(params.options, workspace);
-      run_setup(params, arrays.sequences, handle->stream);
-      run_emissions(params, arrays, static_cast<Real*>(nullptr), handle->stream);
-      run_best_path(params, arrays, moves, static_cast<Real*>(scores), begins, ends, handle->stream);
+      Arena arena(params.workspace);
+      const AlignWorkspace<Real> workspace(params.options, arena);
+      run_setup(params, workspace.arrays.sequences, handle->stream);
+      run_emissions(params, workspace.arrays, static_cast<Real*>(nullptr), handle->stream);
+      run_best_path(params, workspace.arrays, workspace.best, workspace.moves, static_cast<Real*>(scores), begins, ends,
+                    handle->stream);
     });
   }
 };

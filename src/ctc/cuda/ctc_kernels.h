@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "core/cuda/log_zero.h"
+#include "core/cuda/scaled.h"
 #include "ctc/ctc.h"
 
 namespace prnn::ctc_cuda {
@@ -20,19 +20,25 @@ struct Sequence {
   int frames, targets;  // T_n, L_n
 };
 
-// A column's two states.
+// A column's two states: the probabilities of all ways to or from them.
+template <class Real>
 struct alignas(16) States {
+  Scaled<Real> blank, label;
+};
+
+// The same for the best way alone, as logarithms.
+struct alignas(16) BestStates {
   double blank, label;
 };
 
 template <class Real>
 struct Arrays {
-  Sequence* sequences;  // {N}
-  Real* blanks;         // {N, T}: log-probability of the blank
-  Real* labels;         // {N, T, width}: of each target symbol
-  States* alpha;        // {N, T, width}: all ways from the start to a state, its own frame counted
-  States* beta;         // {N, T, width}: all ways from a state to the end, its own frame not counted; NULL: not wanted
-  double* scores;       // {N}
+  Sequence* sequences;   // {N}
+  Real* blanks;          // {N, T}: log-probability of the blank
+  Real* labels;          // {N, T, width}: of each target symbol
+  States<Real>* alpha;   // {N, T, width}: all ways from the start to a state, its own frame counted
+  States<Real>* beta;    // {N, T, width}: all ways from a state to the end, its own frame not counted; NULL: not wanted
+  Scaled<Real>* totals;  // {N}: all paths; NaN for a bad sequence
 };
 
 // What a backward call needs.
@@ -53,7 +59,7 @@ void run_repeats(const CtcParams& params, const Sequence* sequences, int* next, 
 template <class Real>
 void run_emissions(const CtcParams& params, const Arrays<Real>& arrays, Real* normalisers, cudaStream_t stream);
 
-// alpha and beta in one launch, scores and costs.
+// alpha and beta in one launch, totals and costs.
 template <class Real>
 void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, cudaStream_t stream);
 
@@ -64,9 +70,10 @@ template <class Real>
 void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
                    cudaStream_t stream);
 
-// The best path. moves {N, T, width, 2}: by how many states it moves on into each state.
+// The best path. best {N, T, width}: the best way to a state; moves {N, T, width, 2}: by how many states it moves on
+// into each state.
 template <class Real>
-void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, unsigned char* moves, Real* path_scores,
-                   int* begins, int* ends, cudaStream_t stream);
+void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, BestStates* best, unsigned char* moves,
+                   Real* path_scores, int* begins, int* ends, cudaStream_t stream);
 
 }  // namespace prnn::ctc_cuda

@@ -1,16 +1,18 @@
 // The recursions over the states of CTC. One block serves one sequence in one direction and steps through its frames;
 // alpha and beta run side by side. A thread owns a column, keeps its two states in registers, and passes them to its
-// neighbour by shuffles, or through shared memory at a warp's edge, so that a frame costs one barrier.
+// neighbour by shuffles. A warp follows its neighbour at a distance of some frames, whose edge values it finds in
+// shared memory, so that a barrier serves that many frames.
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/log_math.cuh"
+#include "core/cuda/predicated.cuh"
+#include "core/cuda/scaled.cuh"
 #include "ctc/cuda/ctc_kernels.h"
 
 namespace prnn::ctc_cuda {
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = 1024, kFewThreads = 512;
 constexpr int kSetupThreads = 512;
 constexpr int kWarpsPerBlock = 8;
 
@@ -94,214 +96,243 @@ __device__ bool may_skip(const CtcParams& p, const Sequence& s, int i) {
 
 // The states of a column in a frame from those of the frame before: `own`, and the label to its left.
 template <class Real>
-__device__ __forceinline__ States advance(const States& own, double left_label, bool skip, double blank, double label) {
-  States now;
-  now.blank = log_add<Real>(own.blank, left_label) + blank;
-  now.label = log_add<Real>(log_add<Real>(own.label, own.blank), skip ? left_label : kNever) + label;
-  return now;
+__device__ __forceinline__ States<Real> advance(const States<Real>& own, const Scaled<Real>& left_label, bool skip,
+                                                const Scaled<Real>& blank, const Scaled<Real>& label) {
+  const Scaled<Real> skipping = select(skip, left_label, scaled_zero<Real>());
+  return {(own.blank + left_label) * blank, (own.label + own.blank + skipping) * label};
 }
 
-__device__ __forceinline__ States first_frame(int i, double blank, double label) {
-  return {i == 0 ? blank : kNever, i == 0 ? label : kNever};
-}
-
-// The same for the best path only: `moves` becomes by how many states it moved on into the column's two states. Staying
-// wins a tie, then the smaller move.
-__device__ __forceinline__ States advance_best(const States& own, double left_label, bool skip, double blank,
-                                               double label, unsigned char moves[2]) {
-  const auto consider = [](double& score, unsigned char& move, double other, unsigned char by) {
-    if (other > score || isnan(other)) score = other, move = by;
-  };
-  States now = own;
-  moves[0] = moves[1] = 0;
-  consider(now.blank, moves[0], left_label, 1);
-  consider(now.label, moves[1], own.blank, 1);
-  if (skip) consider(now.label, moves[1], left_label, 2);
-  now.blank += blank;
-  now.label += label;
-  return now;
-}
-
-// beta of a column in a frame; ahead: beta plus the frame's own log-probability, one frame on.
+// beta of a column in a frame; ahead: beta times the frame's own probability, one frame on.
 template <class Real>
-__device__ __forceinline__ States retreat(const States& ahead, const States& right_ahead, bool right_skip) {
-  States now;
-  now.blank = log_add<Real>(ahead.blank, ahead.label);
-  now.label = log_add<Real>(log_add<Real>(ahead.label, right_ahead.blank), right_skip ? right_ahead.label : kNever);
-  return now;
+__device__ __forceinline__ States<Real> retreat(const States<Real>& ahead, const States<Real>& right_ahead,
+                                                bool right_skip) {
+  const Scaled<Real> skipping = select(right_skip, right_ahead.label, scaled_zero<Real>());
+  return {ahead.blank + ahead.label, ahead.label + right_ahead.blank + skipping};
+}
+
+// What stands before the first frame: the only way on is into the column's own states.
+template <class Real>
+__device__ __forceinline__ States<Real> start(int i) {
+  States<Real> states{scaled_zero<Real>(), scaled_zero<Real>()};
+  if (i == 0) states.blank = {1, 0};
+  return states;
+}
+
+// beta of the last frame.
+template <class Real>
+__device__ __forceinline__ States<Real> finish(int i, int targets) {
+  States<Real> states{scaled_zero<Real>(), scaled_zero<Real>()};
+  if (i == targets) states.blank = {1, 0};
+  if (i + 1 == targets) states.label = {1, 0};
+  return states;
 }
 
 template <class Real>
-__device__ void write_score(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n, double score) {
-  arrays.scores[n] = score;
+__device__ __forceinline__ States<Real> normalised(const States<Real>& states) {
+  return {normalised(states.blank), normalised(states.label)};
+}
+
+template <class Real>
+__device__ void write_total(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n,
+                            const Scaled<Real>& total) {
+  arrays.totals[n] = total;
+  const double score = scaled_log(total);
   if (costs) costs[n] = static_cast<Real>(score == kNever && p.options.zeroInfinity ? 0.0 : 0.0 - score);
+}
+
+// From the last frame's states, which all of the block has written.
+template <class Real>
+__device__ void write_total(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n,
+                            const Track<Real>& track, const States<Real>* last) {
+  Scaled<Real> total = last[track.targets].blank;
+  if (track.targets > 0) total = total + last[track.targets - 1].label;
+  write_total(p, arrays, costs, n, total);
 }
 
 // Sequences without frames, and bad ones. Returns whether n was one.
 template <class Real>
-__device__ bool write_trivial_score(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n) {
+__device__ bool write_trivial_total(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n) {
   const Sequence s = arrays.sequences[n];
   if (s.frames > 0) return false;
-  if (threadIdx.x == 0) {
-    write_score(p, arrays, costs, n, s.frames < 0 ? CUDART_NAN : s.targets == 0 ? 0.0 : kNever);
+  if (threadIdx.x == 0 && blockIdx.y == 0) {
+    Scaled<Real> total = scaled_zero<Real>();
+    if (s.frames < 0) total.mantissa = static_cast<Real>(CUDART_NAN);
+    if (s.frames == 0 && s.targets == 0) total = {1, 0};
+    write_total(p, arrays, costs, n, total);
   }
   return true;
 }
 
-// Frames whose log-probabilities are on their way from memory.
+// Frames that a warp takes between two barriers, and whose log-probabilities are on their way from memory.
 template <class Real>
-constexpr int kAhead = sizeof(Real) == 4 ? 4 : 2;
+constexpr int kFrames = sizeof(Real) == 4 ? 8 : 4;
 
-template <bool kBest, class Real>
-__device__ void forward(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, unsigned char* moves, int64_t n,
-                        double (*edge)[33]) {
+// What passes over the edge between two warps: the values of two chunks of frames, those that are being written and
+// those that are being read. Beyond the outermost warps there is nothing.
+template <class Real>
+struct Edges {
+  States<Real> at[2][32][kFrames<Real>], none[kFrames<Real>];
+};
+
+// Log-probabilities of the kFrames frames that come next, fetched as early as their registers are free. Without
+// branches, and in pointers that move on, since every instruction of a frame counts.
+template <class Real>
+struct Ahead {
+  Real blanks[kFrames<Real>], labels[kFrames<Real>];
+  const Real *blank_from, *label_from;
+  int64_t blank_stride, label_stride;
+
+  __device__ __forceinline__ void fetch(int k, bool blank_wanted, bool label_wanted) {
+    blanks[k] = labels[k] = static_cast<Real>(kNever);
+    load_if(blank_wanted, blank_from, blanks[k]);
+    load_if(label_wanted, label_from, labels[k]);
+    blank_from += blank_stride;
+    label_from += label_stride;
+  }
+};
+
+__device__ __forceinline__ bool within(int t, int limit) {
+  return static_cast<unsigned>(t) < static_cast<unsigned>(limit);
+}
+
+template <class Real>
+__device__ void forward(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n, Edges<Real>& edges) {
+  constexpr int F = kFrames<Real>;
   const Track<Real> track(p, arrays, n);
-  const int i = threadIdx.x, lane = i & 31, warp = i >> 5;
+  const int i = threadIdx.x, lane = i & 31, warp = i >> 5, warps = track.targets / 32 + 1;
+  const int blank_limit = i <= track.targets ? track.frames : 0, label_limit = i < track.targets ? track.frames : 0;
   const bool skip = may_skip(p, arrays.sequences[n], i);
-  const int64_t first = n * p.options.maxFrames * track.width + i;
-  States own{kNever, kNever};
-  Real blank_ahead[kAhead<Real>], label_ahead[kAhead<Real>];
+  // Chunks end with the last frame; the first may begin before the first frame, where nothing moves on.
+  const int chunks = (track.frames + F - 1) / F;
+  int t = track.frames - chunks * F;
+  States<Real>* all = arrays.alpha + n * p.options.maxFrames * track.width;
+  States<Real>* out = all + t * track.width + i;
+  States<Real> own = start<Real>(i);
+  Ahead<Real> ahead{{}, {}, track.blanks + t, track.labels + t * track.width + i, 1, track.width};
 #pragma unroll
-  for (int k = 0; k < kAhead<Real>; ++k) blank_ahead[k] = track.blank(k, i), label_ahead[k] = track.label(k, i);
-  for (int base = 0; base < track.frames; base += kAhead<Real>) {
+  for (int k = 0; k < F; ++k) {
+    ahead.fetch(k, within(t + k, blank_limit), within(t + k, label_limit));
+    if (t + k < 0) ahead.blanks[k] = 0;
+  }
+  for (int phase = 0; phase < chunks + warps - 1; ++phase) {
+    const int chunk = phase - warp;
+    if (warp < warps && chunk >= 0 && chunk < chunks) {
+      States<Real>* sent = edges.at[chunk & 1][warp];
+      const States<Real>* received = warp > 0 ? edges.at[chunk & 1][warp - 1] : edges.none;
+      own = normalised(own);
 #pragma unroll
-    for (int k = 0; k < kAhead<Real>; ++k) {
-      const int t = base + k;
-      if (t >= track.frames) break;
-      const double blank = blank_ahead[k], label = label_ahead[k];
-      blank_ahead[k] = track.blank(t + kAhead<Real>, i);
-      label_ahead[k] = track.label(t + kAhead<Real>, i);
-      double left = __shfl_up_sync(~0u, own.label, 1);
-      if (lane == 31) edge[t & 1][warp + 1] = own.label;
-      __syncthreads();
-      if (lane == 0) left = warp == 0 ? kNever : edge[t & 1][warp];
-      const int64_t at = first + t * track.width;
-      if constexpr (kBest) {
-        unsigned char moved[2] = {0, 0};
-        own = t == 0 ? first_frame(i, blank, label) : advance_best(own, left, skip, blank, label, moved);
-        if (i <= track.targets) moves[2 * at] = moved[0], moves[2 * at + 1] = moved[1];
-      } else {
-        own = t == 0 ? first_frame(i, blank, label) : advance<Real>(own, left, skip, blank, label);
+      for (int k = 0; k < F; ++k) {
+        const Scaled<Real> blank = scaled_exp(ahead.blanks[k]), label = scaled_exp(ahead.labels[k]);
+        ahead.fetch(k, within(t + F, blank_limit), within(t + F, label_limit));
+        const Scaled<Real> over_edge = received[k].label;
+        if (lane == 31) sent[k].label = own.label;
+        own = advance(own, select(lane == 0, over_edge, shuffle_up(own.label)), skip, blank, label);
+        store_if(within(t, blank_limit), &out->blank, own.blank);
+        store_if(within(t, blank_limit), &out->label, own.label);
+        out += track.width;
+        ++t;
       }
-      if (i <= track.targets) arrays.alpha[at] = own;
     }
+    if (warps > 1) __syncthreads();
   }
   __syncthreads();
-  if (i != 0) return;
-  const States* last = arrays.alpha + first + (track.frames - 1) * track.width + track.targets;
-  const double end_label = track.targets > 0 ? last[-1].label : kNever;
-  if constexpr (kBest)
-    write_score(p, arrays, costs, n, end_label > last->blank || isnan(end_label) ? end_label : last->blank);
-  else
-    write_score(p, arrays, costs, n, log_add<Real>(last->blank, end_label));
+  if (i == 0) write_total(p, arrays, costs, n, track, all + (track.frames - 1) * track.width);
 }
 
+// Warps follow one another from the right.
 template <class Real>
-__device__ void backward(const CtcParams& p, const Arrays<Real>& arrays, int64_t n, double (*edge)[33],
-                         double (*edge_label)[33]) {
+__device__ void backward(const CtcParams& p, const Arrays<Real>& arrays, int64_t n, Edges<Real>& edges) {
+  constexpr int F = kFrames<Real>;
   const Track<Real> track(p, arrays, n);
-  const int i = threadIdx.x, lane = i & 31, warp = i >> 5, warps = blockDim.x >> 5;
+  const int i = threadIdx.x, lane = i & 31, warp = i >> 5, warps = track.targets / 32 + 1;
+  const int blank_limit = i <= track.targets ? track.frames : 0, label_limit = i < track.targets ? track.frames : 0;
   const bool right_skip = may_skip(p, arrays.sequences[n], i + 1);
-  States* out = arrays.beta + n * p.options.maxFrames * track.width + i;
-  States own{i == track.targets ? 0.0 : kNever, i + 1 == track.targets ? 0.0 : kNever};
-  if (i <= track.targets) out[(track.frames - 1) * track.width] = own;
-  Real blank_ahead[kAhead<Real>], label_ahead[kAhead<Real>];
+  const int last = track.frames - 1, chunks = (last + F - 1) / F, late = warps - 1 - warp;
+  States<Real>* out = arrays.beta + (n * p.options.maxFrames + last) * track.width + i;
+  States<Real> own = finish<Real>(i, track.targets);
+  if (i <= track.targets) *out = own;
+  out -= track.width;
+  Ahead<Real> ahead{{}, {}, track.blanks + last, track.labels + last * track.width + i, -1, -track.width};
 #pragma unroll
-  for (int k = 0; k < kAhead<Real>; ++k) {
-    blank_ahead[k] = track.blank(track.frames - 1 - k, i);
-    label_ahead[k] = track.label(track.frames - 1 - k, i);
-  }
-  for (int base = track.frames - 2; base >= 0; base -= kAhead<Real>) {
+  for (int k = 0; k < F; ++k) ahead.fetch(k, within(last - k, blank_limit), within(last - k, label_limit));
+  int t = last - 1;
+  for (int phase = 0; phase < chunks + warps - 1; ++phase) {
+    const int chunk = phase - late;
+    if (late >= 0 && chunk >= 0 && chunk < chunks) {
+      States<Real>* sent = edges.at[chunk & 1][warp];
+      const States<Real>* received = late > 0 ? edges.at[chunk & 1][warp + 1] : edges.none;
+      own = normalised(own);
 #pragma unroll
-    for (int k = 0; k < kAhead<Real>; ++k) {
-      const int t = base - k;
-      if (t < 0) break;
-      const States ahead{own.blank + blank_ahead[k], own.label + label_ahead[k]};
-      blank_ahead[k] = track.blank(t + 1 - kAhead<Real>, i);
-      label_ahead[k] = track.label(t + 1 - kAhead<Real>, i);
-      States right{__shfl_down_sync(~0u, ahead.blank, 1), __shfl_down_sync(~0u, ahead.label, 1)};
-      if (lane == 0) edge[t & 1][warp] = ahead.blank, edge_label[t & 1][warp] = ahead.label;
-      __syncthreads();
-      if (lane == 31) {
-        const bool none = warp + 1 == warps;
-        right.blank = none ? kNever : edge[t & 1][warp + 1];
-        right.label = none ? kNever : edge_label[t & 1][warp + 1];
+      for (int k = 0; k < F; ++k) {
+        const States<Real> here{own.blank * scaled_exp(ahead.blanks[k]), own.label * scaled_exp(ahead.labels[k])};
+        ahead.fetch(k, within(t + 1 - F, blank_limit), within(t + 1 - F, label_limit));
+        const States<Real> over_edge = received[k];
+        if (lane == 0) sent[k] = here;
+        own = retreat(here,
+                      {select(lane == 31, over_edge.blank, shuffle_down(here.blank)),
+                       select(lane == 31, over_edge.label, shuffle_down(here.label))},
+                      right_skip);
+        store_if(within(t, blank_limit), &out->blank, own.blank);
+        store_if(within(t, blank_limit), &out->label, own.label);
+        out -= track.width;
+        --t;
       }
-      own = retreat<Real>(ahead, right, right_skip);
-      if (i <= track.targets) out[t * track.width] = own;
     }
+    if (warps > 1) __syncthreads();
   }
 }
 
-template <bool kBest, class Real>
-__global__ void __launch_bounds__(kMaxThreads)
-    recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs, unsigned char* moves) {
-  __shared__ double edge[2][2][33];
+// A block of at most kThreads, which bounds its registers.
+template <int kThreads, class Real>
+__global__ void __launch_bounds__(kThreads) recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs) {
+  __shared__ Edges<Real> edges;
   const int64_t n = blockIdx.x;
-  if (arrays.sequences[n].frames <= 0) {
-    if (blockIdx.y == 0) write_trivial_score(p, arrays, costs, n);
-    return;
-  }
+  if (threadIdx.x < kFrames<Real>) edges.none[threadIdx.x] = {scaled_zero<Real>(), scaled_zero<Real>()};
+  if (write_trivial_total(p, arrays, costs, n)) return;
+  __syncthreads();
   if (blockIdx.y == 0)
-    forward<kBest>(p, arrays, costs, moves, n, edge[0]);
+    forward(p, arrays, costs, n, edges);
   else
-    backward(p, arrays, n, edge[0], edge[1]);
+    backward(p, arrays, n, edges);
 }
 
 // The same for targets longer than a block has threads: a thread walks over several columns, and the frame before is
 // read back from memory.
-template <bool kBest, class Real>
-__global__ void __launch_bounds__(kMaxThreads)
-    wide_recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs, unsigned char* moves) {
+template <class Real>
+__global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs) {
   const int64_t n = blockIdx.x;
-  if (arrays.sequences[n].frames <= 0) {
-    if (blockIdx.y == 0) write_trivial_score(p, arrays, costs, n);
-    return;
-  }
+  if (write_trivial_total(p, arrays, costs, n)) return;
   const Track<Real> track(p, arrays, n);
   const Sequence s = arrays.sequences[n];
   const int64_t first = n * p.options.maxFrames * track.width;
   if (blockIdx.y == 0) {
-    States* out = arrays.alpha + first;
+    States<Real>* out = arrays.alpha + first;
     for (int t = 0; t < track.frames; ++t, out += track.width) {
-      const States* before = out - track.width;
+      const States<Real>* earlier = out - track.width;
       for (int i = threadIdx.x; i <= track.targets; i += blockDim.x) {
-        const double blank = track.blank(t, i), label = track.label(t, i);
-        const double left = t > 0 && i > 0 ? before[i - 1].label : kNever;
-        if constexpr (kBest) {
-          unsigned char* moved = moves + 2 * (first + t * track.width + i);
-          moved[0] = moved[1] = 0;
-          out[i] = t == 0 ? first_frame(i, blank, label)
-                          : advance_best(before[i], left, may_skip(p, s, i), blank, label, moved);
-        } else {
-          out[i] =
-              t == 0 ? first_frame(i, blank, label) : advance<Real>(before[i], left, may_skip(p, s, i), blank, label);
-        }
+        const Scaled<Real> left = t > 0 && i > 0 ? earlier[i - 1].label : scaled_zero<Real>();
+        out[i] = normalised(advance(t > 0 ? earlier[i] : start<Real>(i), left, may_skip(p, s, i),
+                                    scaled_exp(track.blank(t, i)), scaled_exp(track.label(t, i))));
       }
       __syncthreads();
     }
-    if (threadIdx.x != 0) return;
-    const States* last = out - track.width + track.targets;
-    const double end_label = track.targets > 0 ? last[-1].label : kNever;
-    if constexpr (kBest)
-      write_score(p, arrays, costs, n, end_label > last->blank || isnan(end_label) ? end_label : last->blank);
-    else
-      write_score(p, arrays, costs, n, log_add<Real>(last->blank, end_label));
+    if (threadIdx.x == 0) write_total(p, arrays, costs, n, track, out - track.width);
   } else {
     for (int t = track.frames - 1; t >= 0; --t) {
-      States* out = arrays.beta + first + t * track.width;
-      const States* later = out + track.width;
+      States<Real>* out = arrays.beta + first + t * track.width;
+      const States<Real>* later = out + track.width;
+      const auto ahead = [&](int i) {
+        return States<Real>{later[i].blank * scaled_exp(track.blank(t + 1, i)),
+                            later[i].label * scaled_exp(track.label(t + 1, i))};
+      };
       for (int i = threadIdx.x; i <= track.targets; i += blockDim.x) {
         if (t == track.frames - 1) {
-          out[i] = {i == track.targets ? 0.0 : kNever, i + 1 == track.targets ? 0.0 : kNever};
+          out[i] = finish<Real>(i, track.targets);
           continue;
         }
-        const States ahead{later[i].blank + track.blank(t + 1, i), later[i].label + track.label(t + 1, i)};
-        States right{kNever, kNever};
-        if (i < track.targets) {
-          right = {later[i + 1].blank + track.blank(t + 1, i + 1), later[i + 1].label + track.label(t + 1, i + 1)};
-        }
-        out[i] = retreat<Real>(ahead, right, may_skip(p, s, i + 1));
+        States<Real> right{scaled_zero<Real>(), scaled_zero<Real>()};
+        if (i < track.targets) right = ahead(i + 1);
+        out[i] = normalised(retreat(ahead(i), right, may_skip(p, s, i + 1)));
       }
       __syncthreads();
     }
@@ -318,15 +349,16 @@ __global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares) {
   const int64_t n = row / o.maxFrames, t = row - n * o.maxFrames, width = o.maxTargets + 1;
   const Sequence s = arrays.sequences[n];
   if (t >= s.frames) return;
-  const double score = arrays.scores[n];
-  const States *alpha = arrays.alpha + row * width, *beta = arrays.beta + row * width;
+  const Scaled<Real> total = arrays.totals[n];
+  const bool possible = !is_zero(total);
+  const States<Real>*alpha = arrays.alpha + row * width, *beta = arrays.beta + row * width;
   Real* out = shares + row * (width + 1);
   Real blanks = 0;
   for (int i = lane; i <= s.targets; i += 32) {
     Real label = 0;
-    if (score != kNever) {
-      blanks += exp(static_cast<Real>(alpha[i].blank + beta[i].blank - score));
-      if (i < s.targets) label = exp(static_cast<Real>(alpha[i].label + beta[i].label - score));
+    if (possible) {
+      blanks += share_of(alpha[i].blank * beta[i].blank, total);
+      if (i < s.targets) label = share_of(alpha[i].label * beta[i].label, total);
     }
     if (i < s.targets) out[1 + i] = label;
   }
@@ -335,22 +367,72 @@ __global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares) {
   if (lane == 0) out[0] = blanks;
 }
 
+// The best way into a column's states, and by how many states it moves on into them. Staying wins a tie, then the
+// smaller move.
+__device__ BestStates advance_best(const BestStates& own, double left_label, bool skip, double blank, double label,
+                                   unsigned char moves[2]) {
+  const auto consider = [](double& score, unsigned char& move, double other, unsigned char by) {
+    if (other > score || isnan(other)) score = other, move = by;
+  };
+  BestStates now = own;
+  moves[0] = moves[1] = 0;
+  consider(now.blank, moves[0], left_label, 1);
+  consider(now.label, moves[1], own.blank, 1);
+  if (skip) consider(now.label, moves[1], left_label, 2);
+  now.blank += blank;
+  now.label += label;
+  return now;
+}
+
+// One block a sequence; a thread walks over columns.
+template <class Real>
+__global__ void __launch_bounds__(kMaxThreads)
+    best_kernel(CtcParams p, Arrays<Real> arrays, BestStates* best, unsigned char* moves, Real* path_scores) {
+  const int64_t n = blockIdx.x;
+  const Sequence s = arrays.sequences[n];
+  if (s.frames <= 0) {
+    const double score = s.frames < 0 ? CUDART_NAN : s.targets == 0 ? 0.0 : kNever;
+    if (threadIdx.x == 0) path_scores[n] = static_cast<Real>(score);
+    return;
+  }
+  const Track<Real> track(p, arrays, n);
+  const int64_t first = n * p.options.maxFrames * track.width;
+  BestStates* out = best + first;
+  for (int t = 0; t < track.frames; ++t, out += track.width) {
+    const BestStates* earlier = out - track.width;
+    for (int i = threadIdx.x; i <= track.targets; i += blockDim.x) {
+      const double blank = track.blank(t, i), label = track.label(t, i);
+      unsigned char* moved = moves + 2 * (first + t * track.width + i);
+      moved[0] = moved[1] = 0;
+      if (t == 0)
+        out[i] = {i == 0 ? blank : kNever, i == 0 ? label : kNever};
+      else
+        out[i] =
+            advance_best(earlier[i], i > 0 ? earlier[i - 1].label : kNever, may_skip(p, s, i), blank, label, moved);
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  const BestStates* last = out - track.width + track.targets;
+  const double end_label = track.targets > 0 ? last[-1].label : kNever;
+  path_scores[n] = static_cast<Real>(end_label > last->blank || isnan(end_label) ? end_label : last->blank);
+}
+
 // Walks back from the end, a thread a sequence.
 template <class Real>
-__global__ void walk_kernel(CtcParams p, Arrays<Real> arrays, const unsigned char* moves, Real* path_scores,
-                            int* begins, int* ends) {
+__global__ void walk_kernel(CtcParams p, Arrays<Real> arrays, const BestStates* best, const unsigned char* moves,
+                            const Real* path_scores, int* begins, int* ends) {
   const prnnCTCLossOptions_t& o = p.options;
   const int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (n >= o.batch) return;
   const Sequence s = arrays.sequences[n];
-  const double score = arrays.scores[n];
+  const Real score = path_scores[n];
   begins += n * o.maxTargets;
   ends += n * o.maxTargets;
-  path_scores[n] = static_cast<Real>(score);
   for (int64_t i = 0; i < o.maxTargets; ++i) begins[i] = ends[i] = -1;
-  if (isnan(score) || score == kNever || s.frames <= 0) return;
+  if (isnan(score) || score == static_cast<Real>(kNever) || s.frames <= 0) return;
   const int64_t width = o.maxTargets + 1, first = n * o.maxFrames * width;
-  const States* last = arrays.alpha + first + (s.frames - 1) * width + s.targets;
+  const BestStates* last = best + first + (s.frames - 1) * width + s.targets;
   int state = 2 * s.targets;  // B(i) is 2 i, Y(i) is 2 i + 1
   if (s.targets > 0 && last[-1].label > last->blank) --state;
   for (int t = s.frames - 1; t >= 0; --t) {
@@ -362,18 +444,9 @@ __global__ void walk_kernel(CtcParams p, Arrays<Real> arrays, const unsigned cha
   }
 }
 
-template <bool kBest, class Real>
-void launch_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, unsigned char* moves,
-                      cudaStream_t stream) {
-  const int64_t width = params.options.maxTargets + 1;
-  const dim3 grid(static_cast<unsigned>(params.options.batch), arrays.beta ? 2 : 1);
-  if (width <= kMaxThreads) {
-    const unsigned threads = static_cast<unsigned>(32 * ceil_div(width, 32));
-    recursion_kernel<kBest><<<grid, threads, 0, stream>>>(params, arrays, costs, moves);
-  } else {
-    wide_recursion_kernel<kBest><<<grid, kMaxThreads, 0, stream>>>(params, arrays, costs, moves);
-  }
-  check_launch("ctc recursion_kernel");
+// Threads of a block with a column each.
+unsigned column_threads(const prnnCTCLossOptions_t& o) {
+  return o.maxTargets < kMaxThreads ? static_cast<unsigned>(32 * ceil_div(o.maxTargets + 1, 32)) : kMaxThreads;
 }
 
 }  // namespace
@@ -390,7 +463,14 @@ void run_repeats(const CtcParams& params, const Sequence* sequences, int* next, 
 
 template <class Real>
 void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, cudaStream_t stream) {
-  launch_recursion<false>(params, arrays, costs, nullptr, stream);
+  const dim3 grid(static_cast<unsigned>(params.options.batch), arrays.beta ? 2 : 1);
+  if (params.options.maxTargets < kFewThreads)
+    recursion_kernel<kFewThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, costs);
+  else if (params.options.maxTargets < kMaxThreads)
+    recursion_kernel<kMaxThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, costs);
+  else
+    wide_recursion_kernel<<<grid, kMaxThreads, 0, stream>>>(params, arrays, costs);
+  check_launch("ctc recursion_kernel");
 }
 
 template <class Real>
@@ -402,18 +482,21 @@ void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* share
 }
 
 template <class Real>
-void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, unsigned char* moves, Real* path_scores,
-                   int* begins, int* ends, cudaStream_t stream) {
-  launch_recursion<true>(params, arrays, static_cast<Real*>(nullptr), moves, stream);
-  walk_kernel<<<static_cast<unsigned>(ceil_div(params.options.batch, 32)), 32, 0, stream>>>(params, arrays, moves,
-                                                                                            path_scores, begins, ends);
+void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, BestStates* best, unsigned char* moves,
+                   Real* path_scores, int* begins, int* ends, cudaStream_t stream) {
+  const auto batch = static_cast<unsigned>(params.options.batch);
+  best_kernel<<<batch, column_threads(params.options), 0, stream>>>(params, arrays, best, moves, path_scores);
+  check_launch("ctc best_kernel");
+  walk_kernel<<<static_cast<unsigned>(ceil_div(batch, 32)), 32, 0, stream>>>(params, arrays, best, moves, path_scores,
+                                                                             begins, ends);
   check_launch("ctc walk_kernel");
 }
 
-#define PRNN_INSTANTIATE(Real)                                                             \
-  template void run_recursion(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t); \
-  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);    \
-  template void run_best_path(const CtcParams&, const Arrays<Real>&, unsigned char*, Real*, int*, int*, cudaStream_t);
+#define PRNN_INSTANTIATE(Real)                                                                                       \
+  template void run_recursion(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                           \
+  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                              \
+  template void run_best_path(const CtcParams&, const Arrays<Real>&, BestStates*, unsigned char*, Real*, int*, int*, \
+                              cudaStream_t);
 PRNN_INSTANTIATE(float)
 PRNN_INSTANTIATE(double)
 

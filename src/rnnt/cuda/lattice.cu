@@ -1,16 +1,18 @@
 // The recursions over the lattice. One block serves one sequence in one direction and steps through it; alpha and beta
 // run side by side. A thread owns a column, keeps the cell it computed last in a register, and passes it to its
-// neighbour by a shuffle, or through shared memory at a warp's edge, so that a step costs one barrier.
+// neighbour by a shuffle. A warp follows its neighbour at a distance of some rows, whose edge values it finds in shared
+// memory, so that a barrier serves that many rows.
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/log_math.cuh"
+#include "core/cuda/predicated.cuh"
+#include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/cells.cuh"
 
 namespace prnn::rnnt_cuda {
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = 1024, kFewThreads = 512;
 constexpr int kSetupThreads = 512;
 constexpr int kCellThreads = 256;
 constexpr int64_t kMaxGridY = 65535;
@@ -113,135 +115,191 @@ struct Track {
   }
   // The arcs of the cell at (step, u), impossible ones where there is no cell.
   __device__ Arcs<Real> load(int step, int u) const {
-    if (step < 0 || !holds(step, u)) return {static_cast<Real>(kNever), static_cast<Real>(kNever)};
-    Arcs<Real> a = arcs[static_cast<int64_t>(step) * width + u];
-    if (u == targets) a.label = static_cast<Real>(kNever);
-    return a;
+    if (!holds(step, u)) return {static_cast<Real>(kNever), static_cast<Real>(kNever)};
+    return arcs[static_cast<int64_t>(step) * width + u];
   }
 };
 
-// How the ways into a cell are joined.
-enum class Paths { kAll, kBest };
-
-template <Paths kPaths, class Real>
-__device__ __forceinline__ double join(double by_blank, double by_label) {
-  if constexpr (kPaths == Paths::kAll) return log_add<Real>(by_blank, by_label);
-  return isnan(by_blank) || by_blank >= by_label ? by_blank : by_label;
-}
-
-// The sequence's score: NaN for one with bad lengths or symbols.
+// The probability of a sequence's targets: NaN for one with bad lengths or symbols.
 template <class Real>
-__device__ void write_score(const Problem& p, const Lattice<Real>& lattice, Real* costs, int64_t n, bool bad,
-                            double score) {
-  if (bad) score = CUDART_NAN;
-  lattice.scores[n] = score;
+__device__ void write_total(const Problem& p, const Lattice<Real>& lattice, Real* costs, int64_t n,
+                            const Scaled<Real>& total) {
+  lattice.totals[n] = total;
+  const double score = scaled_log(total);
   if (costs) costs[n] = static_cast<Real>(score == kNever && p.zero_infinity ? 0.0 : -score);
 }
 
-// Steps whose arcs are on their way from memory.
+// Rows of the lattice that a warp takes between two barriers, and whose arcs are on their way from memory.
 template <class Real>
-constexpr int kAhead = sizeof(Real) == 4 ? 8 : 4;
+constexpr int kRows = sizeof(Real) == 4 ? 8 : 4;
+
+// What passes over the edge between two warps: the values of two chunks of rows, those that are being written and those
+// that are being read. Beyond the outermost warps there is nothing.
+template <class Real>
+struct Edges {
+  Scaled<Real> at[2][32][kRows<Real>], none[kRows<Real>];
+};
+
+// Arcs of the kRows rows that come next, fetched as early as their registers are free. Without branches, and in
+// pointers that move on, since every instruction of a row counts.
+template <class Real>
+struct Ahead {
+  Arcs<Real> arcs[kRows<Real>];
+  const Arcs<Real>* from;
+  int64_t stride;
+
+  __device__ __forceinline__ void fetch(int i, bool wanted) {
+    arcs[i] = {static_cast<Real>(kNever), static_cast<Real>(kNever)};
+    load_pair_if(wanted, &from->blank, arcs[i].blank, arcs[i].label);
+    from += stride;
+  }
+};
+
+__device__ __forceinline__ bool within(int t, int limit) {
+  return static_cast<unsigned>(t) < static_cast<unsigned>(limit);
+}
 
 // alpha: the arcs of the step before, taken from each cell to itself one frame on and to its right neighbour.
-template <Paths kPaths, class Real>
-__device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* costs, int64_t n, double (*edge)[33]) {
-  const Track<Real> track(p, lattice, n);
-  const int u = threadIdx.x, lane = u & 31, warp = u >> 5;
-  double* out = lattice.alpha + n * p.steps() * p.width();
-  double own = u == 0 ? 0.0 : kNever;
-  Arcs<Real> ahead[kAhead<Real>];
-#pragma unroll
-  for (int i = 0; i < kAhead<Real>; ++i) ahead[i] = track.load(i, u);
-  for (int base = 0; base < track.last_step; base += kAhead<Real>) {
-#pragma unroll
-    for (int i = 0; i < kAhead<Real>; ++i) {
-      const int step = base + i;
-      if (step >= track.last_step) break;
-      if (track.holds(step, u)) out[static_cast<int64_t>(step) * track.width + u] = own;
-      const Arcs<Real> arcs = ahead[i];
-      ahead[i] = track.load(step + kAhead<Real>, u);
-      const double stay = own + arcs.blank, move = own + arcs.label;
-      double left = __shfl_up_sync(~0u, move, 1);
-      if (lane == 31) edge[step & 1][warp + 1] = move;
-      __syncthreads();
-      if (lane == 0) left = warp == 0 ? kNever : edge[step & 1][warp];
-      own = join<kPaths, Real>(stay, left);
-    }
-  }
-  if (u == track.targets) write_score(p, lattice, costs, n, track.frames == 0, own);
-}
-
 template <class Real>
-__device__ void backward(const Problem& p, const Lattice<Real>& lattice, int64_t n, double (*edge)[33]) {
+__device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* costs, int64_t n, Edges<Real>& edges) {
+  constexpr int R = kRows<Real>;
   const Track<Real> track(p, lattice, n);
-  const int u = threadIdx.x, lane = u & 31, warp = u >> 5, warps = blockDim.x >> 5;
-  double* out = lattice.beta + n * p.steps() * p.width();
-  double own = u == track.targets ? 0.0 : kNever;
-  if (track.frames > 0 && u <= track.targets) out[static_cast<int64_t>(track.last_step) * track.width + u] = own;
-  Arcs<Real> ahead[kAhead<Real>];
+  const int u = threadIdx.x, lane = u & 31, warp = u >> 5, warps = track.targets / 32 + 1;
+  const int limit = u <= track.targets ? track.frames : 0;  // frames of the column
+  // Chunks end at last_step, so that the first begins before step 0, in rows without cells; in them column 0 stays
+  // what it is. A warp begins at the chunk in which its first cell gets a value, one barrier later than its neighbour.
+  const int chunks = (track.last_step + R - 1) / R, before = chunks * R - track.last_step;
+  const int first = max(0, track.skew * 32 * warp - 1 + before) / R, first_step = first * R - before;
+  int t = first_step - track.skew * u;
+  Scaled<Real> own = scaled_zero<Real>();
+  if (u == 0) own = {1, 0};
+  Ahead<Real> ahead{{}, track.arcs + first_step * track.width + u, track.width};
 #pragma unroll
-  for (int i = 0; i < kAhead<Real>; ++i) ahead[i] = track.load(track.last_step - 1 - i, u);
-  for (int base = 0; base < track.last_step; base += kAhead<Real>) {
+  for (int i = 0; i < R; ++i) {
+    ahead.fetch(i, within(t + i, limit));
+    if (u == 0 && first_step + i < 0) ahead.arcs[i].blank = 0;
+  }
+  Scaled<Real>* out = lattice.alpha + (n * p.steps() + first_step) * track.width + u;
+  for (int phase = 0; phase < chunks + warps - 1; ++phase) {
+    const int chunk = phase - warp;
+    if (warp < warps && chunk >= first && chunk < chunks) {
+      Scaled<Real>* sent = edges.at[chunk & 1][warp];
+      const Scaled<Real>* received = warp > 0 ? edges.at[chunk & 1][warp - 1] : edges.none;
+      own = normalised(own);
 #pragma unroll
-    for (int i = 0; i < kAhead<Real>; ++i) {
-      const int step = track.last_step - 1 - base - i;
-      if (step < 0) break;
-      const Arcs<Real> arcs = ahead[i];
-      ahead[i] = track.load(step - kAhead<Real>, u);
-      double right = __shfl_down_sync(~0u, own, 1);
-      if (lane == 0) edge[step & 1][warp] = own;
-      __syncthreads();
-      if (lane == 31) right = warp + 1 == warps ? kNever : edge[step & 1][warp + 1];
-      own = log_add<Real>(own + arcs.blank, right + arcs.label);
-      // Cells of the frame T_n too: the shares read there that no path goes on from them.
-      if (u <= track.targets && step >= track.skew * u) out[static_cast<int64_t>(step) * track.width + u] = own;
+      for (int i = 0; i < R; ++i) {
+        store_if(within(t, limit), out, own);
+        out += track.width;
+        const Scaled<Real> by_blank = own * scaled_exp(ahead.arcs[i].blank);
+        const Scaled<Real> by_label = own * scaled_exp(ahead.arcs[i].label);
+        ahead.fetch(i, within(t + R, limit));
+        ++t;
+        const Scaled<Real> over_edge = received[i];
+        if (lane == 31) sent[i] = by_label;
+        own = by_blank + select(lane == 0, over_edge, shuffle_up(by_label));
+      }
     }
+    if (warps > 1) __syncthreads();
+  }
+  if (track.frames == 0) own = {static_cast<Real>(CUDART_NAN), 0};
+  if (u == track.targets) write_total(p, lattice, costs, n, own);
+}
+
+// beta: warps follow one another from the right, where the lattice ends.
+template <class Real>
+__device__ void backward(const Problem& p, const Lattice<Real>& lattice, int64_t n, Edges<Real>& edges) {
+  constexpr int R = kRows<Real>;
+  const Track<Real> track(p, lattice, n);
+  const int u = threadIdx.x, lane = u & 31, warp = u >> 5, warps = track.targets / 32 + 1;
+  const int limit = u <= track.targets ? track.frames : 0;
+  // Cells of the frame T_n are written too: the shares read there that no path goes on from them.
+  const int written = u <= track.targets ? track.frames + 1 : 0;
+  const int chunks = (track.last_step + R - 1) / R, late = warps - 1 - warp;
+  const int first = max(0, track.skew * (track.targets - 32 * warp - 32)) / R;
+  const int first_step = track.last_step - 1 - first * R;
+  int t = first_step - track.skew * u;
+  Scaled<Real> own = scaled_zero<Real>();
+  if (u == track.targets) own = {1, 0};
+  Scaled<Real>* out = lattice.beta + (n * p.steps() + track.last_step) * track.width + u;
+  if (track.frames > 0 && u <= track.targets) *out = own;
+  out -= (1 + first * R) * track.width;
+  Ahead<Real> ahead{{}, track.arcs + first_step * track.width + u, -track.width};
+#pragma unroll
+  for (int i = 0; i < R; ++i) ahead.fetch(i, within(t - i, limit));
+  for (int phase = 0; phase < chunks + warps - 1; ++phase) {
+    const int chunk = phase - late;
+    if (late >= 0 && chunk >= first && chunk < chunks) {
+      Scaled<Real>* sent = edges.at[chunk & 1][warp];
+      const Scaled<Real>* received = late > 0 ? edges.at[chunk & 1][warp + 1] : edges.none;
+      own = normalised(own);
+#pragma unroll
+      for (int i = 0; i < R; ++i) {
+        const Scaled<Real> blank = scaled_exp(ahead.arcs[i].blank), label = scaled_exp(ahead.arcs[i].label);
+        ahead.fetch(i, within(t - R, limit));
+        const Scaled<Real> over_edge = received[i];
+        if (lane == 0) sent[i] = own;
+        own = own * blank + select(lane == 31, over_edge, shuffle_down(own)) * label;
+        store_if(within(t, written), out, own);
+        out -= track.width;
+        --t;
+      }
+    }
+    if (warps > 1) __syncthreads();
   }
 }
 
-template <Paths kPaths, class Real>
-__global__ void __launch_bounds__(kMaxThreads) recursion_kernel(Problem p, Lattice<Real> lattice, Real* costs) {
-  __shared__ double edge[2][33];
+// A block of at most kThreads, which bounds its registers.
+template <int kThreads, class Real>
+__global__ void __launch_bounds__(kThreads) recursion_kernel(Problem p, Lattice<Real> lattice, Real* costs) {
+  __shared__ Edges<Real> edges;
+  if (threadIdx.x < kRows<Real>) edges.none[threadIdx.x] = scaled_zero<Real>();
+  __syncthreads();
   if (blockIdx.y == 0)
-    forward<kPaths>(p, lattice, costs, blockIdx.x, edge);
+    forward(p, lattice, costs, blockIdx.x, edges);
   else
-    backward(p, lattice, blockIdx.x, edge);
+    backward(p, lattice, blockIdx.x, edges);
 }
 
 // The same for lattices wider than a block has threads: a thread walks over several columns, and the step before is
 // read back from memory.
-template <Paths kPaths, class Real>
+template <class Real>
 __global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(Problem p, Lattice<Real> lattice, Real* costs) {
   const int64_t n = blockIdx.x;
   const Track<Real> track(p, lattice, n);
   const int64_t width = track.width;
   if (blockIdx.y == 0) {
-    double* out = lattice.alpha + n * p.steps() * width;
+    Scaled<Real>* out = lattice.alpha + n * p.steps() * width;
     for (int step = 0; step <= track.last_step; ++step) {
       for (int u = threadIdx.x; u <= track.targets; u += blockDim.x) {
-        double own = u == 0 && step == 0 ? 0.0 : kNever;
+        Scaled<Real> own = scaled_zero<Real>();
+        if (u == 0 && step == 0) own = {1, 0};
         if (step > 0) {
-          double stay = kNever, left = kNever;
-          if (track.holds(step - 1, u)) stay = out[(step - 1) * width + u] + track.load(step - 1, u).blank;
+          Scaled<Real> stay = own, left = own;
+          if (track.holds(step - 1, u)) stay = out[(step - 1) * width + u] * scaled_exp(track.load(step - 1, u).blank);
           if (u > 0 && track.holds(step - 1, u - 1))
-            left = out[(step - 1) * width + u - 1] + track.load(step - 1, u - 1).label;
-          own = join<kPaths, Real>(stay, left);
+            left = out[(step - 1) * width + u - 1] * scaled_exp(track.load(step - 1, u - 1).label);
+          own = normalised(stay + left);
         }
-        if (step < track.last_step && track.holds(step, u)) out[step * width + u] = own;
-        if (step == track.last_step && u == track.targets) write_score(p, lattice, costs, n, false, own);
+        if (track.holds(step, u)) out[step * width + u] = own;
+        if (step == track.last_step && u == track.targets) {
+          if (track.frames == 0) own = {static_cast<Real>(CUDART_NAN), 0};
+          write_total(p, lattice, costs, n, own);
+        }
       }
       __syncthreads();
     }
-    if (track.frames == 0 && threadIdx.x == 0) write_score(p, lattice, costs, n, true, 0.0);
   } else if (track.frames > 0) {
-    double* out = lattice.beta + n * p.steps() * width;
+    Scaled<Real>* out = lattice.beta + n * p.steps() * width;
     for (int step = track.last_step; step >= 0; --step) {
       for (int u = threadIdx.x; u <= track.targets; u += blockDim.x) {
-        double own = u == track.targets ? 0.0 : kNever;
-        if (step < track.last_step) {
+        Scaled<Real> own = scaled_zero<Real>();
+        if (step == track.last_step) {
+          if (u == track.targets) own = {1, 0};
+        } else {
           const Arcs<Real> arcs = track.load(step, u);
-          const double right = u < track.targets ? out[(step + 1) * width + u + 1] : kNever;
-          own = log_add<Real>(out[(step + 1) * width + u] + arcs.blank, right + arcs.label);
+          own = out[(step + 1) * width + u] * scaled_exp(arcs.blank);
+          if (u < track.targets) own = own + out[(step + 1) * width + u + 1] * scaled_exp(arcs.label);
+          own = normalised(own);
         }
         if (step == track.last_step || step >= track.skew * u) out[step * width + u] = own;
       }
@@ -256,62 +314,82 @@ __global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shar
   if (row >= p.activation_cells()) return;
   const Cell cell = find_cell(p, lattice.sequences, row);
   if (!cell.real) return;
-  const double score = lattice.scores[cell.n];
+  const Scaled<Real> total = lattice.totals[cell.n];
   Arcs<Real> share{0, 0};
-  if (score != kNever) {
+  if (!is_zero(total)) {
     const int64_t at = lattice_index(p, cell), next = at + p.width();
     const bool has_label = cell.u < lattice.sequences[cell.n].targets;
     const Arcs<Real> arcs = lattice.arcs[at];
-    const double alpha = lattice.alpha[at] - score;
-    share.blank = exp(static_cast<Real>(alpha + arcs.blank + lattice.beta[next]));
-    if (has_label) share.label = exp(static_cast<Real>(alpha + arcs.label + lattice.beta[next + 1]));
+    const Scaled<Real> alpha = lattice.alpha[at], end = lattice.beta[next];
+    share.blank = share_of(alpha * scaled_exp(arcs.blank) * end, total);
+    if (has_label) share.label = share_of(alpha * scaled_exp(arcs.label) * lattice.beta[next + 1], total);
     if (p.lattice == PRNN_RNNT_CONSTRAINED && cell.u > 0) {  // the label of the cell before passes over this blank
-      share.blank +=
-          exp(static_cast<Real>(lattice.alpha[at - 1] - score + lattice.arcs[at - 1].label + lattice.beta[next]));
+      share.blank += share_of(lattice.alpha[at - 1] * scaled_exp(lattice.arcs[at - 1].label) * end, total);
     }
   }
   shares[row] = share;
 }
 
+// The best way to each cell, in logarithms. One block a sequence; a thread walks over columns.
+template <class Real>
+__global__ void __launch_bounds__(kMaxThreads)
+    best_kernel(Problem p, Lattice<Real> lattice, double* best, Real* path_scores) {
+  const int64_t n = blockIdx.x;
+  const Track<Real> track(p, lattice, n);
+  const int64_t width = track.width;
+  double* out = best + n * p.steps() * width;
+  for (int step = 0; step <= track.last_step; ++step) {
+    for (int u = threadIdx.x; u <= track.targets; u += blockDim.x) {
+      double own = u == 0 && step == 0 ? 0.0 : kNever;
+      if (step > 0) {
+        double stay = kNever, left = kNever;
+        if (track.holds(step - 1, u)) stay = out[(step - 1) * width + u] + track.load(step - 1, u).blank;
+        if (u > 0 && track.holds(step - 1, u - 1))
+          left = out[(step - 1) * width + u - 1] + track.load(step - 1, u - 1).label;
+        own = isnan(stay) || stay >= left ? stay : left;
+      }
+      if (track.holds(step, u)) out[step * width + u] = own;
+      if (step == track.last_step && u == track.targets)
+        path_scores[n] = static_cast<Real>(track.frames == 0 ? CUDART_NAN : own);
+    }
+    __syncthreads();
+  }
+}
+
 // Walks back from the end, a thread a sequence: the steps depend on each other, and each reads two cells.
 template <class Real>
-__global__ void walk_kernel(Problem p, Lattice<Real> lattice, Real* path_scores, int* frames) {
+__global__ void walk_kernel(Problem p, Lattice<Real> lattice, const double* best, const Real* path_scores,
+                            int* frames) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (n >= p.batch) return;
   const Track<Real> track(p, lattice, n);
-  const double score = lattice.scores[n];
-  const double* alpha = lattice.alpha + n * p.steps() * p.width();
+  best += n * p.steps() * p.width();
   int* times = frames + n * p.max_targets;
-  path_scores[n] = static_cast<Real>(score);
   for (int64_t i = 0; i < p.max_targets; ++i) times[i] = -1;
-  if (isnan(score) || score == kNever) return;
+  if (isnan(path_scores[n]) || path_scores[n] == static_cast<Real>(kNever)) return;
   int u = track.targets;
   for (int step = track.last_step - 1; step >= 0 && u >= 0; --step) {
     const int64_t at = static_cast<int64_t>(step) * track.width + u;
-    const double by_blank = track.holds(step, u) ? alpha[at] + track.load(step, u).blank : kNever;
-    const double by_label = u > 0 && track.holds(step, u - 1) ? alpha[at - 1] + track.load(step, u - 1).label : kNever;
+    const double by_blank = track.holds(step, u) ? best[at] + track.load(step, u).blank : kNever;
+    const double by_label = u > 0 && track.holds(step, u - 1) ? best[at - 1] + track.load(step, u - 1).label : kNever;
     if (by_blank >= by_label) continue;
     --u;
     times[u] = step - track.skew * u;
   }
 }
 
-template <Paths kPaths, class Real>
-void launch_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* costs, cudaStream_t stream) {
-  if (problem.lattice == PRNN_RNNT_CONSTRAINED) {
-    const dim3 grid(static_cast<unsigned>(ceil_div(problem.max_frames * problem.width(), kCellThreads)),
-                    static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
-    constrain_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice);
-    check_launch("rnnt constrain_kernel");
-  }
-  const dim3 grid(static_cast<unsigned>(problem.batch), lattice.beta ? 2 : 1);
-  if (problem.width() <= kMaxThreads) {
-    const unsigned threads = static_cast<unsigned>(32 * ceil_div(problem.width(), 32));
-    recursion_kernel<kPaths><<<grid, threads, 0, stream>>>(problem, lattice, costs);
-  } else {
-    wide_recursion_kernel<kPaths><<<grid, kMaxThreads, 0, stream>>>(problem, lattice, costs);
-  }
-  check_launch("rnnt recursion_kernel");
+template <class Real>
+void constrain(const Problem& problem, const Lattice<Real>& lattice, cudaStream_t stream) {
+  if (problem.lattice != PRNN_RNNT_CONSTRAINED) return;
+  const dim3 grid(static_cast<unsigned>(ceil_div(problem.max_frames * problem.width(), kCellThreads)),
+                  static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
+  constrain_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice);
+  check_launch("rnnt constrain_kernel");
+}
+
+// Threads of a block with a column each.
+unsigned column_threads(const Problem& problem) {
+  return problem.width() <= kMaxThreads ? static_cast<unsigned>(32 * ceil_div(problem.width(), 32)) : kMaxThreads;
 }
 
 }  // namespace
@@ -323,7 +401,15 @@ void run_setup(const Problem& problem, Sequence* sequences, cudaStream_t stream)
 
 template <class Real>
 void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* costs, cudaStream_t stream) {
-  launch_recursion<Paths::kAll>(problem, lattice, costs, stream);
+  constrain(problem, lattice, stream);
+  const dim3 grid(static_cast<unsigned>(problem.batch), lattice.beta ? 2 : 1);
+  if (problem.width() <= kFewThreads)
+    recursion_kernel<kFewThreads><<<grid, column_threads(problem), 0, stream>>>(problem, lattice, costs);
+  else if (problem.width() <= kMaxThreads)
+    recursion_kernel<kMaxThreads><<<grid, column_threads(problem), 0, stream>>>(problem, lattice, costs);
+  else
+    wide_recursion_kernel<<<grid, kMaxThreads, 0, stream>>>(problem, lattice, costs);
+  check_launch("rnnt recursion_kernel");
 }
 
 template <class Real>
@@ -334,11 +420,14 @@ void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>
 }
 
 template <class Real>
-void run_best_path(const Problem& problem, const Lattice<Real>& lattice, Real* path_scores, int* frames,
+void run_best_path(const Problem& problem, const Lattice<Real>& lattice, double* best, Real* path_scores, int* frames,
                    cudaStream_t stream) {
-  launch_recursion<Paths::kBest>(problem, lattice, static_cast<Real*>(nullptr), stream);
-  walk_kernel<<<static_cast<unsigned>(ceil_div(problem.batch, 32)), 32, 0, stream>>>(problem, lattice, path_scores,
-                                                                                     frames);
+  constrain(problem, lattice, stream);
+  best_kernel<<<static_cast<unsigned>(problem.batch), column_threads(problem), 0, stream>>>(problem, lattice, best,
+                                                                                            path_scores);
+  check_launch("rnnt best_kernel");
+  walk_kernel<<<static_cast<unsigned>(ceil_div(problem.batch, 32)), 32, 0, stream>>>(problem, lattice, best,
+                                                                                     path_scores, frames);
   check_launch("rnnt walk_kernel");
 }
 
@@ -346,7 +435,7 @@ template void run_recursion(const Problem&, const Lattice<float>&, float*, cudaS
 template void run_recursion(const Problem&, const Lattice<double>&, double*, cudaStream_t);
 template void run_shares(const Problem&, const Lattice<float>&, Arcs<float>*, cudaStream_t);
 template void run_shares(const Problem&, const Lattice<double>&, Arcs<double>*, cudaStream_t);
-template void run_best_path(const Problem&, const Lattice<float>&, float*, int*, cudaStream_t);
-template void run_best_path(const Problem&, const Lattice<double>&, double*, int*, cudaStream_t);
+template void run_best_path(const Problem&, const Lattice<float>&, double*, float*, int*, cudaStream_t);
+template void run_best_path(const Problem&, const Lattice<double>&, double*, double*, int*, cudaStream_t);
 
 }  // namespace prnn::rnnt_cuda

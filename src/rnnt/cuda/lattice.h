@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/cuda/log_zero.h"
+#include "core/cuda/scaled.h"
 #include "prnn_losses.h"
 
 namespace prnn::rnnt_cuda {
@@ -60,11 +60,11 @@ struct alignas(2 * sizeof(Real)) Arcs {
 // Arrays of one call; Real is double for PRNN_DATA_DOUBLE and float for all other types.
 template <class Real>
 struct Lattice {
-  Sequence* sequences;  // {N}
-  Arcs<Real>* arcs;     // {N, steps, width}
-  double* alpha;        // {N, steps, width}: score of all paths from (0, 0) to the cell
-  double* beta;         // {N, steps, width}: from the cell to the end; NULL when no gradients are wanted
-  double* scores;       // {N}: of all paths
+  Sequence* sequences;   // {N}
+  Arcs<Real>* arcs;      // {N, steps, width}
+  Scaled<Real>* alpha;   // {N, steps, width}: probability of all paths from (0, 0) to the cell
+  Scaled<Real>* beta;    // {N, steps, width}: from the cell to the end; NULL when no gradients are wanted
+  Scaled<Real>* totals;  // {N}: of all paths; NaN for a sequence without cells
 };
 
 // What a backward call needs, one entry a row of the activations.
@@ -77,11 +77,11 @@ struct Shares {
 // Checks lengths, symbols and ranges, and finds where sequences begin.
 void run_setup(const Problem& problem, Sequence* sequences, cudaStream_t stream);
 
-// From activations to arcs, and normalisers unless NULL.
+// From activations to arcs, and normalisers unless NULL. After the last target there is no label: its score is kNever.
 template <class Real>
 void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* normalisers, cudaStream_t stream);
 
-// alpha and, unless it is NULL, beta, in one launch; scores, and costs with zeroInfinity applied unless NULL.
+// alpha and, unless it is NULL, beta, in one launch; totals, and costs with zeroInfinity applied unless NULL.
 template <class Real>
 void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* costs, cudaStream_t stream);
 
@@ -94,10 +94,10 @@ template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
                    const Real* cost_gradients, void* gradients, cudaStream_t stream);
 
-// The best path instead of all: alpha becomes the score of the best way to a cell. path_scores {N}, frames
-// {N, maxTargets}.
+// The best path instead of all. best {N, steps, width} becomes the score of the best way to a cell. path_scores {N},
+// frames {N, maxTargets}.
 template <class Real>
-void run_best_path(const Problem& problem, const Lattice<Real>& lattice, Real* path_scores, int* frames,
+void run_best_path(const Problem& problem, const Lattice<Real>& lattice, double* best, Real* path_scores, int* frames,
                    cudaStream_t stream);
 
 }  // namespace prnn::rnnt_cuda

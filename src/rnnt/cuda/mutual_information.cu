@@ -6,6 +6,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/scaled.cuh"
 
 namespace prnn::rnnt_cuda {
 namespace {
@@ -75,20 +76,20 @@ __global__ void lay_back_kernel(MutualInformationParams params, Problem p, Latti
   const prnnMutualInformationOptions_t& o = params.options;
   const Place at(o);
   if (at.n >= o.batch) return;
-  const double score = lattice.scores[at.n];
-  if (at.s == 0 && at.t == 0) static_cast<Real*>(params.scores)[at.n] = static_cast<Real>(score);
+  const Scaled<Real> total = lattice.totals[at.n];
+  if (at.s == 0 && at.t == 0) static_cast<Real*>(params.scores)[at.n] = static_cast<Real>(scaled_log(total));
   if (params.py_gradients == nullptr) return;
   const Sequence sequence = lattice.sequences[at.n];
   const Boundary b = find_boundary(o, params.boundary, at.n);
   const int64_t t = at.t - b.t_begin, u = at.s - b.s_begin;
   Arcs<Real> share{0, 0};
   const bool inside = sequence.frames > 0 && t >= 0 && t < sequence.frames && u >= 0 && u <= sequence.targets;
-  if (inside && score != kNever) {
+  if (inside && !is_zero(total)) {
     const int64_t cell = (at.n * p.steps() + t + p.skew() * u) * p.width() + u, next = cell + p.width();
     const Arcs<Real> arcs = lattice.arcs[cell];
-    const double alpha = lattice.alpha[cell] - score;
-    share.blank = exp(static_cast<Real>(alpha + arcs.blank + lattice.beta[next]));
-    if (u < sequence.targets) share.label = exp(static_cast<Real>(alpha + arcs.label + lattice.beta[next + 1]));
+    const Scaled<Real> alpha = lattice.alpha[cell];
+    share.blank = share_of(alpha * scaled_exp(arcs.blank) * lattice.beta[next], total);
+    if (u < sequence.targets) share.label = share_of(alpha * scaled_exp(arcs.label) * lattice.beta[next + 1], total);
   }
   if (at.t < o.frames) {
     const bool before_end = at.t < b.t_end;  // not the frame that was added

@@ -48,10 +48,20 @@ template <class Real>
 Lattice<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_beta) {
   Lattice<Real> lattice{};
   lattice.sequences = arena.take<Sequence>(problem.batch);
-  lattice.scores = arena.take<double>(problem.batch);
+  lattice.totals = arena.take<Scaled<Real>>(problem.batch);
   lattice.arcs = arena.take<Arcs<Real>>(problem.lattice_cells());
-  lattice.alpha = arena.take<double>(problem.lattice_cells());
-  if (with_beta) lattice.beta = arena.take<double>(problem.lattice_cells());
+  lattice.alpha = arena.take<Scaled<Real>>(problem.lattice_cells());
+  if (with_beta) lattice.beta = arena.take<Scaled<Real>>(problem.lattice_cells());
+  return lattice;
+}
+
+// What an alignment needs of it, and the scores of the best ways.
+template <class Real>
+Lattice<Real> cut_align_workspace(const Problem& problem, Arena& arena, double*& best) {
+  Lattice<Real> lattice{};
+  lattice.sequences = arena.take<Sequence>(problem.batch);
+  lattice.arcs = arena.take<Arcs<Real>>(problem.lattice_cells());
+  best = arena.take<double>(problem.lattice_cells());
   return lattice;
 }
 
@@ -73,9 +83,9 @@ auto with_real(prnnDataType_t type, Function&& function) {
   return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
-size_t lattice_size(const Problem& problem, bool with_beta) {
+size_t lattice_size(const Problem& problem) {
   Arena arena(nullptr);
-  with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, with_beta); });
+  with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });
   return arena.size();
 }
 
@@ -84,7 +94,7 @@ class CudaRnntBackend final : public RnntBackend {
   void require_supported(prnnDataType_t) const override {}
 
   size_t loss_workspace_size(const prnnRNNTLossOptions_t& options) const override {
-    return lattice_size(make_problem(options), true);
+    return lattice_size(make_problem(options));
   }
   size_t loss_reserve_size(const prnnRNNTLossOptions_t& options) const override {
     Arena arena(nullptr);
@@ -93,10 +103,14 @@ class CudaRnntBackend final : public RnntBackend {
     return arena.size();
   }
   size_t align_workspace_size(const prnnRNNTLossOptions_t& options) const override {
-    return lattice_size(make_problem(options), false);
+    Arena arena(nullptr);
+    const Problem problem = make_problem(options);
+    double* best;
+    with_real(problem.type, [&](auto real) { cut_align_workspace<decltype(real)>(problem, arena, best); });
+    return arena.size();
   }
   size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& options) const override {
-    return lattice_size(mutual_information_problem(options), true);
+    return lattice_size(mutual_information_problem(options));
   }
 
   void loss_forward(prnnHandle_t handle, const RnntParams& params, void* costs, void* reserve_space) const override {
@@ -131,10 +145,11 @@ class CudaRnntBackend final : public RnntBackend {
     with_real(problem.type, [&](auto real) {
       using Real = decltype(real);
       Arena workspace(params.workspace);
-      const Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, false);
+      double* best;
+      const Lattice<Real> lattice = cut_align_workspace<Real>(problem, workspace, best);
       run_setup(problem, lattice.sequences, handle->stream);
       run_emissions(problem, lattice, static_cast<Real*>(nullptr), handle->stream);
-      run_best_path(problem, lattice, static_cast<Real*>(scores), frames, handle->stream);
+      run_best_path(problem, lattice, best, static_cast<Real*>(scores), frames, handle->stream);
     });
   }
 
