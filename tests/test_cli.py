@@ -170,6 +170,12 @@ def test_evaluate(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [entry["text"] for entry in entries] == ["ab", "c", "cab"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_to_recognise_on(checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "transcribe", checkpoint, wav, "--device", "cuda")
+    assert message == "the device is cuda, but torch can use no GPU here"
+
+
 def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = write_corpus(tmp_path, "tones", ["ab", "c"])
     bad = tmp_path / "bad.jsonl"

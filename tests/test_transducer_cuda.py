@@ -2,9 +2,13 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
+from prnn.asr import CharTokenizer, FeatureConfig, Recogniser
+from prnn.asr.features import compute_features
+from prnn.asr.recogniser import transcribe_batch
 from prnn.transducer import Transducer, TransducerConfig
 
 pytestmark = [
@@ -50,6 +54,23 @@ def test_greedy_search_equals_the_cpus() -> None:
     found = [hypothesis.tokens for hypothesis in model.cuda().greedy_search(features.cuda(), lengths)]
     assert found == expected
     assert any(expected)
+
+
+def test_recogniser_equals_the_cpus() -> None:
+    samples = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
+    torch.manual_seed(0)
+    sizes = {"encoder_hidden": 48, "predictor_hidden": 40, "predictor_embedding": 24, "joiner_dim": 32}
+    model = Transducer.from_config(TransducerConfig(vocab_size=4, feature_dim=80, **sizes)).eval()
+    texts = []
+    for device in ("cpu", "cuda"):
+        recogniser = Recogniser(copy.deepcopy(model).to(device), FeatureConfig(), CharTokenizer("abc"))
+        stream = recogniser.stream(16000)
+        stream.accept(samples[:7000])
+        stream.accept(samples[7000:])
+        texts += [recogniser.transcribe(samples, 16000), stream.finish()]
+        texts += transcribe_batch(recogniser, [compute_features(samples, 16000, recogniser.features)])
+    assert len(set(texts)) == 1
+    assert texts[0]
 
 
 def test_training_step_does_not_wait_for_the_gpu() -> None:

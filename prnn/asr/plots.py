@@ -83,8 +83,9 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
         (encoder frames, U + 1), of which a cell is the probability that a path goes through it.
     """
     model = recogniser.model
+    targets = targets.to(recogniser.device)
     with torch.no_grad():
-        encoder_out, lengths = model.encoder(features[None], torch.tensor([len(features)]))
+        encoder_out, lengths = model.encoder(features[None].to(recogniser.device), torch.tensor([len(features)]))
         logits = model.joiner(encoder_out, model.predictor(targets[None]))
         _, (by_label, by_blank) = prnn.rnnt_loss(
             logits, targets[None], lengths, torch.tensor([len(targets)]), blank=model.blank, return_grad=True
@@ -92,7 +93,7 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
     frames = int(lengths)
     posterior = by_blank[0, :, :frames].clone()
     posterior[:-1] += by_label[0, :, :frames]
-    return posterior.T
+    return posterior.T.cpu()
 
 
 def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from prnn.transducer import Transducer
 
 from .checkpoint import load_recogniser_parts
+from .errors import InputError
 from .features import FeatureConfig, OnlineFeatures, compute_features
 from .tokenizer import CharTokenizer
 
@@ -31,9 +32,21 @@ class Recogniser:
         self.tokenizer = tokenizer
 
     @classmethod
-    def load(cls, path: str | Path) -> Recogniser:
-        """Reads a checkpoint of ``prnn train``. Raises InputError when it is not one."""
-        return cls(*load_recogniser_parts(path))
+    def load(cls, path: str | Path, device: str = "cpu") -> Recogniser:
+        """Reads a checkpoint of ``prnn train``, to recognise on a device: "cpu", or "cuda".
+
+        Raises:
+            InputError: the file is no such checkpoint, or torch can use no GPU here.
+        """
+        model, features, tokenizer = load_recogniser_parts(path)
+        if device != "cpu" and not torch.cuda.is_available():
+            raise InputError(f"the device is {device}, but torch can use no GPU here")
+        return cls(model.to(device), features, tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it recognises."""
+        return next(self.model.parameters()).device
 
     def transcribe(self, samples: np.ndarray, sample_rate: int, beam: int = 1) -> str:
         """Recognises a whole recording.
@@ -46,7 +59,7 @@ class Recogniser:
         Returns:
             The text; empty when nothing is heard.
         """
-        features = compute_features(samples, sample_rate, self.features)[None]
+        features = compute_features(samples, sample_rate, self.features)[None].to(self.device)
         if beam == 1:
             best = self.model.greedy_search(features, max_symbols=MAX_SYMBOLS)[0]
         else:
@@ -83,7 +96,7 @@ class RecogniserStream:
     def _advance(self) -> None:
         frames = self._features.pop()
         if len(frames):
-            _, self._state = self._recogniser.model.stream_step(frames[None], self._state)
+            _, self._state = self._recogniser.model.stream_step(frames[None].to(self._recogniser.device), self._state)
 
     def _text(self) -> str:
         return self._recogniser.tokenizer.decode(self._state.best()[0].tokens)
@@ -92,7 +105,7 @@ class RecogniserStream:
 def transcribe_batch(recogniser: Recogniser, features: list[torch.Tensor], beam: int = 1) -> list[str]:
     """Recognises several recordings at once, given their features, each (frames, bins)."""
     lengths = torch.tensor([len(item) for item in features])
-    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True).to(recogniser.device)
     if beam == 1:
         found = recogniser.model.greedy_search(padded, lengths, max_symbols=MAX_SYMBOLS)
     else:

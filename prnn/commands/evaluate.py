@@ -21,6 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train")
     add("--beam", type=whole(1), default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="write what was recognised, one JSON object a line")
     return parser
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.evaluation import evaluate
 
         utterances = read_manifest(arguments.manifest)
-        result = evaluate(Recogniser.load(arguments.checkpoint), utterances, arguments.beam)
+        result = evaluate(Recogniser.load(arguments.checkpoint, arguments.device), utterances, arguments.beam)
         if arguments.output:
             with arguments.output.open("w", encoding="utf-8") as file:
                 for utterance, text in zip(utterances, result.texts, strict=True):

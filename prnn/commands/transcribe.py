@@ -27,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--stream", action="store_true", help="feed it in chunks; print the text as it grows and the time per chunk")
     add("--chunk-ms", type=number(0, above=True), default=160.0, metavar="MS", help="length of a chunk (%(default)g)")
     add("--beam", type=whole(1), default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     return parser
 
 
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.audio import read_audio
 
         samples, rate = read_audio(arguments.audio)
-        recogniser = Recogniser.load(arguments.checkpoint)
+        recogniser = Recogniser.load(arguments.checkpoint, arguments.device)
         if arguments.stream:
             print(stream_and_report(recogniser, samples, rate, arguments.chunk_ms, arguments.beam))
         else:
