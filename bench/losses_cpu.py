@@ -4,7 +4,7 @@ Every line is one shape: median milliseconds of a forward and backward pass from
 rival, taken in turns in this process, and their ratio. With --cpu-time it is the time that the processor spent, over
 all threads, which other work on the machine disturbs less. The rivals: for CTC torch's own loss on the CPU, log-softmax
 included; for RNN-T a loop over anti-diagonals in torch with autograd, and where they are importable torchaudio and
-warprnnt_numba.
+warprnnt_numba; for TDT and multi-blank such a loop, and rnnt_loss on the same logits for a yardstick.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from duration_losses import FAMILIES, problem
 from torch import Tensor
 
 import prnn
@@ -26,6 +27,7 @@ RNNT_SHAPES = [
     (4, 150, 20, 5000),
     (1, 1500, 300, 50),
 ]
+DURATION_SHAPES = [(1, 150, 40, 28), (4, 150, 40, 1025)]
 
 
 def plain_rnnt_loss(logits: Tensor, targets: Tensor, blank: int = 0) -> Tensor:
@@ -127,6 +129,17 @@ def bench_rnnt(repeats: int, quick: bool) -> None:
         )
 
 
+def bench_durations(repeats: int, quick: bool) -> None:
+    for family in FAMILIES:
+        print(f"{family}, forward and backward, float32 logits (N, T, U + 1, V and durations or big blanks)")
+        for batch, frames, symbols, classes in DURATION_SHAPES[:1] if quick else DURATION_SHAPES:
+            x, losses = problem(family, batch, frames, symbols, classes, "cpu")
+            mine = losses.pop("prnn")
+            torch.testing.assert_close(mine(x), losses["plain torch"](x), rtol=1e-4, atol=0)
+            rivals = {name: backward(rival, x) for name, rival in losses.items()}
+            compare(f"N={batch} T={frames} U={symbols} V={classes}", backward(mine, x), rivals, repeats)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="runs of each, in turns; the median is printed")
@@ -139,6 +152,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {clock.__name__}")
     bench_ctc(options.repeats, options.quick)
     bench_rnnt(options.repeats, options.quick)
+    bench_durations(options.repeats, options.quick)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    python bench/losses_gpu.py [--only rnnt,ctc] [--shapes FILE] [--json FILE]
+    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--shapes FILE] [--json FILE]
 
 --shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
 batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23.
 
-Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, torch.nn.functional.ctc_loss (torch's own and cuDNN's). Every cell
+Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, torch.nn.functional.ctc_loss (torch's own and cuDNN's); for TDT and
+multi-blank a loop over anti-diagonals in torch operations. Every cell
 is measured here, one after the other in one process; "ratio" is the best rival's time over prnn's.
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from duration_losses import FAMILIES, problem
 
 import prnn
 
@@ -29,6 +31,7 @@ RNNT_SHAPES = [
     *[(n, 1500, 300, 50) for n in (1, 16, 64, 128)],
 ]
 CTC_SHAPES = [*[(n, 150, 40, 28) for n in (1, 16, 64, 128)], *[(n, 150, 20, 5000) for n in (1, 16, 64, 128)]]
+DURATION_SHAPES = [(n, 188, 60, 1025) for n in (1, 16, 64)] + [(16, 1500, 300, 50)]
 
 
 def measure(step: Callable[[], None], seconds: float = 0.3) -> tuple[float, float]:
@@ -209,9 +212,32 @@ def joint_table(path: str) -> list[dict]:
     return rows
 
 
+def duration_rows(family: str) -> list[dict]:
+    """TDT or multi-blank beside the plain torch version, the rival, and rnnt_loss on the same logits, a yardstick."""
+    rows = []
+    print(f"\n{family}, from logits, float32: ms (peak MiB)")
+    for n, t, u, v in DURATION_SHAPES:
+        row: dict = {"loss": family, "N": n, "T": t, "U": u, "V": v}
+        logits, losses = problem(family, n, t, u, v, "cuda")
+
+        def step(loss: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor = logits) -> Callable[[], None]:
+            return lambda: torch.autograd.grad(loss(x), x) and None
+
+        for name, loss in losses.items():
+            measured = attempt(name, step(loss))
+            if measured is not None:
+                row[name] = {"ms": round(measured[0], 4), "MiB": round(measured[1], 1)}
+        if "prnn" in row and "plain torch" in row:
+            row["ratio"] = round(row["plain torch"]["ms"] / row["prnn"]["ms"], 2)
+        cells = ", ".join(f"{k} {c['ms']:.3f} ({c['MiB']:.0f})" for k, c in row.items() if isinstance(c, dict))
+        print(f"  N={n} T={t} U={u} V={v}: {cells}; ratio {row.get('ratio', '-')}", flush=True)
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="rnnt,ctc", help="which tables (%(default)s)")
+    parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s)")
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
@@ -221,6 +247,9 @@ def main() -> None:
         rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
     if "ctc" in options.only:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
+    if "durations" in options.only:
+        for family in FAMILIES:
+            rows += duration_rows(family)
     if options.shapes:
         rows += joint_table(options.shapes)
     if options.json:

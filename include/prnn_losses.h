@@ -1,4 +1,5 @@
-/* prnn: sequence losses. CTC, RNN-T (transducer), and what the pruned RNN-T and forced alignment are made of.
+/* prnn: sequence losses. CTC, RNN-T (transducer), TDT and multi-blank transducers, and what the pruned RNN-T and forced
+ * alignment are made of.
  *
  * Sizes in the comments: N sequences, T frames, L or U target symbols, V classes with the blank, T_n and U_n those of
  * sequence n. Arrays are row-major, the last dimension contiguous; "{N, T}" gives the dimensions.
@@ -244,6 +245,87 @@ PRNN_API prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMutua
 PRNN_API prnnStatus_t prnnRNNTPruneRanges(prnnHandle_t handle, const prnnMutualInformationOptions_t* options,
                                           const void* pxGradients, const void* pyGradients, const int* boundary,
                                           int64_t pruneRange, int* rangeBegins);
+
+/* ---- Transducers with durations: TDT (Xu et al. 2023), multi-blank RNN-T (Xu et al. 2022) -------------------------
+ * RNN-T on the same nodes with arcs that go on by several frames at once. cost[n] = -log of the sum over all paths from
+ * (0, 0) to (T_n, U_n) of exp(sum of the scores of its arcs). A path ends by a blank that lands exactly on T_n: no arc
+ * goes beyond, and no symbol lands there. */
+
+typedef enum {
+  PRNN_DURATION_TDT = 0,        /* symbol and duration are predicted apart, each with a softmax of its own. For every
+                                 * duration d: symbol: (t, u) -> (t+d, u+1); blank, if d > 0: (t, u) -> (t+d, u). Both
+                                 * score log P(token) - sigma + log P(d) */
+  PRNN_DURATION_MULTI_BLANK = 1 /* symbol: (t, u) -> (t, u+1); blank: (t, u) -> (t+1, u); big blank i, class
+                                 * blank - 1 - i: (t, u) -> (t+durations[i], u). All score log P(class) - sigma */
+} prnnDurationRNNTType_t;
+
+#define PRNN_MAX_DURATIONS 16
+
+typedef struct {
+  prnnDataType_t dataType;
+  prnnDurationRNNTType_t type;
+  int64_t batch;         /* N >= 1 */
+  int64_t maxFrames;     /* T >= 1; T_n may be 1 to T */
+  int64_t maxTargets;    /* U >= 0; U_n may be 0 to U */
+  int64_t classes;       /* V >= 1 token logits of a cell: symbols, blank and, for MULTI_BLANK, big blanks */
+  int64_t blank;         /* 0 <= blank < V; for MULTI_BLANK at least durationCount, for the big blanks before it */
+  int64_t durationCount; /* D: 1 (0 for MULTI_BLANK) to PRNN_MAX_DURATIONS */
+  int durations[PRNN_MAX_DURATIONS]; /* the first D are read, all different. TDT: of duration logit i, >= 0, at least
+                                      * one > 0. MULTI_BLANK: of big blank i, >= 2 */
+  int64_t tokenStride;    /* elements from one cell's token logits to the next cell's, >= V; 0: V. What lies between is
+                           * not touched */
+  int64_t durationStride; /* the same of the duration logits, >= D; 0: D. TDT alone */
+  int zeroInfinity;       /* non-zero: a sequence without a path costs 0 instead of infinity */
+  double sigma;           /* logit under-normalisation: what every arc's score is lowered by; finite */
+  double omega; /* 0 to 1, TDT alone: cost and gradients are 1 - omega times those of TDT plus omega times those
+                 * of regular RNN-T on the token logits, without sigma: the expectation of choosing RNN-T with
+                 * that probability */
+  double fastEmitLambda; /* >= 0: the gradient with respect to the score of each symbol's arc is multiplied by
+                          * 1 + lambda. The costs are not changed */
+  double clamp;          /* > 0: each element of a gradient is limited to [-clamp, clamp], before it is multiplied by
+                          * costGradients. <= 0: not limited */
+} prnnDurationRNNTLossOptions_t;
+
+/* Fills in FLOAT, TDT and zeros; sizes, blank and durations are the caller's to replace. */
+PRNN_API prnnStatus_t prnnInitDurationRNNTLossOptions(prnnDurationRNNTLossOptions_t* options);
+
+/* As for CTC. */
+PRNN_API prnnStatus_t prnnGetDurationRNNTLossWorkspaceSize(prnnHandle_t handle,
+                                                           const prnnDurationRNNTLossOptions_t* options,
+                                                           size_t* sizeInBytes);
+PRNN_API prnnStatus_t prnnGetDurationRNNTLossReserveSize(prnnHandle_t handle,
+                                                         const prnnDurationRNNTLossOptions_t* options,
+                                                         size_t* sizeInBytes);
+
+/* Costs, and gradients of the costs' sum, in one call.
+ * tokenLogits: {N, maxFrames, maxTargets + 1, V} and durationLogits: {N, maxFrames, maxTargets + 1, D}, cells apart by
+ *   the options' strides. Logits that lie in one array {N, maxFrames, maxTargets + 1, V + D} are given by the addresses
+ *   of its elements 0 and V and two strides of V + D. durationLogits is NULL for MULTI_BLANK.
+ * targets: {N, maxTargets} symbols, 0 to V - 1 and no blank; may be NULL when maxTargets is 0.
+ * frameLengths, targetLengths: {N}.
+ * costs: {N}.
+ * tokenGradients, durationGradients: as the logits, every cell's V or D elements written; both NULL when not wanted;
+ *   may be the logits themselves, which are then overwritten.
+ * workspace: at least prnnGetDurationRNNTLossWorkspaceSize() bytes, and when gradients are wanted
+ *   prnnGetDurationRNNTLossReserveSize() bytes more. */
+PRNN_API prnnStatus_t prnnDurationRNNTLoss(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                           const void* tokenLogits, const void* durationLogits, const int* targets,
+                                           const int* frameLengths, const int* targetLengths, void* costs,
+                                           void* tokenGradients, void* durationGradients, void* workspace,
+                                           size_t workspaceSizeInBytes);
+
+/* The same in two calls, for automatic differentiation; see prnnCTCLossForward. */
+PRNN_API prnnStatus_t prnnDurationRNNTLossForward(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                                  const void* tokenLogits, const void* durationLogits,
+                                                  const int* targets, const int* frameLengths, const int* targetLengths,
+                                                  void* costs, void* workspace, size_t workspaceSizeInBytes,
+                                                  void* reserveSpace, size_t reserveSizeInBytes);
+PRNN_API prnnStatus_t prnnDurationRNNTLossBackward(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                                   const void* tokenLogits, const void* durationLogits,
+                                                   const int* targets, const int* frameLengths,
+                                                   const int* targetLengths, const void* costGradients,
+                                                   void* tokenGradients, void* durationGradients,
+                                                   const void* reserveSpace, size_t reserveSizeInBytes);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,10 @@
 #include "prnn_losses.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "errors.h"
 #include "handle.h"
@@ -181,6 +185,54 @@ void bind_mutual_information(py::module_& module) {
              });
 }
 
+void bind_duration_rnnt(py::module_& module) {
+  using Options = prnnDurationRNNTLossOptions_t;
+  py::class_<Options> options(module, "DurationRnntLossOptions", "prnnDurationRNNTLossOptions_t, all zeros.");
+  options.def(py::init([] { return Options{}; }))
+      .def_readwrite("batch", &Options::batch)
+      .def_readwrite("max_frames", &Options::maxFrames)
+      .def_readwrite("max_targets", &Options::maxTargets)
+      .def_readwrite("classes", &Options::classes)
+      .def_readwrite("blank", &Options::blank)
+      .def_readwrite("token_stride", &Options::tokenStride)
+      .def_readwrite("duration_stride", &Options::durationStride)
+      .def_readwrite("zero_infinity", &Options::zeroInfinity)
+      .def_readwrite("sigma", &Options::sigma)
+      .def_readwrite("omega", &Options::omega)
+      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
+      .def_readwrite("clamp", &Options::clamp)
+      .def("set_durations", [](Options& o, const std::vector<int>& durations) {
+        o.durationCount = static_cast<int64_t>(durations.size());  // too many are refused by the library
+        std::copy_n(durations.begin(), std::min<size_t>(durations.size(), PRNN_MAX_DURATIONS), o.durations);
+      });
+  def_enum(options, "dtype", &Options::dataType);
+  def_enum(options, "type", &Options::type);
+
+  module.def("duration_rnnt_loss_workspace_size", &size<Options, prnnGetDurationRNNTLossWorkspaceSize>, "Bytes.");
+  module.def("duration_rnnt_loss_reserve_size", &size<Options, prnnGetDurationRNNTLossReserveSize>, "Bytes.");
+  module.def(
+      "duration_rnnt_loss_forward", [](const Handle& handle, const Options& options, Address tokens, Address durations,
+                                       Address targets, Address frame_lengths, Address target_lengths, Address costs,
+                                       Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+        run(handle, [&](prnnHandle_t h) {
+          return prnnDurationRNNTLossForward(h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
+                                             pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs),
+                                             pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+        });
+      });
+  module.def("duration_rnnt_loss_backward", [](const Handle& handle, const Options& options, Address tokens,
+                                               Address durations, Address targets, Address frame_lengths,
+                                               Address target_lengths, Address cost_gradients, Address token_gradients,
+                                               Address duration_gradients, Address reserve, size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnDurationRNNTLossBackward(h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
+                                          pointer<int>(frame_lengths), pointer<int>(target_lengths),
+                                          pointer(cost_gradients), pointer(token_gradients),
+                                          pointer(duration_gradients), pointer(reserve), reserve_size);
+    });
+  });
+}
+
 }  // namespace
 
 void bind_losses(py::module_& module) {
@@ -195,9 +247,13 @@ void bind_losses(py::module_& module) {
   module.attr("RNNT_REGULAR") = static_cast<int>(PRNN_RNNT_REGULAR);
   module.attr("RNNT_MODIFIED") = static_cast<int>(PRNN_RNNT_MODIFIED);
   module.attr("RNNT_CONSTRAINED") = static_cast<int>(PRNN_RNNT_CONSTRAINED);
+  module.attr("DURATION_TDT") = static_cast<int>(PRNN_DURATION_TDT);
+  module.attr("DURATION_MULTI_BLANK") = static_cast<int>(PRNN_DURATION_MULTI_BLANK);
+  module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;
   bind_ctc(module);
   bind_rnnt(module);
   bind_mutual_information(module);
+  bind_duration_rnnt(module);
 }
 
 }  // namespace prnn_python

@@ -11,6 +11,7 @@ LOGITS, LOG_PROBS, GATHERED = range(3)
 PADDED, CONCATENATED = range(2)
 RNNT_PADDED, RNNT_PACKED, RNNT_PRUNED = range(3)
 REGULAR, MODIFIED, CONSTRAINED = range(3)
+TDT, MULTI_BLANK = range(2)
 DTYPES = {capi.FLOAT: torch.float32, capi.DOUBLE: torch.float64}
 
 
@@ -22,13 +23,17 @@ def options_struct(name: str) -> type[ctypes.Structure]:
     fields = []
     for declaration in body.split(";")[:-1]:
         kind, names = declaration.split(maxsplit=1)
-        fields += [(field.strip(), capi.VALUE_TYPES.get(kind, ctypes.c_int)) for field in names.split(",")]
+        for name, size in re.findall(r"(\w+)(?:\[(\w+)\])?", names):
+            field = capi.VALUE_TYPES.get(kind, ctypes.c_int)
+            length = re.search(rf"#define {size} (\d+)", header) if size else None
+            fields.append((name, field * int(length[1]) if length else field))
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
 CtcOptions = options_struct("prnnCTCLossOptions_t")
 RnntOptions = options_struct("prnnRNNTLossOptions_t")
 MutualInformationOptions = options_struct("prnnMutualInformationOptions_t")
+DurationOptions = options_struct("prnnDurationRNNTLossOptions_t")
 
 
 def address(value: Any) -> Any:
@@ -168,5 +173,39 @@ def mutual_information_case(**fields: Any) -> LossCase:
     }
     case = LossCase(options, data, ["scores", "pxGradients", "pyGradients", "rangeBegins"])
     data["workspace"] = space(case.size("GetMutualInformationWorkspaceSize"))
+    case.reset()
+    return case
+
+
+def duration_case(durations: list[int] | None = None, **fields: Any) -> LossCase:
+    """Three sequences; as ctc_case. TDT with the blank 0, multi-blank with the blank 3 and big blanks 1 and 2."""
+    options = DurationOptions()
+    capi.check("InitDurationRNNTLossOptions", options=ctypes.byref(options))
+    tdt = fields.get("type", TDT) == TDT
+    durations = durations or ([0, 1, 2, 4] if tdt else [3, 2])
+    values = {"dataType": capi.DOUBLE, "batch": 3, "maxFrames": 8, "maxTargets": 4, "classes": 6, **fields}
+    values = {"blank": 0 if tdt else 3, "durationCount": len(durations), "sigma": 0.05, **values}
+    for name, value in values.items():
+        setattr(options, name, value)
+    options.durations[: len(durations)] = durations
+    dtype = DTYPES[options.dataType]
+    tokens = torch.randn(3, 8, 5, options.tokenStride or 6, dtype=dtype)
+    own = torch.randn(3, 8, 5, options.durationStride or len(durations), dtype=dtype) if tdt else None
+    data = {
+        "tokenLogits": tokens,
+        "durationLogits": own,
+        "targets": torch.randint(*((1, 6) if tdt else (4, 6)), (3, 4), dtype=torch.int32),
+        "frameLengths": torch.tensor([8, 6, 7], dtype=torch.int32),
+        "targetLengths": torch.tensor([4, 2, 0], dtype=torch.int32),
+        "costGradients": torch.tensor([1.0, 0.5, 2.0], dtype=dtype),
+        "costs": torch.empty(3, dtype=dtype),
+        "tokenGradients": torch.empty_like(tokens),
+        "durationGradients": torch.empty_like(own) if tdt else None,
+    }
+    outputs = ["costs", "tokenGradients", *(["durationGradients"] if tdt else [])]
+    case = LossCase(options, data, outputs)
+    reserve = case.size("GetDurationRNNTLossReserveSize")
+    data["workspace"] = space(case.size("GetDurationRNNTLossWorkspaceSize") + reserve)
+    data["reserve"] = space(reserve)
     case.reset()
     return case

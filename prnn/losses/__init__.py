@@ -1,8 +1,9 @@
-"""CTC and RNN-T losses, pruned RNN-T, and forced alignment."""
+"""CTC, RNN-T, TDT and multi-blank transducer losses, pruned RNN-T, and forced alignment."""
 
 from prnn.losses.align import Alignment, forced_align
 from prnn.losses.ctc import CTCLoss, ctc_loss
 from prnn.losses.joint import JointRNNTLoss, joint_rnnt_loss
+from prnn.losses.multi_blank import MultiBlankRNNTLoss, multi_blank_rnnt_loss
 from prnn.losses.pruned import (
     do_rnnt_pruning,
     get_rnnt_prune_ranges,
@@ -12,21 +13,26 @@ from prnn.losses.pruned import (
 )
 from prnn.losses.recursion import joint_mutual_information_recursion, mutual_information_recursion
 from prnn.losses.rnnt import RNNTLoss, rnnt_loss
+from prnn.losses.tdt import TDTLoss, tdt_loss
 
 __all__ = [
     "Alignment",
     "CTCLoss",
     "JointRNNTLoss",
+    "MultiBlankRNNTLoss",
     "RNNTLoss",
+    "TDTLoss",
     "ctc_loss",
     "do_rnnt_pruning",
     "forced_align",
     "get_rnnt_prune_ranges",
     "joint_mutual_information_recursion",
     "joint_rnnt_loss",
+    "multi_blank_rnnt_loss",
     "mutual_information_recursion",
     "rnnt_loss",
     "rnnt_loss_pruned",
     "rnnt_loss_simple",
     "rnnt_loss_smoothed",
+    "tdt_loss",
 ]

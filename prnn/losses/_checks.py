@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from prnn import _C
 from prnn._errors import NotSupportedError
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -78,6 +79,20 @@ def number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is {value!r}; it must be a number")
     return float(value)
+
+
+def durations(value: object, name: str) -> list[int]:
+    """Numbers of frames. Their range is checked by libprnn."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a list of ints")
+    if len(value) > _C.MAX_DURATIONS:
+        raise ValueError(f"{name} has {len(value)} durations; it may have {_C.MAX_DURATIONS}")
+    for duration in value:
+        if isinstance(duration, bool) or not isinstance(duration, int):
+            raise TypeError(f"{name} has {duration!r}; it must be a list of ints")
+        if not 0 <= duration <= _INT_MAX:
+            raise ValueError(f"{name} has {duration}; it must be 0 to {_INT_MAX}")
+    return list(value)
 
 
 def wants_gradient(value: Tensor) -> bool:

@@ -2,6 +2,7 @@
 #include "core/cuda/cuda_state.h"
 #include "ctc/ctc.h"
 #include "rnn/backend.h"
+#include "rnnt/duration.h"
 #include "rnnt/rnnt.h"
 
 namespace prnn {
@@ -29,5 +30,7 @@ const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnP
 const CtcBackend& cuda_ctc_backend() { fail_without_cuda(); }
 
 const RnntBackend& cuda_rnnt_backend() { fail_without_cuda(); }
+
+const DurationBackend& cuda_duration_backend() { fail_without_cuda(); }
 
 }  // namespace prnn

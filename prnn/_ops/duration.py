@@ -1,0 +1,176 @@
+"""The losses of transducers with durations, TDT and multi-blank, as torch operators; see prnn/_ops/losses.py.
+
+`logits` are contiguous (N, T, U + 1, C). The duration logits of TDT are a contiguous tensor of their own, or, where
+`duration_logits` is None, the last ones of every cell's C. Gradients come back in the same form; those of duration
+logits that are not a tensor of their own are an empty tensor.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._operator import differentiate, operator
+from prnn._ops.losses import _blocks, _cost_dtype, _pointer, _reserve, _workspace
+
+
+def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
+    """Token logits of a cell."""
+    joint = type == _C.DURATION_TDT and duration_logits is None
+    return logits.shape[-1] - (len(durations) if joint else 0)
+
+
+def _options(
+    logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int, blank: int
+) -> _C.DurationRnntLossOptions:
+    options = _C.DurationRnntLossOptions()
+    options.dtype, options.type, options.blank = DTYPES[logits.dtype], type, blank
+    options.batch, options.max_frames = logits.shape[:2]
+    options.max_targets = logits.shape[2] - 1
+    options.classes = _classes(logits, duration_logits, durations, type)
+    options.set_durations(durations)
+    if type == _C.DURATION_TDT and duration_logits is None:
+        options.token_stride = options.duration_stride = logits.shape[-1]
+    return options
+
+
+def _duration_pointer(logits: Tensor, duration_logits: Tensor | None, options: _C.DurationRnntLossOptions) -> int:
+    if duration_logits is None and options.type == _C.DURATION_TDT:
+        return logits.data_ptr() + options.classes * logits.element_size()
+    return _pointer(duration_logits)
+
+
+def _reserve_size(logits: Tensor, durations: list[int]) -> int:
+    """At least what libprnn wants on any device: per cell 4 numbers and the shares of symbol, blanks and durations."""
+    cells = logits.numel() // logits.shape[-1]
+    return _blocks(max(4, logits.element_size()) * cells * (len(durations) + 6) + 24 * logits.shape[0] + 256)
+
+
+def _loss(
+    logits: Tensor,
+    duration_logits: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    durations: list[int],
+    type: int,
+    blank: int,
+    sigma: float,
+    omega: float,
+    fastemit_lambda: float,
+    clamp: float,
+    zero_infinity: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    """logits (N, T, U + 1, C), targets (N, U): costs (N,), reserve."""
+    options = _options(logits, duration_logits, durations, type, blank)
+    options.sigma, options.omega, options.zero_infinity = sigma, omega, zero_infinity
+    options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
+    costs = logits.new_empty(logits.shape[0], dtype=_cost_dtype(logits.dtype))
+    reserve = _reserve(_reserve_size(logits, durations) if keep else 0, logits)
+    with device_of(logits):
+        library = handle(logits.device)
+        workspace = _workspace(_C.duration_rnnt_loss_workspace_size(library, options), logits)
+        _C.duration_rnnt_loss_forward(
+            library,
+            options,
+            logits.data_ptr(),
+            _duration_pointer(logits, duration_logits, options),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            costs.data_ptr(),
+            workspace.data_ptr(),
+            workspace.numel(),
+            reserve.data_ptr() if keep else 0,
+            reserve.numel(),
+        )
+    return costs, reserve
+
+
+def _loss_backward(
+    cost_gradients: Tensor,
+    logits: Tensor,
+    duration_logits: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    reserve: Tensor,
+    durations: list[int],
+    type: int,
+    blank: int,
+    clamp: float,
+) -> tuple[Tensor, Tensor]:
+    options = _options(logits, duration_logits, durations, type, blank)
+    options.clamp = clamp
+    gradients, duration_gradients = _loss_backward_fake(cost_gradients, logits, duration_logits)
+    cost_gradients = cost_gradients.contiguous()
+    with device_of(logits):
+        library = handle(logits.device)
+        _C.duration_rnnt_loss_backward(
+            library,
+            options,
+            logits.data_ptr(),
+            _duration_pointer(logits, duration_logits, options),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            cost_gradients.data_ptr(),
+            gradients.data_ptr(),
+            _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
+            reserve.data_ptr(),
+            reserve.numel(),
+        )
+    return gradients, duration_gradients
+
+
+def _loss_fake(
+    logits: Tensor,
+    duration_logits: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    durations: list[int],
+    *rest: Any,
+) -> tuple[Tensor, Tensor]:
+    costs = logits.new_empty(logits.shape[0], dtype=_cost_dtype(logits.dtype))
+    return costs, _reserve(_reserve_size(logits, durations) if rest[-1] else 0, logits)
+
+
+def _loss_backward_fake(
+    cost_gradients: Tensor, logits: Tensor, duration_logits: Tensor | None, *_: Any
+) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape), logits.new_empty(0 if duration_logits is None else duration_logits.shape)
+
+
+_INPUTS = "Tensor logits, Tensor? duration_logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
+duration_rnnt_loss = operator(
+    f"duration_rnnt_loss({_INPUTS}, int[] durations, int type, int blank, float sigma, float omega, "
+    "float fastemit_lambda, float clamp, bool zero_infinity, bool keep) -> (Tensor costs, Tensor reserve)",
+    _loss,
+    _loss_fake,
+)
+duration_rnnt_loss_backward = operator(
+    f"duration_rnnt_loss_backward(Tensor cost_gradients, {_INPUTS}, Tensor reserve, int[] durations, int type, "
+    "int blank, float clamp) -> (Tensor gradients, Tensor duration_gradients)",
+    _loss_backward,
+    _loss_backward_fake,
+)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+    durations, type, blank, _, _, _, clamp, _, ctx.keep = inputs[5:]
+    ctx.options = (durations, type, blank, clamp)
+    ctx.save_for_backward(*inputs[:5], outputs[1])
+
+
+def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    if not ctx.keep:
+        raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
+    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+    own = ctx.saved_tensors[1] is not None
+    return gradients, duration_gradients if own else None, *(None,) * 12
+
+
+differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)

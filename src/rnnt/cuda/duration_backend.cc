@@ -1,0 +1,130 @@
+// The backend of CUDA handles for TDT and multi-blank: cuts workspace and reserve space into arrays and enqueues the
+// kernels.
+#include "core/cuda/arena.h"
+#include "rnnt/cuda/duration.h"
+
+namespace prnn {
+namespace duration_cuda {
+
+Problem::Problem(const DurationParams& params) : arcs(params.options) {
+  const prnnDurationRNNTLossOptions_t& o = params.options;
+  type = o.dataType;
+  batch = o.batch;
+  max_frames = o.maxFrames;
+  max_targets = o.maxTargets;
+  classes = o.classes;
+  token_stride = o.tokenStride;
+  duration_stride = o.durationStride;
+  blank = static_cast<int>(o.blank);
+  big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? static_cast<int>(o.durationCount) : 0;
+  zero_infinity = o.zeroInfinity != 0;
+  fast_emit = o.fastEmitLambda;
+  clamp = o.clamp;
+  tokens = params.tokens;
+  durations = params.durations;
+  targets = params.targets;
+  frame_lengths = params.frame_lengths;
+  target_lengths = params.target_lengths;
+}
+
+}  // namespace duration_cuda
+
+namespace {
+
+using namespace duration_cuda;
+
+Problem problem_of(const prnnDurationRNNTLossOptions_t& options) {
+  DurationParams params{};
+  params.options = options;
+  return Problem(params);
+}
+
+// Arrays in the workspace. The sequences lie in the reserve space when there is one.
+template <class Real>
+Lattices<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_beta) {
+  Lattices<Real> lattices{};
+  const int64_t count = problem.arcs.lattices;
+  lattices.sequences = arena.take<Sequence>(problem.batch);
+  lattices.totals = arena.take<double>(count * problem.batch);
+  lattices.scores = arena.take<Real>(problem.arcs.count() * problem.nodes());
+  lattices.alpha = arena.take<double>(count * problem.nodes());
+  if (with_beta) lattices.beta = arena.take<double>(count * problem.nodes());
+  return lattices;
+}
+
+template <class Real>
+struct Reserve {
+  Sequence* sequences;
+  Shares<Real> shares;
+
+  Reserve(const Problem& problem, Arena& arena) {
+    sequences = arena.take<Sequence>(problem.batch);
+    shares.slots = arena.take<Real>(problem.arcs.slots() * problem.cells());
+    shares.token_normalisers = arena.take<Real>(problem.cells());
+    shares.duration_normalisers = problem.arcs.entries > 0 ? arena.take<Real>(problem.cells()) : nullptr;
+  }
+};
+
+// Calls function(Real()) with the type in which the lattice is computed.
+template <class Function>
+void with_real(prnnDataType_t type, Function&& function) {
+  if (type == PRNN_DATA_DOUBLE)
+    function(double());
+  else
+    function(float());
+}
+
+class CudaDurationBackend final : public DurationBackend {
+ public:
+  void require_supported(prnnDataType_t) const override {}
+
+  size_t workspace_size(const prnnDurationRNNTLossOptions_t& options) const override {
+    const Problem problem = problem_of(options);
+    Arena arena(nullptr);
+    with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });
+    return arena.size();
+  }
+
+  size_t reserve_size(const prnnDurationRNNTLossOptions_t& options) const override {
+    const Problem problem = problem_of(options);
+    Arena arena(nullptr);
+    with_real(problem.type, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
+    return arena.size();
+  }
+
+  void forward(prnnHandle_t handle, const DurationParams& params, void* costs, void* reserve_space) const override {
+    const Problem problem(params);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena workspace(params.workspace), reserve_arena(reserve_space);
+      Lattices<Real> lattices = cut_workspace<Real>(problem, workspace, reserve_space != nullptr);
+      const Reserve<Real> reserve(problem, reserve_arena);
+      if (reserve_space) lattices.sequences = reserve.sequences;
+      run_setup(problem, lattices.sequences, handle->stream);
+      run_emissions(problem, lattices, reserve.shares, handle->stream);
+      run_recursion(problem, lattices, static_cast<Real*>(costs), handle->stream);
+      if (reserve_space) run_shares(problem, lattices, reserve.shares.slots, handle->stream);
+    });
+  }
+
+  void backward(prnnHandle_t handle, const DurationParams& params, const void* cost_gradients, void* token_gradients,
+                void* duration_gradients, const void* reserve_space) const override {
+    const Problem problem(params);
+    with_real(problem.type, [&](auto real) {
+      using Real = decltype(real);
+      Arena arena(const_cast<void*>(reserve_space));
+      const Reserve<Real> reserve(problem, arena);
+      run_gradients(problem, reserve.sequences, reserve.shares, static_cast<const Real*>(cost_gradients),
+                    token_gradients, duration_gradients, handle->stream);
+    });
+  }
+};
+
+}  // namespace
+
+const DurationBackend& cuda_duration_backend() {
+  static const CudaDurationBackend backend;
+  return backend;
+}
+
+}  // namespace prnn

@@ -1,0 +1,186 @@
+// prnnDurationRNNTLoss and its kin: checks every argument, then calls the backend of the handle's device.
+#include <cmath>
+
+#include "core/loss_checks.h"
+#include "rnnt/duration.h"
+
+namespace prnn {
+namespace {
+
+const DurationBackend& backend_of(prnnHandle_t handle) {
+  require_handle(handle);
+  return handle->is_cpu() ? cpu_duration_backend() : cuda_duration_backend();
+}
+
+void check_durations(const prnnDurationRNNTLossOptions_t& o) {
+  const bool tdt = o.type == PRNN_DURATION_TDT;
+  require_in_range(o.durationCount, tdt ? 1 : 0, PRNN_MAX_DURATIONS, "durationCount");
+  bool advances = !tdt;
+  for (int64_t i = 0; i < o.durationCount; ++i) {
+    const int least = tdt ? 0 : 2;
+    if (o.durations[i] < least)
+      fail(PRNN_STATUS_BAD_PARAM, "durations[%" PRId64 "] is %d; it must be at least %d", i, o.durations[i], least);
+    for (int64_t j = 0; j < i; ++j) {
+      if (o.durations[i] == o.durations[j])
+        fail(PRNN_STATUS_BAD_PARAM, "durations[%" PRId64 "] and durations[%" PRId64 "] are both %d; they must differ",
+             j, i, o.durations[i]);
+    }
+    advances = advances || o.durations[i] > 0;
+  }
+  if (!advances) fail(PRNN_STATUS_BAD_PARAM, "durations has 0 alone; one must be at least 1, for blanks");
+}
+
+// The options with the strides that 0 stands for.
+prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
+                                              const prnnDurationRNNTLossOptions_t* options) {
+  require_not_null(options, "options");
+  prnnDurationRNNTLossOptions_t o = *options;
+  require_known_type(o.dataType);
+  require_enum(o.type, PRNN_DURATION_TDT, PRNN_DURATION_MULTI_BLANK, "type");
+  const int64_t most = std::numeric_limits<int>::max() - 1;  // lengths are int
+  require_in_range(o.batch, 1, most, "batch");
+  require_in_range(o.maxFrames, 1, most, "maxFrames");
+  require_in_range(o.maxTargets, 0, most, "maxTargets");
+  require_in_range(o.classes, 1, most, "classes");
+  check_durations(o);
+  const bool tdt = o.type == PRNN_DURATION_TDT;
+  require_in_range(o.blank, tdt ? 0 : o.durationCount, o.classes - 1, "blank");
+  if (o.tokenStride == 0) o.tokenStride = o.classes;
+  require_at_least(o.tokenStride, o.classes, "tokenStride");
+  if (!tdt || o.durationStride == 0) o.durationStride = o.durationCount;
+  require_at_least(o.durationStride, o.durationCount, "durationStride");
+  product_of_sizes({o.batch, o.maxFrames + o.maxTargets, o.maxTargets + 1});
+  product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.tokenStride});
+  product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.durationStride});
+  if (!std::isfinite(o.sigma)) fail(PRNN_STATUS_BAD_PARAM, "sigma is %g; it must be finite", o.sigma);
+  if (!(o.omega >= 0 && o.omega <= (tdt ? 1 : 0)))
+    fail(PRNN_STATUS_BAD_PARAM, "omega is %g; it must be 0%s", o.omega, tdt ? " to 1" : " for MULTI_BLANK");
+  if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
+    fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
+  if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
+  backend.require_supported(o.dataType);
+  return o;
+}
+
+// What a CPU handle can look at.
+void check_contents(const DurationParams& p) {
+  const prnnDurationRNNTLossOptions_t& o = p.options;
+  require_lengths(p.frame_lengths, o.batch, 1, o.maxFrames, "frameLengths");
+  require_lengths(p.target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
+  const int64_t big_blanks = o.type == PRNN_DURATION_MULTI_BLANK ? o.durationCount : 0;
+  for (int64_t blank = o.blank - big_blanks; blank <= o.blank; ++blank)
+    require_targets(p.targets, PRNN_TARGETS_PADDED, p.target_lengths, o.batch, o.maxTargets, 0, o.classes, blank);
+}
+
+DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backend,
+                              const prnnDurationRNNTLossOptions_t* options, const void* tokens, const void* durations,
+                              const int* targets, const int* frame_lengths, const int* target_lengths) {
+  const DurationParams params{
+      checked_options(backend, options), tokens, durations, targets, frame_lengths, target_lengths, nullptr, 0};
+  require_not_null(tokens, "tokenLogits");
+  if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationLogits");
+  require_not_null(frame_lengths, "frameLengths");
+  require_not_null(target_lengths, "targetLengths");
+  if (params.options.maxTargets > 0) require_not_null(targets, "targets");
+  if (handle->is_cpu()) check_contents(params);
+  return params;
+}
+
+void set_workspace(DurationParams& params, void* workspace, size_t size, size_t used, size_t needed) {
+  require_space(workspace, size, used + needed, "workspace");
+  params.workspace = static_cast<char*>(workspace) + used;
+  params.workspace_size = size - used;
+}
+
+void check_gradients(const DurationParams& params, const void* tokens, const void* durations) {
+  require_not_null(tokens, "tokenGradients");
+  if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationGradients");
+}
+
+}  // namespace
+}  // namespace prnn
+
+using namespace prnn;
+
+extern "C" prnnStatus_t prnnInitDurationRNNTLossOptions(prnnDurationRNNTLossOptions_t* options) {
+  return guarded(nullptr, [&] {
+    require_not_null(options, "options");
+    *options = prnnDurationRNNTLossOptions_t{};  // the defaults are the zeros
+  });
+}
+
+extern "C" prnnStatus_t prnnGetDurationRNNTLossWorkspaceSize(prnnHandle_t handle,
+                                                             const prnnDurationRNNTLossOptions_t* options,
+                                                             size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const DurationBackend& backend = backend_of(handle);
+    const prnnDurationRNNTLossOptions_t checked = checked_options(backend, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.workspace_size(checked));
+  });
+}
+
+extern "C" prnnStatus_t prnnGetDurationRNNTLossReserveSize(prnnHandle_t handle,
+                                                           const prnnDurationRNNTLossOptions_t* options,
+                                                           size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const DurationBackend& backend = backend_of(handle);
+    const prnnDurationRNNTLossOptions_t checked = checked_options(backend, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.reserve_size(checked));
+  });
+}
+
+extern "C" prnnStatus_t prnnDurationRNNTLoss(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                             const void* tokenLogits, const void* durationLogits, const int* targets,
+                                             const int* frameLengths, const int* targetLengths, void* costs,
+                                             void* tokenGradients, void* durationGradients, void* workspace,
+                                             size_t workspaceSizeInBytes) {
+  return guarded(handle, [&] {
+    const DurationBackend& backend = backend_of(handle);
+    DurationParams params =
+        checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
+    require_not_null(costs, "costs");
+    const bool wanted = tokenGradients || durationGradients;
+    if (wanted) check_gradients(params, tokenGradients, durationGradients);
+    // The reserve space lies at the front of the workspace.
+    const size_t reserve = wanted ? whole_blocks(backend.reserve_size(params.options)) : 0;
+    set_workspace(params, workspace, workspaceSizeInBytes, reserve, backend.workspace_size(params.options));
+    backend.forward(handle, params, costs, wanted ? workspace : nullptr);
+    if (wanted) backend.backward(handle, params, nullptr, tokenGradients, durationGradients, workspace);
+  });
+}
+
+extern "C" prnnStatus_t prnnDurationRNNTLossForward(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                                    const void* tokenLogits, const void* durationLogits,
+                                                    const int* targets, const int* frameLengths,
+                                                    const int* targetLengths, void* costs, void* workspace,
+                                                    size_t workspaceSizeInBytes, void* reserveSpace,
+                                                    size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const DurationBackend& backend = backend_of(handle);
+    DurationParams params =
+        checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
+    require_not_null(costs, "costs");
+    set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.workspace_size(params.options));
+    if (reserveSpace)
+      require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(params.options), "reserveSpace");
+    backend.forward(handle, params, costs, reserveSpace);
+  });
+}
+
+extern "C" prnnStatus_t prnnDurationRNNTLossBackward(prnnHandle_t handle, const prnnDurationRNNTLossOptions_t* options,
+                                                     const void* tokenLogits, const void* durationLogits,
+                                                     const int* targets, const int* frameLengths,
+                                                     const int* targetLengths, const void* costGradients,
+                                                     void* tokenGradients, void* durationGradients,
+                                                     const void* reserveSpace, size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const DurationBackend& backend = backend_of(handle);
+    const DurationParams params =
+        checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
+    check_gradients(params, tokenGradients, durationGradients);
+    require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(params.options), "reserveSpace");
+    backend.backward(handle, params, costGradients, tokenGradients, durationGradients, reserveSpace);
+  });
+}

@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "rnnt/duration.h"
+
+namespace prnn {
+
+DurationArcs::DurationArcs(const prnnDurationRNNTLossOptions_t& o)
+    : arc{}, lattice{}, lattices(0), blanks(1), entries(0), longest(1) {
+  int end = 0;
+  const auto add = [&](int64_t duration, int blank, int entry, double sigma) {
+    const int kept = static_cast<int>(std::min(duration, o.maxFrames + 1));
+    arc[end++] = {kept, blank, entry, sigma};
+    longest = std::max(longest, kept);
+  };
+  const auto close = [&](double weight) {
+    lattice[lattices] = {lattices == 0 ? 0 : lattice[lattices - 1].end, end, weight};
+    ++lattices;
+  };
+  constexpr int kLabel = -1, kNone = -1;
+  const int count = static_cast<int>(o.durationCount);
+  if (o.type == PRNN_DURATION_MULTI_BLANK) {
+    add(0, kLabel, kNone, o.sigma);
+    add(1, 0, kNone, o.sigma);
+    for (int i = 0; i < count; ++i) add(o.durations[i], 1 + i, kNone, o.sigma);
+    blanks = 1 + count;
+    close(1);
+    return;
+  }
+  entries = count;
+  if (o.omega < 1) {
+    for (int i = 0; i < count; ++i) {
+      if (o.durations[i] > 0) add(o.durations[i], 0, i, o.sigma);
+      add(o.durations[i], kLabel, i, o.sigma);
+    }
+    close(1 - o.omega);
+  }
+  if (o.omega > 0) {
+    add(0, kLabel, kNone, 0);
+    add(1, 0, kNone, 0);
+    close(o.omega);
+  }
+}
+
+}  // namespace prnn
