@@ -327,6 +327,90 @@ PRNN_API prnnStatus_t prnnDurationRNNTLossBackward(prnnHandle_t handle, const pr
                                                    void* tokenGradients, void* durationGradients,
                                                    const void* reserveSpace, size_t reserveSizeInBytes);
 
+/* ---- RNN-T with its joiner ---------------------------------------------------------------------------------------
+ * The loss of the logits
+ *   logits[n, t, u, :] = weight * drop(activation(encoder[n, t, :] + predictor[n, u, :])) + bias
+ * and its gradients, without ever holding the N x T x (U + 1) x V logits: they are made for chunkCells lattice cells at
+ * a time, forward and again backward. CUDA handles alone; a CPU handle answers NOT_SUPPORTED.
+ *
+ * Products of FLOAT are those of float32 (each number is split into two of 11 bits, three products of which are
+ * summed); HALF and BFLOAT16 are multiplied as they are and summed in float. All but products is computed in float, or
+ * in double for DOUBLE. "Real" below is double for DOUBLE, else float. */
+
+typedef enum { PRNN_JOINT_TANH = 0, PRNN_JOINT_RELU = 1 } prnnJointActivation_t;
+
+typedef struct {
+  prnnDataType_t dataType;          /* of encoder, predictor, weight and their gradients */
+  prnnJointActivation_t activation; /* TANH or RELU */
+  prnnRNNTType_t type;              /* REGULAR, MODIFIED or CONSTRAINED */
+  int64_t batch;                    /* N >= 1 */
+  int64_t maxFrames;                /* T >= 1; T_n may be 1 to T */
+  int64_t maxTargets;               /* U >= 0; U_n may be 0 to U */
+  int64_t rows;       /* how many cells are computed, at least the sum of T_n (U_n + 1), where the caller knows
+                       * it; a sequence that does not fit costs NaN. 0: N T (U + 1), padding too. Not read
+                       * with a pruneRange */
+  int64_t pruneRange; /* 0: all cells. R, 1 to maxTargets + 1: frame t of sequence n has the cells
+                       * u = rangeBegins[n, t] + 0 .. R - 1 alone, as PRNN_RNNT_PRUNED */
+  int64_t joinerSize; /* D >= 1 */
+  int64_t classes;    /* V >= 1, with the blank */
+  int64_t blank;      /* 0 <= blank < V */
+  int64_t chunkCells; /* cells whose activations and logits are in the workspace at a time; 0: the library
+                       * chooses. The sums of gradients, but not the costs, depend on it in their rounding */
+  int zeroInfinity;   /* these four as for prnnRNNTLoss */
+  double fastEmitLambda;
+  double clamp;
+  double delayPenalty;
+  double dropout; /* 0 <= dropout < 1: the probability with which drop() makes an element zero; the others
+                   * are divided by 1 - dropout */
+  int allowTf32;  /* non-zero: products of FLOAT may be made in TF32, in one pass */
+} prnnJointRNNTLossOptions_t;
+
+/* Fills in FLOAT, TANH, REGULAR, blank 0 and zeros, of which the caller replaces the sizes. */
+PRNN_API prnnStatus_t prnnInitJointRNNTLossOptions(prnnJointRNNTLossOptions_t* options);
+
+/* Bytes of workspace that Forward and Backward want each, and of the reserve space between them. */
+PRNN_API prnnStatus_t prnnGetJointRNNTLossWorkspaceSize(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,
+                                                        size_t* sizeInBytes);
+PRNN_API prnnStatus_t prnnGetJointRNNTLossReserveSize(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,
+                                                      size_t* sizeInBytes);
+
+/* Costs, and gradients of the costs' sum, in one call.
+ * encoder: {N, maxFrames, D}. predictor: {N, maxTargets + 1, D}. weight: {V, D}. bias: {V} of Real, or NULL.
+ * targets: {N, maxTargets}, symbols, 0 to V - 1 and not the blank; may be NULL when maxTargets is 0.
+ * frameLengths, targetLengths: {N}.
+ * rangeBegins: {N, maxFrames} with a pruneRange, as for prnnRNNTLoss; else NULL.
+ * dropoutSeed: one 64-bit integer, from which the dropout is drawn (Philox4x32-10; one draw a cell and element,
+ * whatever the layout); NULL without dropout. costs: {N} of Real. encoderGradients, predictorGradients,
+ * weightGradients: as the inputs, every element written. biasGradients: {V} of Real; NULL when not wanted, which the
+ * others may not be. workspace: at least prnnGetJointRNNTLossWorkspaceSize() + prnnGetJointRNNTLossReserveSize() bytes.
+ */
+PRNN_API prnnStatus_t prnnJointRNNTLoss(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,
+                                        const void* encoder, const void* predictor, const void* weight,
+                                        const void* bias, const int* targets, const int* frameLengths,
+                                        const int* targetLengths, const int* rangeBegins,
+                                        const unsigned long long* dropoutSeed, void* costs, void* encoderGradients,
+                                        void* predictorGradients, void* weightGradients, void* biasGradients,
+                                        void* workspace, size_t workspaceSizeInBytes);
+
+/* The same in two calls, for automatic differentiation; see prnnCTCLossForward.
+ * reserveSpace: NULL to Forward when no backward call follows.
+ * costGradients: {N} of Real; NULL means all ones. */
+PRNN_API prnnStatus_t prnnJointRNNTLossForward(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,
+                                               const void* encoder, const void* predictor, const void* weight,
+                                               const void* bias, const int* targets, const int* frameLengths,
+                                               const int* targetLengths, const int* rangeBegins,
+                                               const unsigned long long* dropoutSeed, void* costs, void* workspace,
+                                               size_t workspaceSizeInBytes, void* reserveSpace,
+                                               size_t reserveSizeInBytes);
+PRNN_API prnnStatus_t prnnJointRNNTLossBackward(prnnHandle_t handle, const prnnJointRNNTLossOptions_t* options,
+                                                const void* encoder, const void* predictor, const void* weight,
+                                                const void* bias, const int* targets, const int* frameLengths,
+                                                const int* targetLengths, const int* rangeBegins,
+                                                const unsigned long long* dropoutSeed, const void* costGradients,
+                                                void* encoderGradients, void* predictorGradients, void* weightGradients,
+                                                void* biasGradients, void* workspace, size_t workspaceSizeInBytes,
+                                                const void* reserveSpace, size_t reserveSizeInBytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -156,6 +156,66 @@ void bind_rnnt(py::module_& module) {
   });
 }
 
+void bind_joint_rnnt(py::module_& module) {
+  using Options = prnnJointRNNTLossOptions_t;
+  using Seed = unsigned long long;
+  py::class_<Options> options(module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t with its default values.");
+  options
+      .def(py::init([] {
+        Options o;
+        check(prnnInitJointRNNTLossOptions(&o));
+        return o;
+      }))
+      .def_readwrite("batch", &Options::batch)
+      .def_readwrite("max_frames", &Options::maxFrames)
+      .def_readwrite("max_targets", &Options::maxTargets)
+      .def_readwrite("rows", &Options::rows)
+      .def_readwrite("prune_range", &Options::pruneRange)
+      .def_readwrite("joiner_size", &Options::joinerSize)
+      .def_readwrite("classes", &Options::classes)
+      .def_readwrite("blank", &Options::blank)
+      .def_readwrite("chunk_cells", &Options::chunkCells)
+      .def_readwrite("zero_infinity", &Options::zeroInfinity)
+      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
+      .def_readwrite("clamp", &Options::clamp)
+      .def_readwrite("delay_penalty", &Options::delayPenalty)
+      .def_readwrite("dropout", &Options::dropout)
+      .def_readwrite("allow_tf32", &Options::allowTf32);
+  def_enum(options, "dtype", &Options::dataType);
+  def_enum(options, "activation", &Options::activation);
+  def_enum(options, "type", &Options::type);
+
+  module.def("joint_rnnt_loss_workspace_size", &size<Options, prnnGetJointRNNTLossWorkspaceSize>, "Bytes.");
+  module.def("joint_rnnt_loss_reserve_size", &size<Options, prnnGetJointRNNTLossReserveSize>, "Bytes.");
+  module.def("joint_rnnt_loss_forward", [](const Handle& handle, const Options& options, Address encoder,
+                                           Address predictor, Address weight, Address bias, Address targets,
+                                           Address frame_lengths, Address target_lengths, Address range_begins,
+                                           Address dropout_seed, Address costs, Address workspace,
+                                           size_t workspace_size, Address reserve, size_t reserve_size) {
+    run(handle, [&](prnnHandle_t h) {
+      return prnnJointRNNTLossForward(h, &options, pointer(encoder), pointer(predictor), pointer(weight), pointer(bias),
+                                      pointer<int>(targets), pointer<int>(frame_lengths), pointer<int>(target_lengths),
+                                      pointer<int>(range_begins), pointer<Seed>(dropout_seed), pointer(costs),
+                                      pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+    });
+  });
+  module.def(
+      "joint_rnnt_loss_backward",
+      [](const Handle& handle, const Options& options, Address encoder, Address predictor, Address weight, Address bias,
+         Address targets, Address frame_lengths, Address target_lengths, Address range_begins, Address dropout_seed,
+         Address cost_gradients, Address encoder_gradients, Address predictor_gradients, Address weight_gradients,
+         Address bias_gradients, Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+        run(handle, [&](prnnHandle_t h) {
+          return prnnJointRNNTLossBackward(
+              h, &options, pointer(encoder), pointer(predictor), pointer(weight), pointer(bias), pointer<int>(targets),
+              pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer<int>(range_begins),
+              pointer<Seed>(dropout_seed), pointer(cost_gradients), pointer(encoder_gradients),
+              pointer(predictor_gradients), pointer(weight_gradients), pointer(bias_gradients), pointer(workspace),
+              workspace_size, pointer(reserve), reserve_size);
+        });
+      });
+}
+
 void bind_mutual_information(py::module_& module) {
   using Options = prnnMutualInformationOptions_t;
   py::class_<Options> options(module, "MutualInformationOptions", "prnnMutualInformationOptions_t, all zeros.");
@@ -252,6 +312,7 @@ void bind_losses(py::module_& module) {
   module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;
   bind_ctc(module);
   bind_rnnt(module);
+  bind_joint_rnnt(module);
   bind_mutual_information(module);
   bind_duration_rnnt(module);
 }

@@ -23,6 +23,8 @@ def case(device="cpu", dtype=torch.float64, bias=True, n=3, t=7, u=4, d=5, v=6):
     targets = torch.randint(1, v, (n, u), generator=generator)
     frames = torch.tensor([t, max(1, t - 3), 1][:n])
     symbols = torch.tensor([u, max(0, u - 2), 0][:n])
+    with torch.no_grad():
+        leaves[2] *= d**-0.5
     return leaves, targets.to(device), frames, symbols
 
 
@@ -71,8 +73,9 @@ def test_lengths_on_the_device_and_no_bias(device):
     torch.testing.assert_close(ours, explicit(leaves, targets, frames, symbols, reduction="none"))
 
 
-def test_padding_is_not_read():
-    leaves, targets, frames, symbols = case()
+@pytest.mark.parametrize("device", DEVICES)
+def test_padding_is_not_read(device):
+    leaves, targets, frames, symbols = case(device)
     wanted = gradients(prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0), leaves)
     with torch.no_grad():
         for n in range(3):
@@ -84,17 +87,20 @@ def test_padding_is_not_read():
         assert torch.equal(one, other)
 
 
-def test_gradcheck():
-    leaves, *batch = case(n=2, t=4, u=2, d=3, v=4)
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradcheck(device):
+    leaves, *batch = case(device, n=2, t=4, u=2, d=3, v=4)
     assert torch.autograd.gradcheck(lambda *x: prnn.joint_rnnt_loss(*x, *batch, 0, reduction="none"), leaves)
 
 
-def test_dropout_is_the_same_forward_and_backward():
-    leaves, *batch = case(n=2, t=4, u=2, d=3, v=4)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_dropout_is_the_same_forward_and_backward(device, activation):
+    leaves, *batch = case(device, n=2, t=4, u=2, d=3, v=4)
 
     def loss(*x):
         torch.manual_seed(3)
-        return prnn.joint_rnnt_loss(*x, *batch, 0, reduction="none", dropout=0.4)
+        return prnn.joint_rnnt_loss(*x, *batch, 0, reduction="none", dropout=0.4, activation=activation)
 
     assert torch.autograd.gradcheck(loss, leaves)
     dropped = prnn.joint_rnnt_loss(*leaves, *batch, 0, reduction="none", dropout=0.4)
@@ -105,7 +111,7 @@ def test_operators():
     leaves, targets, frames, symbols = case(n=2, t=4, u=2, d=3, v=4)
     arguments = (*leaves, targets.int(), frames.int(), symbols.int(), torch.stack((frames, symbols)))
     options = (0, 0, 0.0, 0, 0, False, 0.0, 0.0, 0.0, 100, True)
-    torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss.default, (*arguments, *options))
+    torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss_blockwise.default, (*arguments, *options))
 
 
 def test_module():
@@ -141,14 +147,216 @@ def test_bad_input(change, error, message):
         prnn.joint_rnnt_loss(**{**arguments, **change})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
-def test_types_on_a_gpu(dtype, tolerance):
-    leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, d=64, v=100)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified"])
+@pytest.mark.parametrize("block_elements", [None, 30])
+def test_ranges_limit_the_cells(device, rnnt_type, block_elements):
+    leaves, targets, frames, symbols = case(device, t=8)
+    begins = torch.tensor([0, 0, 1, 1, 2, 2, 2, 2], device=device).expand(3, -1)
+    ranges = begins[:, :, None] + torch.arange(3, device=device)
+    options = {"rnnt_type": rnnt_type, "fastemit_lambda": 0.1, "delay_penalty": 0.05, "reduction": "none"}
+    frames = torch.tensor([8, 5, 3])
+    ours = prnn.joint_rnnt_loss(
+        *leaves, targets, frames, symbols, 0, ranges=ranges, block_elements=block_elements, **options
+    )
+    # The same with the logits of all other cells so that no path goes through them.
+    encoder, predictor, weight, bias = leaves
+    logits = torch.nn.functional.linear((encoder[:, :, None] + predictor[:, None]).tanh(), weight, bias)
+    logits = logits.log_softmax(-1)
+    positions = torch.arange(5, device=device)
+    kept = (positions >= begins[:, :, None]) & (positions < begins[:, :, None] + 3)
+    logits = torch.where(kept[..., None], logits, -torch.inf)
+    wanted = prnn.rnnt_loss(logits, targets, frames, symbols, 0, fused_log_softmax=False, **options)
+    assert wanted.isfinite().any()
+    torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+    ours, wanted = (torch.where(x.isfinite(), x, 0) for x in (ours, wanted))
+    for one, other in zip(gradients(ours, leaves), gradients(wanted, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+# ---- On a GPU alone ----
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def relative_errors(ours, wanted):
+    return [float((x.double() - y).norm() / y.norm()) for x, y in zip(ours, wanted, strict=True)]
+
+
+@needs_gpu
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)]
+)
+@pytest.mark.parametrize("sizes", [{"d": 64, "v": 100}, {"d": 51, "v": 37}, {"d": 512, "v": 1030}], ids=str)
+def test_types(dtype, tolerance, sizes, activation):
+    leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, **sizes)
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0)
-    wanted = explicit(exact, *batch)
+    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, activation=activation)
+    wanted = explicit(exact, *batch, activation=activation)
     torch.testing.assert_close(ours.double(), wanted, rtol=tolerance, atol=0)
-    for one, other in zip(gradients(ours, leaves), gradients(wanted, exact), strict=True):
-        scale = other.abs().max()
-        torch.testing.assert_close(one.double() / scale, other / scale, rtol=0, atol=tolerance)
+    errors = relative_errors(gradients(ours, leaves), gradients(wanted, exact))
+    assert max(errors) < tolerance, errors
+
+
+@needs_gpu
+@pytest.mark.parametrize("scale", [1e-6, 1e4])
+def test_float32_at_extreme_scales(scale):
+    """Halves have a narrow range, which the products' scales must hide: inputs and gradients of any size."""
+    leaves, *batch = case("cuda", torch.float32, n=3, t=20, u=6, d=40, v=30)
+    with torch.no_grad():
+        leaves[0] *= scale
+        leaves[1] *= scale
+        leaves[2] /= scale
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, activation="relu", reduction="none")
+    wanted = explicit(exact, *batch, activation="relu", reduction="none")
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=0)
+    ours = torch.autograd.grad((ours * 1e-20).sum(), leaves)
+    wanted = torch.autograd.grad((wanted * 1e-20).sum(), exact)
+    errors = relative_errors(ours, wanted)
+    assert max(errors) < 1e-5, errors
+
+
+@needs_gpu
+def test_tf32_where_torch_allows_it():
+    leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    wanted = gradients(explicit(exact, *batch), exact)
+    torch.set_float32_matmul_precision("high")
+    try:
+        errors = relative_errors(gradients(prnn.joint_rnnt_loss(*leaves, *batch, 0), leaves), wanted)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert 1e-6 < max(errors) < 2e-3, errors
+
+
+@needs_gpu
+def test_autocast():
+    leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    with torch.autocast("cuda", torch.bfloat16):
+        ours = prnn.joint_rnnt_loss(*leaves, *batch, 0)
+    assert ours.dtype == torch.float32
+    ours = gradients(ours, leaves)
+    assert [x.dtype for x in ours] == [torch.float32] * 4
+    assert max(relative_errors(ours, gradients(explicit(exact, *batch), exact))) < 2e-2
+
+
+@needs_gpu
+def test_bad_lengths_and_symbols_concern_their_own_sequence():
+    leaves, targets, frames, symbols = case("cuda", n=3)
+    frames, symbols = torch.tensor([7, 4, 4], device="cuda"), torch.tensor([4, 2, 3], device="cuda")
+    wanted = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, reduction="none")
+    others = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64, device="cuda")
+    wanted_gradients = torch.autograd.grad((wanted * others).sum(), leaves)
+    for name, value in (("frames", 8), ("frames", 0), ("symbols", -1), ("symbols", 5), ("targets", 6), ("targets", 0)):
+        changed = {"frames": frames.clone(), "symbols": symbols.clone(), "targets": targets.clone()}
+        if name == "targets":
+            changed[name][1, 1] = value
+        else:
+            changed[name][1] = value
+        batch = (changed["targets"], changed["frames"], changed["symbols"])
+        ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, reduction="none")
+        assert ours[1].isnan()
+        torch.testing.assert_close(ours[[0, 2]], wanted[[0, 2]], rtol=1e-13, atol=0)
+        ours = torch.autograd.grad(ours, leaves, others.new_ones(3))
+        assert not ours[0][1].any()
+        assert not ours[1][1].any()
+        for one, other in zip(ours, wanted_gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_repeats_bitwise_and_in_a_graph(dtype):
+    leaves, targets, frames, symbols = case("cuda", dtype, n=3, t=40, u=12, d=64, v=100)
+    frames, symbols = frames.cuda(), symbols.cuda()
+
+    def step():
+        loss = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, block_elements=10000, fastemit_lambda=0.1)
+        return loss, *torch.autograd.grad(loss, leaves)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        wanted = step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = step()
+        for tensor in captured:
+            tensor.detach().fill_(-1)
+        graph.replay()
+    stream.synchronize()
+    for one, other in zip(captured, wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@needs_gpu
+def test_dropout_in_a_graph_is_drawn_anew():
+    leaves, targets, frames, symbols = case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
+    frames, symbols = frames.cuda(), symbols.cuda()
+    with torch.no_grad():
+        prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, dropout=0.5)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, dropout=0.5)
+    losses = set()
+    for _ in range(3):
+        graph.replay()
+        losses.add(float(loss))
+    assert len(losses) == 3
+
+
+@needs_gpu
+def test_dropout_keeps_the_mean_of_the_activations():
+    """With a weight that picks one activation, logits are those of dropout: 0, or 2 tanh."""
+    n, t, d = 1, 4000, 8
+    encoder = torch.full((n, t, d), 0.5, device="cuda", requires_grad=True)
+    predictor = torch.zeros(n, 1, d, device="cuda")
+    weight = torch.zeros(2, d, device="cuda")
+    weight[1, 3] = 1
+    nothing = torch.zeros(1, 0, dtype=torch.int32, device="cuda")
+    loss = prnn.joint_rnnt_loss(encoder, predictor, weight, None, nothing, [t], [0], 0, reduction="sum", dropout=0.25)
+    (gradient,) = torch.autograd.grad(loss, encoder)
+    kept = (gradient[0, :, 3] != 0).float().mean()
+    assert abs(float(kept) - 0.75) < 0.03
+    assert not gradient[0, :, :3].any()
+
+
+@needs_gpu
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 400), (torch.bfloat16, 260)])
+def test_memory_is_bounded_by_the_lattice(dtype, most):
+    """Logits would be 21 x 200 x 101 x 2000: 3.4 GB in float32."""
+    leaves, *batch = case("cuda", dtype, n=21, t=200, u=100, d=256, v=2000)
+    batch[1:] = [torch.full((21,), 200), torch.full((21,), 100)]
+    prnn.joint_rnnt_loss(*leaves, *batch, 0).backward()
+    for leaf in leaves:
+        leaf.grad = None
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    prnn.joint_rnnt_loss(*leaves, *batch, 0).backward()
+    torch.cuda.synchronize()
+    assert (torch.cuda.max_memory_allocated() - held) / 2**20 < most
+
+
+@needs_gpu
+def test_operators_on_a_gpu():
+    leaves, targets, frames, symbols = case("cuda", n=2, t=4, u=2, d=3, v=4)
+    lengths = (frames.int().cuda(), symbols.int().cuda())
+    arguments = (*leaves, targets.int(), *lengths, None, None, torch.stack((frames, symbols)))
+    options = (0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0, False, True)
+    torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss.default, (*arguments, *options))
+
+
+@needs_gpu
+def test_compiles():
+    leaves, targets, frames, symbols = case("cuda", torch.float32)
+    batch = (targets, frames.cuda(), symbols.cuda())
+
+    def loss(*x):
+        return prnn.joint_rnnt_loss(*x, *batch, 0)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for one, other in zip(gradients(compiled(*leaves), leaves), gradients(loss(*leaves), leaves), strict=True):
+        assert torch.equal(one, other)

@@ -6,10 +6,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from prnn import _C
 from prnn._ops import joint as ops
+from prnn._ops import joint_blockwise as blockwise
+from prnn._ops import losses as lattice_ops
 from prnn.losses import _checks
 
 Lengths = Tensor | Sequence[int] | int
+ACTIVATIONS = ("tanh", "relu")
+_MOST_CELLS = 2**31 - 32  # of a chunk
 
 
 def joint_rnnt_loss(
@@ -30,17 +35,20 @@ def joint_rnnt_loss(
     delay_penalty: float = 0.0,
     rnnt_type: str = "regular",
     zero_infinity: bool = False,
+    ranges: Tensor | None = None,
     block_elements: int | None = None,
 ) -> Tensor:
     """RNN-T loss of the logits W act(encoder_out[n, t] + predictor_out[n, u]) + b, exactly, in bounded memory.
 
-    The logits are made a block of lattice cells at a time, forward and again backward, and are never held together:
+    The logits are made a chunk of lattice cells at a time, forward and again backward, and are never held together:
     what stays in memory grows with N T U and not with V. Costs and gradients are those of `prnn.rnnt_loss` on the
-    explicit logits. Can be differentiated once. docs/joint_rnnt_loss.md has the arithmetic.
+    explicit logits. With `ranges` only the cells within them count, as in `prnn.rnnt_loss_pruned`. Can be
+    differentiated once. docs/joint_rnnt_loss.md has the arithmetic.
 
     Args:
         encoder_out: (N, T, D). float32 or float64; on a GPU also half types, whose products are summed in float32, and
-            under autocast it becomes one of them. Half types on the CPU are computed in float32.
+            under autocast it becomes one of them. Half types on the CPU are computed in float32. Products of float32
+            are made in TF32 where torch.set_float32_matmul_precision allows it.
         predictor_out: (N, U + 1, D).
         weight: (V, D), of the output layer.
         bias: (V,), or None.
@@ -53,9 +61,12 @@ def joint_rnnt_loss(
         reduction: "none", "sum", or "mean" over the batch.
         activation: "tanh" or "relu".
         dropout: probability with which an element of the activation becomes zero, the others growing by
-            1 / (1 - dropout). Drawn from torch's default CPU generator's state, and the same forward and backward.
+            1 / (1 - dropout). Drawn from torch's default generator of the device, and the same forward and backward.
         fastemit_lambda, delay_penalty, rnnt_type, zero_infinity: as for `prnn.rnnt_loss`.
-        block_elements: logits in memory at a time; None means 2^24 on a GPU and 2^20 on the CPU.
+        ranges: (N, T, R) integers from `prnn.get_rnnt_prune_ranges`: the R symbol positions, one after the other, to
+            which frame t of sequence n is limited. The first of each frame counts; they must not decrease. None: all.
+        block_elements: logits in memory at a time; None means 2^24 on a GPU and 2^20 on the CPU. Not read on the CPU
+            with ranges, whose logits are held.
 
     Returns:
         The loss, float32 (float64 for float64): (N,) for "none", else ().
@@ -69,40 +80,119 @@ def joint_rnnt_loss(
     width, classes, device = predictor_out.shape[1], weight.shape[0], encoder_out.device
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    _checks.choice(activation, "activation", ops.ACTIVATIONS)
+    _checks.choice(activation, "activation", ACTIVATIONS)
     if not 0 <= _checks.number(dropout, "dropout") < 1:
         raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
-    if block_elements is None:
-        block_elements = 2**24 if device.type == "cuda" else 2**20
-    if block_elements < 1:
+    if block_elements is not None and block_elements < 1:
         raise ValueError(f"block_elements is {block_elements}; it must be at least 1")
     blank = _checks.blank_index(blank, classes)
     symbols = _checks.integers(targets, "targets", device)
     if tuple(symbols.shape) != (batch, width - 1):
         raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {width - 1})")
-    extents = _extents(logit_lengths, target_lengths, batch, frames, width - 1)
-    costs, _, _ = ops.joint_rnnt_loss(
-        encoder_out.contiguous(),
-        predictor_out.contiguous(),
-        weight.contiguous(),
-        bias,
-        symbols,
+    lengths = (
         _checks.lengths(logit_lengths, "logit_lengths", batch, device),
         _checks.lengths(target_lengths, "target_lengths", batch, device),
-        extents,
-        blank,
-        ops.ACTIVATIONS.index(activation),
-        float(dropout),
-        int(torch.randint(2**62, ())) if dropout > 0 else 0,
-        _checks.RNNT_TYPES.index(rnnt_type),
-        bool(zero_infinity),
-        _checks.number(fastemit_lambda, "fastemit_lambda"),
-        _checks.number(clamp, "clamp"),
-        _checks.number(delay_penalty, "delay_penalty"),
-        block_elements,
-        any(_checks.wants_gradient(x) for x in (encoder_out, predictor_out, weight, bias) if x is not None),
     )
+    begins, kept = _checked_ranges(ranges, batch, frames, width, device)
+    kind = _checks.RNNT_TYPES.index(rnnt_type)
+    fastemit_lambda = _checks.number(fastemit_lambda, "fastemit_lambda")
+    clamp = _checks.number(clamp, "clamp")
+    delay_penalty = _checks.number(delay_penalty, "delay_penalty")
+    tensors = [x for x in (encoder_out, predictor_out, weight, bias) if x is not None]
+    keep = any(_checks.wants_gradient(x) for x in tensors)
+    if device.type == "cpu" and begins is not None:
+        logits = _pruned_logits(encoder_out, predictor_out, weight, bias, begins, kept, activation, float(dropout))
+        costs, _ = lattice_ops.rnnt_loss(
+            logits,
+            symbols,
+            *lengths,
+            begins,
+            _C.LOSS_LOGITS,
+            kind,
+            blank,
+            bool(zero_infinity),
+            fastemit_lambda,
+            clamp,
+            delay_penalty,
+            keep,
+        )
+        return _checks.reduce(costs, reduction)
+    extents = _extents(logit_lengths, target_lengths, batch, frames, width - 1)
+    layers = (encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous())
+    if device.type == "cpu":
+        costs, _, _ = blockwise.joint_rnnt_loss_blockwise(
+            *layers,
+            bias,
+            symbols,
+            *lengths,
+            extents,
+            blank,
+            ACTIVATIONS.index(activation),
+            float(dropout),
+            int(torch.randint(2**62, ())) if dropout > 0 else 0,
+            kind,
+            bool(zero_infinity),
+            fastemit_lambda,
+            clamp,
+            delay_penalty,
+            2**20 if block_elements is None else block_elements,
+            keep,
+        )
+    else:
+        real = torch.float64 if encoder_out.dtype == torch.float64 else torch.float32
+        costs, _ = ops.joint_rnnt_loss(
+            *layers,
+            None if bias is None else bias.to(real).contiguous(),
+            symbols,
+            *lengths,
+            begins,
+            torch.randint(2**62, (1,), device=device) if dropout > 0 else None,
+            extents,
+            kept,
+            blank,
+            ACTIVATIONS.index(activation),
+            float(dropout),
+            kind,
+            fastemit_lambda,
+            clamp,
+            delay_penalty,
+            0 if block_elements is None else min(max(1, block_elements // classes), _MOST_CELLS),
+            bool(zero_infinity),
+            keep,
+        )
     return _checks.reduce(costs, reduction)
+
+
+def _checked_ranges(
+    ranges: object, batch: int, frames: int, width: int, device: torch.device
+) -> tuple[Tensor | None, int]:
+    """The first symbol position of each frame, (N, T), and how many there are."""
+    if ranges is None:
+        return None, 0
+    positions = _checks.integers(ranges, "ranges", device)
+    if positions.dim() != 3 or positions.shape[:2] != (batch, frames) or not 1 <= positions.shape[2] <= width:
+        raise ValueError(
+            f"ranges has the shape {tuple(positions.shape)}; it must be ({batch}, {frames}, R) with R from 1 to {width}"
+        )
+    return positions[:, :, 0].contiguous(), positions.shape[2]
+
+
+def _pruned_logits(
+    encoder_out: Tensor,
+    predictor_out: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    begins: Tensor,
+    kept: int,
+    activation: str,
+    dropout: float,
+) -> Tensor:
+    """(N, T, R, V). Positions past the last, which no path goes through, repeat it."""
+    positions = (begins[:, :, None] + torch.arange(kept)).clamp(0, predictor_out.shape[1] - 1).long()
+    rows = positions.flatten(1)[:, :, None].expand(-1, -1, predictor_out.shape[2])
+    meeting = encoder_out[:, :, None] + predictor_out.gather(1, rows).view(*positions.shape, -1)
+    active = torch.dropout(meeting.tanh() if activation == "tanh" else meeting.relu(), dropout, True)
+    return nn.functional.linear(active, weight, bias)
 
 
 class _Layers(NamedTuple):
@@ -183,7 +273,7 @@ class JointRNNTLoss(nn.Module):
         self.output = nn.Linear(joiner_dim, vocab_size, bias=bias)
         self.blank, self.clamp, self.dropout = blank, clamp, dropout
         self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-        self.activation = _checks.choice(activation, "activation", ops.ACTIVATIONS)
+        self.activation = _checks.choice(activation, "activation", ACTIVATIONS)
         self.rnnt_type = _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
         self.fastemit_lambda, self.delay_penalty = fastemit_lambda, delay_penalty
         self.zero_infinity = zero_infinity

@@ -3,6 +3,7 @@
 #include "ctc/ctc.h"
 #include "rnn/backend.h"
 #include "rnnt/duration.h"
+#include "rnnt/joint.h"
 #include "rnnt/rnnt.h"
 
 namespace prnn {
@@ -32,5 +33,7 @@ const CtcBackend& cuda_ctc_backend() { fail_without_cuda(); }
 const RnntBackend& cuda_rnnt_backend() { fail_without_cuda(); }
 
 const DurationBackend& cuda_duration_backend() { fail_without_cuda(); }
+
+const JointBackend& cuda_joint_backend() { fail_without_cuda(); }
 
 }  // namespace prnn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/cuda/philox.cuh"
 #include "core/descriptors.h"
 #include "rnn/cuda/resident_math.cuh"
 
@@ -79,19 +80,6 @@ __global__ void add_bias_gradients(int gates, bool is_gru, const float* sums, in
     if (!is_gru || bias != 3) {
       recurrent_bias[at] = Element<T>::from_float(Element<T>::to_float(recurrent_bias[at]) + sum);
     }
-  }
-}
-
-__device__ void philox(uint32_t (&c)[4], uint32_t key0, uint32_t key1) {
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
-    const uint32_t next[4] = {high1 ^ c[1] ^ key0, low1, high0 ^ c[3] ^ key1, low0};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) c[i] = next[i];
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
   }
 }
 

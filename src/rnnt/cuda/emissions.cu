@@ -59,15 +59,21 @@ struct EmissionsLaunch {
 }  // namespace
 
 template <class Real>
+void run_prune(const Problem& problem, const Lattice<Real>& lattice, cudaStream_t stream) {
+  if (problem.layout != PRNN_RNNT_PRUNED) return;
+  prune_kernel<<<1024, 256, 0, stream>>>(lattice.arcs, problem.lattice_cells());
+  check_launch("rnnt prune_kernel");
+}
+
+template <class Real>
 void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* normalisers, cudaStream_t stream) {
-  if (problem.layout == PRNN_RNNT_PRUNED) {
-    prune_kernel<<<1024, 256, 0, stream>>>(lattice.arcs, problem.lattice_cells());
-    check_launch("rnnt prune_kernel");
-  }
+  run_prune(problem, lattice, stream);
   for_rows<Real>(problem.type, problem.classes, problem.classes, {problem.activations},
                  EmissionsLaunch<Real>{problem, lattice, normalisers, stream});
 }
 
+template void run_prune(const Problem&, const Lattice<float>&, cudaStream_t);
+template void run_prune(const Problem&, const Lattice<double>&, cudaStream_t);
 template void run_emissions(const Problem&, const Lattice<float>&, float*, cudaStream_t);
 template void run_emissions(const Problem&, const Lattice<double>&, double*, cudaStream_t);
 

@@ -77,6 +77,10 @@ struct Shares {
 // Checks lengths, symbols and ranges, and finds where sequences begin.
 void run_setup(const Problem& problem, Sequence* sequences, cudaStream_t stream);
 
+// PRUNED: forbids all arcs, so that those of cells which pruning left out stay forbidden.
+template <class Real>
+void run_prune(const Problem& problem, const Lattice<Real>& lattice, cudaStream_t stream);
+
 // From activations to arcs, and normalisers unless NULL. After the last target there is no label: its score is kNever.
 template <class Real>
 void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* normalisers, cudaStream_t stream);

@@ -1,6 +1,5 @@
 // The RNN-T backend of CUDA handles: cuts workspace and reserve space into arrays and enqueues the kernels.
-#include "core/cuda/arena.h"
-#include "rnnt/cuda/lattice.h"
+#include "rnnt/cuda/arrays.h"
 #include "rnnt/cuda/mutual_information.h"
 #include "rnnt/rnnt.h"
 
@@ -63,24 +62,6 @@ Lattice<Real> cut_align_workspace(const Problem& problem, Arena& arena, double*&
   lattice.arcs = arena.take<Arcs<Real>>(problem.lattice_cells());
   best = arena.take<double>(problem.lattice_cells());
   return lattice;
-}
-
-template <class Real>
-struct Reserve {
-  Sequence* sequences;
-  Shares<Real> shares;
-
-  Reserve(const Problem& problem, Arena& arena) {
-    sequences = arena.take<Sequence>(problem.batch);
-    shares.arcs = arena.take<Arcs<Real>>(problem.activation_cells());
-    shares.normalisers = problem.input == PRNN_LOSS_LOGITS ? arena.take<Real>(problem.activation_cells()) : nullptr;
-  }
-};
-
-// Calls function(Real()) with the type in which the lattice is computed.
-template <class Function>
-auto with_real(prnnDataType_t type, Function&& function) {
-  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
 size_t lattice_size(const Problem& problem) {

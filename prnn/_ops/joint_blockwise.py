@@ -1,0 +1,296 @@
+"""RNN-T with its joiner as torch operators, for the CPU; prnn/losses/joint.py checks arguments and calls them.
+
+The lattice is cut into blocks. Forward, each block's logits give the log-probabilities of the blank and of the next
+target in every cell, which the RNN-T recursion turns into costs and into the probabilities ("shares") with which a path
+takes a cell's arcs. Backward, each block's logits are made again, and the shares make their gradients.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops import losses
+from prnn._ops._operator import differentiate, operator
+
+
+class _Block(NamedTuple):
+    """Sequences, frames and symbol positions that are computed together."""
+
+    number: int
+    sequences: slice
+    frames: slice
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.sequences.stop - self.sequences.start, self.frames.stop - self.frames.start, self.width
+
+
+def _blocks(extents: Tensor, cells: int) -> Iterator[_Block]:
+    """Cuts the lattices into blocks of about `cells` cells: several short sequences, or frames of a long one."""
+    frames, symbols = extents.tolist()
+    number, begin = 0, 0
+    while begin < len(frames):
+        end, longest, widest = begin + 1, frames[begin], symbols[begin] + 1
+        while end < len(frames):
+            next_longest, next_widest = max(longest, frames[end]), max(widest, symbols[end] + 1)
+            if (end + 1 - begin) * next_longest * next_widest > cells:
+                break
+            end, longest, widest = end + 1, next_longest, next_widest
+        step = max(1, cells // ((end - begin) * widest))
+        for first in range(0, longest, step):
+            yield _Block(number, slice(begin, end), slice(first, min(first + step, longest)), widest)
+            number += 1
+        begin = end
+
+
+class _Joiner(NamedTuple):
+    """Encoder and predictor outputs without what padding holds, and the output layer."""
+
+    encoder: Tensor
+    predictor: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    activation: int
+    dropout: float
+    seed: int
+
+    @staticmethod
+    def make(
+        encoder: Tensor,
+        predictor: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        frames: Tensor,
+        symbols: Tensor,
+        activation: int,
+        dropout: float,
+        seed: int,
+    ) -> "_Joiner":
+        def clean(x: Tensor, lengths: Tensor) -> Tensor:
+            padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+            return x.masked_fill(padding[:, :, None], 0)
+
+        kept = None if bias is None else bias.to(torch.promote_types(bias.dtype, torch.float32))
+        return _Joiner(clean(encoder, frames), clean(predictor, symbols + 1), weight, kept, activation, dropout, seed)
+
+    def activations(self, block: _Block) -> tuple[Tensor, Tensor | None]:
+        """act(encoder + predictor) of a block, (cells, D), after dropout, and the factors of the dropout."""
+        meeting = (
+            self.encoder[block.sequences, block.frames, None] + self.predictor[block.sequences, None, : block.width]
+        )
+        active = torch.tanh(meeting) if self.activation == 0 else torch.relu(meeting)
+        active = active.flatten(0, 2)
+        if self.dropout == 0:
+            return active, None
+        generator = torch.Generator(active.device).manual_seed(self.seed + block.number)
+        kept = torch.rand(active.shape, generator=generator, device=active.device) >= self.dropout
+        factors = kept.to(active.dtype) / (1 - self.dropout)
+        return active * factors, factors
+
+    def logits(self, active: Tensor) -> Tensor:
+        """(cells, V), float32 for half types."""
+        result = active @ self.weight.t()
+        return result if self.bias is None else result.add_(self.bias)
+
+    def slope(self, active: Tensor, factors: Tensor | None) -> Tensor:
+        """The derivative of the activation, with the dropout's factors."""
+        if factors is None:
+            return 1 - active * active if self.activation == 0 else (active > 0).to(active.dtype)
+        if self.activation == 1:
+            return (active > 0).to(active.dtype) * factors
+        before = torch.where(factors > 0, active * (1 - self.dropout), 0)
+        return (1 - before * before) * factors
+
+
+def _labels(targets: Tensor, block: _Block, classes: int) -> Tensor:
+    """(b, width): the next target of each symbol position, something valid after the last."""
+    labels = torch.nn.functional.pad(targets[block.sequences].long(), (0, 1))[:, : block.width]
+    return labels.clamp(0, classes - 1)
+
+
+def _block_cells(block_elements: int, classes: int) -> int:
+    return max(1, block_elements // classes)
+
+
+def _joint_rnnt_loss_blockwise(
+    encoder: Tensor,
+    predictor: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    frames: Tensor,
+    symbols: Tensor,
+    extents: Tensor,
+    blank: int,
+    activation: int,
+    dropout: float,
+    seed: int,
+    rnnt_type: int,
+    zero_infinity: bool,
+    fastemit_lambda: float,
+    clamp: float,
+    delay_penalty: float,
+    block_elements: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Costs (N,), the log-normalisers (N, T, U + 1) and the shares of blank and label (N, T, U + 1, 2); the last two
+    are empty unless `keep`."""
+    with torch.autocast(encoder.device.type, enabled=False):
+        joiner = _Joiner.make(encoder, predictor, weight, bias, frames, symbols, activation, dropout, seed)
+        batch, longest, _ = encoder.shape
+        width, classes = predictor.shape[1], weight.shape[0]
+        real = torch.promote_types(encoder.dtype, torch.float32)
+        scores = torch.zeros((batch, longest, width, 2), dtype=real, device=encoder.device)
+        normalisers = torch.zeros((batch, longest, width) if keep else 0, dtype=real, device=encoder.device)
+        for block in _blocks(extents, _block_cells(block_elements, classes)):
+            logits = joiner.logits(joiner.activations(block)[0])
+            normaliser = logits.logsumexp(1).view(block.shape)
+            logits = logits.view(*block.shape, classes)
+            labels = _labels(targets, block, classes)[:, None, :, None].expand(-1, block.shape[1], -1, 1)
+            part = scores[block.sequences, block.frames, : block.width]
+            part[..., 0] = logits[..., blank] - normaliser
+            part[..., 1] = logits.gather(3, labels).squeeze(3) - normaliser
+            if keep:
+                normalisers[block.sequences, block.frames, : block.width] = normaliser
+        costs, reserve = losses.rnnt_loss(
+            scores,
+            targets,
+            frames,
+            symbols,
+            None,
+            _C.LOSS_GATHERED,
+            rnnt_type,
+            0,
+            zero_infinity,
+            fastemit_lambda,
+            0.0,
+            delay_penalty,
+            keep,
+        )
+        if not keep:
+            return costs, normalisers, scores.new_empty(0)
+        ones = torch.ones_like(costs)
+        shares = losses.rnnt_loss_backward(
+            ones, scores, targets, frames, symbols, None, reserve, _C.LOSS_GATHERED, rnnt_type, 0, fastemit_lambda, 0.0
+        )
+        return costs, normalisers, shares.neg_()
+
+
+def _joint_rnnt_loss_blockwise_fake(encoder: Tensor, predictor: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    keep = rest[-1]
+    cells = (encoder.shape[0], encoder.shape[1], predictor.shape[1])
+    real = torch.promote_types(encoder.dtype, torch.float32)
+    return (
+        encoder.new_empty(encoder.shape[0], dtype=real),
+        encoder.new_empty(cells if keep else 0, dtype=real),
+        encoder.new_empty((*cells, 2) if keep else 0, dtype=real),
+    )
+
+
+def _joint_rnnt_loss_blockwise_backward(
+    cost_gradients: Tensor,
+    encoder: Tensor,
+    predictor: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    frames: Tensor,
+    symbols: Tensor,
+    extents: Tensor,
+    normalisers: Tensor,
+    shares: Tensor,
+    blank: int,
+    activation: int,
+    dropout: float,
+    seed: int,
+    clamp: float,
+    block_elements: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of encoder, predictor, weight and bias (empty without one)."""
+    with torch.autocast(encoder.device.type, enabled=False):
+        joiner = _Joiner.make(encoder, predictor, weight, bias, frames, symbols, activation, dropout, seed)
+        classes, real = weight.shape[0], normalisers.dtype
+        encoder_gradients = torch.zeros_like(encoder)
+        predictor_gradients = torch.zeros_like(predictor, dtype=real)
+        weight_gradients = torch.zeros_like(weight, dtype=real)
+        bias_gradients = torch.zeros(0 if bias is None else classes, dtype=real, device=weight.device)
+        for block in _blocks(extents, _block_cells(block_elements, classes)):
+            active, factors = joiner.activations(block)
+            where = (block.sequences, block.frames, slice(0, block.width))
+            share = shares[where]
+            both = share.sum(-1)
+            # d cost / d logits = softmax (b + l) - [blank] b - [label] l
+            gradients = joiner.logits(active).view(*block.shape, classes)
+            gradients.sub_(normalisers[where][..., None]).exp_().mul_(both[..., None])
+            labels = _labels(targets, block, classes)[:, None, :, None].expand(-1, block.shape[1], -1, 1)
+            gradients[..., blank] -= share[..., 0]
+            gradients.scatter_add_(3, labels, -share[..., 1:])
+            if clamp > 0:
+                gradients.clamp_(-clamp, clamp)
+            gradients.mul_(cost_gradients[block.sequences, None, None, None])
+            gradients = gradients.flatten(0, 2)
+            if bias is not None:
+                bias_gradients += gradients.sum(0)
+            gradients = gradients.to(encoder.dtype)
+            weight_gradients += gradients.t() @ active
+            meeting = (gradients @ weight).mul_(joiner.slope(active, factors)).view(*block.shape, -1)
+            encoder_gradients[block.sequences, block.frames] = meeting.sum(2).to(encoder.dtype)
+            predictor_gradients[block.sequences, : block.width] += meeting.sum(1)
+        return (
+            encoder_gradients,
+            predictor_gradients.to(predictor.dtype),
+            weight_gradients.to(weight.dtype),
+            bias_gradients if bias is None else bias_gradients.to(bias.dtype),
+        )
+
+
+def _joint_rnnt_loss_blockwise_backward_fake(
+    cost_gradients: Tensor, encoder: Tensor, predictor: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    normalisers = rest[4]
+    return (
+        torch.empty_like(encoder),
+        torch.empty_like(predictor),
+        torch.empty_like(weight),
+        normalisers.new_empty(0) if bias is None else torch.empty_like(bias),
+    )
+
+
+joint_rnnt_loss_blockwise = operator(
+    "joint_rnnt_loss_blockwise(Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, "
+    "Tensor frames, Tensor symbols, Tensor extents, int blank, int activation, float dropout, int seed, int rnnt_type, "
+    "bool zero_infinity, float fastemit_lambda, float clamp, float delay_penalty, int block_elements, bool keep) "
+    "-> (Tensor, Tensor, Tensor)",
+    _joint_rnnt_loss_blockwise,
+    _joint_rnnt_loss_blockwise_fake,
+)
+joint_rnnt_loss_blockwise_backward = operator(
+    "joint_rnnt_loss_blockwise_backward(Tensor cost_gradients, Tensor encoder, Tensor predictor, Tensor weight, "
+    "Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, Tensor extents, Tensor normalisers, Tensor shares, "
+    "int blank, int activation, float dropout, int seed, float clamp, int block_elements) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    _joint_rnnt_loss_blockwise_backward,
+    _joint_rnnt_loss_blockwise_backward_fake,
+)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    blank, activation, dropout, seed = inputs[8:12]
+    clamp, block_elements, ctx.keep = inputs[15], inputs[17], inputs[18]
+    ctx.options = (blank, activation, dropout, seed, clamp, block_elements)
+    ctx.save_for_backward(*inputs[:8], *outputs[1:])
+
+
+def _gradients(ctx: Any, cost_gradients: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if not ctx.keep:
+        raise RuntimeError("prnn::joint_rnnt_loss_blockwise was called with keep=False; its gradient needs keep=True")
+    gradients = joint_rnnt_loss_blockwise_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+    bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
+    return *gradients[:3], bias_gradients, *(None,) * 15
+
+
+differentiate(joint_rnnt_loss_blockwise, _setup, _gradients, joint_rnnt_loss_blockwise_backward)

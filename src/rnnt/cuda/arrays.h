@@ -1,0 +1,28 @@
+// Where the arrays of lattice.h lie in the reserve space.
+#pragma once
+
+#include "core/cuda/arena.h"
+#include "rnnt/cuda/lattice.h"
+
+namespace prnn::rnnt_cuda {
+
+// The reserve space, a row of which each cell of the activations has.
+template <class Real>
+struct Reserve {
+  Sequence* sequences;
+  Shares<Real> shares;
+
+  Reserve(const Problem& problem, Arena& arena) {
+    sequences = arena.take<Sequence>(problem.batch);
+    shares.arcs = arena.take<Arcs<Real>>(problem.activation_cells());
+    shares.normalisers = problem.input == PRNN_LOSS_LOGITS ? arena.take<Real>(problem.activation_cells()) : nullptr;
+  }
+};
+
+// Calls function(Real()) with the type in which the lattice is computed.
+template <class Function>
+auto with_real(prnnDataType_t type, Function&& function) {
+  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
+}
+
+}  // namespace prnn::rnnt_cuda

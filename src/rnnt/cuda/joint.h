@@ -1,0 +1,138 @@
+// RNN-T with its joiner on a GPU: the kernels around the matrix products of one chunk of lattice cells.
+// docs/joint_rnnt_loss.md tells the whole way of the data.
+//
+// Cells are numbered as the rows of the lattice's layout (Problem in lattice.h). A chunk is `count` rows from `first`
+// on.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rnnt/cuda/lattice.h"
+
+namespace prnn::rnnt_cuda {
+
+// How a data type's matrix products are made. Element: of the caller's arrays. Matrix: of the factors. Real: in which
+// all else is computed. Product: in which the gradients of the activations come out. A number becomes kTerms numbers of
+// a factor: itself, or for kTerms = 3 its upper and lower half, `kLeft` and `kRight` in joint.cuh, so that one product
+// over thrice the length is the sum of the products that matter. kScaled: factors are multiplied by powers of two, see
+// Scales.
+struct DoubleForm {
+  using Element = double;
+  using Matrix = double;
+  using Real = double;
+  using Product = double;
+  static constexpr int kTerms = 1;
+  static constexpr bool kScaled = false;
+};
+struct HalfForm {
+  using Element = __half;
+  using Matrix = __half;
+  using Real = float;
+  using Product = float;  // scaled gradients times weights may be beyond what a half holds
+  static constexpr int kTerms = 1;
+  static constexpr bool kScaled = true;
+};
+struct Bfloat16Form {
+  using Element = __nv_bfloat16;
+  using Matrix = __nv_bfloat16;
+  using Real = float;
+  using Product = __nv_bfloat16;
+  static constexpr int kTerms = 1;
+  static constexpr bool kScaled = false;
+};
+struct SplitForm {  // FLOAT: 22 bits in two halves
+  using Element = float;
+  using Matrix = __half;
+  using Real = float;
+  using Product = float;
+  static constexpr int kTerms = 3;
+  static constexpr bool kScaled = true;
+};
+struct Tf32Form {
+  using Element = float;
+  using Matrix = float;
+  using Real = float;
+  using Product = float;
+  static constexpr int kTerms = 1;
+  static constexpr bool kScaled = false;
+};
+
+// Powers of two that bring a factor into the range of a half; ones where that is not needed.
+struct Scales {
+  float activation, weight, gradient;
+};
+
+// The joiner's sizes and inputs; device pointers. Matrices have rows of padded_size or padded_classes elements, zeros
+// (bias: minus infinity) in the padding, so that products are aligned.
+struct Joint {
+  prnnJointActivation_t activation;
+  int64_t size, classes, padded_size, padded_classes;
+  const void *encoder, *predictor, *weight, *bias;
+  uint32_t drop_below;  // an element is dropped if its random number is below
+  float keep_scale;     // 1 / (1 - dropout)
+  const unsigned long long* seed;
+};
+
+// The output layer as the products take it.
+template <class Form>
+struct Weights {
+  typename Form::Matrix* for_logits;     // {padded_classes, kTerms, padded_size}, kRight
+  typename Form::Matrix* for_gradients;  // {kTerms, padded_classes, padded_size}, kLeft; the same for kTerms = 1
+  typename Form::Real* bias;             // {padded_classes}
+};
+
+// Largest absolute values, from which the scales follow.
+struct Extremes {
+  unsigned encoder, predictor, weight, cost_gradient;  // bits of floats, which compare as integers
+};
+
+// Finds the scales. cost_gradients may be NULL: ones. Runs nothing but a fill where they are all ones.
+template <class Form>
+void run_scales(const Problem& problem, const Joint& joint, const Sequence* sequences,
+                const typename Form::Real* cost_gradients, Extremes* extremes, Scales* scales, cudaStream_t stream);
+
+template <class Form>
+void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights<Form>& weights, cudaStream_t stream);
+
+// activations {count, kTerms, padded_size}, kLeft: drop(activation(encoder + predictor)); zeros for padding. What
+// dropout took is minus zero, everything else that is zero is plus zero.
+template <class Form>
+void run_activations(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
+                     int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream);
+
+// From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions().
+template <class Real>
+void run_joint_emissions(const Problem& problem, const Joint& joint, const Lattice<Real>& lattice, const Scales* scales,
+                         const Real* bias, const Real* products, int64_t first, int64_t count, Real* normalisers,
+                         cudaStream_t stream);
+
+// Gradients of the logits {count, kTerms, padded_classes}, kRight, times Scales::gradient. Adds sums over rows to
+// bias_sums {joint_bias_slots(count), padded_classes}.
+template <class Form>
+void run_joint_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences,
+                         const Shares<typename Form::Real>& shares, const typename Form::Real* cost_gradients,
+                         const Scales* scales, const typename Form::Real* bias, const typename Form::Real* products,
+                         int64_t first, int64_t count, typename Form::Matrix* gradients, typename Form::Real* bias_sums,
+                         cudaStream_t stream);
+int64_t joint_bias_slots(int64_t chunk);
+
+// Adds a chunk's part to the gradients of encoder {N, T, size} and predictor {N, U + 1, size}. products: gradients of
+// the activations {count, padded_size}, times the scales of gradient and weight.
+template <class Form>
+void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
+                         int64_t first, int64_t count, const typename Form::Matrix* activations,
+                         const typename Form::Product* products, typename Form::Real* encoder_gradients,
+                         typename Form::Real* predictor_gradients, cudaStream_t stream);
+
+// out {rows, columns} = sums {rows, stride}, divided by the scales of gradient and activation if `scaled`.
+template <class Real, class Element>
+void run_finish(const Real* sums, int64_t rows, int64_t columns, int64_t stride, bool scaled, const Scales* scales,
+                Element* out, cudaStream_t stream);
+
+// out {classes} = the sums of bias_sums over its slots, divided by the gradients' scale.
+template <class Real>
+void run_finish_bias(const Joint& joint, const Real* bias_sums, int64_t slots, const Scales* scales, Real* out,
+                     cudaStream_t stream);
+
+}  // namespace prnn::rnnt_cuda

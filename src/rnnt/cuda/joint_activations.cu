@@ -1,0 +1,244 @@
+// Factors of the joiner's products: activations of a chunk of cells, the output layer, and the scales of both.
+#include "core/cuda/philox.cuh"
+#include "rnnt/cuda/joint.cuh"
+
+namespace prnn::rnnt_cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlockRows = 32;  // of activations_kernel
+
+// ---- Scales ----
+
+__device__ __forceinline__ unsigned magnitude(float x) {
+  const unsigned bits = __float_as_uint(x) & 0x7fffffffu;
+  return bits < 0x7f800000u ? bits : 0;  // what is not finite stays so, whatever the scale
+}
+
+// Adds to *extreme; the order does not matter to a maximum.
+__device__ void raise(unsigned* extreme, unsigned bits) {
+  bits = __reduce_max_sync(~0u, bits);
+  if ((threadIdx.x & 31) == 0 && bits != 0) atomicMax(extreme, bits);
+}
+
+// The first `lengths[n] + more` of the `most` rows of each sequence, or all rows of one sequence without lengths.
+template <class Element>
+__global__ void extreme_kernel(const Element* values, int64_t rows, int64_t size, int64_t most,
+                               const Sequence* sequences, bool symbols, unsigned* extreme) {
+  unsigned bits = 0;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    if (sequences) {
+      const Sequence s = sequences[row / most];
+      const int64_t own = s.frames == 0 ? 0 : symbols ? s.targets + 1 : s.frames;
+      if (row % most >= own) continue;
+    }
+    for (int64_t i = threadIdx.x; i < size; i += blockDim.x)
+      bits = max(bits, magnitude(static_cast<float>(to_real(values[row * size + i]))));
+  }
+  raise(extreme, bits);
+}
+
+// The power of two that brings `bound` to between 2^13 and 2^14.
+__device__ float scale_for(float bound) {
+  if (!(bound > 0)) return 1;
+  return exp2f(fminf(fmaxf(13.0f - floorf(log2f(bound)), -100.0f), 100.0f));
+}
+
+template <class Form>
+__global__ void scales_kernel(Problem p, Joint joint, const Extremes* extremes, bool given, Scales* scales) {
+  Scales result{1, 1, 1};
+  if constexpr (Form::kScaled) {
+    if constexpr (Form::kTerms == 3) {
+      const float reach = __uint_as_float(extremes->encoder) + __uint_as_float(extremes->predictor);
+      result.activation = scale_for((joint.activation == PRNN_JOINT_TANH ? 1.0f : reach) * joint.keep_scale);
+      result.weight = scale_for(__uint_as_float(extremes->weight));
+    }
+    const float most = given ? __uint_as_float(extremes->cost_gradient) : 1.0f;
+    result.gradient = scale_for(static_cast<float>(2 + p.fast_emit) * most);
+  }
+  *scales = result;
+}
+
+// ---- The output layer ----
+
+template <class Form>
+__global__ void weights_kernel(Joint joint, const Scales* scales, Weights<Form> out) {
+  using Real = typename Form::Real;
+  const int64_t v = blockIdx.x;
+  const auto* weight = static_cast<const typename Form::Element*>(joint.weight) + v * joint.size;
+  const int64_t stride = joint.padded_size;
+  const Real scale = Form::kTerms == 3 ? static_cast<Real>(scales->weight) : Real(1);
+  for (int64_t d = threadIdx.x; d < stride; d += blockDim.x) {
+    const Real values[1] = {v < joint.classes && d < joint.size ? to_real(weight[d]) * scale : Real(0)};
+    store_terms<Form, Side::kRight>(out.for_logits + v * Form::kTerms * stride + d, stride, values);
+    if constexpr (Form::kTerms > 1)
+      store_terms<Form, Side::kLeft>(out.for_gradients + v * stride + d, joint.padded_classes * stride, values);
+  }
+  if (threadIdx.x == 0) {
+    const auto* bias = static_cast<const Real*>(joint.bias);
+    out.bias[v] = v >= joint.classes ? static_cast<Real>(kNever) : bias ? bias[v] : Real(0);
+  }
+}
+
+// ---- Activations ----
+
+template <class Element>
+__device__ __forceinline__ auto tangent(decltype(to_real(Element())) x) {
+  return tanh(x);
+}
+template <>
+__device__ __forceinline__ auto tangent<__half>(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * fminf(x, 20.0f)));
+}
+template <>
+__device__ __forceinline__ auto tangent<__nv_bfloat16>(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Elements d .. d + kCount - 1 of a row, zero where there are none.
+template <int kCount, bool kWhole, class Element>
+__device__ __forceinline__ void load_row(Run<Element, kCount>& out, const void* array, int64_t row, int64_t size,
+                                         int64_t d) {
+  const Element* source = static_cast<const Element*>(array) + row * size + d;
+  if constexpr (kWhole) {
+    out.load(source);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (d + i < size)
+        out.at[i] = source[i];
+      else
+        from_real(out.at[i], 0);
+    }
+  }
+}
+
+// kWhole: rows hold whole runs of kCount elements, aligned.
+template <class Form, int kCount, bool kWhole>
+__global__ void __launch_bounds__(kThreads)
+    activations_kernel(Problem p, Joint joint, const Sequence* sequences, const Scales* scales, int64_t first,
+                       int64_t count, typename Form::Matrix* out) {
+  using Element = typename Form::Element;
+  using Real = typename Form::Real;
+  __shared__ int64_t encoder_rows[kBlockRows], predictor_rows[kBlockRows];
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
+  if (threadIdx.x < kBlockRows) {
+    const int64_t row = first + base + threadIdx.x;
+    Cell cell{0, 0, 0, false};
+    if (base + threadIdx.x < count) cell = find_cell(p, sequences, row);
+    encoder_rows[threadIdx.x] = cell.real ? cell.n * p.max_frames + cell.t : -1;
+    predictor_rows[threadIdx.x] = cell.n * p.width() + cell.u;
+  }
+  __syncthreads();
+  const int64_t stride = joint.padded_size;
+  const int pieces = static_cast<int>(stride / kCount);
+  const Real scale = Form::kTerms == 3 ? static_cast<Real>(scales->activation) : Real(1);
+  const unsigned long long seed = joint.drop_below ? *joint.seed : 0;
+  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(kBlockRows) * pieces; i += kThreads) {
+    int64_t slot;
+    int piece;
+    divide(i, pieces, slot, piece);
+    if (base + slot >= count) return;
+    const int64_t encoder_row = encoder_rows[slot], predictor_row = predictor_rows[slot];
+    const int64_t d = static_cast<int64_t>(piece) * kCount;
+    Real values[kCount] = {};
+    if (encoder_row >= 0) {
+      alignas(16) Run<Element, kCount> a, b;
+      load_row<kCount, kWhole>(a, joint.encoder, encoder_row, joint.size, d);
+      load_row<kCount, kWhole>(b, joint.predictor, predictor_row, joint.size, d);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const Real x = to_real(a.at[k]) + to_real(b.at[k]);
+        // What is not a number stays none; plus zero is for minus zero, which is for the dropped alone.
+        const Real y = joint.activation == PRNN_JOINT_TANH ? Real(tangent<Element>(x)) : x < 0 ? Real(0) : x;
+        values[k] = (y + Real(0)) * scale;
+      }
+      if (joint.drop_below != 0) {
+#pragma unroll
+        for (int k = 0; k < kCount; k += 4) {
+          // A draw for four elements of a cell of the whole lattice.
+          const int64_t u = predictor_row % p.width();
+          const int64_t draw = ((encoder_row * p.width() + u) * stride + d + k) / 4;
+          uint32_t random[4] = {static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), 0, 0};
+          philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            values[k + j] =
+                random[j] < joint.drop_below ? -Real(0) : values[k + j] * static_cast<Real>(joint.keep_scale);
+        }
+      }
+    }
+    store_terms<Form, Side::kLeft>(out + (base + slot) * Form::kTerms * stride + d, stride, values);
+  }
+}
+
+}  // namespace
+
+template <class Form>
+void run_scales(const Problem& problem, const Joint& joint, const Sequence* sequences,
+                const typename Form::Real* cost_gradients, Extremes* extremes, Scales* scales, cudaStream_t stream) {
+  if constexpr (Form::kScaled) {
+    using Element = typename Form::Element;
+    cudaMemsetAsync(extremes, 0, sizeof(Extremes), stream);
+    const auto find = [&](const auto* values, int64_t rows, int64_t size, int64_t most, bool symbols, bool ragged,
+                          unsigned* extreme) {
+      const auto blocks = static_cast<unsigned>(rows < 1024 ? rows : 1024);
+      extreme_kernel<<<blocks, kThreads, 0, stream>>>(values, rows, size, most, ragged ? sequences : nullptr, symbols,
+                                                      extreme);
+      check_launch("joint extreme_kernel");
+    };
+    if (Form::kTerms == 3) {
+      find(static_cast<const Element*>(joint.weight), joint.classes, joint.size, 1, false, false, &extremes->weight);
+      if (joint.activation == PRNN_JOINT_RELU) {
+        find(static_cast<const Element*>(joint.encoder), problem.batch * problem.max_frames, joint.size,
+             problem.max_frames, false, true, &extremes->encoder);
+        find(static_cast<const Element*>(joint.predictor), problem.batch * problem.width(), joint.size, problem.width(),
+             true, true, &extremes->predictor);
+      }
+    }
+    if (cost_gradients) find(cost_gradients, 1, problem.batch, 1, false, false, &extremes->cost_gradient);
+  }
+  scales_kernel<Form><<<1, 1, 0, stream>>>(problem, joint, extremes, cost_gradients != nullptr, scales);
+  check_launch("joint scales_kernel");
+}
+
+template <class Form>
+void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights<Form>& weights, cudaStream_t stream) {
+  weights_kernel<Form><<<static_cast<unsigned>(joint.padded_classes), 128, 0, stream>>>(joint, scales, weights);
+  check_launch("joint weights_kernel");
+}
+
+template <class Form>
+void run_activations(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
+                     int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream) {
+  using Element = typename Form::Element;
+  constexpr int kCount = sizeof(Element) == 2 ? 8 : 4;
+  constexpr size_t kBytes = 16;
+  const bool whole = joint.size % kCount == 0 && reinterpret_cast<uintptr_t>(joint.encoder) % kBytes == 0 &&
+                     reinterpret_cast<uintptr_t>(joint.predictor) % kBytes == 0;
+  const auto blocks = static_cast<unsigned>(ceil_div(count, kBlockRows));
+  if (whole)
+    activations_kernel<Form, kCount, true>
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, sequences, scales, first, count, activations);
+  else
+    activations_kernel<Form, kCount, false>
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, sequences, scales, first, count, activations);
+  check_launch("joint activations_kernel");
+}
+
+#define PRNN_INSTANTIATE(Form)                                                                                         \
+  template void run_scales<Form>(const Problem&, const Joint&, const Sequence*, const Form::Real*, Extremes*, Scales*, \
+                                 cudaStream_t);                                                                        \
+  template void run_prepare_weights<Form>(const Joint&, const Scales*, const Weights<Form>&, cudaStream_t);            \
+  template void run_activations<Form>(const Problem&, const Joint&, const Sequence*, const Scales*, int64_t, int64_t,  \
+                                      Form::Matrix*, cudaStream_t);
+PRNN_INSTANTIATE(DoubleForm)
+PRNN_INSTANTIATE(HalfForm)
+PRNN_INSTANTIATE(Bfloat16Form)
+PRNN_INSTANTIATE(SplitForm)
+PRNN_INSTANTIATE(Tf32Form)
+#undef PRNN_INSTANTIATE
+
+}  // namespace prnn::rnnt_cuda
