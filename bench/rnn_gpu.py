@@ -2,6 +2,7 @@
 
     python bench/rnn_gpu.py [--dtype float16] [--targets]
     python bench/rnn_gpu.py [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
+    python bench/rnn_gpu.py --tune [--cells lstm] [--hidden 1024] [--batch 16]
 
 Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
 its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
@@ -113,10 +114,16 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 4, 8, 16, 32, 64])
     parser.add_argument("--steps", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--tune", action="store_true", help="measure how to split the layers instead: rnn_tune.py")
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     dtype, steps, repeats = getattr(torch, arguments.dtype), arguments.steps, arguments.repeats
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if arguments.tune:
+        import rnn_tune
+
+        rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
+        return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")
     print("| cell | layers | H | N | prnn fwd / train | cuDNN fwd / train | torch fwd / train | ratio fwd / train | |")

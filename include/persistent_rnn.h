@@ -57,7 +57,8 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the projection to none and the math type to DEFAULT. */
+ * data and weights. Resets the backend to BEST, the projection to none, the math type to DEFAULT and the plan to the
+ * library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -67,6 +68,19 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
 /* Lets the products of float matrices be rounded to tf32, or not, which is the default. With the resident kernels that
  * is the products on the input and the weights' gradients, with cuDNN the recurrent ones too. */
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
+
+/* How the resident kernels split a layer, for tuning (prnn bench rnn --device gpu --tune). */
+typedef struct {
+  int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */
+  int clusterBlocks; /* blocks that share their units and split the sums; 1: none do. The forward pass takes 1 alone */
+  int groups;        /* copies of the weights, each serving a share of the batch: 1 to N */
+  int pauseCycles;   /* from a block's own store of states to its first look at those of the others: at least 0 */
+} prnnRNNPlan_t;
+
+/* Has the resident kernels split the layer so, forward and in the data gradient; NULL: as the library chooses, the
+ * default. A plan that has no kernel or does not fit makes the calls return NOT_SUPPORTED. */
+PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
+                                     const prnnRNNPlan_t* backward);
 
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
  * matrix {P, H} is linLayerID 8; it has no bias. */
@@ -170,6 +184,10 @@ PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_
 /* The plan for a GPU named by its row of the tile table, without needing that GPU. */
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
+
+/* Writes a line for the GPU table (src/rnn/plan/gpu_table.cc) that describes the GPU of the handle, with its own name
+ * and what was measured on it, whether or not the table has it already. `size`: of text, in bytes; 256 are enough. */
+PRNN_API prnnStatus_t prnnDescribeGPU(prnnHandle_t handle, char* text, size_t size);
 
 /* The name of row `index` of the tile table, NULL past the last. Static storage. */
 PRNN_API const char* prnnGetGPUName(int index);

@@ -7,6 +7,7 @@
 #include <array>
 #include <climits>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -53,6 +54,12 @@ std::vector<std::string> gpu_names() {
   std::vector<std::string> names;
   for (const char* name; (name = prnnGetGPUName(static_cast<int>(names.size()))) != nullptr;) names.emplace_back(name);
   return names;
+}
+
+std::string describe_gpu(const Handle& handle) {
+  char text[256];
+  check(prnnDescribeGPU(handle.get(), text, sizeof text), handle.get());
+  return text;
 }
 
 // A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
@@ -116,6 +123,16 @@ class Rnn {
   void set_math(int math) {
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math)));
     math_ = math;
+  }
+
+  // {units per block, blocks of a cluster, groups, pause in cycles}; none: the library's own.
+  using Plan = std::optional<std::array<int, 4>>;
+  void set_plan(const Plan& forward, const Plan& backward) {
+    const auto plan_of = [](const Plan& plan) {
+      return plan ? prnnRNNPlan_t{(*plan)[0], (*plan)[1], (*plan)[2], (*plan)[3]} : prnnRNNPlan_t{};
+    };
+    const prnnRNNPlan_t first = plan_of(forward), second = plan_of(backward);
+    check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
   }
 
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
@@ -199,7 +216,7 @@ class Rnn {
   }
 
  private:
-  // Sets the RNN descriptor, which takes projection, backend and math type back.
+  // Sets the RNN descriptor, which takes projection, backend, math type and plan back.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
@@ -295,6 +312,7 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 
   module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
+  module.def("describe_gpu", &describe_gpu, "The GPU of a handle as a line of src/rnn/plan/gpu_table.cc.");
 
   using namespace py::literals;
   py::class_<Rnn>(module, "Rnn",
@@ -307,6 +325,8 @@ void bind_persistent_rnn(py::module_& module) {
           "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: none.")
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
+      .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
+           "Each (units per block, blocks of a cluster, groups, pause in cycles), or None for the library's own.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")

@@ -1,6 +1,7 @@
 """prnn.nn's modules on a GPU: against themselves in float64 on the CPU; autocast, torch.compile and lengths there."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from nn_pairs import CELLS, Result, flat, make, make_pair, make_states, train_step
 
 import prnn
+from prnn.cli import main
 
 
 def why_not() -> str:
@@ -116,3 +118,126 @@ def test_mixed_devices_are_refused() -> None:
     x = torch.zeros(12, 4, 24, device="cuda")
     with pytest.raises(ValueError, match=r"cx is on cpu, but input is on cuda:0"):
         module(x, (torch.zeros(1, 4, 40, device="cuda"), torch.zeros(1, 4, 40)))
+
+
+@pytest.mark.parametrize("cell", CUDA_CELLS)
+def test_twenty_thousand_steps_do_not_drift(cell: str) -> None:
+    """The last thousand outputs are as near to float64's as the first ones, and so are the gradients."""
+    steps = 20_000
+    _, ours = make_pair(cell, 16, 64)
+    ours.float().double()
+    x = torch.randn(steps, 2, 16).double().requires_grad_()
+    expected = train_step(ours, dict(ours.named_parameters()), x)
+    gpu = on_gpu(ours, torch.float32)
+    found = train_step(gpu, dict(gpu.named_parameters()), moved(x, torch.float32))
+    for name in ("output0", "grad of input"):
+        for part in (slice(0, 1000), slice(steps - 1000, steps)):
+            wanted = expected[name][part]
+            error = ((found[name][part].double().cpu() - wanted).norm() / wanted.norm()).item()
+            assert error < TOLERANCE[torch.float32], f"{name} {part}: relative error {error:.2e}"
+    assert_near(found, expected, torch.float32)
+
+
+def results_of(module: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Output and gradients of a training step."""
+    output = module(x)[0]
+    return [output, *torch.autograd.grad(output.sum(), [x, *module.parameters()])]
+
+
+@pytest.fixture
+def resident_layers() -> list[tuple[torch.nn.Module, torch.Tensor]]:
+    """Three layers, each of which takes most of an H200, and their inputs."""
+    return [
+        (
+            make(prnn.nn, cell, 64, 1024, device="cuda", dtype=torch.float16, backend="persistent"),
+            torch.randn(200, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True),
+        )
+        for cell in CUDA_CELLS
+    ]
+
+
+def test_streams_with_resident_kernels_at_once(resident_layers: list[tuple[torch.nn.Module, torch.Tensor]]) -> None:
+    """All finish, and the results have the same bits as one after the other."""
+    expected = [results_of(*layer) for layer in resident_layers]
+    streams = [torch.cuda.Stream() for _ in resident_layers]
+    torch.cuda.synchronize()
+    for _ in range(5):
+        found = []
+        for layer, stream in zip(resident_layers, streams, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(results_of(*layer))
+        torch.cuda.synchronize()
+        for mine, wanted in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
+
+
+def test_the_same_bits_under_load(resident_layers: list[tuple[torch.nn.Module, torch.Tensor]]) -> None:
+    expected = [results_of(*layer) for layer in resident_layers]
+    a, other = torch.randn(2048, 2048, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(other):
+        for _ in range(200):
+            a = torch.tanh(a @ a)
+    for _ in range(3):
+        for layer, wanted in zip(resident_layers, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(results_of(*layer), wanted, strict=True))
+    assert not other.query(), "the load ended before the layers did"
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+def test_graph_of_a_training_step(backend: str) -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, bidirectional=True, device="cuda", backend=backend)
+    x = torch.randn(12, 4, 24, device="cuda", requires_grad=True)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        results_of(module, x)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = results_of(module, x)
+    for _ in range(3):
+        with torch.no_grad():
+            x.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(captured, results_of(module, x), strict=True))
+
+
+@pytest.fixture
+def filled_memory() -> Iterator[None]:
+    """Memory that nobody has written to is the same in every run, as opcheck compares the reserve space whole."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("filled_memory")
+@pytest.mark.parametrize("lengths", [None, [5, 2, 3]])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_opcheck(cell: str, lengths: list[int] | None) -> None:
+    module = make(prnn.nn, cell, 24, 40, num_layers=2, bidirectional=True, device="cuda")
+    states = [torch.randn(4, 3, 40, device="cuda", requires_grad=True) for _ in range(2 if cell == "LSTM" else 1)]
+    config = (prnn._ops.rnn.MODES[cell], 40, 0, 2, True, 0.0, prnn._ops.rnn.BACKENDS["best"])
+    arguments = (
+        torch.randn(5, 3, 24, device="cuda", requires_grad=True),
+        states[0],
+        states[1] if cell == "LSTM" else None,
+        [getattr(module, name) for name in module._packed_names],
+        None,
+        None if lengths is None else torch.tensor(lengths),
+        None,
+        None,
+        *config,
+        False,
+    )
+    torch.library.opcheck(prnn._ops.rnn.rnn, arguments)
+
+
+def test_info_names_the_row_and_its_largest_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    query = prnn._C.Rnn(prnn._C.LSTM, prnn._C.HALF, 256, 1, 256, False).query(prnn._C.Handle.cuda(), 4)
+    assert f"GPU: {torch.cuda.get_device_name()}, planned as {query['device']}" in text
+    (line,) = [line for line in text.splitlines() if line.startswith(f"* {query['device']} ")]
+    assert f" {query['largest_hidden_size']} / " in line

@@ -148,3 +148,80 @@ def test_bad_arguments() -> None:
     layer.query_gpu("Voodoo 2", capi.BAD_PARAM)
     assert capi.message() == f'gpu is "Voodoo 2"; the GPU table has {", ".join(GPUS)}'
     assert layer.info.supported == -5
+
+
+# Hidden sizes that stay resident at N = 4 in 16 bits and in float: LSTM, GRU, RNN.
+LARGEST = {
+    "H200": ((2048, 1056), (2112, 1536), (4224, 2560)),
+    "H100": ((2048, 1056), (2112, 1536), (4224, 2560)),
+    "A100": ((1536, 864), (1728, 1104), (3456, 2048)),
+    "A10": ((1024, 576), (1152, 768), (2304, 1536)),
+    "RTX 3090": ((1024, 656), (1312, 768), (2624, 1536)),
+    "L40": ((1120, 960), (1536, 1136), (3072, 2272)),
+    "L4": ((928, 512), (1024, 768), (1856, 1536)),
+    "RTX 4090": ((1024, 960), (1536, 1024), (3072, 2048)),
+}
+
+
+@pytest.mark.parametrize("gpu", LARGEST)
+def test_largest_layers_of_a_row(gpu: str) -> None:
+    for mode, sizes in zip((2, 3, 1), LARGEST[gpu], strict=True):
+        for data_type, least in zip((capi.HALF, capi.FLOAT), sizes, strict=True):
+            for batch in (1, 4, 64, 200):  # a batch that does not fit at once goes in passes
+                layer = Layer(mode, hidden=least, data_type=data_type, batch=batch)
+                info = layer.query_gpu(gpu)
+                assert info.supported, info.reason
+                assert info.largestHiddenSize >= least
+                assert info.batchPerPass >= min(batch, 8)
+
+
+class Plan(ctypes.Structure):
+    """prnnRNNPlan_t."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("unitsPerBlock", "clusterBlocks", "groups", "pauseCycles")]
+
+
+def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int, ...] | None) -> int:
+    plans = [None if plan is None else ctypes.byref(Plan(*plan)) for plan in (forward, backward)]
+    return capi.call("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=plans[0], backward=plans[1])
+
+
+def test_a_plan_of_ones_own() -> None:
+    layer = Layer(batch=16)
+    for units, groups in ((8, 1), (16, 2)):
+        assert set_plan(layer, (units, 1, groups, 100), None) == capi.SUCCESS
+        info = layer.query_gpu("H200")
+        assert (info.supported, info.unitsPerBlock, info.groups) == (1, units, groups)
+        assert info.blocks * units == 1024
+    largest = info.largestHiddenSize
+    for forward, backward in [((24, 1, 1, 0), None), ((8, 2, 1, 0), None), ((8, 1, 2, 0), None), (None, (8, 3, 1, 0))]:
+        assert set_plan(layer, forward, backward) == capi.SUCCESS
+        info = layer.query_gpu("H200")
+        assert (info.supported, info.largestHiddenSize) == (0, largest)
+        assert info.reason == b"the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
+    assert set_plan(layer, None, None) == capi.SUCCESS
+    assert layer.query_gpu("H200").supported == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ((0, 1, 1, 0), "unitsPerBlock is 0; it must be a positive multiple of 8"),
+        ((12, 1, 1, 0), "unitsPerBlock is 12; it must be a positive multiple of 8"),
+        ((8, 0, 1, 0), "clusterBlocks is 0; it must be at least 1"),
+        ((8, 1, -3, 0), "groups is -3; it must be at least 1"),
+        ((8, 1, 1, -1), "pauseCycles is -1; it must be at least 0"),
+    ],
+)
+def test_plans_that_are_none(plan: tuple[int, ...], message: str) -> None:
+    layer = Layer()
+    for name, arguments in (("forward", (plan, None)), ("backward", (None, plan))):
+        assert set_plan(layer, *arguments) == capi.BAD_PARAM
+        assert capi.message() == f"{name}->{message}"
+
+
+def test_only_a_gpu_has_a_row() -> None:
+    handle, text = capi.cpu_handle(), ctypes.create_string_buffer(256)
+    assert capi.call("DescribeGPU", handle=handle.pointer, text=text, size=256) == capi.BAD_PARAM
+    assert capi.message(handle.pointer) == "handle is one for the CPU; only a GPU has a row"
+    assert capi.call("DescribeGPU", handle=handle.pointer, text=None, size=256) == capi.BAD_PARAM

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     cores = len(os.sched_getaffinity(0))
     device = layer.query(_C.Handle.cpu(), arguments.batch)["device"]
     print(f"{device}: {cores} cores, {torch.get_num_threads()} threads (OMP_NUM_THREADS)")
-    print(_gpu(_C, layer, arguments.batch))
+    row, sentence = _gpu(_C, layer, arguments.batch)
+    print(sentence)
 
     directions = "two directions" if arguments.bidirectional else "one direction"
     print(f"\nLargest resident hidden size, N = {arguments.batch}, {directions}, 16 bits / float32:")
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
                 for dtype in (_C.HALF, _C.FLOAT)
             ]
             cells.append(" / ".join(str(size) if size else "-" for size in sizes))
-        print(f"  {name:{width}}" + "".join(f"{cell:>14}" for cell in cells))
+        print(f"{'*' if name == row else ' '} {name:{width}}" + "".join(f"{cell:>14}" for cell in cells))
 
 
 def _layer(extension, mode: int, dtype: int, bidirectional: bool):  # type: ignore[no-untyped-def]
@@ -71,13 +72,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _gpu(extension, layer, batch: int) -> str:  # type: ignore[no-untyped-def]
+def _gpu(extension, layer, batch: int) -> tuple[str, str]:  # type: ignore[no-untyped-def]
+    """The name of the row that the GPU is planned as ("" for none), and a sentence."""
     import torch
 
     if not torch.cuda.is_available():
-        return "GPU: none that torch can use"
+        return "", "GPU: none that torch can use"
     try:
         device = layer.query(extension.Handle.cuda(), batch)["device"]
     except (NotImplementedError, RuntimeError) as error:
-        return f"GPU: {torch.cuda.get_device_name()}; prnn cannot use it: {error}"
-    return f"GPU: {torch.cuda.get_device_name()}, planned as {device}"
+        return "", f"GPU: {torch.cuda.get_device_name()}; prnn cannot use it: {error}"
+    return device, f"GPU: {torch.cuda.get_device_name()}, planned as {device} (*)"

@@ -28,7 +28,8 @@ struct RnnProblem {
   int64_t layers = 1;      // L
   int64_t directions = 1;  // D
   bool skip_input = false;
-  bool tf32 = false;  // products of float matrices may be rounded to tf32
+  bool tf32 = false;                              // products of float matrices may be rounded to tf32
+  prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; no units: none
   Dropout dropout;
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t

@@ -88,12 +88,6 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
-std::string gpu_names() {
-  std::string names;
-  for (int i = 0; i < gpu_row_count(); ++i) names += (i > 0 ? ", " : "") + std::string(gpu_row(i)->name);
-  return names;
-}
-
 }  // namespace
 }  // namespace prnn
 
@@ -117,9 +111,22 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
     require_not_null(info, "info");
     const GpuRow* row = find_gpu_row(gpu);
     if (row == nullptr) {
-      fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_names().c_str());
+      fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
     }
     *info = info_from_plan(*row, plan_rnn(*row, problem));
+  });
+}
+
+extern "C" prnnStatus_t prnnDescribeGPU(prnnHandle_t handle, char* text, size_t size) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    require_not_null(text, "text");
+    if (handle->is_cpu()) fail(PRNN_STATUS_BAD_PARAM, "handle is one for the CPU; only a GPU has a row");
+    const std::string line = describe_gpu(*handle);
+    if (size <= line.size()) {
+      fail(PRNN_STATUS_BAD_PARAM, "size is %zu; the line and its end take %zu bytes", size, line.size() + 1);
+    }
+    set_text(text, size, line);
   });
 }
 

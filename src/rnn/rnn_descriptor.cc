@@ -25,6 +25,20 @@ void require_enumerator(const Enum& value, Enum last, const char* name, const ch
   if (given < 0 || given > last) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be %s", name, given, accepted);
 }
 
+void require_plan(const prnnRNNPlan_t* plan, const char* name) {
+  if (plan == nullptr) return;
+  if (plan->unitsPerBlock < 8 || plan->unitsPerBlock % 8 != 0) {
+    fail(PRNN_STATUS_BAD_PARAM, "%s->unitsPerBlock is %d; it must be a positive multiple of 8", name,
+         plan->unitsPerBlock);
+  }
+  const auto require_at_least = [&](int value, int least, const char* field) {
+    if (value < least) fail(PRNN_STATUS_BAD_PARAM, "%s->%s is %d; it must be at least %d", name, field, value, least);
+  };
+  require_at_least(plan->clusterBlocks, 1, "clusterBlocks");
+  require_at_least(plan->groups, 1, "groups");
+  require_at_least(plan->pauseCycles, 0, "pauseCycles");
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -79,6 +93,17 @@ extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, pr
     require_enumerator(mType, PRNN_FMA_MATH, "mType",
                        "PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION or PRNN_FMA_MATH");
     rnnDesc->math = mType;
+  });
+}
+
+extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
+                                       const prnnRNNPlan_t* backward) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    require_plan(forward, "forward");
+    require_plan(backward, "backward");
+    rnnDesc->forward_plan = forward == nullptr ? prnnRNNPlan_t{} : *forward;
+    rnnDesc->backward_plan = backward == nullptr ? prnnRNNPlan_t{} : *backward;
   });
 }
 

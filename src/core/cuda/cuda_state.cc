@@ -2,10 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "core/cuda/cublas.h"
 #include "core/cuda/cudnn.h"
+#include "core/cuda/device_probe.h"
 #include "core/cuda/dropout_states.h"
 
 namespace prnn {
@@ -17,6 +21,40 @@ void require_success(cudaError_t error, const char* what) {
   fail(PRNN_STATUS_NOT_INITIALIZED, "%s: %s", what, cudaGetErrorString(error));
 }
 
+// The table's row, cut down to what the device has and what this build has code for.
+void set_row(CudaState& state, const cudaDeviceProp& properties) {
+  const int code = probe_code_arch();
+  if (code == 0) {
+    state.no_row = "this build of prnn has no code for compute capability " + std::to_string(properties.major) + "." +
+                   std::to_string(properties.minor) + "; name it to the build (cuda_arch)";
+    return;
+  }
+  const char* const wanted = std::getenv("PRNN_GPU_ROW");
+  const bool is_forced = wanted != nullptr && wanted[0] != '\0';
+  const GpuRow* const found =
+      is_forced ? find_gpu_row(wanted) : match_gpu_row(properties.name, 10 * properties.major + properties.minor);
+  if (found == nullptr && is_forced) {
+    fail(PRNN_STATUS_BAD_PARAM, "PRNN_GPU_ROW is \"%s\"; the GPU table has %s", wanted, gpu_row_names().c_str());
+  }
+  if (found == nullptr) {
+    state.no_row = "the GPU table has no row for compute capability " + std::to_string(properties.major) + "." +
+                   std::to_string(properties.minor);
+    return;
+  }
+  GpuRow& row = state.row = *found;
+  const int sms = properties.multiProcessorCount;
+  row.arch = std::min(row.arch, code);
+  row.multiprocessors = is_forced ? std::min(row.multiprocessors, sms) : sms;
+  row.shared_bytes = std::min<int64_t>(row.shared_bytes, properties.sharedMemPerBlockOptin);
+  for (int cluster : {2, 3, 4}) {
+    int& blocks = row.cluster_blocks[cluster - 2];
+    if (blocks == 0) continue;
+    const int own =
+        row.arch >= 90 ? probe_cluster_blocks(cluster, sms, static_cast<int>(properties.sharedMemPerBlockOptin)) : 0;
+    blocks = is_forced ? std::min(blocks, own) : own;
+  }
+}
+
 }  // namespace
 
 void init_cuda_state(prnnContext& context) {
@@ -25,8 +63,7 @@ void init_cuda_state(prnnContext& context) {
   require_success(cudaGetDevice(&device), "there is no usable CUDA device");
   require_success(cudaGetDeviceProperties(&properties, device), "the current CUDA device cannot be asked what it is");
   auto made = std::make_unique<CudaState>();
-  if (const GpuRow* row = match_gpu_row(properties.name, 10 * properties.major + properties.minor)) made->row = *row;
-  made->row.multiprocessors = properties.multiProcessorCount;
+  set_row(*made, properties);
   context.cuda = made.release();
   context.device = device;
   try {
@@ -58,8 +95,26 @@ void write_dropout_states(prnnContext& context, void* states, const DropoutState
 
 const GpuRow& cuda_gpu_row(const prnnContext& context) {
   const GpuRow& row = cuda_state(context).row;
-  if (row.name == nullptr) fail(PRNN_STATUS_ARCH_MISMATCH, "the GPU table has no row for this GPU's architecture");
+  if (row.name == nullptr) fail(PRNN_STATUS_ARCH_MISMATCH, "%s", cuda_state(context).no_row.c_str());
   return row;
+}
+
+std::string describe_gpu(const prnnContext& context) {
+  cudaDeviceProp properties;
+  require_success(cudaGetDeviceProperties(&properties, context.device), "the CUDA device cannot be asked what it is");
+  const int arch = 10 * properties.major + properties.minor, sms = properties.multiProcessorCount;
+  const int shared = static_cast<int>(properties.sharedMemPerBlockOptin);
+  const std::string vendor = "NVIDIA ", full_name = properties.name;
+  const std::string name = full_name.rfind(vendor, 0) == 0 ? full_name.substr(vendor.size()) : full_name;
+  int blocks[3] = {0, 0, 0};
+  for (int cluster : {2, 3, 4}) {
+    if (arch >= 90) blocks[cluster - 2] = probe_cluster_blocks(cluster, sms, shared);
+  }
+  char text[256];
+  std::snprintf(text, sizeof text, "{\"%s\", %d, %d, %d * kKiB, %d * kKiB, %d * kMiB, {%d, %d, %d}, 0, 0},",
+                name.c_str(), arch, sms, properties.regsPerMultiprocessor / 256, shared / 1024,
+                properties.l2CacheSize >> 20, blocks[0], blocks[1], blocks[2]);
+  return text;
 }
 
 void check_earlier_calls(prnnContext& context) {

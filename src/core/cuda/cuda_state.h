@@ -2,6 +2,8 @@
 // which the build takes one.
 #pragma once
 
+#include <string>
+
 #include "core/descriptors.h"
 #include "core/handle.h"
 #include "rnn/plan/gpu_table.h"
@@ -10,7 +12,8 @@ namespace prnn {
 
 // What prnnContext::cuda points to.
 struct CudaState {
-  GpuRow row{};  // of the device; its name is NULL if the GPU table has none
+  GpuRow row{};        // what calls plan for; its name is NULL if there is none
+  std::string no_row;  // then: why
   // Host memory that kernels can write. A resident kernel that gives up sets it.
   int* gave_up = nullptr;
   int* gave_up_on_device = nullptr;  // the same, as kernels address it
@@ -30,8 +33,12 @@ void destroy_cuda_state(prnnContext& context);
 // Enqueues the write of `initial` to `states`, device memory, on the handle's stream.
 void write_dropout_states(prnnContext& context, void* states, const DropoutStates& initial);
 
-// The GPU table's row for the handle's device, with the device's own number of SMs; throws ARCH_MISMATCH if none fits.
+// The row that the handle's calls plan for: the GPU table's for its device, or the one that PRNN_GPU_ROW names, within
+// what the device has and this build has code for. Throws ARCH_MISMATCH if there is none.
 const GpuRow& cuda_gpu_row(const prnnContext& context);
+
+// The handle's GPU as a line of gpu_table.cc.
+std::string describe_gpu(const prnnContext& context);
 
 // Throws EXECUTION_FAILED if a kernel of an earlier call on the handle gave up (and forgets about it). Does not wait.
 void check_earlier_calls(prnnContext& context);

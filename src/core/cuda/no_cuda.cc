@@ -24,6 +24,8 @@ void write_dropout_states(prnnContext&, void*, const DropoutStates&) { fail_with
 
 const GpuRow& cuda_gpu_row(const prnnContext&) { fail_without_cuda(); }
 
+std::string describe_gpu(const prnnContext&) { fail_without_cuda(); }
+
 void check_earlier_calls(prnnContext&) { fail_without_cuda(); }
 
 const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }

@@ -31,7 +31,7 @@ class ResidentBackend : public RnnBackend {
 // Why the resident kernels do not serve the problem; empty if they do.
 std::string why_not_resident(const prnnContext& context, const RnnProblem& problem) {
   const GpuRow& row = cuda_state(context).row;
-  if (row.name == nullptr) return "the GPU table has no row for this GPU's architecture";
+  if (row.name == nullptr) return cuda_state(context).no_row;
   if (problem.rows > INT32_MAX) {
     return "the sequences have " + std::to_string(problem.rows) + " rows in all; the resident kernels take at most " +
            std::to_string(INT32_MAX);

@@ -42,6 +42,12 @@ int gpu_row_count() { return kRowCount; }
 
 const GpuRow* gpu_row(int index) { return index >= 0 && index < kRowCount ? &kRows[index] : nullptr; }
 
+std::string gpu_row_names() {
+  std::string names;
+  for (const GpuRow& row : kRows) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  return names;
+}
+
 const GpuRow* find_gpu_row(const char* name) {
   for (const GpuRow& row : kRows) {
     if (strcasecmp(row.name, name) == 0) return &row;

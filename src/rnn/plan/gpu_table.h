@@ -1,7 +1,8 @@
-// The GPUs that prnn plans for: one row a GPU. docs/resident_kernels.md says how to add one.
+// The GPUs that prnn plans for: one row a GPU. docs/adding_a_gpu.md says how to add one.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace prnn {
 
@@ -24,6 +25,7 @@ struct GpuRow {
 
 int gpu_row_count();
 const GpuRow* gpu_row(int index);              // NULL beyond the table
+std::string gpu_row_names();                   // "H200, H100, ...", for messages
 const GpuRow* find_gpu_row(const char* name);  // by name, letter case apart; NULL if there is none
 
 // The row for a device: the one whose name occurs in the device's ("NVIDIA H200"), else the first of its architecture,

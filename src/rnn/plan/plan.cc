@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <tuple>
 
+#include "rnn/plan/tuned.h"
+
 namespace prnn {
 namespace {
 
@@ -59,7 +61,22 @@ Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
           problem.gates() > 1 ? shape.unit_octets : -shape.unit_octets, ceil_div(problem.max_batch(), shape.groups)};
 }
 
+// The shape of a plan that somebody else chose; false if it has no kernel or does not fit.
+bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, const prnnRNNPlan_t& plan,
+                ResidentShape* shape) {
+  const int unit_octets = plan.unitsPerBlock / kOctetRows, cluster = plan.clusterBlocks, groups = plan.groups;
+  if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) return false;
+  if (groups > problem.max_batch()) return false;
+  if (!shape_for(row, problem, backward, unit_octets, cluster, groups, shape)) return false;
+  shape->pause_cycles = plan.pauseCycles;
+  return int64_t{shape->blocks} * groups * directions <= resident_blocks(row, cluster);
+}
+
 bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
+  const prnnRNNPlan_t& asked = backward ? problem.backward_plan : problem.forward_plan;
+  if (asked.unitsPerBlock > 0) return take_shape(row, problem, backward, directions, asked, best);
+  const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
+  if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
   bool found = false;
   for (int cluster : {1, 2, 3, 4}) {
     for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
@@ -120,6 +137,7 @@ RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
 
 bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
   problem.hidden = hidden;
+  problem.forward_plan = problem.backward_plan = {};
   RnnPlan scratch;
   return choose_with_passes(row, problem, &scratch);
 }
@@ -216,6 +234,10 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   if (!plan.fits) {
     plan.forward = plan.backward = ResidentShape();
     plan.directions_at_once = 1;
+    if (problem.hidden <= plan.largest_hidden) {
+      plan.reason = "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU";
+      return plan;
+    }
     plan.reason = format("hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this type",
                          problem.hidden, plan.largest_hidden, mode_name(problem.mode));
     return plan;

@@ -1,0 +1,115 @@
+"""Measures how the resident kernels split a layer best on the GPU that is here: `bench/rnn_gpu.py --tune`.
+
+For each cell, hidden size and batch, forward and in the data gradient: every number of units a block, blocks a cluster
+and groups that has a kernel and fits, and for the best of them several pauses. Prints the best, and the lines that go
+into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+from rnn_gpu import time_graph
+
+import prnn
+from prnn import _C
+from prnn._ops._handles import DTYPES
+
+Plan = tuple[int, int, int, int]  # units a block, blocks a cluster, groups, cycles of pause
+
+MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
+MODE_NAMES = {"lstm": "PRNN_LSTM", "gru": "PRNN_GRU", "rnn": "PRNN_RNN_TANH"}
+PAUSES = (0, 100, 250, 450, 700, 1000)
+FIRST_PAUSE = 450
+MARGIN = 0.97  # a line is written where the best plan takes less than this share of the library's own
+
+
+class TunedLayer:
+    """One layer whose input is added to the gates as it is, so that little but the resident kernels runs."""
+
+    def __init__(self, cell: str, hidden: int, batch: int, steps: int, dtype: torch.dtype) -> None:
+        self.rnn = _C.Rnn(MODES[cell], DTYPES[dtype], hidden, 1, hidden, False, skip_input=True)
+        self.rnn.set_backend(_C.PERSISTENT_BACKEND)
+        self.handle, self.sizes = _C.Handle.cuda(), [batch] * steps
+        shape = (steps, batch, hidden)
+        self.x, self.dy = (torch.randn(shape, device="cuda").mul_(0.5).to(dtype) for _ in range(2))
+        self.w = torch.randn(self.rnn.params_size(), device="cuda").mul_(hidden**-0.5).to(dtype)
+        self.y = torch.empty_like(self.x)
+        self.work, self.reserve = torch.empty(0), torch.empty(0)
+
+    def set_plan(self, backward: bool, plan: Plan | None) -> None:
+        """Raises prnn.NotSupportedError for a plan that cannot run."""
+        self.rnn.set_plan(*((None, plan) if backward else (plan, None)))
+        sizes = self.rnn.workspace_size(self.handle, self.sizes), self.rnn.reserve_size(self.handle, self.sizes)
+        self.work, self.reserve = (torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes)
+
+    def forward(self, training: bool = False) -> None:
+        self.handle.set_stream(torch.cuda.current_stream().cuda_stream)
+        reserve = (self.reserve.data_ptr(), self.reserve.numel()) if training else (0, 0)
+        memory = (self.work.data_ptr(), self.work.numel(), *reserve)
+        x, w, y = (tensor.data_ptr() for tensor in (self.x, self.w, self.y))
+        self.rnn.forward(self.handle, self.sizes, x, 0, 0, w, y, 0, 0, *memory)
+
+    def backward(self) -> None:
+        self.handle.set_stream(torch.cuda.current_stream().cuda_stream)
+        memory = (self.work.data_ptr(), self.work.numel(), self.reserve.data_ptr(), self.reserve.numel())
+        y, dy, w = (tensor.data_ptr() for tensor in (self.y, self.dy, self.w))
+        self.rnn.backward_data(self.handle, self.sizes, y, dy, 0, 0, w, 0, 0, 0, 0, 0, *memory)
+
+
+def candidates(batch: int, backward: bool) -> Iterator[tuple[int, int, int]]:
+    """(units, cluster, groups); the library says which of them there are."""
+    clusters = (1, 2, 3, 4) if backward else (1,)
+    yield from itertools.product((8, 16, 24, 32), clusters, range(1, min(batch, 16) + 1))
+
+
+def time_plan(layer: TunedLayer, backward: bool, plan: Plan | None, repeats: int) -> float:
+    """Microseconds of a call."""
+    layer.set_plan(backward, plan)
+    if backward:
+        layer.forward(training=True)
+    run: Callable[[], None] = layer.backward if backward else layer.forward
+    return time_graph(run, repeats)
+
+
+def best_plan(layer: TunedLayer, batch: int, backward: bool, repeats: int) -> tuple[float, Plan, float]:
+    """(its time, the plan, the time of the library's own)."""
+    own = time_plan(layer, backward, None, repeats)
+    shapes: list[tuple[float, Plan]] = []
+    for shape in candidates(batch, backward):
+        plan = (*shape, FIRST_PAUSE)
+        try:
+            shapes.append((time_plan(layer, backward, plan, repeats), plan))
+        except prnn.NotSupportedError:
+            continue
+    tried = sorted(shapes)[:2]
+    for (_, shape), pause in itertools.product(sorted(shapes)[:2], PAUSES):
+        plan = (*shape[:3], pause)
+        tried.append((time_plan(layer, backward, plan, repeats), plan))
+    return *min(tried), own
+
+
+def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dtype: torch.dtype, repeats: int) -> None:
+    handle = _C.Handle.cuda()
+    print(f"src/rnn/plan/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
+    print("| cell | H | N | | as planned | best | units, cluster, groups, pause |\n|---|---|---|---|---|---|---|")
+    lines = []
+    for cell, size, batch in itertools.product(cells, hidden, batches):
+        torch.manual_seed(0)
+        try:
+            layer = TunedLayer(cell, size, batch, steps, dtype)
+            layer.set_plan(False, None)
+        except prnn.NotSupportedError as error:
+            print(f"| {cell} | {size} | {batch} | | {error} | | |")
+            continue
+        row = layer.rnn.query(handle, batch)["device"]
+        for backward in (False, True):
+            time, plan, own = best_plan(layer, batch, backward, repeats)
+            point = f"| {cell} | {size} | {batch} | {'backward' if backward else 'forward'} |"
+            print(f"{point} {own / steps:.2f} | {time / steps:.2f} | {plan} |", flush=True)
+            if time < MARGIN * own:
+                numbers = ", ".join(map(str, plan))
+                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, {str(backward).lower()}"
+                lines.append(f'    {{"{row}", {kind}, {size}, {batch}, {{{numbers}}}}},')
+    print("\nsrc/rnn/plan/tuned.cc:")
+    print("\n".join(lines) or "    nothing: the library's own plans are as good")

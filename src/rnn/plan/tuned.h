@@ -1,0 +1,13 @@
+// Shapes that were measured to be better than the ones plan_rnn() works out. `prnn bench rnn --device gpu --tune`
+// writes the lines; docs/adding_a_gpu.md says how they get here.
+#pragma once
+
+#include "rnn/plan/gpu_table.h"
+#include "rnn/problem.h"
+
+namespace prnn {
+
+// The measured shape for exactly this GPU, cell, width of type, H and N in one direction; NULL if there is none.
+const prnnRNNPlan_t* find_tuned_plan(const GpuRow& row, const RnnProblem& problem, bool backward);
+
+}  // namespace prnn

@@ -1,0 +1,66 @@
+"""Several GPUs: layers on each of them in one process, and DistributedDataParallel over NCCL."""
+
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import prnn
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+CELLS = ("LSTM", "GRU", "RNN")
+
+
+def make_model(cell: str, **options: Any) -> torch.nn.Module:
+    torch.manual_seed(1)
+    return getattr(prnn.nn, cell)(24, 100, num_layers=2, bidirectional=True, **options)
+
+
+def gradients(model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    output = model(x)[0]
+    output.square().mean().backward()
+    return [output.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_devices_of_one_process(cell: str, backend: str) -> None:
+    """The current device is the first one all the time; each layer runs on its own, with the same bits."""
+    torch.manual_seed(2)
+    x = torch.randn(20, 6, 24)
+    models = [make_model(cell, backend=backend).to(f"cuda:{index}") for index in range(2)]
+    first, second = ([tensor.cpu() for tensor in gradients(model, x.to(f"cuda:{i}"))] for i, model in enumerate(models))
+    assert torch.cuda.current_device() == 0
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_mixed_gpus_are_refused() -> None:
+    with pytest.raises(ValueError, match="input is on cuda:1, but the weights are on cuda:0"):
+        make_model("LSTM", device="cuda:0")(torch.zeros(3, 2, 24, device="cuda:1"))
+
+
+def train_part(rank: int, folder: str) -> None:
+    """A process of one GPU: its half of the batch, gradients averaged over both."""
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    x = torch.load(f"{folder}/x.pt")[:, rank * 4 : rank * 4 + 4].cuda()
+    for cell in CELLS:
+        model = DistributedDataParallel(make_model(cell, device="cuda"), device_ids=[rank])
+        grads = [tensor.cpu() for tensor in gradients(model, x)[1:]]
+        torch.save(grads, f"{folder}/{cell}{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_gradients_are_those_of_the_joined_batch(tmp_path: pathlib.Path) -> None:
+    x = torch.randn(20, 8, 24)
+    torch.save(x, tmp_path / "x.pt")
+    torch.multiprocessing.spawn(train_part, (str(tmp_path),), nprocs=2)
+    for cell in CELLS:
+        expected = gradients(make_model(cell, device="cuda"), x.cuda())[1:]
+        first, second = (torch.load(tmp_path / f"{cell}{rank}.pt") for rank in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        for mine, wanted in zip(first, expected, strict=True):
+            assert ((mine - wanted.cpu()).norm() / wanted.norm()).item() < 1e-5
