@@ -101,6 +101,23 @@ def test_duration_logits_of_their_own(omega):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_addresses_that_are_not_aligned(dtype):
+    """Logits that begin at any element, and so not like the gradients, which do at 16 bytes."""
+    kind = Tdt(classes=37)
+    x, options = batch(kind, 3, 9, 5, dtype)
+    results = []
+    for offset in range(4):
+        storage = torch.zeros(x.numel() + offset, dtype=dtype, device="cuda")
+        storage[offset:] = x.flatten().cuda()
+        leaf = storage[offset:].view(x.shape).requires_grad_()
+        costs = kind.loss(leaf, *on_gpu(options).values())
+        results.append((costs.detach(), torch.autograd.grad(costs.sum(), leaf)[0]))
+    for costs, gradient in results[1:]:
+        torch.testing.assert_close(costs, results[0][0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient, results[0][1], rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-3)
+
+
 @both_losses
 def test_extreme_values(kind):
     x, options = batch(kind, 4, 8, 5)

@@ -42,9 +42,10 @@ def _duration_pointer(logits: Tensor, duration_logits: Tensor | None, options: _
 
 
 def _reserve_size(logits: Tensor, durations: list[int]) -> int:
-    """At least what libprnn wants on any device: per cell 4 numbers and the shares of symbol, blanks and durations."""
+    """At least what libprnn wants on any device: per cell 2 normalisers and a multiple of 4 for the shares of symbol,
+    blanks and durations and their sums."""
     cells = logits.numel() // logits.shape[-1]
-    return _blocks(max(4, logits.element_size()) * cells * (len(durations) + 6) + 24 * logits.shape[0] + 256)
+    return _blocks(max(4, logits.element_size()) * cells * (len(durations) + 10) + 24 * logits.shape[0] + 256)
 
 
 def _loss(

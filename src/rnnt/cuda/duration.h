@@ -9,10 +9,13 @@
 
 #include <cstdint>
 
-#include "core/cuda/log_zero.h"
+#include "core/cuda/scaled.h"
 #include "rnnt/duration.h"
 
 namespace prnn::duration_cuda {
+
+// A cell's share record: the sum of the token slots, the sum of the duration slots, DurationArcs' slots.
+constexpr int kSums = 2;
 
 // A call's sizes and inputs. All pointers are device pointers.
 struct Problem {
@@ -31,6 +34,9 @@ struct Problem {
   constexpr int64_t steps() const { return max_frames + max_targets + 1; }
   constexpr int64_t nodes() const { return batch * steps() * width(); }
   constexpr int64_t cells() const { return batch * max_frames * width(); }
+  constexpr int64_t score_rows() const { return arcs.count() * width(); }  // scores of a step
+  // Elements of a cell's share record, in pieces of 16 bytes or more.
+  constexpr int64_t record_size() const { return (arcs.slots() + kSums + 3) / 4 * 4; }
 };
 
 // A sequence's T_n and U_n; frames is 0 if they or its symbols are out of range.
@@ -41,17 +47,17 @@ struct Sequence {
 // Arrays of one call; Real is double for PRNN_DATA_DOUBLE and float for all other types. L is arcs.lattices.
 template <class Real>
 struct Lattices {
-  Sequence* sequences;  // {N}
-  Real* scores;         // {N, steps, arcs, width}; minus infinity for arcs from which the end cannot be reached
-  double* alpha;        // {L, N, steps, width}: of all ways from the beginning
-  double* beta;         // {L, N, steps, width}: of all ways to the end; NULL when no gradients are wanted
-  double* totals;       // {L, N}: of all paths
+  Sequence* sequences;   // {N}
+  Real* scores;          // {N, steps, arcs, width}; minus infinity for arcs from which the end cannot be reached
+  Scaled<Real>* alpha;   // {L, N, steps, width}: probability of all ways from the beginning
+  Scaled<Real>* beta;    // {L, N, steps, width}: of all ways to the end; NULL when no gradients are wanted
+  Scaled<Real>* totals;  // {L, N}: of all paths; NaN for a sequence without cells
 };
 
 // What a backward call needs, one entry a cell.
 template <class Real>
 struct Shares {
-  Real* slots;                 // {cells, slots}: of the arcs in the cost, by DurationArcs' slots
+  Real* records;               // {cells, record_size}
   Real* token_normalisers;     // log of the sum of exp of the token logits
   Real* duration_normalisers;  // of the duration logits; NULL without them
 };
@@ -68,9 +74,9 @@ void run_emissions(const Problem& problem, const Lattices<Real>& lattices, const
 template <class Real>
 void run_recursion(const Problem& problem, const Lattices<Real>& lattices, Real* costs, cudaStream_t stream);
 
-// The slots; those of padding are left as they are.
+// The share records; those of padding are left as they are.
 template <class Real>
-void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* slots, cudaStream_t stream);
+void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records, cudaStream_t stream);
 
 // Gradients of the logits. cost_gradients may be NULL: ones.
 template <class Real>

@@ -45,10 +45,10 @@ Lattices<Real> cut_workspace(const Problem& problem, Arena& arena, bool with_bet
   Lattices<Real> lattices{};
   const int64_t count = problem.arcs.lattices;
   lattices.sequences = arena.take<Sequence>(problem.batch);
-  lattices.totals = arena.take<double>(count * problem.batch);
+  lattices.totals = arena.take<Scaled<Real>>(count * problem.batch);
   lattices.scores = arena.take<Real>(problem.arcs.count() * problem.nodes());
-  lattices.alpha = arena.take<double>(count * problem.nodes());
-  if (with_beta) lattices.beta = arena.take<double>(count * problem.nodes());
+  lattices.alpha = arena.take<Scaled<Real>>(count * problem.nodes());
+  if (with_beta) lattices.beta = arena.take<Scaled<Real>>(count * problem.nodes());
   return lattices;
 }
 
@@ -59,7 +59,7 @@ struct Reserve {
 
   Reserve(const Problem& problem, Arena& arena) {
     sequences = arena.take<Sequence>(problem.batch);
-    shares.slots = arena.take<Real>(problem.arcs.slots() * problem.cells());
+    shares.records = arena.take<Real>(problem.record_size() * problem.cells());
     shares.token_normalisers = arena.take<Real>(problem.cells());
     shares.duration_normalisers = problem.arcs.entries > 0 ? arena.take<Real>(problem.cells()) : nullptr;
   }
@@ -103,7 +103,7 @@ class CudaDurationBackend final : public DurationBackend {
       run_setup(problem, lattices.sequences, handle->stream);
       run_emissions(problem, lattices, reserve.shares, handle->stream);
       run_recursion(problem, lattices, static_cast<Real*>(costs), handle->stream);
-      if (reserve_space) run_shares(problem, lattices, reserve.shares.slots, handle->stream);
+      if (reserve_space) run_shares(problem, lattices, reserve.shares.records, handle->stream);
     });
   }
 

@@ -2,8 +2,12 @@
 // and walks through the steps. A thread has a column, or several of them one after the other; a node pulls what its
 // arcs bring from the steps that they reach back to, which lie in a ring in shared memory where that holds them, else
 // in the array that is written anyway.
+#include <climits>
+#include <type_traits>
+
 #include "core/cuda/launch.h"
-#include "core/cuda/logits.cuh"
+#include "core/cuda/predicated.cuh"
+#include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/duration_cells.cuh"
 
 namespace prnn::duration_cuda {
@@ -30,129 +34,157 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(const __grid_const
   if (lane == 0) sequences[n] = valid ? Sequence{frames, targets} : Sequence{0, 0};
 }
 
-// log of the sum of exp over `values`, of which minus infinity adds nothing; NaN if one is in it.
-template <class Real, int kArcs>
-__device__ __forceinline__ double log_sum_exp(const double (&values)[kArcs]) {
-  double highest = kNever;
-#pragma unroll
-  for (int i = 0; i < kArcs; ++i) highest = values[i] > highest ? values[i] : highest;
-  const double shift = highest == kNever ? 0.0 : highest;
-  Real sum = 0;
-#pragma unroll
-  for (int i = 0; i < kArcs; ++i) sum += fast_exp(static_cast<Real>(values[i] - shift));
-  return shift + log(sum);
-}
-
 // One direction of one lattice of one sequence: forward, a node is the sum of the arcs into it, backward of those out
-// of it.
-template <bool kForward, class Real>
+// of it. kArcs is a bound on the kinds of arcs. With kRing the latest steps are read from shared memory.
+template <bool kForward, bool kRing, int kArcs, class Real>
 struct Walk {
-  const Problem& p;
-  const DurationArcs::Lattice lattice;
-  const Sequence sequence;
-  const Real* scores;  // {steps, arcs, width}
-  double* out;         // what is computed, {steps, width}
-  double* ring;        // {a power of two, width}: its latest steps; or `out` itself
-  int mask;            // of a step, gives its place in the ring
+  using Offset = std::conditional_t<kRing, int, int64_t>;  // what a ring holds is counted in int
+  static constexpr int kSign = kForward ? -1 : 1;          // on the way to what a node is made of
+  static constexpr int kAhead = kArcs <= 10 ? 2 : 1;       // nodes whose scores are on their way from memory
 
-  __device__ bool holds(int t, int u) const { return t >= 0 && t < sequence.frames && u >= 0 && u <= sequence.targets; }
-  __device__ double& at(double* steps, int step, int u) const {
-    return steps[static_cast<int64_t>(step) * p.width() + u];
+  const Sequence sequence;
+  const Real* scores;  // {steps, arcs, width}, from the lattice's first arc on
+  Scaled<Real>* out;   // what is computed, {steps, width}
+  Scaled<Real>* ring;  // kRing: {mask + 1, width}, its latest steps, and one element that nobody writes; else `out`
+  const int mask;
+  const int64_t width, score_rows;
+  int durations[kArcs], labels[kArcs];  // of the arcs; those that there are not are too long for any sequence
+  Offset offsets[kArcs];                // of their scores, from those of a node
+
+  struct Place {
+    int step, u;
+    bool last;  // of its step
+  };
+
+  __device__ Walk(const Problem& p, const DurationArcs::Lattice& lattice, const Sequence& sequence, const Real* scores,
+                  Scaled<Real>* out, Scaled<Real>* ring, int mask)
+      : sequence(sequence),
+        scores(scores + lattice.begin * p.width()),
+        out(out),
+        ring(ring),
+        mask(mask),
+        width(p.width()),
+        score_rows(p.score_rows()) {
+#pragma unroll
+    for (int i = 0; i < kArcs; ++i) {
+      const bool there = lattice.begin + i < lattice.end;
+      const DurationArc& arc = p.arcs.arc[there ? lattice.begin + i : 0];
+      durations[i] = there ? arc.duration : INT_MAX / 2;
+      labels[i] = arc.label();
+      offsets[i] = static_cast<Offset>(i * width - (kForward ? arc.step() * score_rows + labels[i] : 0));
+    }
   }
 
-  // The scores of the arcs of the node at (step, u).
-  template <int kArcs>
-  __device__ void load(int step, int u, Real (&held)[kArcs]) const {
-    const int64_t rows = p.arcs.count() * p.width();  // from a step to the next
-    const Real* own = scores + step * rows + u;
+  __device__ __forceinline__ int end() const { return sequence.frames + sequence.targets; }
+  __device__ __forceinline__ bool holds(int t, int u) const {
+    return static_cast<unsigned>(t) < static_cast<unsigned>(sequence.frames) &&
+           static_cast<unsigned>(u) <= static_cast<unsigned>(sequence.targets);
+  }
+  __device__ __forceinline__ Offset index(int step, int u) const {
+    return (step & mask) * static_cast<Offset>(width) + u;
+  }
+
+  // A thread's places: column after column in a step, step after step.
+  __device__ __forceinline__ Place place(int step, int u) const {
+    return {step, u, u - static_cast<int>(threadIdx.x) + static_cast<int>(blockDim.x) > sequence.targets};
+  }
+  __device__ __forceinline__ Place next(const Place& at) const {
+    return at.last ? place(at.step - kSign, threadIdx.x) : place(at.step, at.u + blockDim.x);
+  }
+
+  // The scores of the arcs of a node, without branches.
+  __device__ __forceinline__ void load(const Place& at, Real (&held)[kArcs]) const {
+    const Real* own = scores + at.step * score_rows + at.u;
+    const int t = at.step - at.u;
 #pragma unroll
     for (int i = 0; i < kArcs; ++i) {
       held[i] = static_cast<Real>(kNever);
-      if (lattice.begin + i >= lattice.end) continue;
-      const DurationArc& arc = p.arcs.arc[lattice.begin + i];
-      const int64_t offset = (lattice.begin + i) * p.width() - (kForward ? arc.step() * rows + arc.label() : 0);
-      if (holds(step - u - (kForward ? arc.duration : 0), u - (kForward ? arc.label() : 0))) held[i] = own[offset];
+      const bool there =
+          kForward ? holds(t - durations[i], at.u - labels[i]) : holds(t, at.u) && durations[i] != INT_MAX / 2;
+      load_if(there, own + offsets[i], held[i]);
     }
   }
 
-  template <int kArcs>
-  __device__ double sum(int step, int u, const Real (&held)[kArcs]) const {
-    double values[kArcs];
+  __device__ __forceinline__ Scaled<Real> sum(const Place& at, const Real (&held)[kArcs]) const {
+    Scaled<Real> parts[kArcs];
+    int exponent = kLowestExponent;
 #pragma unroll
     for (int i = 0; i < kArcs; ++i) {
-      values[i] = kNever;
-      if (lattice.begin + i >= lattice.end || held[i] == static_cast<Real>(kNever)) continue;
-      const DurationArc& arc = p.arcs.arc[lattice.begin + i];
-      const int sign = kForward ? -1 : 1;
-      values[i] = at(ring, (step + sign * arc.step()) & mask, u + sign * arc.label()) + held[i];
+      const bool wanted = !(held[i] < -kLargestArc);
+      const Offset from = index(at.step + kSign * (durations[i] + labels[i]), at.u + kSign * labels[i]);
+      const Offset unused = kRing ? (mask + 1) * static_cast<Offset>(width) : 0;
+      const Scaled<Real> part = ring[wanted ? from : unused] * scaled_exp(held[i]);
+      parts[i] = select(wanted, part, scaled_zero<Real>());
+      exponent = max(exponent, parts[i].exponent);
     }
-    return log_sum_exp<Real>(values);
-  }
-
-  __device__ void keep(int step, int u, double value) const {
-    at(out, step, u) = value;
-    if (ring != out) at(ring, step & mask, u) = value;
-  }
-
-  // Pieces of work are a step's columns, chunk by chunk. The scores of the next piece are on their way while one is
-  // computed. The result is that of the last node, (T_n, U_n) forward, in its own thread.
-  template <int kArcs>
-  __device__ void run(double* total) const {
-    const int end = sequence.frames + sequence.targets, threads = blockDim.x, thread = threadIdx.x;
-    if (thread == 0) keep(kForward ? 0 : end, kForward ? 0 : sequence.targets, 0.0);
-    __syncthreads();
-    int step = kForward ? 1 : end - 1, u = thread;
-    Real next[kArcs];
-    load(step, u, next);
-    while (kForward ? step <= end : step >= 0) {
-      Real held[kArcs];
+    Real total = 0;
 #pragma unroll
-      for (int i = 0; i < kArcs; ++i) held[i] = next[i];
-      const int own_step = step, own_u = u;
-      u += threads;
-      const bool last_chunk = u - thread > sequence.targets;
-      if (last_chunk) {
-        step += kForward ? 1 : -1;
-        u = thread;
+    for (int i = 0; i < kArcs; ++i)
+      total = fma(parts[i].mantissa, power_of_two<Real>(parts[i].exponent - exponent), total);
+    return normalised(Scaled<Real>{total, exponent});
+  }
+
+  __device__ __forceinline__ void keep(bool wanted, int step, int u, const Scaled<Real>& value) const {
+    store_if(wanted, &out[step * width + u], value);
+    if (kRing && wanted) ring[index(step, u)] = value;
+  }
+
+  // The result forward is that of the last node, (T_n, U_n), in its own thread.
+  __device__ void run(Scaled<Real>* total) const {
+    keep(threadIdx.x == 0, kForward ? 0 : end(), kForward ? 0 : sequence.targets, {1, 0});
+    __syncthreads();
+    Real held[kAhead][kArcs];
+    Place places[kAhead];
+    Place at = place(kForward ? 1 : end() - 1, threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      places[i] = at;
+      load(at, held[i]);
+      at = next(at);
+    }
+    for (;;) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const Place own = places[i];
+        if (kForward ? own.step > end() : own.step < 0) return;
+        const Scaled<Real> value = sum(own, held[i]);
+        places[i] = at;
+        load(at, held[i]);
+        at = next(at);
+        keep(holds(own.step - own.u, own.u), own.step, own.u, value);
+        if (kForward && own.step == end() && own.u == sequence.targets) *total = value;
+        if (own.last) __syncthreads();
       }
-      load(step, u, next);
-      if (holds(own_step - own_u, own_u))
-        keep(own_step, own_u, sum(own_step, own_u, held));
-      else if (kForward && own_step == end && own_u == sequence.targets)
-        *total = sum(own_step, own_u, held);
-      if (last_chunk) __syncthreads();
     }
   }
 };
 
-template <int kArcs, class Real>
+// kArcs: of a lattice, at most.
+template <int kArcs, bool kRing, class Real>
 __global__ void __launch_bounds__(max_threads(kArcs), 1)
-    recursion_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, int ring_steps) {
-  extern __shared__ double shared_ring[];
+    recursion_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, int mask) {
+  extern __shared__ char shared_ring[];
   const int64_t n = blockIdx.x, l = blockIdx.z, walk = l * p.batch + n;
   const Sequence sequence = lattices.sequences[n];
   const DurationArcs::Lattice lattice = p.arcs.lattice[l];
-  const Real* scores = lattices.scores + n * p.steps() * p.arcs.count() * p.width();
-  const int64_t first = walk * p.steps() * p.width();
-  const int mask = ring_steps > 0 ? ring_steps - 1 : ~0;
+  const Real* scores = lattices.scores + n * p.steps() * p.score_rows();
+  Scaled<Real>* out = (blockIdx.y == 0 ? lattices.alpha : lattices.beta) + walk * p.steps() * p.width();
+  Scaled<Real>* ring = kRing ? reinterpret_cast<Scaled<Real>*>(shared_ring) : out;
   if (sequence.frames == 0) {
-    if (blockIdx.y == 0 && threadIdx.x == 0) lattices.totals[walk] = CUDART_NAN;
+    if (blockIdx.y == 0 && threadIdx.x == 0) lattices.totals[walk] = {static_cast<Real>(CUDART_NAN), 0};
   } else if (blockIdx.y == 0) {
-    double* out = lattices.alpha + first;
-    Walk<true, Real>{p, lattice, sequence, scores, out, ring_steps > 0 ? shared_ring : out, mask}.template run<kArcs>(
-        &lattices.totals[walk]);
+    Walk<true, kRing, kArcs, Real>(p, lattice, sequence, scores, out, ring, mask).run(&lattices.totals[walk]);
   } else {
-    double* out = lattices.beta + first;
-    Walk<false, Real>{p, lattice, sequence, scores, out, ring_steps > 0 ? shared_ring : out, mask}.template run<kArcs>(
-        nullptr);
+    Walk<false, kRing, kArcs, Real>(p, lattice, sequence, scores, out, ring, mask).run(nullptr);
   }
 }
 
-// The lattices' totals, weighted; minus infinity where none of the paths is possible.
+// The lattices' costs, weighted; infinity where one of them has no path.
 template <class Real>
 __device__ double cost_of(const Problem& p, const Lattices<Real>& lattices, int64_t n) {
   double cost = 0;
-  for (int l = 0; l < p.arcs.lattices; ++l) cost -= p.arcs.lattice[l].weight * lattices.totals[l * p.batch + n];
+  for (int l = 0; l < p.arcs.lattices; ++l)
+    cost -= p.arcs.lattice[l].weight * scaled_log(lattices.totals[l * p.batch + n]);
   return cost;
 }
 
@@ -164,46 +196,61 @@ __global__ void costs_kernel(const __grid_constant__ Problem p, Lattices<Real> l
   costs[n] = static_cast<Real>(cost == -kNever && p.zero_infinity ? 0.0 : cost);
 }
 
+// A thread a node, in the order of the lattice, whose arrays make most of the traffic.
 template <class Real>
 __global__ void __launch_bounds__(kCellThreads)
-    shares_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, Real* slots) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kCellThreads + threadIdx.x;
-  if (index >= p.cells()) return;
-  const Cell cell(p, lattices.sequences, index);
-  if (!cell.real) return;
-  Real sums[DurationArcs::kMaxSlots];
-  for (int i = 0; i < p.arcs.slots(); ++i) sums[i] = 0;
-  const int64_t node = (cell.n * p.steps() + cell.t + cell.u) * p.width() + cell.u;
-  const Real* scores = lattices.scores + (node - cell.u) * p.arcs.count() + cell.u;
-  const bool possible = cost_of(p, lattices, cell.n) != -kNever;
+    shares_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, Real* records) {
+  const int64_t node = static_cast<int64_t>(blockIdx.x) * kCellThreads + threadIdx.x;
+  if (node >= p.nodes()) return;
+  int64_t row, n;
+  int u, step;
+  rnnt_cuda::divide(node, p.width(), row, u);
+  rnnt_cuda::divide(row, p.steps(), n, step);
+  const Sequence sequence = lattices.sequences[n];
+  const int t = step - u;
+  if (t < 0 || t >= sequence.frames || u > sequence.targets) return;
+  alignas(16) Real record[kSums + DurationArcs::kMaxSlots + 3];
+  for (int i = 0; i < p.record_size(); ++i) record[i] = 0;
+  const Real* scores = lattices.scores + row * p.score_rows() + u;
+  bool possible = true;
+  for (int l = 0; l < p.arcs.lattices; ++l) possible = possible && !is_zero(lattices.totals[l * p.batch + n]);
   for (int l = 0; possible && l < p.arcs.lattices; ++l) {
     const DurationArcs::Lattice& lattice = p.arcs.lattice[l];
-    const double* beta = lattices.beta + l * p.nodes();
-    const double before = lattices.alpha[l * p.nodes() + node] - lattices.totals[l * p.batch + cell.n];
+    const Scaled<Real>* beta = lattices.beta + l * p.nodes() + node;
+    const Scaled<Real> alpha = lattices.alpha[l * p.nodes() + node], total = lattices.totals[l * p.batch + n];
     for (int i = lattice.begin; i < lattice.end; ++i) {
       const DurationArc& arc = p.arcs.arc[i];
       const Real score = scores[i * p.width()];
       if (score == static_cast<Real>(kNever)) continue;
-      const double after = beta[node + arc.step() * p.width() + arc.label()];
+      const Scaled<Real> after = beta[arc.step() * p.width() + arc.label()];
       const double weight = lattice.weight * (arc.label() ? 1 + p.fast_emit : 1);
-      const Real share = static_cast<Real>(weight) * exp(static_cast<Real>(before + score + after));
-      sums[p.arcs.token_slot(arc)] += share;
-      if (arc.entry >= 0) sums[p.arcs.entry_slot(arc)] += share;
+      const Real share = static_cast<Real>(weight) * share_of(alpha * scaled_exp(score) * after, total);
+      record[0] += share;
+      record[kSums + p.arcs.token_slot(arc)] += share;
+      if (arc.entry < 0) continue;
+      record[1] += share;
+      record[kSums + p.arcs.entry_slot(arc)] += share;
     }
   }
-  for (int i = 0; i < p.arcs.slots(); ++i) slots[index * p.arcs.slots() + i] = sums[i];
+  const int64_t cell = (n * p.max_frames + t) * p.width() + u;
+  auto* to = reinterpret_cast<float4*>(records + cell * p.record_size());
+  const auto* from = reinterpret_cast<const float4*>(record);
+  for (int i = 0; i < p.record_size() * sizeof(Real) / sizeof(float4); ++i) to[i] = from[i];
 }
 
 template <int kArcs, class Real>
 void launch_recursion(const Problem& problem, const Lattices<Real>& lattices, cudaStream_t stream) {
   int64_t ring_steps = 1;  // a power of two: the step being written and all that arcs reach back to
   while (ring_steps < problem.arcs.longest + 2) ring_steps *= 2;
-  if (ring_steps * problem.width() * sizeof(double) > kRingBytes) ring_steps = 0;
+  const size_t bytes = (ring_steps * problem.width() + 1) * sizeof(Scaled<Real>);
   const int64_t wanted = 32 * ceil_div(problem.width(), 32);
   const auto threads = static_cast<unsigned>(wanted < max_threads(kArcs) ? wanted : max_threads(kArcs));
   const dim3 grid(static_cast<unsigned>(problem.batch), lattices.beta ? 2 : 1, problem.arcs.lattices);
-  const size_t bytes = ring_steps * problem.width() * sizeof(double);
-  recursion_kernel<kArcs><<<grid, threads, bytes, stream>>>(problem, lattices, static_cast<int>(ring_steps));
+  if (bytes <= kRingBytes)
+    recursion_kernel<kArcs, true>
+        <<<grid, threads, bytes, stream>>>(problem, lattices, static_cast<int>(ring_steps - 1));
+  else
+    recursion_kernel<kArcs, false><<<grid, threads, 0, stream>>>(problem, lattices, ~0);
   check_launch("duration recursion_kernel");
 }
 
@@ -234,9 +281,9 @@ void run_recursion(const Problem& problem, const Lattices<Real>& lattices, Real*
 }
 
 template <class Real>
-void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* slots, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(problem.cells(), kCellThreads));
-  shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattices, slots);
+void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceil_div(problem.nodes(), kCellThreads));
+  shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattices, records);
   check_launch("duration shares_kernel");
 }
 
