@@ -152,6 +152,10 @@ def test_duration_logits_of_their_own():
         assert torch.equal(costs, again)
         parts = torch.autograd.grad(again[torch.isfinite(again)].sum(), (tokens, durations))
         assert torch.equal(gradient, torch.cat(parts, -1))
+        # One of them alone may want its gradient.
+        again = kind.loss(tokens.detach(), *rest, duration_logits=durations, **options)
+        (alone,) = torch.autograd.grad(again[torch.isfinite(again)].sum(), durations)
+        assert torch.equal(alone, parts[1])
 
 
 @every_kind

@@ -2,16 +2,18 @@
 
 `logits` are contiguous (N, T, U + 1, C). The duration logits of TDT are a contiguous tensor of their own, or, where
 `duration_logits` is None, the last ones of every cell's C. Gradients come back in the same form; those of duration
-logits that are not a tensor of their own are an empty tensor.
+logits that are not a tensor of their own are an empty tensor. call_duration_rnnt_loss does what the operator
+duration_rnnt_loss does for duration_logits=None, with less to do on the way there.
 """
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator
+from prnn._ops._operator import differentiate, operator, without_dispatch
 from prnn._ops.losses import _blocks, _cost_dtype, _pointer, _reserve, _workspace
 
 
@@ -63,13 +65,14 @@ def _loss(
     clamp: float,
     zero_infinity: bool,
     keep: bool,
+    zeroed: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """logits (N, T, U + 1, C), targets (N, U): costs (N,), reserve."""
     options = _options(logits, duration_logits, durations, type, blank)
     options.sigma, options.omega, options.zero_infinity = sigma, omega, zero_infinity
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     costs = logits.new_empty(logits.shape[0], dtype=_cost_dtype(logits.dtype))
-    reserve = _reserve(_reserve_size(logits, durations) if keep else 0, logits)
+    reserve = _reserve(_reserve_size(logits, durations) if keep else 0, logits, zeroed)
     with device_of(logits):
         library = handle(logits.device)
         workspace = _workspace(_C.duration_rnnt_loss_workspace_size(library, options), logits)
@@ -169,9 +172,12 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) ->
 def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
-    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+    gradients, duration_gradients = _call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
     own = ctx.saved_tensors[1] is not None
     return gradients, duration_gradients if own else None, *(None,) * 12
 
 
-differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)
+_call_backward = without_dispatch(duration_rnnt_loss_backward)
+call_duration_rnnt_loss = differentiate(
+    duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward, direct=partial(_loss, zeroed=False)
+)

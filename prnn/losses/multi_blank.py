@@ -57,7 +57,7 @@ def multi_blank_rnnt_loss(
     """
     x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)"})
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    costs, _ = ops.duration_rnnt_loss(
+    costs, _ = ops.call_duration_rnnt_loss(
         x.contiguous(),
         None,
         *batch_arguments(x, targets, logit_lengths, target_lengths, False),

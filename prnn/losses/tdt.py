@@ -81,7 +81,9 @@ def tdt_loss(
             f"duration_logits is {own.dtype} on {own.device}; it must be {x.dtype} on {x.device}, as logits"
         )
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    costs, _ = ops.duration_rnnt_loss(
+    # The direct call looks at the gradient that its first argument wants, and there are two to look at.
+    loss = ops.call_duration_rnnt_loss if own is None else ops.duration_rnnt_loss
+    costs, _ = loss(
         x.contiguous(),
         None if own is None else own.contiguous(),
         *batch_arguments(x, targets, logit_lengths, target_lengths, False),
