@@ -2,9 +2,11 @@
 
 Every operator takes tensors that prnn/losses/ has brought into shape: activations whose last dimension is contiguous,
 int32 symbols and lengths, all on one device. Values are checked by libprnn. `reserve` is what a forward operator keeps
-for its backward one, as bytes; it is empty where `keep` is False.
+for its backward one, as bytes; it is empty where `keep` is False. call_ctc_loss and call_rnnt_loss do what the
+operators ctc_loss and rnnt_loss do, with less to do on the way there.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +14,16 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator
+from prnn._ops._operator import differentiate, operator, without_dispatch
 
 
 def _workspace(size: int, like: Tensor) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, device=like.device)
 
 
-def _reserve(size: int, like: Tensor) -> Tensor:
-    # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
-    return torch.zeros(size, dtype=torch.uint8, device=like.device)
+def _reserve(size: int, like: Tensor, zeroed: bool = True) -> Tensor:
+    # An operator's outputs must be reproducible in all their bytes, and padding is not written.
+    return (torch.zeros if zeroed else torch.empty)(size, dtype=torch.uint8, device=like.device)
 
 
 def _largest(lengths: Tensor, bound: int) -> int:
@@ -79,12 +81,13 @@ def _ctc_loss(
     from_logits: bool,
     zero_infinity: bool,
     keep: bool,
+    zeroed: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,) and the reserve."""
     options = _ctc_options(activations, targets, input_lengths, target_lengths, blank, from_logits)
     options.zero_infinity = zero_infinity
     costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
-    reserve = _reserve(_ctc_reserve_size(activations, targets) if keep else 0, activations)
+    reserve = _reserve(_ctc_reserve_size(activations, targets) if keep else 0, activations, zeroed)
     with device_of(activations):
         library = handle(activations.device)
         workspace = _workspace(_C.ctc_loss_workspace_size(library, options), activations)
@@ -168,11 +171,14 @@ def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]
 def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    gradients = ctc_loss_backward(cost_gradients, *ctx.saved_tensors, ctx.blank, ctx.from_logits)
+    gradients = _call_ctc_backward(cost_gradients, *ctx.saved_tensors, ctx.blank, ctx.from_logits)
     return gradients, *(None,) * 7
 
 
-differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
+_call_ctc_backward = without_dispatch(ctc_loss_backward)
+call_ctc_loss = differentiate(
+    ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward, direct=partial(_ctc_loss, zeroed=False)
+)
 
 
 def _ctc_align(
@@ -275,6 +281,7 @@ def _rnnt_loss(
     clamp: float,
     delay_penalty: float,
     keep: bool,
+    zeroed: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), reserve."""
     options = _rnnt_options(
@@ -283,7 +290,8 @@ def _rnnt_loss(
     options.zero_infinity = zero_infinity
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
-    reserve = _reserve(_rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0, activations)
+    size = _rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0
+    reserve = _reserve(size, activations, zeroed)
     with device_of(activations):
         library = handle(activations.device)
         workspace = _workspace(_C.rnnt_loss_workspace_size(library, options), activations)
@@ -384,10 +392,13 @@ def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor
 def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 12
+    return _call_rnnt_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 12
 
 
-differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
+_call_rnnt_backward = without_dispatch(rnnt_loss_backward)
+call_rnnt_loss = differentiate(
+    rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward, direct=partial(_rnnt_loss, zeroed=False)
+)
 
 
 def _rnnt_align(

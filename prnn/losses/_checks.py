@@ -33,6 +33,8 @@ def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
 
 def integers(value: object, name: str, device: torch.device) -> Tensor:
     """An integer tensor, list or number as int32 on the device. Values that int32 lacks stay out of any valid range."""
+    if isinstance(value, Tensor) and value.dtype == torch.int32 and value.device == device:
+        return value.contiguous()
     if isinstance(value, int | Sequence) and not isinstance(value, str):
         value = torch.as_tensor(value)
         if value.numel() == 0:

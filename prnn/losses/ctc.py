@@ -66,7 +66,7 @@ def ctc_loss(
     if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
         x = x.contiguous()
     keep = _checks.wants_gradient(x)
-    costs, _ = ops.ctc_loss(
+    costs, _ = ops.call_ctc_loss(
         x, targets, input_lengths, target_lengths, blank, bool(from_logits), bool(zero_infinity), keep
     )
     if reduction == "mean":

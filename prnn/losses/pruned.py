@@ -410,7 +410,7 @@ def _fused_loss(
     if limits is None:
         batch, frames = logits.shape[:2]
         limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
-    costs, _ = ops.rnnt_loss(
+    costs, _ = ops.call_rnnt_loss(
         logits,
         symbols,
         limits[:, 3].contiguous(),

@@ -158,7 +158,7 @@ def rnnt_loss(
     blank = 0 if gathered else _checks.blank_index(blank, x.shape[-1])
     symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered)
     x = x.contiguous()
-    costs, _ = ops.rnnt_loss(
+    costs, _ = ops.call_rnnt_loss(
         x,
         symbols,
         frames,

@@ -80,6 +80,15 @@ unsigned blocks_for_rows(int64_t rows) {
   return static_cast<unsigned>(ceil_div(rows, kRowThreads / kGroup));
 }
 
+// Short rows are taken by warps in rounds, so that what a row is needs to be found out by one lane only: in each round
+// a group of lanes has one row of the warp's 32 / kGroup * rounds. Few rows are spread over many warps.
+template <int kGroup>
+int rounds_for_rows(int64_t rows) {
+  constexpr int64_t kWarps = 132 * 32, kGroups = 32 / kGroup;
+  const int64_t rounds = rows / (kWarps * kGroups);
+  return static_cast<int>(rounds < 1 ? 1 : rounds > kGroup ? kGroup : rounds);
+}
+
 // exp for sums and gradients that are accurate to float: __expf's error grows with |x|, but its terms shrink faster.
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
 __device__ __forceinline__ double fast_exp(double x) { return exp(x); }
@@ -136,6 +145,40 @@ __device__ __forceinline__ Real row_log_sum_exp(const Element* row, int64_t clas
   return shift + log(group_sum<kGroup>(sum * fast_exp(maximum - shift)));
 }
 
+// The same for a row that the group's lanes can hold whole, with one exponential an element; `wanted` is false for a
+// group whose row is not wanted, and classes the same for all groups.
+template <class Real, class Element, int kWidth, int kGroup>
+__device__ __forceinline__ Real held_row_log_sum_exp(const Element* row, int classes, bool wanted, int lane) {
+  constexpr Real kEmpty = static_cast<Real>(kNever);
+  const auto* source = reinterpret_cast<const Piece<Element, kWidth>*>(row);
+  const int pieces = classes / kWidth;
+  Piece<Element, kWidth> held[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (wanted && lane + i * kGroup < pieces) held[i] = source[lane + i * kGroup];
+  }
+  Real values[kPieces * kWidth], maximum = kEmpty, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (i * kGroup >= pieces) break;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const Real value = wanted && lane + i * kGroup < pieces ? to_real(held[i].at[k]) : kEmpty;
+      values[i * kWidth + k] = value;
+      maximum = max(maximum, value);
+    }
+  }
+  maximum = group_max<kGroup>(maximum);
+  const Real shift = maximum == kEmpty ? Real(0) : maximum;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (i * kGroup >= pieces) break;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sum += fast_exp(values[i * kWidth + k] - shift);
+  }
+  return shift + log(group_sum<kGroup>(sum));
+}
+
 // target[v] = function(v, source[v]) for the whole row; with `reads` false the source is not read and function gets 0.
 // Source and target may be the same.
 template <class Element, int kWidth, int kGroup, class Function>
@@ -163,6 +206,31 @@ __device__ __forceinline__ void row_map(const Element* source, Element* target, 
       }
       reinterpret_cast<Piece<Element, kWidth>*>(target)[piece] = held[i];
     }
+  }
+}
+
+// The same for a row that the group's lanes can hold whole.
+template <class Element, int kWidth, int kGroup, class Function>
+__device__ __forceinline__ void held_row_map(const Element* source, Element* target, int classes, int lane, bool reads,
+                                             Function function) {
+  using Real = decltype(to_real(Element()));
+  const int pieces = classes / kWidth;
+  Piece<Element, kWidth> held[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int piece = lane + i * kGroup;
+    if (reads && piece < pieces) held[i] = reinterpret_cast<const Piece<Element, kWidth>*>(source)[piece];
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (i * kGroup >= pieces) break;
+    const int piece = lane + i * kGroup;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const Real x = reads ? to_real(held[i].at[k]) : Real(0);
+      from_real(held[i].at[k], function(piece * kWidth + k, x));
+    }
+    if (piece < pieces) reinterpret_cast<Piece<Element, kWidth>*>(target)[piece] = held[i];
   }
 }
 

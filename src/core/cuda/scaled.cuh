@@ -101,6 +101,27 @@ __device__ __forceinline__ Scaled<Real> shuffle_down(const Scaled<Real>& a) {
   return {__shfl_down_sync(~0u, a.mantissa, 1), __shfl_down_sync(~0u, a.exponent, 1)};
 }
 
+// *at = value if `wanted`, for types of 8 bytes or some times 16, as predicated instructions: the compiler may make a
+// branch of an `if`, which costs a recursion more than the store itself.
+template <class T>
+__device__ __forceinline__ void store_if(bool wanted, T* at, const T& value) {
+  if constexpr (sizeof(T) == 8) {
+    const uint2 words = reinterpret_cast<const uint2&>(value);
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(at), "r"(words.x),
+                 "r"(words.y), "r"(static_cast<int>(wanted))
+                 : "memory");
+  } else {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(T) / 16; ++i) {
+      const uint4 words = reinterpret_cast<const uint4*>(&value)[i];
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
+                       reinterpret_cast<uint4*>(at) + i),
+                   "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(static_cast<int>(wanted))
+                   : "memory");
+    }
+  }
+}
+
 template <class Real>
 __device__ __forceinline__ Scaled<Real> select(bool first, const Scaled<Real>& a, const Scaled<Real>& b) {
   return {first ? a.mantissa : b.mantissa, first ? a.exponent : b.exponent};

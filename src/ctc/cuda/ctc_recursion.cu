@@ -5,7 +5,6 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/predicated.cuh"
 #include "core/cuda/scaled.cuh"
 #include "ctc/cuda/ctc_kernels.h"
 
@@ -174,45 +173,43 @@ struct Edges {
   States<Real> at[2][32][kFrames<Real>], none[kFrames<Real>];
 };
 
-// Log-probabilities of the kFrames frames that come next, fetched as early as their registers are free. Without
-// branches, and in pointers that move on, since every instruction of a frame counts.
+// A thread's column, for the recursions. Every instruction of a frame counts there: loads have no condition, so that
+// nothing waits for a load before its value is due. Columns without a label have the blanks in its place, finite
+// numbers that nothing comes of: a label there is impossible from the start, or leads nowhere.
 template <class Real>
-struct Ahead {
-  Real blanks[kFrames<Real>], labels[kFrames<Real>];
-  const Real *blank_from, *label_from;
-  int64_t blank_stride, label_stride;
+struct Column {
+  const Real *blanks, *labels;
+  int64_t stride;  // of labels
+  int last;        // frame
 
-  __device__ __forceinline__ void fetch(int k, bool blank_wanted, bool label_wanted) {
-    blanks[k] = labels[k] = static_cast<Real>(kNever);
-    load_if(blank_wanted, blank_from, blanks[k]);
-    load_if(label_wanted, label_from, labels[k]);
-    blank_from += blank_stride;
-    label_from += label_stride;
-  }
+  __device__ Column(const Track<Real>& track, int i)
+      : blanks(track.blanks),
+        labels(i < track.targets ? track.labels + i : track.blanks),
+        stride(i < track.targets ? track.width : 1),
+        last(track.frames - 1) {}
+  __device__ __forceinline__ int clamp(int t) const { return min(max(t, 0), last); }
+  __device__ __forceinline__ Real blank(int t) const { return blanks[clamp(t)]; }
+  __device__ __forceinline__ Real label(int t) const { return labels[clamp(t) * stride]; }
 };
-
-__device__ __forceinline__ bool within(int t, int limit) {
-  return static_cast<unsigned>(t) < static_cast<unsigned>(limit);
-}
 
 template <class Real>
 __device__ void forward(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n, Edges<Real>& edges) {
   constexpr int F = kFrames<Real>;
   const Track<Real> track(p, arrays, n);
   const int i = threadIdx.x, lane = i & 31, warp = i >> 5, warps = track.targets / 32 + 1;
-  const int blank_limit = i <= track.targets ? track.frames : 0, label_limit = i < track.targets ? track.frames : 0;
-  const bool skip = may_skip(p, arrays.sequences[n], i);
+  const Column<Real> column(track, i);
+  const bool skip = may_skip(p, arrays.sequences[n], i), real = i <= track.targets;
   // Chunks end with the last frame; the first may begin before the first frame, where nothing moves on.
   const int chunks = (track.frames + F - 1) / F;
   int t = track.frames - chunks * F;
   States<Real>* all = arrays.alpha + n * p.options.maxFrames * track.width;
   States<Real>* out = all + t * track.width + i;
   States<Real> own = start<Real>(i);
-  Ahead<Real> ahead{{}, {}, track.blanks + t, track.labels + t * track.width + i, 1, track.width};
+  Real blanks_ahead[F], labels_ahead[F];
 #pragma unroll
   for (int k = 0; k < F; ++k) {
-    ahead.fetch(k, within(t + k, blank_limit), within(t + k, label_limit));
-    if (t + k < 0) ahead.blanks[k] = 0;
+    blanks_ahead[k] = t + k < 0 ? Real(0) : column.blank(t + k);
+    labels_ahead[k] = t + k < 0 ? static_cast<Real>(kNever) : column.label(t + k);
   }
   for (int phase = 0; phase < chunks + warps - 1; ++phase) {
     const int chunk = phase - warp;
@@ -220,15 +217,22 @@ __device__ void forward(const CtcParams& p, const Arrays<Real>& arrays, Real* co
       States<Real>* sent = edges.at[chunk & 1][warp];
       const States<Real>* received = warp > 0 ? edges.at[chunk & 1][warp - 1] : edges.none;
       own = normalised(own);
+      // All of the chunk's exponentials first: they do not wait for one another, as the frames do.
+      Scaled<Real> blanks[F], labels[F];
 #pragma unroll
       for (int k = 0; k < F; ++k) {
-        const Scaled<Real> blank = scaled_exp(ahead.blanks[k]), label = scaled_exp(ahead.labels[k]);
-        ahead.fetch(k, within(t + F, blank_limit), within(t + F, label_limit));
+        blanks[k] = scaled_exp(blanks_ahead[k]);
+        labels[k] = scaled_exp(labels_ahead[k]);
+        blanks_ahead[k] = column.blank(t + F + k);
+        labels_ahead[k] = column.label(t + F + k);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < F; ++k) {
         const Scaled<Real> over_edge = received[k].label;
         if (lane == 31) sent[k].label = own.label;
-        own = advance(own, select(lane == 0, over_edge, shuffle_up(own.label)), skip, blank, label);
-        store_if(within(t, blank_limit), &out->blank, own.blank);
-        store_if(within(t, blank_limit), &out->label, own.label);
+        own = advance(own, select(lane == 0, over_edge, shuffle_up(own.label)), skip, blanks[k], labels[k]);
+        store_if(real && t >= 0, out, own);
         out += track.width;
         ++t;
       }
@@ -245,16 +249,16 @@ __device__ void backward(const CtcParams& p, const Arrays<Real>& arrays, int64_t
   constexpr int F = kFrames<Real>;
   const Track<Real> track(p, arrays, n);
   const int i = threadIdx.x, lane = i & 31, warp = i >> 5, warps = track.targets / 32 + 1;
-  const int blank_limit = i <= track.targets ? track.frames : 0, label_limit = i < track.targets ? track.frames : 0;
-  const bool right_skip = may_skip(p, arrays.sequences[n], i + 1);
+  const Column<Real> column(track, i);
+  const bool right_skip = may_skip(p, arrays.sequences[n], i + 1), real = i <= track.targets;
   const int last = track.frames - 1, chunks = (last + F - 1) / F, late = warps - 1 - warp;
   States<Real>* out = arrays.beta + (n * p.options.maxFrames + last) * track.width + i;
   States<Real> own = finish<Real>(i, track.targets);
-  if (i <= track.targets) *out = own;
+  if (real) *out = own;
   out -= track.width;
-  Ahead<Real> ahead{{}, {}, track.blanks + last, track.labels + last * track.width + i, -1, -track.width};
+  Real blanks_ahead[F], labels_ahead[F];
 #pragma unroll
-  for (int k = 0; k < F; ++k) ahead.fetch(k, within(last - k, blank_limit), within(last - k, label_limit));
+  for (int k = 0; k < F; ++k) blanks_ahead[k] = column.blank(last - k), labels_ahead[k] = column.label(last - k);
   int t = last - 1;
   for (int phase = 0; phase < chunks + warps - 1; ++phase) {
     const int chunk = phase - late;
@@ -262,18 +266,25 @@ __device__ void backward(const CtcParams& p, const Arrays<Real>& arrays, int64_t
       States<Real>* sent = edges.at[chunk & 1][warp];
       const States<Real>* received = late > 0 ? edges.at[chunk & 1][warp + 1] : edges.none;
       own = normalised(own);
+      Scaled<Real> blanks[F], labels[F];
 #pragma unroll
       for (int k = 0; k < F; ++k) {
-        const States<Real> here{own.blank * scaled_exp(ahead.blanks[k]), own.label * scaled_exp(ahead.labels[k])};
-        ahead.fetch(k, within(t + 1 - F, blank_limit), within(t + 1 - F, label_limit));
+        blanks[k] = scaled_exp(blanks_ahead[k]);
+        labels[k] = scaled_exp(labels_ahead[k]);
+        blanks_ahead[k] = column.blank(t + 1 - F - k);
+        labels_ahead[k] = column.label(t + 1 - F - k);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < F; ++k) {
+        const States<Real> here{own.blank * blanks[k], own.label * labels[k]};
         const States<Real> over_edge = received[k];
         if (lane == 0) sent[k] = here;
         own = retreat(here,
                       {select(lane == 31, over_edge.blank, shuffle_down(here.blank)),
                        select(lane == 31, over_edge.label, shuffle_down(here.label))},
                       right_skip);
-        store_if(within(t, blank_limit), &out->blank, own.blank);
-        store_if(within(t, blank_limit), &out->label, own.label);
+        store_if(real && t >= 0, out, own);
         out -= track.width;
         --t;
       }

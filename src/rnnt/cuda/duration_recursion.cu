@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/predicated.cuh"
 #include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/duration_cells.cuh"
 
@@ -32,6 +31,19 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(const __grid_const
   }
   valid = __all_sync(~0u, valid);
   if (lane == 0) sequences[n] = valid ? Sequence{frames, targets} : Sequence{0, 0};
+}
+
+// value = *at if `wanted`; else it stays. As one predicated instruction: the compiler may make a branch of an `if`,
+// which costs more than the load itself.
+__device__ __forceinline__ void load_if(bool wanted, const float* at, float& value) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1]; }"
+               : "+f"(value)
+               : "l"(at), "r"(static_cast<int>(wanted)));
+}
+__device__ __forceinline__ void load_if(bool wanted, const double* at, double& value) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f64 %0, [%1]; }"
+               : "+d"(value)
+               : "l"(at), "r"(static_cast<int>(wanted)));
 }
 
 // One direction of one lattice of one sequence: forward, a node is the sum of the arcs into it, backward of those out

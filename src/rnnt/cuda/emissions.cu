@@ -5,18 +5,11 @@
 namespace prnn::rnnt_cuda {
 namespace {
 
-template <class Element, int kWidth, int kGroup, class Real>
-__global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Lattice<Real> lattice, Real* normalisers) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
-  const int lane = threadIdx.x % kGroup;
-  Cell cell{0, 0, 0, false};
-  if (row < p.activation_cells()) cell = find_cell(p, lattice.sequences, row);
+// The arcs of a cell whose activations lie at `activations`.
+template <class Element, class Real>
+__device__ __forceinline__ void write_arcs(const Problem& p, const Lattice<Real>& lattice, Real* normalisers,
+                                           const Cell& cell, int64_t row, Real normaliser) {
   const Element* activations = static_cast<const Element*>(p.activations) + row * p.classes;
-  Real normaliser = 0;
-  if (p.input == PRNN_LOSS_LOGITS) {
-    normaliser = row_log_sum_exp<Real, Element, kWidth, kGroup>(activations, cell.real ? p.classes : 0, lane);
-  }
-  if (!cell.real || lane != 0) return;
   const Sequence s = lattice.sequences[cell.n];
   Arcs<Real> arcs{0, static_cast<Real>(kNever)};
   const bool gathered = p.input == PRNN_LOSS_GATHERED;
@@ -29,6 +22,46 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Latti
   }
   lattice.arcs[lattice_index(p, cell)] = arcs;
   if (normalisers) normalisers[row] = normaliser;
+}
+
+template <class Element, int kWidth, int kGroup, class Real>
+__global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Lattice<Real> lattice, Real* normalisers) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
+  const int lane = threadIdx.x % kGroup;
+  Cell cell{0, 0, 0, false};
+  if (row < p.activation_cells()) cell = find_cell(p, lattice.sequences, row);
+  const Element* activations = static_cast<const Element*>(p.activations) + row * p.classes;
+  Real normaliser = 0;
+  if (p.input == PRNN_LOSS_LOGITS) {
+    normaliser = row_log_sum_exp<Real, Element, kWidth, kGroup>(activations, cell.real ? p.classes : 0, lane);
+  }
+  if (cell.real && lane == 0) write_arcs<Element>(p, lattice, normalisers, cell, row, normaliser);
+}
+
+// Each lane has a row, of which it finds out what it is and whose arcs it writes; the sums are made by groups of lanes.
+template <class Element, int kWidth, int kGroup, class Real>
+__global__ void __launch_bounds__(kRowThreads)
+    short_emissions_kernel(Problem p, Lattice<Real> lattice, Real* normalisers, int rounds) {
+  constexpr int kGroups = 32 / kGroup;
+  const int lane = threadIdx.x % 32;
+  const int64_t first =
+      (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / 32 * (kGroups * rounds);  // of the warp's rows
+  const int64_t row = first + lane;
+  Cell cell{0, 0, 0, false};
+  if (lane < kGroups * rounds && row < p.activation_cells()) cell = find_cell(p, lattice.sequences, row);
+  Real normaliser = 0;
+  if (p.input == PRNN_LOSS_LOGITS) {
+    const int classes = static_cast<int>(p.classes);
+    const Element* activations = static_cast<const Element*>(p.activations) + first * p.classes;
+    for (int round = 0; round < rounds; ++round) {
+      const int at = round * kGroups + lane / kGroup;
+      const Real sum = held_row_log_sum_exp<Real, Element, kWidth, kGroup>(
+          activations + at * p.classes, classes, __shfl_sync(~0u, cell.real, at), lane % kGroup);
+      const Real mine = __shfl_sync(~0u, sum, lane % kGroups * kGroup);
+      if (round == lane / kGroups) normaliser = mine;
+    }
+  }
+  if (cell.real) write_arcs<Element>(p, lattice, normalisers, cell, row, normaliser);
 }
 
 // Cells that pruning left out have no arcs.
@@ -49,9 +82,16 @@ struct EmissionsLaunch {
 
   template <class Element, int kWidth, int kGroup>
   void run() const {
-    emissions_kernel<Element, kWidth, kGroup>
-        <<<blocks_for_rows<kGroup>(problem.activation_cells()), kRowThreads, 0, stream>>>(problem, lattice,
-                                                                                          normalisers);
+    const int64_t rows = problem.activation_cells();
+    if constexpr (kGroup < 32) {
+      const int rounds = rounds_for_rows<kGroup>(rows);
+      const unsigned blocks = blocks_for_rows<kGroup>(ceil_div(rows, rounds));
+      short_emissions_kernel<Element, kWidth, kGroup>
+          <<<blocks, kRowThreads, 0, stream>>>(problem, lattice, normalisers, rounds);
+    } else {
+      emissions_kernel<Element, kWidth, kGroup>
+          <<<blocks_for_rows<kGroup>(rows), kRowThreads, 0, stream>>>(problem, lattice, normalisers);
+    }
     check_launch("rnnt emissions_kernel");
   }
 };

@@ -5,7 +5,6 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/predicated.cuh"
 #include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/cells.cuh"
 
@@ -140,24 +139,32 @@ struct Edges {
   Scaled<Real> at[2][32][kRows<Real>], none[kRows<Real>];
 };
 
-// Arcs of the kRows rows that come next, fetched as early as their registers are free. Without branches, and in
-// pointers that move on, since every instruction of a row counts.
-template <class Real>
-struct Ahead {
-  Arcs<Real> arcs[kRows<Real>];
-  const Arcs<Real>* from;
-  int64_t stride;
-
-  __device__ __forceinline__ void fetch(int i, bool wanted) {
-    arcs[i] = {static_cast<Real>(kNever), static_cast<Real>(kNever)};
-    load_pair_if(wanted, &from->blank, arcs[i].blank, arcs[i].label);
-    from += stride;
-  }
-};
-
 __device__ __forceinline__ bool within(int t, int limit) {
   return static_cast<unsigned>(t) < static_cast<unsigned>(limit);
 }
+
+// A thread's column of the lattice, for the recursions. Every instruction of a row counts there: loads have no
+// condition (outside the column's frames they bring the arcs of another frame, and what must not be taken is left out
+// when it is used), so that nothing waits for a load before its value is due.
+template <class Real>
+struct Column {
+  const Arcs<Real>* arcs;  // of frame 0
+  int64_t width;
+  int frames;
+
+  // Columns after the last target repeat its arcs; they have no label, and nothing gets into them.
+  __device__ Column(const Track<Real>& track, int u)
+      : arcs(track.arcs + static_cast<int64_t>(min(u, track.targets)) * (track.skew * track.width + 1)),
+        width(track.width),
+        frames(track.frames) {}
+  __device__ __forceinline__ Arcs<Real> load(int t) const {
+    return arcs[min(static_cast<unsigned>(t), static_cast<unsigned>(frames - 1)) * width];
+  }
+  // No label leads on from beyond the frames.
+  __device__ __forceinline__ Scaled<Real> label(const Arcs<Real>& a, int t) const {
+    return scaled_exp(within(t, frames) ? a.label : static_cast<Real>(kNever));
+  }
+};
 
 // alpha: the arcs of the step before, taken from each cell to itself one frame on and to its right neighbour.
 template <class Real>
@@ -165,7 +172,8 @@ __device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* co
   constexpr int R = kRows<Real>;
   const Track<Real> track(p, lattice, n);
   const int u = threadIdx.x, lane = u & 31, warp = u >> 5, warps = track.targets / 32 + 1;
-  const int limit = u <= track.targets ? track.frames : 0;  // frames of the column
+  const Column<Real> column(track, u);
+  const int written = u <= track.targets ? track.frames : 0;
   // Chunks end at last_step, so that the first begins before step 0, in rows without cells; in them column 0 stays
   // what it is. A warp begins at the chunk in which its first cell gets a value, one barrier later than its neighbour.
   const int chunks = (track.last_step + R - 1) / R, before = chunks * R - track.last_step;
@@ -173,11 +181,11 @@ __device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* co
   int t = first_step - track.skew * u;
   Scaled<Real> own = scaled_zero<Real>();
   if (u == 0) own = {1, 0};
-  Ahead<Real> ahead{{}, track.arcs + first_step * track.width + u, track.width};
+  Arcs<Real> ahead[R];
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    ahead.fetch(i, within(t + i, limit));
-    if (u == 0 && first_step + i < 0) ahead.arcs[i].blank = 0;
+    ahead[i] = column.load(t + i);
+    if (u == 0 && first_step + i < 0) ahead[i].blank = 0;
   }
   Scaled<Real>* out = lattice.alpha + (n * p.steps() + first_step) * track.width + u;
   for (int phase = 0; phase < chunks + warps - 1; ++phase) {
@@ -186,14 +194,21 @@ __device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* co
       Scaled<Real>* sent = edges.at[chunk & 1][warp];
       const Scaled<Real>* received = warp > 0 ? edges.at[chunk & 1][warp - 1] : edges.none;
       own = normalised(own);
+      // All of the chunk's exponentials first: they do not wait for one another, as the rows do.
+      Scaled<Real> blanks[R], labels[R];
 #pragma unroll
       for (int i = 0; i < R; ++i) {
-        store_if(within(t, limit), out, own);
+        blanks[i] = scaled_exp(ahead[i].blank);
+        labels[i] = column.label(ahead[i], t + i);
+        ahead[i] = column.load(t + R + i);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < R; ++i) {
+        store_if(within(t, written), out, own);
         out += track.width;
-        const Scaled<Real> by_blank = own * scaled_exp(ahead.arcs[i].blank);
-        const Scaled<Real> by_label = own * scaled_exp(ahead.arcs[i].label);
-        ahead.fetch(i, within(t + R, limit));
         ++t;
+        const Scaled<Real> by_blank = own * blanks[i], by_label = own * labels[i];
         const Scaled<Real> over_edge = received[i];
         if (lane == 31) sent[i] = by_label;
         own = by_blank + select(lane == 0, over_edge, shuffle_up(by_label));
@@ -201,7 +216,6 @@ __device__ void forward(const Problem& p, const Lattice<Real>& lattice, Real* co
     }
     if (warps > 1) __syncthreads();
   }
-  if (track.frames == 0) own = {static_cast<Real>(CUDART_NAN), 0};
   if (u == track.targets) write_total(p, lattice, costs, n, own);
 }
 
@@ -211,34 +225,39 @@ __device__ void backward(const Problem& p, const Lattice<Real>& lattice, int64_t
   constexpr int R = kRows<Real>;
   const Track<Real> track(p, lattice, n);
   const int u = threadIdx.x, lane = u & 31, warp = u >> 5, warps = track.targets / 32 + 1;
-  const int limit = u <= track.targets ? track.frames : 0;
+  const Column<Real> column(track, u);
   // Cells of the frame T_n are written too: the shares read there that no path goes on from them.
   const int written = u <= track.targets ? track.frames + 1 : 0;
   const int chunks = (track.last_step + R - 1) / R, late = warps - 1 - warp;
   const int first = max(0, track.skew * (track.targets - 32 * warp - 32)) / R;
-  const int first_step = track.last_step - 1 - first * R;
-  int t = first_step - track.skew * u;
+  int t = track.last_step - 1 - first * R - track.skew * u;
   Scaled<Real> own = scaled_zero<Real>();
   if (u == track.targets) own = {1, 0};
   Scaled<Real>* out = lattice.beta + (n * p.steps() + track.last_step) * track.width + u;
-  if (track.frames > 0 && u <= track.targets) *out = own;
+  if (u <= track.targets) *out = own;
   out -= (1 + first * R) * track.width;
-  Ahead<Real> ahead{{}, track.arcs + first_step * track.width + u, -track.width};
+  Arcs<Real> ahead[R];
 #pragma unroll
-  for (int i = 0; i < R; ++i) ahead.fetch(i, within(t - i, limit));
+  for (int i = 0; i < R; ++i) ahead[i] = column.load(t - i);
   for (int phase = 0; phase < chunks + warps - 1; ++phase) {
     const int chunk = phase - late;
     if (late >= 0 && chunk >= first && chunk < chunks) {
       Scaled<Real>* sent = edges.at[chunk & 1][warp];
       const Scaled<Real>* received = late > 0 ? edges.at[chunk & 1][warp + 1] : edges.none;
       own = normalised(own);
+      Scaled<Real> blanks[R], labels[R];
 #pragma unroll
       for (int i = 0; i < R; ++i) {
-        const Scaled<Real> blank = scaled_exp(ahead.arcs[i].blank), label = scaled_exp(ahead.arcs[i].label);
-        ahead.fetch(i, within(t - R, limit));
+        blanks[i] = scaled_exp(ahead[i].blank);
+        labels[i] = column.label(ahead[i], t - i);
+        ahead[i] = column.load(t - R - i);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < R; ++i) {
         const Scaled<Real> over_edge = received[i];
         if (lane == 0) sent[i] = own;
-        own = own * blank + select(lane == 31, over_edge, shuffle_down(own)) * label;
+        own = own * blanks[i] + select(lane == 31, over_edge, shuffle_down(own)) * labels[i];
         store_if(within(t, written), out, own);
         out -= track.width;
         --t;
@@ -252,12 +271,17 @@ __device__ void backward(const Problem& p, const Lattice<Real>& lattice, int64_t
 template <int kThreads, class Real>
 __global__ void __launch_bounds__(kThreads) recursion_kernel(Problem p, Lattice<Real> lattice, Real* costs) {
   __shared__ Edges<Real> edges;
+  const int64_t n = blockIdx.x;
+  if (lattice.sequences[n].frames == 0) {
+    if (threadIdx.x == 0 && blockIdx.y == 0) write_total(p, lattice, costs, n, {static_cast<Real>(CUDART_NAN), 0});
+    return;
+  }
   if (threadIdx.x < kRows<Real>) edges.none[threadIdx.x] = scaled_zero<Real>();
   __syncthreads();
   if (blockIdx.y == 0)
-    forward(p, lattice, costs, blockIdx.x, edges);
+    forward(p, lattice, costs, n, edges);
   else
-    backward(p, lattice, blockIdx.x, edges);
+    backward(p, lattice, n, edges);
 }
 
 // The same for lattices wider than a block has threads: a thread walks over several columns, and the step before is
@@ -309,25 +333,49 @@ __global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(Problem p, 
 }
 
 template <class Real>
-__global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (row >= p.activation_cells()) return;
-  const Cell cell = find_cell(p, lattice.sequences, row);
-  if (!cell.real) return;
+__device__ __forceinline__ void write_shares(const Problem& p, const Lattice<Real>& lattice, Arcs<Real>* shares,
+                                             const Cell& cell, const Sequence& s, int64_t row) {
   const Scaled<Real> total = lattice.totals[cell.n];
   Arcs<Real> share{0, 0};
   if (!is_zero(total)) {
     const int64_t at = lattice_index(p, cell), next = at + p.width();
-    const bool has_label = cell.u < lattice.sequences[cell.n].targets;
     const Arcs<Real> arcs = lattice.arcs[at];
     const Scaled<Real> alpha = lattice.alpha[at], end = lattice.beta[next];
     share.blank = share_of(alpha * scaled_exp(arcs.blank) * end, total);
-    if (has_label) share.label = share_of(alpha * scaled_exp(arcs.label) * lattice.beta[next + 1], total);
+    if (cell.u < s.targets) share.label = share_of(alpha * scaled_exp(arcs.label) * lattice.beta[next + 1], total);
     if (p.lattice == PRNN_RNNT_CONSTRAINED && cell.u > 0) {  // the label of the cell before passes over this blank
       share.blank += share_of(lattice.alpha[at - 1] * scaled_exp(lattice.arcs[at - 1].label) * end, total);
     }
   }
   shares[row] = share;
+}
+
+template <class Real>
+__global__ void row_shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= p.activation_cells()) return;
+  const Cell cell = find_cell(p, lattice.sequences, row);
+  if (cell.real) write_shares(p, lattice, shares, cell, lattice.sequences[cell.n], row);
+}
+
+// A warp has 8 frames of 4 columns: what lies side by side in the lattice, along its diagonals, and what lies side by
+// side in the activations then fall into few of the 32-byte sectors in which memory is read.
+constexpr int kTileFrames = 8, kTileColumns = 4;
+
+template <class Real>
+__global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares, unsigned tiles_across) {
+  const unsigned tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  const unsigned down = tile / tiles_across;
+  Cell cell{0, static_cast<int>(down * kTileFrames + lane / kTileColumns),
+            static_cast<int>((tile - down * tiles_across) * kTileColumns + lane % kTileColumns), true};
+  for (cell.n = blockIdx.y; cell.n < p.batch; cell.n += gridDim.y) {
+    const Sequence s = lattice.sequences[cell.n];
+    if (cell.t >= s.frames || cell.u > s.targets) continue;
+    const int64_t row = p.layout == PRNN_RNNT_PACKED
+                            ? s.cell_begin + static_cast<int64_t>(cell.t) * (s.targets + 1) + cell.u
+                            : (cell.n * p.max_frames + cell.t) * p.width() + cell.u;
+    write_shares(p, lattice, shares, cell, s, row);
+  }
 }
 
 // The best way to each cell, in logarithms. One block a sequence; a thread walks over columns.
@@ -414,8 +462,18 @@ void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* c
 
 template <class Real>
 void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(problem.activation_cells(), kCellThreads));
-  shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattice, shares);
+  const int64_t across = ceil_div(problem.width(), kTileColumns);
+  const int64_t tiles = across * ceil_div(problem.max_frames, kTileFrames);
+  // A packed batch may come without bounds on its lengths, and then has far more tiles than rows.
+  if (problem.layout == PRNN_RNNT_PRUNED || tiles > INT32_MAX / 32 ||
+      8 * tiles * problem.batch > problem.activation_cells()) {
+    const auto blocks = static_cast<unsigned>(ceil_div(problem.activation_cells(), kCellThreads));
+    row_shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattice, shares);
+  } else {
+    const dim3 grid(static_cast<unsigned>(ceil_div(tiles, kCellThreads / 32)),
+                    static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
+    shares_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice, shares, static_cast<unsigned>(across));
+  }
   check_launch("rnnt shares_kernel");
 }
 
