@@ -12,15 +12,16 @@ class CommandError(Exception):
 
 @contextmanager
 def reported(command: str) -> Iterator[None]:
-    """Turns unusable input, and packages that are not installed, into a CommandError.
+    """Turns unusable input, what prnn does not support, and packages that are not installed into a CommandError.
 
     Args:
         command: the command's name, for messages.
     """
     try:
+        from prnn._errors import NotSupportedError
         from prnn.asr.errors import InputError
 
-        errors: tuple[type[Exception], ...] = (InputError,)
+        errors: tuple[type[Exception], ...] = (InputError, NotSupportedError)
     except ModuleNotFoundError as error:
         raise CommandError(_missing(command, error)) from error
     try:

@@ -44,7 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--predictor-hidden", type=whole(1), default=128, metavar="N", help="its hidden size (%(default)s)")
     add("--joiner", type=whole(1), default=128, metavar="N", help="size of the joiner (%(default)s)")
     add("--dropout", type=number(0, 0.99), default=0.0, metavar="P", help="(%(default)s)")
-    add("--loss", choices=("full", "pruned"), default="full", help="exact or pruned transducer loss (%(default)s)")
+    add(
+        "--loss",
+        choices=("full", "pruned", "tdt"),
+        default="full",
+        help="exact or pruned transducer loss, or that of a token-and-duration transducer (%(default)s)",
+    )
     add("--ctc-weight", type=number(0), default=0.3, metavar="W", help="auxiliary CTC loss; 0 is none (%(default)s)")
 
     group = parser.add_argument_group("optimisation")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from prnn.transducer.checks import require_at_least, require_choice, require_number
+from prnn.transducer.checks import require_at_least, require_choice, require_durations, require_number
 
 CELLS = ("lstm", "gru")
 PREDICTORS = ("lstm", "gru", "stateless")
 ACTIVATIONS = ("tanh", "relu")
-LOSSES = ("full", "pruned")
+LOSSES = ("full", "pruned", "tdt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +36,16 @@ class TransducerConfig:
         joiner_dim: size of the space in which encoder and predictor meet.
         joiner_activation: "tanh" or "relu".
         dropout: probability of dropping, between layers and after encoder and predictor, in training.
-        loss: "full" is the exact transducer loss, "pruned" that of k2 (Kuang et al. 2022).
+        loss: "full" is the exact transducer loss, "pruned" that of k2 (Kuang et al. 2022), "tdt" that of a
+            token-and-duration transducer (Xu et al. 2023), whose joiner predicts how many frames to go on, too.
         ctc_weight: weight of an auxiliary CTC loss on the encoder; 0 is none.
-        fastemit: FastEmit's lambda (Yu et al. 2021), "full" only; 0 is none.
+        fastemit: FastEmit's lambda (Yu et al. 2021), "full" and "tdt" only; 0 is none.
         prune_range: symbols kept per frame by the pruned loss.
         simple_weight: weight of the simple loss that finds the pruning bounds.
+        durations: the encoder frames that each duration of a "tdt" model stands for: 1 to 16 different ones, none
+            negative and one positive. A list becomes a tuple.
+        sigma: logit under-normalisation of the "tdt" loss, see `prnn.tdt_loss`.
+        omega: share of the RNN-T loss of the symbols alone in the "tdt" loss, 0 to 1, see `prnn.tdt_loss`.
 
     Raises:
         ValueError, TypeError: naming the attribute and its value.
@@ -68,6 +73,9 @@ class TransducerConfig:
     fastemit: float = 0.0
     prune_range: int = 5
     simple_weight: float = 0.5
+    durations: tuple[int, ...] = (0, 1, 2, 3, 4)
+    sigma: float = 0.05
+    omega: float = 0.1
 
     def __post_init__(self) -> None:
         require_at_least("vocab_size", self.vocab_size, 2)
@@ -90,14 +98,19 @@ class TransducerConfig:
         require_choice("joiner_activation", self.joiner_activation, ACTIVATIONS)
         require_choice("loss", self.loss, LOSSES)
         require_number("dropout", self.dropout, below_one=True)
-        for name in ("ctc_weight", "fastemit", "simple_weight"):
+        for name in ("ctc_weight", "fastemit", "simple_weight", "sigma", "omega"):
             require_number(name, getattr(self, name), below_one=False)
+        if self.omega > 1:
+            raise ValueError(f"omega is {self.omega}; it must be in [0, 1]")
+        if isinstance(self.durations, list):  # JSON has no tuples
+            object.__setattr__(self, "durations", tuple(self.durations))
+        require_durations(self.durations)
         if self.encoder_projection and self.encoder_cell != "lstm":
             raise ValueError(f"encoder_projection is {self.encoder_projection}; only an lstm encoder has one")
         if self.encoder_projection >= self.encoder_hidden:
             most = f"it must be below encoder_hidden, {self.encoder_hidden}"
             raise ValueError(f"encoder_projection is {self.encoder_projection}; {most}")
-        if self.fastemit and self.loss != "full":
+        if self.fastemit and self.loss == "pruned":
             raise ValueError(f"fastemit is {self.fastemit}; the {self.loss} loss does not have it")
 
     def to_dict(self) -> dict[str, Any]:

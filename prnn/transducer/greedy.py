@@ -66,3 +66,53 @@ def greedy_frames(
         )
         frame = frame.index_add(0, rows, full.long())
         in_frame = in_frame.index_copy(0, rows, here.masked_fill(full, 0))
+
+
+def greedy_durations(
+    decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, ahead: Tensor,
+    hypotheses: Hypotheses, max_symbols: int,
+) -> tuple[Hypotheses, Tensor]:  # fmt: skip
+    """Advance one hypothesis per utterance of a token-and-duration transducer over encoder frames.
+
+    At every frame that is visited, the most probable symbol or blank is taken, and the most probable duration, for a
+    blank of those that are not 0; the next frame visited is so many further on. A frame's `max_symbols`-th symbol goes
+    on by a frame at least.
+
+    Args:
+        ahead: (N,) int64, how many of these frames an earlier duration passes over.
+
+    Returns:
+        N x 1 hypotheses after these frames, the score the log-probability of the one path taken, durations included;
+        and how many of the frames that come next the last duration passes over.
+
+    The other arguments are those of `greedy_frames`.
+    """
+    device = ahead.device
+    table = torch.tensor(decoder.durations, device=device)
+    frame, in_frame = ahead, torch.zeros_like(ahead)
+    every = torch.zeros_like(hypotheses.lengths)
+    while True:
+        rows = (frame < lengths).nonzero()[:, 0]
+        if not len(rows):
+            return hypotheses, (frame - lengths).clamp(min=0)
+        symbol_scores, duration_scores = decoder.joiner.all_log_probs(
+            encoder_projection[rows, frame[rows]], hypotheses.projection[rows, 0]
+        )
+        best, symbols = symbol_scores.max(dim=1)
+        is_symbol = symbols != decoder.blank
+        stays = (table == 0) & ~is_symbol[:, None]
+        best_duration, place = duration_scores.masked_fill(stays, float("-inf")).max(dim=1)
+        step = table[place]
+
+        here = in_frame[rows] + is_symbol
+        step = step.clamp(min=(here == max_symbols).long())
+        scores = hypotheses.scores.index_put((rows,), hypotheses.scores[rows] + (best + best_duration)[:, None])
+        hypotheses = extend(
+            decoder,
+            reserve(hypotheses._replace(scores=scores), 1),
+            every.index_copy(0, rows, symbols[:, None]),
+            first_frames + frame,
+            every.index_copy(0, rows, is_symbol[:, None].long()) > 0,
+        )
+        frame = frame.index_add(0, rows, step)
+        in_frame = in_frame.index_copy(0, rows, here.masked_fill(step > 0, 0))

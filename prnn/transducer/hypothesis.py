@@ -55,11 +55,12 @@ class Hypotheses(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """The parts of a model that a search uses."""
+    """The parts of a model that a search uses. durations: of a token-and-duration transducer, else empty."""
 
     predictor: Predictor
     joiner: Joiner
     blank: int
+    durations: tuple[int, ...] = ()
 
 
 def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:

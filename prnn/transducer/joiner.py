@@ -40,24 +40,34 @@ class Joiner(nn.Module):
         joiner_dim: size J of the common space.
         vocab_size: number of symbols V, blank included.
         activation: "tanh" or "relu".
+        durations: number D of durations of a token-and-duration transducer, whose logits follow those of the symbols
+            (Xu et al. 2023); 0 for others.
 
     Raises:
         ValueError, TypeError: naming the argument and its value.
     """
 
     def __init__(
-        self, encoder_dim: int, predictor_dim: int, joiner_dim: int, vocab_size: int, activation: str = "tanh"
+        self,
+        encoder_dim: int,
+        predictor_dim: int,
+        joiner_dim: int,
+        vocab_size: int,
+        activation: str = "tanh",
+        durations: int = 0,
     ) -> None:
         super().__init__()
         for name, value in (("encoder_dim", encoder_dim), ("predictor_dim", predictor_dim), ("joiner_dim", joiner_dim)):
             require_at_least(name, value, 1)
         require_at_least("vocab_size", vocab_size, 2)
+        require_at_least("durations", durations, 0)
         require_choice("activation", activation, ACTIVATIONS)
         self.activation = activation
         self.vocab_size = vocab_size
+        self.durations = durations
         self.encoder_proj = nn.Linear(encoder_dim, joiner_dim)
         self.predictor_proj = nn.Linear(predictor_dim, joiner_dim, bias=False)
-        self.output = nn.Linear(joiner_dim, vocab_size)
+        self.output = nn.Linear(joiner_dim, vocab_size + durations)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
@@ -74,7 +84,7 @@ class Joiner(nn.Module):
             predictor_out: (N, U + 1, predictor_dim).
 
         Returns:
-            (N, T, U + 1, V).
+            (N, T, U + 1, V + D).
         """
         meeting = self.encoder_proj(encoder_out)[:, :, None] + self.predictor_proj(predictor_out)[:, None]
         logits: Tensor = self.output(self.activate(meeting))
@@ -91,6 +101,12 @@ class Joiner(nn.Module):
         return row_stable_linear(predictor_out, self.predictor_proj)
 
     def log_probs(self, encoder_projection: Tensor, predictor_projection: Tensor) -> Tensor:
-        """Log-probabilities (..., V), float64, of two projections whose shapes (..., J) broadcast."""
+        """Log-probabilities (..., V) of the symbols, float64, of two projections whose shapes (..., J) broadcast."""
+        return self.all_log_probs(encoder_projection, predictor_projection)[0]
+
+    def all_log_probs(self, encoder_projection: Tensor, predictor_projection: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and those of the durations (..., D), which have a softmax of their own."""
         logits = row_stable_linear(self.activate(encoder_projection + predictor_projection), self.output)
-        return torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1).double()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        symbols, durations = logits.split([self.vocab_size, self.durations], dim=-1)
+        return torch.log_softmax(symbols, dim=-1).double(), torch.log_softmax(durations, dim=-1).double()

@@ -12,6 +12,7 @@ from prnn.losses import (
     rnnt_loss,
     rnnt_loss_pruned,
     rnnt_loss_smoothed,
+    tdt_loss,
 )
 from prnn.transducer.joiner import Joiner
 
@@ -62,6 +63,43 @@ def full_loss(
     logits = joiner(encoder_out, predictor_out)
     loss: Tensor = rnnt_loss(logits, targets, lengths, target_lengths, blank=blank, fastemit_lambda=fastemit)
     return loss
+
+
+def duration_loss(
+    joiner: Joiner,
+    encoder_out: Tensor,
+    lengths: Tensor,
+    predictor_out: Tensor,
+    targets: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    fastemit: float,
+    durations: tuple[int, ...],
+    sigma: float,
+    omega: float,
+) -> Tensor:
+    """The loss of a token-and-duration transducer, the mean over utterances, a scalar: `prnn.tdt_loss` of the N x T x
+    (U + 1) x (V + D) logits, which are held.
+
+    Args:
+        durations: (D) frames that each duration logit stands for.
+        sigma: logit under-normalisation.
+        omega: share of the RNN-T loss of the symbols alone.
+
+    The other arguments are those of `full_loss`.
+    """
+    logits = joiner(encoder_out, predictor_out)
+    return tdt_loss(
+        logits,
+        targets,
+        lengths,
+        target_lengths,
+        blank,
+        durations,
+        fastemit_lambda=fastemit,
+        sigma=sigma,
+        omega=omega,
+    )
 
 
 class SimpleJoiner(nn.Module):

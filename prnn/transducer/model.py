@@ -9,13 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from prnn._errors import NotSupportedError
 from prnn.losses import ctc_loss
-from prnn.transducer.checks import check_features, check_targets, kind, require_at_least, require_choice, require_number
+from prnn.transducer.checks import (
+    check_features,
+    check_targets,
+    kind,
+    require_at_least,
+    require_choice,
+    require_durations,
+    require_number,
+)
 from prnn.transducer.config import LOSSES, TransducerConfig
 from prnn.transducer.encoder import Encoder, StreamingEncoder
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
 from prnn.transducer.joiner import Joiner
-from prnn.transducer.loss import SimpleJoiner, full_loss, pruned_loss
+from prnn.transducer.loss import SimpleJoiner, duration_loss, full_loss, pruned_loss
 from prnn.transducer.predictor import Predictor, build_predictor
 from prnn.transducer.streaming import (
     SearchOptions,
@@ -31,8 +40,8 @@ class LossParts(NamedTuple):
 
     Attributes:
         total: what to minimise: transducer + simple_weight * simple + ctc_weight * ctc.
-        transducer: the transducer loss, full or pruned.
-        simple: the simple loss that found the pruning bounds; None if the loss is full.
+        transducer: the transducer loss, full, pruned or tdt.
+        simple: the simple loss that found the pruning bounds; None unless the loss is pruned.
         ctc: the auxiliary CTC loss; None if its weight is 0.
     """
 
@@ -51,11 +60,15 @@ class Transducer(nn.Module):
         joiner: a `Joiner` of their output sizes.
         blank: index of the blank.
         loss: "full", the exact loss over all lattice cells, or "pruned", that of the cells which a simple joiner finds
-            probable (Kuang et al. 2022, "Pruned RNN-T for fast, memory-efficient ASR training").
+            probable (Kuang et al. 2022, "Pruned RNN-T for fast, memory-efficient ASR training"), or "tdt", that of a
+            token-and-duration transducer (Xu et al. 2023), whose joiner has a logit for each of `durations` besides.
         ctc_weight: weight of an auxiliary CTC loss on the encoder, which gets a linear layer of its own; 0 is none.
-        fastemit: FastEmit's lambda, for the full loss.
+        fastemit: FastEmit's lambda, for the full loss and tdt.
         prune_range: symbols kept per frame by the pruned loss.
         simple_weight: weight of the simple loss beside the pruned one.
+        durations: the encoder frames that each duration of a tdt model stands for.
+        sigma: logit under-normalisation of the tdt loss.
+        omega: share of the RNN-T loss of the symbols alone in the tdt loss.
 
     Raises:
         ValueError, TypeError: naming the argument and its value.
@@ -74,6 +87,9 @@ class Transducer(nn.Module):
         fastemit: float = 0.0,
         prune_range: int = 5,
         simple_weight: float = 0.5,
+        durations: tuple[int, ...] = (0, 1, 2, 3, 4),
+        sigma: float = 0.05,
+        omega: float = 0.1,
     ) -> None:
         super().__init__()
         require_at_least("blank", blank, 0)
@@ -88,10 +104,21 @@ class Transducer(nn.Module):
                     f"the {name}'s output_dim is {part.output_dim}, but the joiner's {name}_dim is {layer.in_features}"
                 )
         require_choice("loss", loss, LOSSES)
-        for name, value in (("ctc_weight", ctc_weight), ("fastemit", fastemit), ("simple_weight", simple_weight)):
+        numbers = {
+            "ctc_weight": ctc_weight,
+            "fastemit": fastemit,
+            "simple_weight": simple_weight,
+            "sigma": sigma,
+            "omega": omega,
+        }
+        for name, value in numbers.items():
             require_number(name, value, below_one=False)
+        require_durations(durations)
+        wanted = len(durations) if loss == "tdt" else 0
+        if joiner.durations != wanted:
+            raise ValueError(f"the joiner's durations is {joiner.durations}; with the {loss} loss it must be {wanted}")
         require_at_least("prune_range", prune_range, 2)
-        if fastemit and loss != "full":
+        if fastemit and loss == "pruned":
             raise ValueError(f"fastemit is {fastemit}; the {loss} loss does not have it")
         self.encoder = encoder
         self.predictor = predictor
@@ -102,6 +129,9 @@ class Transducer(nn.Module):
         self.fastemit = fastemit
         self.prune_range = prune_range
         self.simple_weight = simple_weight
+        self.durations = durations if loss == "tdt" else ()
+        self.sigma = sigma
+        self.omega = omega
         vocab_size = joiner.vocab_size
         self.ctc_output = nn.Linear(encoder.output_dim, vocab_size) if ctc_weight else None
         self.simple_joiner = (
@@ -114,7 +144,12 @@ class Transducer(nn.Module):
         encoder = Encoder.from_config(config)
         predictor = build_predictor(config)
         joiner = Joiner(
-            encoder.output_dim, predictor.output_dim, config.joiner_dim, config.vocab_size, config.joiner_activation
+            encoder.output_dim,
+            predictor.output_dim,
+            config.joiner_dim,
+            config.vocab_size,
+            config.joiner_activation,
+            len(config.durations) if config.loss == "tdt" else 0,
         )
         model = cls(
             encoder,
@@ -126,6 +161,9 @@ class Transducer(nn.Module):
             config.fastemit,
             config.prune_range,
             config.simple_weight,
+            config.durations,
+            config.sigma,
+            config.omega,
         )
         model.config = config
         return model
@@ -164,19 +202,15 @@ class Transducer(nn.Module):
         targets = targets.to(features.device, non_blocking=True)
         predictor_out = self.predictor(targets)
         simple = None
-        if self.simple_joiner is None:
-            transducer = full_loss(
-                self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, self.fastemit
-            )
-            total = transducer
-        else:
-            simple, ranges = self.simple_joiner.loss_and_ranges(
-                encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, self.prune_range
-            )
-            transducer = pruned_loss(
-                self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank, ranges
-            )
+        parts = (self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank)
+        if self.simple_joiner is not None:
+            simple, ranges = self.simple_joiner.loss_and_ranges(*parts[1:], self.prune_range)
+            transducer = pruned_loss(*parts, ranges)
             total = transducer + self.simple_weight * simple
+        elif self.durations:
+            total = transducer = duration_loss(*parts, self.fastemit, self.durations, self.sigma, self.omega)
+        else:
+            total = transducer = full_loss(*parts, self.fastemit)
         ctc = None
         if self.ctc_output is not None:
             logits = self.ctc_output(encoder_out).transpose(0, 1)
@@ -190,7 +224,8 @@ class Transducer(nn.Module):
     def greedy_search(
         self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = 5
     ) -> list[Hypothesis]:
-        """Recognise whole utterances, taking the most probable symbol at every step.
+        """Recognise whole utterances, taking the most probable symbol at every step, and of a tdt model the most
+        probable duration.
 
         Args:
             features: (N, T, F), float.
@@ -203,7 +238,7 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        options = SearchOptions.checked("greedy", 1, max_symbols)
+        options = self._options("greedy", 1, max_symbols)
         return [nbest[0] for nbest in self._search(features, feature_lengths, options, 1, False)]
 
     def beam_search(
@@ -233,9 +268,10 @@ class Transducer(nn.Module):
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
+            NotSupportedError: the model is a tdt model.
         """
         require_choice("mode", mode, ("modified", "standard"))
-        options = SearchOptions.checked(mode, beam, max_symbols)
+        options = self._options(mode, beam, max_symbols)
         require_at_least("nbest", nbest, 1)
         if nbest > beam:
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
@@ -252,9 +288,10 @@ class Transducer(nn.Module):
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
+            NotSupportedError: a search other than greedy for a tdt model.
         """
         require_at_least("batch", batch, 1)
-        options = SearchOptions.checked(search, beam, max_symbols)
+        options = self._options(search, beam, max_symbols)
         with self._deciding():
             return stream_begin(self._decoder(), options, self.encoder.initial_state(batch), batch)
 
@@ -306,8 +343,14 @@ class Transducer(nn.Module):
             encoder_out, out_lengths = self.encoder(features, lengths.to(features.device))
             return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
 
+    def _options(self, search: str, beam: int, max_symbols: int) -> SearchOptions:
+        options = SearchOptions.checked(search, beam, max_symbols)
+        if self.durations and search != "greedy":
+            raise NotSupportedError(f"search is {search!r}; a tdt model has greedy search alone")
+        return options
+
     def _decoder(self) -> Decoder:
-        return Decoder(self.predictor, self.joiner, self.blank)
+        return Decoder(self.predictor, self.joiner, self.blank, self.durations)
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
