@@ -34,6 +34,7 @@ CtcOptions = options_struct("prnnCTCLossOptions_t")
 RnntOptions = options_struct("prnnRNNTLossOptions_t")
 MutualInformationOptions = options_struct("prnnMutualInformationOptions_t")
 DurationOptions = options_struct("prnnDurationRNNTLossOptions_t")
+JointOptions = options_struct("prnnJointRNNTLossOptions_t")
 
 
 def address(value: Any) -> Any:

@@ -174,6 +174,16 @@ def test_ranges_limit_the_cells(device, rnnt_type, block_elements):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("pruned", [False, True])
+def test_autocast_on_the_cpu_changes_nothing(pruned):
+    leaves, *batch = case(dtype=torch.float32, t=8)
+    ranges = torch.zeros(3, 8, 1, dtype=torch.int64) + torch.arange(5) if pruned else None
+    wanted = prnn.joint_rnnt_loss(*leaves, *batch, 0, ranges=ranges)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, ranges=ranges)
+    assert torch.equal(ours, wanted)
+
+
 # ---- On a GPU alone ----
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

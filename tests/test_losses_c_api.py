@@ -190,3 +190,18 @@ def test_mutual_information_agrees_with_python(data_type: int, kind: int) -> Non
     case.run("MutualInformation", pxGradients=None, pyGradients=None, boundary=None)
     assert torch.equal(data["scores"], prnn.mutual_information_recursion(data["px"], data["py"]))
     assert (data["pyGradients"] == case.UNTOUCHED).all()
+
+
+def test_the_joiner_is_for_cuda_handles() -> None:
+    """Its options start from zeros, and a CPU handle is told what to do instead."""
+    options = loss_case.JointOptions(*(1 for _ in loss_case.JointOptions._fields_))
+    capi.check("InitJointRNNTLossOptions", options=loss_case.address(options))
+    assert all(getattr(options, name) == 0 for name, _ in options._fields_)
+    assert capi.call("InitJointRNNTLossOptions", options=None) == capi.BAD_PARAM
+    handle = capi.cpu_handle()
+    for size in ("WorkspaceSize", "ReserveSize"):
+        status = capi.call(
+            f"GetJointRNNTLoss{size}", handle=handle.pointer, options=loss_case.address(options), sizeInBytes=None
+        )
+        assert status == capi.NOT_SUPPORTED
+        assert "prnnRNNTLoss" in capi.message(handle.pointer)

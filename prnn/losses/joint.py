@@ -101,7 +101,8 @@ def joint_rnnt_loss(
     tensors = [x for x in (encoder_out, predictor_out, weight, bias) if x is not None]
     keep = any(_checks.wants_gradient(x) for x in tensors)
     if device.type == "cpu" and begins is not None:
-        logits = _pruned_logits(encoder_out, predictor_out, weight, bias, begins, kept, activation, float(dropout))
+        with torch.autocast("cpu", enabled=False):
+            logits = _pruned_logits(encoder_out, predictor_out, weight, bias, begins, kept, activation, float(dropout))
         costs, _ = lattice_ops.rnnt_loss(
             logits,
             symbols,

@@ -6,11 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from prnn.losses import (
-    do_rnnt_pruning,
     get_rnnt_prune_ranges,
     joint_rnnt_loss,
     rnnt_loss,
-    rnnt_loss_pruned,
     rnnt_loss_smoothed,
     tdt_loss,
 )
@@ -161,12 +159,18 @@ def pruned_loss(
 
     The other arguments are those of `full_loss`.
     """
-    am, lm = do_rnnt_pruning(joiner.encoder_proj(encoder_out), joiner.predictor_proj(predictor_out), ranges)
-    logits = joiner.output(joiner.activate(am + lm))
-    boundary = _boundary(lengths, target_lengths, encoder_out.device)
-    loss = rnnt_loss_pruned(logits, targets, ranges, blank, boundary, reduction="mean")
-    assert isinstance(loss, Tensor)
-    return loss
+    return joint_rnnt_loss(
+        joiner.encoder_proj(encoder_out),
+        joiner.predictor_proj(predictor_out),
+        joiner.output.weight,
+        joiner.output.bias,
+        targets,
+        lengths,
+        target_lengths,
+        blank=blank,
+        activation=joiner.activation,
+        ranges=ranges,
+    )
 
 
 def _boundary(lengths: Tensor, target_lengths: Tensor, device: torch.device) -> Tensor:
