@@ -82,6 +82,27 @@ def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
     assert_results(case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
+@pytest.mark.parametrize(
+    ("hidden", "directions", "batch_sizes"),
+    [
+        (264, 1, [130, 70, 64, 3, 1]),  # several groups, some of which run out of sequences
+        (512, 2, [40, 33, 33, 2]),
+        (1000, 1, [60, 33, 8, 8, 1]),
+        (1280, 2, [16] * 3),  # weights beyond the registers
+        (1536, 1, [150] * 3),  # two passes
+        (2048, 1, [64, 64, 40]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
+def test_wide_kernels(mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(8)
+    case = CudaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype)
+    case.train()
+    assert_results(case)
+
+
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_one_unit(mode: int) -> None:
     """In float32: one unit's gradient may be a difference of nearly equal numbers, which 16 bits cannot tell apart."""
@@ -111,10 +132,11 @@ def test_a_long_sequence(mode: int) -> None:
     assert_results(case, slack=4)
 
 
+@pytest.mark.parametrize("batch", [6, 24, 64])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_the_same_bits_every_time(mode: int) -> None:
+def test_the_same_bits_every_time(mode: int, batch: int) -> None:
     torch.manual_seed(5)
-    case = CudaCase(reference.Stack(mode, 48, 512), [24] * 40, torch.float16)
+    case = CudaCase(reference.Stack(mode, 48, 512), [batch] * 40, torch.float16)
     case.train()
     first = case.results()
     for _ in range(3):
@@ -150,8 +172,8 @@ def test_graph_replay(mode: int) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_comes_out_and_nothing_hangs(mode: int, value: float) -> None:
     torch.manual_seed(7)
-    for name, dtype in itertools.product(("x", "w", "hx"), TYPES.values()):
-        case = CudaCase(reference.Stack(mode, 32, 64), [4] * 5, dtype)
+    for name, dtype, batch in itertools.product(("x", "w", "hx"), TYPES.values(), (4, 256)):
+        case = CudaCase(reference.Stack(mode, 32, 64), [batch] * 5, dtype)
         case.data[name].view(-1)[5] = value
         case.train()
         torch.cuda.synchronize()

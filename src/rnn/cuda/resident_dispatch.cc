@@ -10,8 +10,26 @@ template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS>
 cudaError_t launch_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
 cudaError_t launch_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wide_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wide_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
 
 namespace {
+
+template <class T>
+cudaError_t wide_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
+                                 cudaStream_t stream) {
+  return mode == PRNN_LSTM ? launch_wide_forward<T, PRNN_LSTM>(shape, params, stream)
+                           : launch_wide_forward<T, PRNN_GRU>(shape, params, stream);
+}
+
+template <class T>
+cudaError_t wide_backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const BackwardParams& params,
+                                  cudaStream_t stream) {
+  return mode == PRNN_LSTM ? launch_wide_backward<T, PRNN_LSTM>(shape, params, stream)
+                           : launch_wide_backward<T, PRNN_GRU>(shape, params, stream);
+}
 
 template <class T>
 cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
@@ -79,6 +97,13 @@ cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, con
 
 cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                  const ForwardParams& params, cudaStream_t stream) {
+  if (shape.wide_columns > 0) {
+    switch (type) {
+      case PRNN_DATA_HALF: return wide_forward_of_type<__half>(mode, shape, params, stream);
+      case PRNN_DATA_BFLOAT16: return wide_forward_of_type<__nv_bfloat16>(mode, shape, params, stream);
+      default: return cudaErrorInvalidValue;
+    }
+  }
   switch (type) {
     case PRNN_DATA_HALF: return forward_of_type<__half>(mode, shape, params, stream);
     case PRNN_DATA_BFLOAT16: return forward_of_type<__nv_bfloat16>(mode, shape, params, stream);
@@ -89,6 +114,13 @@ cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const 
 
 cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                   const BackwardParams& params, cudaStream_t stream) {
+  if (shape.wide_columns > 0) {
+    switch (type) {
+      case PRNN_DATA_HALF: return wide_backward_of_type<__half>(mode, shape, params, stream);
+      case PRNN_DATA_BFLOAT16: return wide_backward_of_type<__nv_bfloat16>(mode, shape, params, stream);
+      default: return cudaErrorInvalidValue;
+    }
+  }
   switch (type) {
     case PRNN_DATA_HALF: return backward_of_type<__half>(mode, shape, params, stream);
     case PRNN_DATA_BFLOAT16: return backward_of_type<__nv_bfloat16>(mode, shape, params, stream);

@@ -12,7 +12,7 @@ cudaError_t launch_resident(void (*kernel)(Params), const ResidentShape& shape, 
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks * shape.groups * params.sizes.directions));
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks * params.sizes.groups * params.sizes.directions));
   config.blockDim = dim3(kResidentThreads);
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = stream;

@@ -35,6 +35,10 @@ int resident_blocks(const GpuRow& row, int cluster) {
 // How long a block leaves the others alone after it has published its share. Looking too early slows down the very
 // stores that it waits for, the more so the more blocks look; measured on an H200.
 int pause_cycles(const ResidentShape& shape, bool backward) {
+  if (shape.wide_columns > 0) {
+    if (shape.blocks < 48) return 0;
+    return backward ? 300 : shape.blocks < 96 ? 400 : 600;
+  }
   if (shape.blocks < 48) return 100;
   if (shape.blocks < 96) return 250;
   return backward ? 700 : 450;
@@ -72,11 +76,37 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int
   return int64_t{shape->blocks} * groups * directions <= resident_blocks(row, cluster);
 }
 
+// Whether a layer that the wide kernels take is theirs. Staging the states in shared memory costs a small layer more
+// than the wider instructions save. Measured.
+bool wants_wide(const RnnProblem& problem, bool backward, int directions) {
+  const int64_t states = problem.hidden * problem.max_batch() * directions;
+  return backward ? problem.hidden > 256 || states >= 4096 : states >= 16384;
+}
+
+bool choose_wide_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
+                       ResidentShape* best) {
+  if (!wants_wide(problem, backward, directions)) return false;
+  const auto rank = [&](const ResidentShape& shape) {
+    const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
+    return std::make_tuple(passes * shape.wide_columns, ceil_div(problem.max_batch(), shape.groups));
+  };
+  bool found = false;
+  for (int groups = 1; groups <= std::min<int64_t>(problem.max_batch(), 64); ++groups) {
+    ResidentShape shape;
+    if (!wide_shape_for(row, problem, backward, groups, &shape)) break;
+    if (shape.blocks * groups * directions > resident_blocks(row, shape.cluster)) break;
+    if (!found || rank(shape) < rank(*best)) *best = shape;
+    found = true;
+  }
+  return found;
+}
+
 bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
   const prnnRNNPlan_t& asked = backward ? problem.backward_plan : problem.forward_plan;
   if (asked.unitsPerBlock > 0) return take_shape(row, problem, backward, directions, asked, best);
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
   if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
+  if (choose_wide_shape(row, problem, backward, directions, best)) return true;
   bool found = false;
   for (int cluster : {1, 2, 3, 4}) {
     for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
@@ -219,6 +249,42 @@ bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int 
   shape->shared_weight_bytes = in_shared * shape->octets * fragment * shape->blocks;
   shape->pause_cycles = pause_cycles(*shape, backward);
   return true;
+}
+
+bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape) {
+  const bool is_16bit = problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16;
+  if (row.arch != 90 || !is_16bit || problem.gates() == 1) return false;
+  const int64_t padded = ceil_div(problem.hidden, pair_units(false)) * pair_units(false);
+  const int cluster = backward ? kWideCluster : 1;
+  *shape = ResidentShape();
+  shape->unit_octets = kWideUnits / kOctetRows;
+  shape->cluster = cluster;
+  shape->groups = groups;
+  shape->octets = 8;
+  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWideUnits} * cluster) * cluster);
+  if (shape->blocks > resident_blocks(row, cluster)) return false;
+  const int64_t share = padded * (backward ? problem.gates() : 1) / cluster;
+  const int64_t chunks = ceil_div(share, 2 * kWideChunk);  // of a warpgroup
+  const int64_t wanted = ceil_div(problem.max_batch(), groups);
+  for (int columns = 64; columns >= 8; columns /= 2) {
+    const int64_t needed = ceil_div(wanted, ceil_div(wanted, columns));  // of a pass, passes being even
+    if (columns > 8 && needed <= columns / 2) continue;
+    const int64_t in_registers = std::min<int64_t>(chunks, wide_register_chunks(columns));
+    const int64_t chunk_bytes = 64 * kWideChunk * 2, in_shared = chunks - in_registers;
+    const int64_t ring = int64_t{4} * wide_batch(columns) * columns * kWideChunk * 2;
+    const int64_t partial = backward ? int64_t{2} * 4 * cluster * kWideUnits * columns : 0;
+    const int64_t bytes = ring + partial + 2 * in_shared * chunk_bytes;
+    if (bytes + 1024 > row.shared_bytes) continue;  // the barriers take an aligned piece
+    shape->wide_columns = columns;
+    shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
+    shape->pairs = static_cast<int>(chunks * 2);
+    shape->shared_bytes = bytes;
+    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    shape->pause_cycles = pause_cycles(*shape, backward);
+    return true;
+  }
+  return false;
 }
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {

@@ -25,6 +25,18 @@ constexpr int kOctetRows = 8;    // rows in half a tile of the matrix instructio
 constexpr int kMaxTiles = 16;    // tiles that a group serves in one pass
 constexpr int kChunkPairs = 4;   // pairs of K that a warp loads and multiplies together
 
+// The wide kernels (wgmma): 16-bit gated cells on compute capability 9.0.
+constexpr int kWideUnits = 16;   // hidden units that a block finishes
+constexpr int kWideChunk = 64;   // elements of K in 128 bytes, what a swizzled row of shared memory holds
+constexpr int kWideCluster = 4;  // blocks that split K in the backward pass
+constexpr int kWarpgroupThreads = 128;
+
+// Chunks that a warpgroup fetches and multiplies together.
+constexpr int wide_batch(int columns) { return columns <= 16 ? 4 : 64 / columns; }
+
+// Chunks whose weights a warpgroup keeps in registers (16 a thread each).
+constexpr int wide_register_chunks(int columns) { return columns <= 32 ? 8 : 6; }
+
 // Elements along K that a thread quad covers with one 16-byte load each: a pair of matrix instructions.
 constexpr int pair_units(bool is_float32) { return is_float32 ? 16 : 32; }
 
@@ -55,6 +67,7 @@ struct ResidentShape {
   int64_t register_bytes = 0;       // recurrent weights in registers, whole group
   int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole group
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
+  int wide_columns = 0;             // 8, 16, 32 or 64: the wide kernel of that many columns; 0: the other kernels
 
   int units_per_block() const { return unit_octets * kOctetRows; }
   int64_t columns() const { return int64_t{tiles} * kTileColumns; }
@@ -80,5 +93,7 @@ bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
 // plan_rnn() makes the choices itself.
 bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int unit_octets, int cluster, int groups,
                ResidentShape* shape);
+// The same for the wide kernels.
+bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape);
 
 }  // namespace prnn

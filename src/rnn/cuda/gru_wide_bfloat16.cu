@@ -1,0 +1,12 @@
+// Wide resident kernels, GRU, bfloat16.
+#include "rnn/cuda/resident_wide_backward.cuh"
+#include "rnn/cuda/resident_wide_forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_wide_forward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&, const ForwardParams&,
+                                                                  cudaStream_t);
+template cudaError_t launch_wide_backward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&, const BackwardParams&,
+                                                                   cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,10 @@
+// Wide resident kernels, GRU, half.
+#include "rnn/cuda/resident_wide_backward.cuh"
+#include "rnn/cuda/resident_wide_forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_wide_forward<__half, PRNN_GRU>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_wide_backward<__half, PRNN_GRU>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn
