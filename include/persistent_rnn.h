@@ -69,7 +69,8 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
  * is the products on the input and the weights' gradients, with cuDNN the recurrent ones too. */
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
-/* How the resident kernels split a layer, for tuning (prnn bench rnn --device gpu --tune). */
+/* How the resident kernels split a layer, for tuning (prnn bench rnn --device gpu --tune). A layer that is split so
+ * does without the wide kernels, which have one split for each number of groups (docs/resident_kernels.md). */
 typedef struct {
   int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */
   int clusterBlocks; /* blocks that share their units and split the sums; 1: none do. The forward pass takes 1 alone */

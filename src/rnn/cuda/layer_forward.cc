@@ -39,9 +39,10 @@ class Forward : LayerRun {
     params.xw_row = static_cast<int>(has_matrices ? gate_rows : p.hidden);
     params.xw_gate = static_cast<int>(has_matrices ? p.hidden : 0);
     params.y_row = static_cast<int>(p.directions * p.hidden);
-    // Rows of y that are as long as those of the exchange buffer, and aligned, can be that buffer.
+    // Wide kernels exchange rows; those of y, as long as the exchange buffer's and aligned, can be that buffer.
+    const bool is_wide = plan.forward.wide_columns > 0;
     const bool exchanges_in_y =
-        p.directions == 1 && padded == p.hidden && reinterpret_cast<uintptr_t>(output) % 16 == 0;
+        is_wide && p.directions == 1 && padded == p.hidden && reinterpret_cast<uintptr_t>(output) % 16 == 0;
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       if (has_matrices) {
@@ -65,15 +66,20 @@ class Forward : LayerRun {
         dir.cells = kept.directions[layer * p.directions + d].cells;
       }
       dir.reverse = static_cast<int>(d);
-      fill_empty(dir.exchange, p.rows * padded);
-      require_launch(run_pad_states(p.type, dir.hx, work.initial[d], p.max_batch(), static_cast<int>(p.hidden),
-                                    static_cast<int>(padded), stream),
-                     "the kernel that pads the initial states");
+      if (is_wide) {
+        fill_empty(dir.exchange, p.rows * padded);
+        require_launch(run_pad_states(p.type, dir.hx, work.initial[d], p.max_batch(), static_cast<int>(p.hidden),
+                                      static_cast<int>(padded), stream),
+                       "the kernel that pads the initial states");
+      }
       directions.push_back(dir);
     }
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
+      for (int d = 0; d < sizes.directions && !is_wide; ++d) {
+        fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * padded);
+      }
       require_launch(run_resident_forward(p.mode, p.type, plan.forward, params, stream), "the resident forward kernel");
     });
   }

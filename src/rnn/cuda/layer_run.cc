@@ -50,7 +50,8 @@ Workspace::Workspace(const RnnProblem& p, void* base) {
   table = arena.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   for (int64_t d = 0; d < p.directions; ++d) {
     xw.push_back(arena.take<char>(p.rows * p.gates() * p.hidden * element));
-    exchange.push_back(arena.take<char>(p.rows * padded * element));
+    // ResidentSizes::exchange_columns() is below 2 N.
+    exchange.push_back(arena.take<char>(p.steps() * 2 * p.max_batch() * padded * element));
     initial.push_back(arena.take<char>(p.max_batch() * padded * element));
   }
   for (char*& array : between) array = arena.take<char>(p.layers > 1 ? p.rows * p.directions * p.hidden * element : 0);

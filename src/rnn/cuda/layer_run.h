@@ -40,7 +40,7 @@ struct Workspace {
 
   StepSizes* table;             // [T] where the batch varies
   std::vector<char*> xw;        // per direction: [rows, G H]
-  std::vector<char*> exchange;  // per direction: [rows, padded]
+  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
   std::vector<char*> initial;   // per direction: [N, padded]
   char* between[2];             // [rows, D H]: inference's outputs, or the gradients between layers
   char* previous;               // [rows, H]

@@ -148,15 +148,14 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 template <class T, int OCTETS, int STRIDE>
 struct ResidentProduct {
   static constexpr int kInRegisters = register_pairs(OCTETS);
-  static constexpr int kTiles = (OCTETS + 1) / 2;         // of 16 rows
-  static constexpr int kSets = kTiles <= 2 ? 2 : 1;       // independent chains of sums, to hide their latency
-  static constexpr int kPairBytes = 64 * kResidentWarps;  // from a warp's pair to its next
-
+  static constexpr int kTiles = (OCTETS + 1) / 2;    // of 16 rows
+  static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
   using Sums = float[kSets][kTiles][4];
 
   uint4 weights[kInRegisters][OCTETS];
   uint4* more_weights;  // shared memory: [pair - kInRegisters][octet][warp][lane]
   int pairs, chunks;    // of this warp
+  int pair_stride;      // bytes from a warp's pair of states to its next
 
   uint4 states[2][kChunkPairs];
   const char* source[2];  // of what is in each slot
@@ -185,10 +184,10 @@ struct ResidentProduct {
   // are not to read get zeros, and so does a pair beyond the last.
   template <int SLOT>
   __device__ __forceinline__ void begin(int chunk, const char* base, bool reads) {
-    source[SLOT] = base + chunk * (kChunkPairs * kPairBytes);
+    source[SLOT] = base + chunk * (kChunkPairs * pair_stride);
 #pragma unroll
     for (int i = 0; i < kChunkPairs; ++i) {
-      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, source[SLOT] + i * kPairBytes);
+      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, source[SLOT] + i * pair_stride);
     }
   }
 
@@ -203,7 +202,7 @@ struct ResidentProduct {
       if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
       if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
 #pragma unroll
-      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], source[SLOT] + i * kPairBytes);
+      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], source[SLOT] + i * pair_stride);
     }
   }
 

@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // K runs over the gates one after the other, each rounded up to whole pairs; a block of a cluster has its share.
   const int gate_pairs = padded / kPairUnits, block_pairs = gate_pairs * kGates / CLUSTER;
   Product product;
+  product.pair_stride = 64 * kResidentWarps;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(block_pairs, bias_sums + tiles * bias_floats, [&](int octet, int pair) {
     const int unit = cluster_unit + octet * kOctetRows + lane / 4;

@@ -63,15 +63,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   }
 
   // Addresses of this lane's first column and unit, so that a timestep adds little to them.
-  T* const exchange = static_cast<T*>(dir.exchange);
+  constexpr int kPairElements = 64 / sizeof(T);
+  const int tile_columns = sizes.tile_columns(), tile_elements = tile_columns * padded;
+  const int64_t slot_elements = int64_t{sizes.exchange_columns()} * padded;
+  T* const exchange = static_cast<T*>(dir.exchange) + int64_t{group * sizes.group_tiles()} * tile_elements;
+  product.pair_stride = tile_columns * 64 * kResidentWarps;
   const char* const states_of_lane =
-      reinterpret_cast<const char*>(exchange + int64_t{group_column + lane / 4} * padded) + warp * 64 + sub * 16;
-  T* const out_of_warp = exchange + int64_t{group_column + warp} * padded + (unit - lane / 4);
+      reinterpret_cast<const char*>(exchange) + (warp * tile_columns + lane / 4) * 64 + sub * 16;
+  // Element of a tile where unit u of its column c is.
+  const auto state_at = [&](int u, int c) {
+    return u / kPairElements * (tile_columns * kPairElements) + c * kPairElements + u % kPairElements;
+  };
   const int64_t first_row = group_column + warp;
   T* const gates_of_lane =
       kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + unit) * 4 + sub : nullptr;
   T* const cells_of_lane = static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + unit : 0);
-  T* const y_of_lane = dir.y != nullptr ? static_cast<T*>(dir.y) + (first_row * params.y_row + unit) : nullptr;
+  T* const y_of_lane = static_cast<T*>(dir.y) + (first_row * params.y_row + unit);
   const T* input_of_lane[kRounds];
   bool exists[kRounds];
 #pragma unroll
@@ -84,55 +91,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   int buffer = 0;
   long long published = 0;
 
-  // What a lane stores of a wave once the next one's states have been asked for: nobody waits for it.
-  struct Finished {
-    int tiles = 0, first_column = 0, columns = 0;
-    Step step, next;
-    float h[kWave][kRounds], c[kWave][kRounds], gate[kWave][kRounds];
-  } finished;
-  const auto store_finished = [&] {
-    const int row0 = finished.step.row + finished.first_column;
-#pragma unroll
-    for (int j = 0; j < kWave; ++j) {
-      if (j >= finished.tiles || finished.first_column + j * kTileColumns + warp >= finished.columns) continue;
-      const int row = row0 + j * kTileColumns;  // and first_row, which the lanes' addresses contain
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        if (!exists[r]) continue;
-        if (gates_of_lane != nullptr) {
-          store_float<T>(gates_of_lane, int64_t{row} * (4 * hidden) + r * 4 * kOctetRows, finished.gate[j][r]);
-          if (MODE == PRNN_LSTM && sub == 1) {
-            store_float<T>(cells_of_lane, int64_t{row} * hidden + r * kOctetRows, finished.c[j][r]);
-          }
-        }
-        if (y_of_lane != nullptr && (!kGated || sub == 0)) {
-          store_float<T>(y_of_lane, int64_t{row} * params.y_row + r * kOctetRows, finished.h[j][r]);
-        }
+  // The block's units of the initial states of sequences [first, last), which start with step s.
+  const auto publish_initial = [&](int s, int first, int last) {
+    const T* const hx = static_cast<const T*>(dir.hx);
+    for (int n = max(first, group_column) + warp; n < min(last, group_column + group_columns); n += kResidentWarps) {
+      const int column = n - group_column;
+      const auto value = [&](int u) {
+        return hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
+      };
+      T* const tile = exchange + s * slot_elements + column / kTileColumns * tile_elements;
+      for (int i = lane * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
+        const int u = first_unit + i;
+        publish_word(u < padded, tile + state_at(u, column % kTileColumns), Element<T>::pack(value(u), value(u + 1)));
       }
     }
-    // Sequences that end with this step leave their last states.
-    if (group_column + min(finished.columns, finished.first_column + kWave * kTileColumns) > finished.next.batch) {
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-        const int column = finished.first_column + j * kTileColumns + warp, n = group_column + column;
-        if (j >= finished.tiles || column >= finished.columns || n < finished.next.batch) continue;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const int64_t at = int64_t{n} * hidden + unit + r * kOctetRows;
-          if (!exists[r]) continue;
-          if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, finished.h[j][r]);
-          if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, finished.c[j][r]);
-        }
-      }
-    }
-    finished.tiles = 0;
   };
 
   Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+  publish_initial(0, 0, next.batch);
+#pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
     previous = current;
     current = next;
     next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
+    if (next.batch > current.batch) publish_initial(s + 1, current.batch, next.batch);
     const int columns = min(group_columns, current.batch - group_column);
     const int next_columns = min(group_columns, next.batch - group_column);
 
@@ -146,15 +128,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       // Where this lane finds the states of its column (lane / 4) of a tile.
       const auto states_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        const Step& before = of_next ? current : previous;
-        const int column = of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns;
-        const char* states = states_of_lane + int64_t{before.row + column} * (padded * static_cast<int>(sizeof(T)));
-        if (group_column + column + kTileColumns > before.batch) {  // some sequence may start
-          const int n = group_column + column + lane / 4;
-          const T* const initial = static_cast<const T*>(dir.initial) + int64_t{n} * padded;
-          if (n >= before.batch) states = reinterpret_cast<const char*>(initial) + warp * 64 + sub * 16;
-        }
-        return states;
+        const int tile_of_group = of_next ? tile - count : wave * kWave + tile;
+        return states_of_lane + ((s + (of_next ? 1 : 0)) * slot_elements + tile_of_group * tile_elements) * sizeof(T);
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
@@ -162,14 +137,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
                (of_next ? next_columns : columns);
       };
 
-      if (SINGLE || !asked) {
-        if (SINGLE && sizes.pause_cycles > 0) {
-          while (clock64() - published < sizes.pause_cycles) {
-          }
+      if (SINGLE) {
+        const char* only = states_at(0);
+        asm volatile("" : "+l"(only));  // worked out before the pause
+        while (clock64() - published < sizes.pause_cycles) {
         }
+        product.ask([&](int) { return only; }, reads, count);
+      } else if (!asked) {
         product.ask(states_at, reads, count);
       }
-      store_finished();
 
       // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
       // waits for them here.
@@ -206,8 +182,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
         __syncwarp();
       }
 
-      // Step by step over all that the lane finishes, so that the latencies overlap.
-      float value[kWave][kRounds];
+      // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum, gate and h;
+      // `kept` is what the backward pass wants of the gates.
+      float value[kWave][kRounds], kept[kWave][kRounds], cell[kWave][kRounds];
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
 #pragma unroll
@@ -242,12 +219,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
-        T* const out = out_of_warp + int64_t{current.row + first + j * kTileColumns} * padded;
         const int tile = min(column / kTileColumns, kMaxTiles - 1);
+        T* const out = exchange + (s + 1) * slot_elements + tile * tile_elements;
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kOctetRows;
-          const bool publishes = j < count && column < columns && own_lane && u < padded;
+          const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
           float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
           const float gate = value[j][r];
           float h = gate;
@@ -258,8 +235,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             h = o * hyperbolic_tangent<kAccurate>(c);
             __syncwarp();
             if (sub == 0) *carry = c;
-            finished.c[j][r] = c;
-            finished.gate[j][r] = gate;
+            cell[j][r] = c;
+            kept[j][r] = gate;
           } else if constexpr (MODE == PRNN_GRU) {
             const float reset = __shfl_sync(kWholeWarp, gate, 0, 4), z = __shfl_sync(kWholeWarp, gate, 1, 4);
             const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
@@ -267,26 +244,46 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             h = fresh + z * (*carry - fresh);
             __syncwarp();
             if (sub == 0) *carry = h;
-            finished.gate[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
+            kept[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
           }
-          finished.h[j][r] = h;
+          value[j][r] = h;
           h = u < hidden ? h : 0;
           if constexpr (kGated) {
-            publish_octet(out + r * kOctetRows, lane, h, publishes);
+            publish_octet(out + state_at(first_unit + r * kOctetRows, warp), lane, h, publishes);
           } else {
-            publish_four_octets(out, lane, h, publishes);
+            publish_four_octets(out + state_at(unit - lane / 4, warp), lane, h, publishes);
           }
         }
       }
       published = clock64();
-      finished.tiles = count;
-      finished.first_column = first;
-      finished.columns = columns;
-      finished.step = current;
-      finished.next = next;
+
+      // Nobody waits for what follows.
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp, n = group_column + column;
+        if (j >= count || column >= columns) continue;
+        const int row = current.row + first + j * kTileColumns;  // and first_row, which the lanes' addresses contain
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          if (!exists[r]) continue;
+          if (gates_of_lane != nullptr) {
+            store_float<T>(gates_of_lane, int64_t{row} * (4 * hidden) + r * 4 * kOctetRows, kept[j][r]);
+            if (MODE == PRNN_LSTM && sub == 1) {
+              store_float<T>(cells_of_lane, int64_t{row} * hidden + r * kOctetRows, cell[j][r]);
+            }
+          }
+          if (!kGated || sub == 0) {
+            store_float<T>(y_of_lane, int64_t{row} * params.y_row + r * kOctetRows, value[j][r]);
+          }
+          if (n >= next.batch) {  // the sequence ends
+            const int64_t at = int64_t{n} * hidden + unit + r * kOctetRows;
+            if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, value[j][r]);
+            if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, cell[j][r]);
+          }
+        }
+      }
     }
   }
-  store_finished();
 }
 
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS>

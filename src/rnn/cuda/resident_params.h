@@ -30,6 +30,11 @@ struct ResidentSizes {
   int pause_cycles;
   int relu;      // RNN: 1 relu, 0 tanh
   int* gave_up;  // host memory: becomes 1 when a block waited in vain
+
+  // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.
+  constexpr int tile_columns() const { return columns_per_group < kTileColumns ? columns_per_group : kTileColumns; }
+  constexpr int group_tiles() const { return (columns_per_group + kTileColumns - 1) / kTileColumns; }
+  constexpr int exchange_columns() const { return groups * group_tiles() * tile_columns(); }
 };
 
 // One direction of a layer. Types: void is the problem's.
@@ -38,12 +43,14 @@ struct ForwardDirection {
   const void* input_bias;      // [G H]
   const void* recurrent_bias;  // [G H]
   const void* xw;              // the input products, row r gate g unit u at r * xw_row + g * xw_gate + u
-  const void* initial;         // [N, padded]: h before the first step, without "empty" patterns
   const void* hx;              // [N, H] or NULL
   const void* cx;
-  void* exchange;  // [rows, padded], all bytes 0xFF beforehand: the states, in order of their rows
-  void* y;         // row r unit u at r * y_row + u; NULL: `exchange` is y
-  void* hy;        // [N, H] or NULL
+  // The states that the blocks exchange, all bytes 0xFF beforehand. Wide kernels: [rows, padded]. The others:
+  // [steps, exchange_columns(), padded], a step's states before it: by group, tile, pair of K, column of the tile.
+  void* exchange;
+  const void* initial;  // wide kernels: [N, padded], h before the first step, without "empty" patterns
+  void* y;              // row r unit u at r * y_row + u; NULL (wide kernels): `exchange` is y
+  void* hy;             // [N, H] or NULL
   void* cy;
   void* gates;  // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
   void* cells;  // [rows, H] or NULL: c

@@ -79,8 +79,9 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int
 // Whether a layer that the wide kernels take is theirs. Staging the states in shared memory costs a small layer more
 // than the wider instructions save. Measured.
 bool wants_wide(const RnnProblem& problem, bool backward, int directions) {
-  const int64_t states = problem.hidden * problem.max_batch() * directions;
-  return backward ? problem.hidden > 256 || states >= 4096 : states >= 16384;
+  const int64_t columns = problem.max_batch() * directions, states = problem.hidden * columns;
+  if (backward) return problem.hidden > 256 || states >= 4096;
+  return states >= (columns >= 32 ? 16384 : 32768);
 }
 
 bool choose_wide_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
