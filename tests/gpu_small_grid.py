@@ -14,7 +14,7 @@ for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values()
     CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype).train()
     torch.cuda.synchronize()
 # The wide kernels: 16-bit gated cells of some size.
-for mode, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bfloat16"), ([70, 33, 2], [64] * 3)):
-    CudaCase(reference.Stack(MODES[mode], 24, 264, 1, 2), batch_sizes, TYPES[name]).train()
+for cell, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bfloat16"), ([70, 33, 2], [64] * 3)):
+    CudaCase(reference.Stack(MODES[cell], 24, 264, 1, 2), batch_sizes, TYPES[name]).train()
     torch.cuda.synchronize()
 print("ran")
