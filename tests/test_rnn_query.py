@@ -100,6 +100,18 @@ def test_the_largest_layer_fits_and_the_next_does_not(mode: int) -> None:
     assert Layer(mode, hidden=largest + 1).query_gpu("H200").supported == 0
 
 
+@pytest.mark.parametrize("mode", [2, 3])
+def test_wide_kernels_hold_what_registers_do_not_in_shared_memory(mode: int) -> None:
+    info = Layer(mode, batch=64).query_gpu("H200")
+    assert (info.unitsPerBlock, info.blocks, info.groups, info.batchPerPass) == (16, 64, 2, 64)
+    assert info.registerBytes > 0
+    assert info.sharedBytes == 0
+    info = Layer(mode, hidden=2048, batch=64).query_gpu("H200")
+    assert (info.unitsPerBlock, info.blocks, info.groups, info.batchPerPass) == (16, 128, 1, 64)
+    assert info.registerBytes > 0
+    assert info.sharedBytes > 0
+
+
 @pytest.mark.parametrize(("gpu", "largest"), [("TITAN X", 1152), ("M40", 1152), ("GTX 1080", 1460), ("GP100", 1880)])
 def test_gpus_of_the_original_project(gpu: str, largest: int) -> None:
     info = Layer(mode=0, hidden=256, data_type=capi.FLOAT).query_gpu(gpu)
