@@ -290,16 +290,16 @@ TENSOR_ROWS: list[tuple[str, Any, type[Exception], str]] = [
     ("targets", torch.ones(2, 3, 1, dtype=torch.int64), ValueError, r"targets has the shape \(2, 3, 1\)"),
     ("targets", torch.ones(2, 3), TypeError, "targets is of torch.float32"),
     ("targets", "abc", TypeError, "targets is a str"),
-    ("target_lengths", torch.tensor([3, 4]), ValueError, r"targetLengths\[1\] is 4; it must be 0 to 3"),
-    ("target_lengths", torch.tensor([-1, 2]), ValueError, r"targetLengths\[0\] is -1"),
+    ("target_lengths", torch.tensor([3, 4]), ValueError, r"target_lengths\[1\] is 4; it must be 0 to 3"),
+    ("target_lengths", torch.tensor([-1, 2]), ValueError, r"target_lengths\[0\] is -1"),
     ("target_lengths", torch.tensor([3]), ValueError, r"target_lengths has the shape \(1,\)"),
     ("target_lengths", torch.tensor([3.0, 2.0]), TypeError, "target_lengths is of torch.float32"),
     ("target_lengths", {}, TypeError, "target_lengths is a dict"),
 ]
 LENGTH_ROWS: list[tuple[Any, type[Exception], str]] = [
-    (torch.tensor([8, 6]), ValueError, r"frameLengths\[0\] is 8; it must be"),
-    (torch.tensor([7, -1]), ValueError, r"frameLengths\[1\] is -1"),
-    (torch.tensor([7, 2**32 + 6]), ValueError, r"frameLengths\[1\] is 2147483647"),
+    (torch.tensor([8, 6]), ValueError, r"(input|logit)_lengths\[0\] is 8; it must be"),
+    (torch.tensor([7, -1]), ValueError, r"(input|logit)_lengths\[1\] is -1"),
+    (torch.tensor([7, 2**32 + 6]), ValueError, r"(input|logit)_lengths\[1\] is 2147483647"),
     ([7, 6, 5], ValueError, r"lengths has the shape \(3,\)"),
     (torch.tensor([True, True]), TypeError, "lengths is of torch.bool"),
 ]
@@ -372,9 +372,9 @@ def test_python_rnnt_options() -> None:
         rnnt(logits=torch.randn(45, 5))
     with pytest.raises(ValueError, match="not available for packed logits"):
         rnnt(logits=torch.randn(46, 5), return_grad=True)
-    with pytest.raises(ValueError, match=r"frameLengths\[1\] is 0; it must be 1 to 7"):
+    with pytest.raises(ValueError, match=r"logit_lengths\[1\] is 0; it must be 1 to 7"):
         rnnt(logit_lengths=[7, 0])
-    with pytest.raises(ValueError, match="targetElements is 4, but"):
+    with pytest.raises(ValueError, match=r"the number of targets is 4, but target_lengths\[0 .. 1\] add up to"):
         rnnt(logits=torch.randn(46, 5), targets=torch.ones(4, dtype=torch.int64))
 
 

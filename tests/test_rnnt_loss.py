@@ -329,9 +329,11 @@ def test_module_has_torchaudios_signature():
 def test_operators_are_registered_completely():
     x, targets, frames, symbols = batch(torch.float32)
     args = (targets.int(), frames.int(), symbols.int(), None)
-    torch.library.opcheck(ops.rnnt_loss, (x, *args, 0, 0, 0, False, 0.1, 0.2, 0.3, True))
-    _, reserve = ops.rnnt_loss(x.detach(), *args, 0, 0, 0, False, 0.1, 0.2, 0.3, True)
-    torch.library.opcheck(ops.rnnt_loss_backward, (torch.ones(4), x.detach(), *args, reserve, 0, 0, 0, 0.1, 0.2))
+    torch.library.opcheck(ops.rnnt_loss, (x, *args, 0, 0, 0, -1, -1, 0.1, 0.2, 0.3, False, True))
+    _, reserve = ops.rnnt_loss(x.detach(), *args, 0, 0, 0, -1, -1, 0.1, 0.2, 0.3, False, True)
+    torch.library.opcheck(
+        ops.rnnt_loss_backward, (torch.ones(4), x.detach(), *args, reserve, 0, 0, 0, -1, -1, 0.1, 0.2)
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True])

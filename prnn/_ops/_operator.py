@@ -2,7 +2,7 @@
 
 A call through the dispatcher still takes some 25 microseconds for a differentiable operator, as long as the launches of
 a small loss. `differentiate` therefore returns a function that runs the kernel itself where nothing can tell the
-difference: on plain tensors that nobody traces, transforms or records.
+difference: on plain tensors that nobody traces or transforms.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,7 @@ def differentiate(
     """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
     sentence. setup(ctx, inputs, outputs) and gradients(ctx, *output_gradients): see torch.autograd.Function.
 
-    Returns a function that does what the operator does, where possible by a direct call of the kernel, or of `direct`.
-    Its first argument is the tensor that may want a gradient."""
+    Returns a function that does what the operator does, where possible by a call of the kernel, or of `direct`."""
     name = _name(forward)
 
     def refuse(ctx: Any, *_: Tensor) -> None:
@@ -45,15 +44,25 @@ def differentiate(
 
     _register(forward, setup, gradients)
     _register(backward, lambda ctx, inputs, outputs: None, refuse)
-    kernel = direct or _kernels[name]
-    function = _function(name, kernel, setup, gradients)
+    return directly(forward, setup, gradients, direct or _kernels[name])
+
+
+def directly(
+    op: Callable[..., Any],
+    setup: Callable[[Any, tuple[Any, ...], Any], None],
+    gradients: Callable[..., tuple[Tensor | None, ...]],
+    kernel: Callable[..., Any],
+) -> Callable[..., Any]:
+    """A function that does what a differentiable operator does, where possible by a call of `kernel`. setup and
+    gradients as for `differentiate`. The first argument is the one that may want a gradient."""
+    function = _function(_name(op), kernel, setup, gradients)
     # Function.apply also looks after functorch's tensors, of which there are none here.
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def call(*arguments: Any) -> Any:
         first = arguments[0]
         if not (type(first) in _PLAIN and _undisturbed()):
-            return forward(*arguments)
+            return op(*arguments)
         if first.requires_grad and torch.is_grad_enabled():
             return apply(*arguments)
         return kernel(*arguments)
@@ -61,14 +70,14 @@ def differentiate(
     return call
 
 
-def without_dispatch(op: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward operator: a function that calls its kernel directly where that makes no difference, which with a
-    graph of the gradients (create_graph=True) it does."""
-    kernel = _kernels[_name(op)]
+def without_dispatch(op: Callable[..., Any], kernel: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """For a backward operator: a function that calls `kernel`, by default its own, where that makes no difference,
+    which with a graph of the gradients (create_graph=True) it does."""
+    call_kernel = kernel or _kernels[_name(op)]
 
     def call(*arguments: Any) -> Any:
         plain = type(arguments[0]) in _PLAIN and not torch.is_grad_enabled() and _undisturbed()
-        return kernel(*arguments) if plain else op(*arguments)
+        return call_kernel(*arguments) if plain else op(*arguments)
 
     return call
 

@@ -165,17 +165,32 @@ def _joint_rnnt_loss_blockwise(
             _C.LOSS_GATHERED,
             rnnt_type,
             0,
-            zero_infinity,
+            -1,
+            -1,
             fastemit_lambda,
             0.0,
             delay_penalty,
+            zero_infinity,
             keep,
         )
         if not keep:
             return costs, normalisers, scores.new_empty(0)
         ones = torch.ones_like(costs)
         shares = losses.rnnt_loss_backward(
-            ones, scores, targets, frames, symbols, None, reserve, _C.LOSS_GATHERED, rnnt_type, 0, fastemit_lambda, 0.0
+            ones,
+            scores,
+            targets,
+            frames,
+            symbols,
+            None,
+            reserve,
+            _C.LOSS_GATHERED,
+            rnnt_type,
+            0,
+            -1,
+            -1,
+            fastemit_lambda,
+            0.0,
         )
         return costs, normalisers, shares.neg_()
 

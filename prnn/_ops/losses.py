@@ -2,10 +2,16 @@
 
 Every operator takes tensors that prnn/losses/ has brought into shape: activations whose last dimension is contiguous,
 int32 symbols and lengths, all on one device. Values are checked by libprnn. `reserve` is what a forward operator keeps
-for its backward one, as bytes; it is empty where `keep` is False. call_ctc_loss and call_rnnt_loss do what the
-operators ctc_loss and rnnt_loss do, with less to do on the way there.
+for its backward one, as bytes; it is empty where `keep` is False. `max_frames` and `max_targets` bound the lengths
+where no shape does, in packed activations and concatenated targets; -1: look at the lengths where that costs nothing,
+and else take as many as there are in all.
+
+call_ctc_loss and call_rnnt_loss do what the operators ctc_loss and rnnt_loss do, with less to do on the way there;
+those with _inplace write the gradients where the activations are, if nobody traces or transforms the call.
 """
 
+import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +20,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator, without_dispatch
+from prnn._ops._operator import differentiate, directly, operator, without_dispatch
 
 
 def _workspace(size: int, like: Tensor) -> Tensor:
@@ -26,13 +32,19 @@ def _reserve(size: int, like: Tensor, zeroed: bool = True) -> Tensor:
     return (torch.zeros if zeroed else torch.empty)(size, dtype=torch.uint8, device=like.device)
 
 
-def _largest(lengths: Tensor, bound: int) -> int:
-    """The largest length, where looking costs nothing; elsewhere what is known to be no less."""
-    return max(0, min(bound, int(lengths.max()))) if lengths.device.type == "cpu" else bound
+def _bound(lengths: Tensor, given: int, total: int) -> int:
+    """No less than the largest valid length, of at most `total`."""
+    if given >= 0:
+        return min(given, total)
+    return max(0, min(total, int(lengths.max()))) if lengths.device.type == "cpu" else total
 
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def _space(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
 
 
 def _cost_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -43,11 +55,43 @@ def _blocks(size: int) -> int:
     return (size + 255) // 256 * 256
 
 
+_C_NAMES = re.compile(
+    r"\b(frameLengths|targetLengths|maxFrames|maxTargets|targetElements|rangeBegins|fastEmitLambda|delayPenalty)\b"
+)
+
+
+def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -> Any:
+    """Calls a function of libprnn; what it says of bad arguments names them as Python does."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise ValueError(_C_NAMES.sub(lambda found: names[found[0]], str(error))) from None
+
+
+def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
+    """Where gradients go: the strides of the activations, or the activations themselves. Whoever still needs those
+    for another derivative is told by torch, for they count as modified."""
+    if not inplace:
+        return torch.empty_strided(
+            activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
+        )
+    torch.autograd.graph.increment_version(activations)
+    return activations.detach()
+
+
 # ---- CTC ----
+
+_SHARED_NAMES = {
+    "targetLengths": "target_lengths",
+    "maxFrames": "max_frames",
+    "maxTargets": "max_target_length",
+    "targetElements": "the number of targets",
+}
+_CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
 def _ctc_options(
-    activations: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, from_logits: bool
+    activations: Tensor, targets: Tensor, target_lengths: Tensor, blank: int, from_logits: bool, max_targets: int
 ) -> _C.CtcLossOptions:
     options = _C.CtcLossOptions()
     options.dtype = DTYPES[activations.dtype]
@@ -60,14 +104,15 @@ def _ctc_options(
     else:
         options.target_layout = _C.TARGETS_CONCATENATED
         options.target_elements = targets.numel()
-        options.max_targets = _largest(target_lengths, targets.numel())
+        options.max_targets = _bound(target_lengths, max_targets, targets.numel())
     return options
 
 
-def _ctc_reserve_size(activations: Tensor, targets: Tensor) -> int:
+def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) -> int:
     """At least what libprnn wants on any device, from shapes alone, which a compiler may only know as symbols."""
     frames, batch, _ = activations.shape
-    width = 3 * batch + targets.numel() if activations.device.type == "cpu" else batch * (3 + targets.shape[-1])
+    longest = targets.shape[-1] if targets.dim() == 2 or max_targets < 0 else max_targets
+    width = 3 * batch + targets.numel() if activations.device.type == "cpu" else batch * (3 + longest)
     per_sequence = 5 * (targets.shape[-1] + 1) + 24
     return _blocks(max(4, activations.element_size()) * frames * width + batch * per_sequence + 256)
 
@@ -79,31 +124,24 @@ def _ctc_loss(
     target_lengths: Tensor,
     blank: int,
     from_logits: bool,
+    max_targets: int,
     zero_infinity: bool,
     keep: bool,
     zeroed: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,) and the reserve."""
-    options = _ctc_options(activations, targets, input_lengths, target_lengths, blank, from_logits)
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
     options.zero_infinity = zero_infinity
     costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
-    reserve = _reserve(_ctc_reserve_size(activations, targets) if keep else 0, activations, zeroed)
+    size = _ctc_reserve_size(activations, targets, max_targets) if keep else 0
+    reserve = _reserve(size, activations, zeroed)
+    arrays = activations, targets, input_lengths, target_lengths, costs
     with device_of(activations):
         library = handle(activations.device)
-        workspace = _workspace(_C.ctc_loss_workspace_size(library, options), activations)
-        _C.ctc_loss_forward(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            costs.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr() if keep else 0,
-            reserve.numel(),
-        )
+        size = _run(_C.ctc_loss_workspace_size, _CTC_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        spaces = *_space(workspace), *_space(reserve)
+        _run(_C.ctc_loss_forward, _CTC_NAMES, library, options, *map(_pointer, arrays), *spaces)
     return costs, reserve
 
 
@@ -116,68 +154,67 @@ def _ctc_loss_backward(
     reserve: Tensor,
     blank: int,
     from_logits: bool,
+    max_targets: int,
+    inplace: bool = False,
 ) -> Tensor:
-    options = _ctc_options(activations, targets, input_lengths, target_lengths, blank, from_logits)
-    gradients = torch.empty_strided(
-        activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
-    )
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
+    gradients = _gradients_for(activations, inplace)
     cost_gradients = cost_gradients.contiguous()
+    arrays = activations, targets, input_lengths, target_lengths, cost_gradients, gradients
     with device_of(activations):
         library = handle(activations.device)
-        _C.ctc_loss_backward(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            cost_gradients.data_ptr(),
-            gradients.data_ptr(),
-            reserve.data_ptr(),
-            reserve.numel(),
-        )
+        _run(_C.ctc_loss_backward, _CTC_NAMES, library, options, *map(_pointer, arrays), *_space(reserve))
     return gradients
 
 
 def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
-    return costs, _reserve(_ctc_reserve_size(activations, targets) if rest[-1] else 0, activations)
+    max_targets, _, keep = rest[-3:]
+    return costs, _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
 
 
 def _ctc_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
-    return torch.empty_strided(
-        activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
-    )
+    return _gradients_for(activations, False)
 
 
 _CTC = "Tensor activations, Tensor targets, Tensor input_lengths, Tensor target_lengths"
 ctc_loss = operator(
-    f"ctc_loss({_CTC}, int blank, bool from_logits, bool zero_infinity, bool keep) -> (Tensor costs, Tensor reserve)",
+    f"ctc_loss({_CTC}, int blank, bool from_logits, int max_targets, bool zero_infinity, bool keep) -> "
+    "(Tensor costs, Tensor reserve)",
     _ctc_loss,
     _ctc_loss_fake,
 )
 ctc_loss_backward = operator(
-    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int blank, bool from_logits) -> Tensor",
+    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int blank, bool from_logits, int max_targets) "
+    "-> Tensor",
     _ctc_loss_backward,
     _ctc_loss_backward_fake,
 )
+_call_ctc_backward = without_dispatch(ctc_loss_backward)
+_call_ctc_backward_inplace = without_dispatch(ctc_loss_backward, partial(_ctc_loss_backward, inplace=True))
 
 
 def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.blank, ctx.from_logits, _, ctx.keep = inputs[4:]
+    *ctx.options, _, ctx.keep = inputs[4:]
     ctx.save_for_backward(*inputs[:4], outputs[1])
 
 
-def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _ctc_gradients(
+    ctx: Any, cost_gradients: Tensor, _: Tensor, backward: Callable[..., Tensor] = _call_ctc_backward
+) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    gradients = _call_ctc_backward(cost_gradients, *ctx.saved_tensors, ctx.blank, ctx.from_logits)
-    return gradients, *(None,) * 7
+    return backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 8
 
 
-_call_ctc_backward = without_dispatch(ctc_loss_backward)
 call_ctc_loss = differentiate(
     ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward, direct=partial(_ctc_loss, zeroed=False)
+)
+call_ctc_loss_inplace = directly(
+    ctc_loss,
+    _ctc_setup,
+    partial(_ctc_gradients, backward=_call_ctc_backward_inplace),
+    partial(_ctc_loss, zeroed=False),
 )
 
 
@@ -190,25 +227,15 @@ def _ctc_align(
     from_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """activations (T, N, V), targets (N, L): scores (N,), begins and ends (N, L)."""
-    options = _ctc_options(activations, targets, input_lengths, target_lengths, blank, from_logits)
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, -1)
     scores = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
     begins, ends = torch.empty_like(targets), torch.empty_like(targets)
+    arrays = activations, targets, input_lengths, target_lengths, scores, begins, ends
     with device_of(activations):
         library = handle(activations.device)
-        workspace = _workspace(_C.ctc_align_workspace_size(library, options), activations)
-        _C.ctc_align(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            scores.data_ptr(),
-            begins.data_ptr(),
-            ends.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-        )
+        size = _run(_C.ctc_align_workspace_size, _CTC_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        _run(_C.ctc_align, _CTC_NAMES, library, options, *map(_pointer, arrays), *_space(workspace))
     return scores, begins, ends
 
 
@@ -226,6 +253,14 @@ ctc_align = operator(
 
 # ---- RNN-T ----
 
+_RNNT_NAMES = {
+    **_SHARED_NAMES,
+    "frameLengths": "logit_lengths",
+    "rangeBegins": "ranges",
+    "fastEmitLambda": "fastemit_lambda",
+    "delayPenalty": "delay_penalty",
+}
+
 
 def _rnnt_options(
     activations: Tensor,
@@ -236,24 +271,24 @@ def _rnnt_options(
     input: int,
     rnnt_type: int,
     blank: int,
-    delay_penalty: float,
+    max_frames: int,
+    max_targets: int,
 ) -> _C.RnntLossOptions:
     """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
     options = _C.RnntLossOptions()
     options.dtype = DTYPES[activations.dtype]
     options.input, options.type, options.blank = input, rnnt_type, blank
-    options.delay_penalty = delay_penalty
     options.batch, options.classes = logit_lengths.numel(), activations.shape[-1]
     if targets.dim() == 2:
         options.max_targets = targets.shape[1]
     else:
         options.target_layout = _C.TARGETS_CONCATENATED
         options.target_elements = targets.numel()
-        options.max_targets = _largest(target_lengths, targets.numel())
+        options.max_targets = _bound(target_lengths, max_targets, targets.numel())
     if activations.dim() == 2:
         options.layout = _C.RNNT_PACKED
         options.rows = activations.shape[0]
-        options.max_frames = _largest(logit_lengths, activations.shape[0])
+        options.max_frames = _bound(logit_lengths, max_frames, activations.shape[0])
     else:
         options.max_frames = activations.shape[1]
         if range_begins is not None:
@@ -276,39 +311,29 @@ def _rnnt_loss(
     input: int,
     rnnt_type: int,
     blank: int,
-    zero_infinity: bool,
+    max_frames: int,
+    max_targets: int,
     fastemit_lambda: float,
     clamp: float,
     delay_penalty: float,
+    zero_infinity: bool,
     keep: bool,
     zeroed: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), reserve."""
-    options = _rnnt_options(
-        activations, targets, logit_lengths, target_lengths, range_begins, input, rnnt_type, blank, delay_penalty
-    )
-    options.zero_infinity = zero_infinity
+    arrays = activations, targets, logit_lengths, target_lengths, range_begins
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets)
+    options.zero_infinity, options.delay_penalty = zero_infinity, delay_penalty
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
     size = _rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0
     reserve = _reserve(size, activations, zeroed)
     with device_of(activations):
         library = handle(activations.device)
-        workspace = _workspace(_C.rnnt_loss_workspace_size(library, options), activations)
-        _C.rnnt_loss_forward(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            _pointer(range_begins),
-            costs.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr() if keep else 0,
-            reserve.numel(),
-        )
+        size = _run(_C.rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        spaces = *_space(workspace), *_space(reserve)
+        _run(_C.rnnt_loss_forward, _RNNT_NAMES, library, options, *map(_pointer, (*arrays, costs)), *spaces)
     return costs, reserve
 
 
@@ -323,30 +348,21 @@ def _rnnt_loss_backward(
     input: int,
     rnnt_type: int,
     blank: int,
+    max_frames: int,
+    max_targets: int,
     fastemit_lambda: float,
     clamp: float,
+    inplace: bool = False,
 ) -> Tensor:
-    options = _rnnt_options(
-        activations, targets, logit_lengths, target_lengths, range_begins, input, rnnt_type, blank, 0.0
-    )
+    arrays = activations, targets, logit_lengths, target_lengths, range_begins
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets)
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
-    gradients = activations.new_empty(activations.shape)
+    gradients = _gradients_for(activations, inplace)
     cost_gradients = cost_gradients.contiguous()
     with device_of(activations):
         library = handle(activations.device)
-        _C.rnnt_loss_backward(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            _pointer(range_begins),
-            cost_gradients.data_ptr(),
-            gradients.data_ptr(),
-            reserve.data_ptr(),
-            reserve.numel(),
-        )
+        pointers = map(_pointer, (*arrays, cost_gradients, gradients))
+        _run(_C.rnnt_loss_backward, _RNNT_NAMES, library, options, *pointers, *_space(reserve))
     return gradients
 
 
@@ -365,39 +381,50 @@ def _rnnt_loss_fake(
 
 
 def _rnnt_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
-    return activations.new_empty(activations.shape)
+    return _gradients_for(activations, False)
 
 
 _RNNT = "Tensor activations, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
+_RNNT_NUMBERS = (
+    "int input, int rnnt_type, int blank, int max_frames, int max_targets, float fastemit_lambda, float clamp"
+)
 rnnt_loss = operator(
-    f"rnnt_loss({_RNNT}, Tensor? range_begins, int input, int rnnt_type, int blank, bool zero_infinity, "
-    "float fastemit_lambda, float clamp, float delay_penalty, bool keep) -> (Tensor costs, Tensor reserve)",
+    f"rnnt_loss({_RNNT}, Tensor? range_begins, {_RNNT_NUMBERS}, float delay_penalty, bool zero_infinity, bool keep) -> "
+    "(Tensor costs, Tensor reserve)",
     _rnnt_loss,
     _rnnt_loss_fake,
 )
 rnnt_loss_backward = operator(
-    f"rnnt_loss_backward(Tensor cost_gradients, {_RNNT}, Tensor? range_begins, Tensor reserve, int input, "
-    "int rnnt_type, int blank, float fastemit_lambda, float clamp) -> Tensor",
+    f"rnnt_loss_backward(Tensor cost_gradients, {_RNNT}, Tensor? range_begins, Tensor reserve, {_RNNT_NUMBERS}) -> "
+    "Tensor",
     _rnnt_loss_backward,
     _rnnt_loss_backward_fake,
 )
+_call_rnnt_backward = without_dispatch(rnnt_loss_backward)
+_call_rnnt_backward_inplace = without_dispatch(rnnt_loss_backward, partial(_rnnt_loss_backward, inplace=True))
 
 
 def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    input, rnnt_type, blank, _, fastemit_lambda, clamp, _, ctx.keep = inputs[5:]
-    ctx.options = (input, rnnt_type, blank, fastemit_lambda, clamp)
+    *ctx.options, _, _, ctx.keep = inputs[5:]
     ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
-def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _rnnt_gradients(
+    ctx: Any, cost_gradients: Tensor, _: Tensor, backward: Callable[..., Tensor] = _call_rnnt_backward
+) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return _call_rnnt_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 12
+    return backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 14
 
 
-_call_rnnt_backward = without_dispatch(rnnt_loss_backward)
 call_rnnt_loss = differentiate(
     rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward, direct=partial(_rnnt_loss, zeroed=False)
+)
+call_rnnt_loss_inplace = directly(
+    rnnt_loss,
+    _rnnt_setup,
+    partial(_rnnt_gradients, backward=_call_rnnt_backward_inplace),
+    partial(_rnnt_loss, zeroed=False),
 )
 
 
@@ -412,27 +439,17 @@ def _rnnt_align(
     delay_penalty: float,
 ) -> tuple[Tensor, Tensor]:
     """activations as rnnt_loss, not pruned; targets (N, U): scores (N,), frames (N, U)."""
-    options = _rnnt_options(
-        activations, targets, logit_lengths, target_lengths, None, input, rnnt_type, blank, delay_penalty
-    )
+    arrays = activations, targets, logit_lengths, target_lengths, None
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, -1, -1)
+    options.delay_penalty = delay_penalty
     scores = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
     frames = torch.empty_like(targets)
     with device_of(activations):
         library = handle(activations.device)
-        workspace = _workspace(_C.rnnt_align_workspace_size(library, options), activations)
-        _C.rnnt_align(
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            0,
-            scores.data_ptr(),
-            frames.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-        )
+        size = _run(_C.rnnt_align_workspace_size, _RNNT_NAMES | _CTC_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        pointers = map(_pointer, (*arrays, scores, frames))
+        _run(_C.rnnt_align, _RNNT_NAMES | _CTC_NAMES, library, options, *pointers, *_space(workspace))
     return scores, frames
 
 

@@ -62,6 +62,35 @@ def lengths(value: object, name: str, batch: int, device: torch.device) -> Tenso
     return result
 
 
+def length_bound(given: object, name: str, lengths: object, used: str | None) -> int:
+    """The largest length as the operators take it, -1 if nobody said. `used` says why it is not asked for, if so;
+    lengths on the host are looked at."""
+    if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise TypeError(f"{name} is {given!r}; it must be an int or None")
+        if not 0 <= given <= _INT_MAX:
+            raise ValueError(f"{name} is {given}; it must be 0 to {_INT_MAX}")
+        if used is not None:
+            raise ValueError(f"{name} is {given}; {used}")
+        return given
+    if used is not None or torch.compiler.is_compiling():
+        return -1
+    if isinstance(lengths, Tensor):
+        return -1 if lengths.is_cuda or lengths.numel() == 0 else max(0, int(lengths.max()))
+    return max([0, *lengths]) if isinstance(lengths, Sequence) else max(0, lengths) if isinstance(lengths, int) else -1
+
+
+def overwritable(value: Tensor, name: str) -> None:
+    """Refuses what gradients must not overwrite because autograd, or whoever owns it, still needs the values."""
+    leaf = value if value.is_leaf else value._base
+    if leaf is not None and leaf.is_leaf and leaf.requires_grad:
+        what = "a leaf" if leaf is value else "a view of a leaf"
+        raise ValueError(
+            f"inplace is True, but {name} is {what} that requires a gradient, and its values would be lost; "
+            "inplace=True takes the result of a layer that nobody else uses"
+        )
+
+
 def blank_index(value: object, classes: int) -> int:
     """The blank; a negative one counts from the end."""
     if isinstance(value, bool) or not isinstance(value, int):

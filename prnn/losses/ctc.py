@@ -18,6 +18,8 @@ def ctc_loss(
     zero_infinity: bool = False,
     *,
     from_logits: bool = True,
+    inplace: bool = False,
+    max_target_length: int | None = None,
 ) -> Tensor:
     """CTC loss with the signature of torch.nn.functional.ctc_loss; takes logits directly.
 
@@ -41,13 +43,19 @@ def ctc_loss(
             of symbols, which is taken as at least 1.
         zero_infinity: a sequence without a path costs 0 instead of infinity.
         from_logits: whether a log-softmax is applied over V.
+        inplace: the backward pass writes the gradients where log_probs are, which saves memory of their size; see
+            `rnnt_loss`, whose conditions hold here too.
+        max_target_length: an upper bound of target_lengths, for targets one after the other. Not given, lengths on the
+            host are looked at; for lengths on a GPU the number of targets is taken, and workspace and time grow with
+            it. A longer sequence counts as bad input.
 
     Returns:
         (N,) for "none", () for a single sequence or another reduction.
 
     Raises:
         TypeError: an argument of another type or dtype.
-        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value.
+        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value. On a GPU lengths
+            and symbols are checked there: a bad sequence costs NaN and has zero gradients.
     """
     x = _checks.activations(log_probs, "log_probs", {3: "(T, N, V)", 2: "(T, V)"})
     single = x.dim() == 2
@@ -56,6 +64,13 @@ def ctc_loss(
     _, batch, classes = x.shape
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     blank = _checks.blank_index(blank, classes)
+    padded = isinstance(targets, Tensor) and targets.dim() == 2
+    bound = _checks.length_bound(
+        max_target_length,
+        "max_target_length",
+        target_lengths,
+        "it goes with targets (sum of target_lengths,)" if padded else None,
+    )
     input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
     target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
     targets = _checks.integers(targets, "targets", x.device)
@@ -66,8 +81,11 @@ def ctc_loss(
     if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
         x = x.contiguous()
     keep = _checks.wants_gradient(x)
-    costs, _ = ops.call_ctc_loss(
-        x, targets, input_lengths, target_lengths, blank, bool(from_logits), bool(zero_infinity), keep
+    if inplace and keep:
+        _checks.overwritable(x, "log_probs")
+    call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
+    costs, _ = call(
+        x, targets, input_lengths, target_lengths, blank, bool(from_logits), bound, bool(zero_infinity), keep
     )
     if reduction == "mean":
         costs = costs / target_lengths.clamp(min=1)
@@ -78,13 +96,20 @@ class CTCLoss(nn.Module):
     """`ctc_loss` as a module, with the signature of torch.nn.CTCLoss."""
 
     def __init__(
-        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False, *, from_logits: bool = True
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+        *,
+        from_logits: bool = True,
+        inplace: bool = False,
     ) -> None:
         super().__init__()
         self.blank = blank
         self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
         self.zero_infinity = zero_infinity
         self.from_logits = from_logits
+        self.inplace = inplace
 
     def forward(
         self,
@@ -92,6 +117,8 @@ class CTCLoss(nn.Module):
         targets: Tensor,
         input_lengths: Tensor | Sequence[int] | int,
         target_lengths: Tensor | Sequence[int] | int,
+        *,
+        max_target_length: int | None = None,
     ) -> Tensor:
         return ctc_loss(
             log_probs,
@@ -102,6 +129,8 @@ class CTCLoss(nn.Module):
             self.reduction,
             self.zero_infinity,
             from_logits=self.from_logits,
+            inplace=self.inplace,
+            max_target_length=max_target_length,
         )
 
     def extra_repr(self) -> str:

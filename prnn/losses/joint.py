@@ -111,10 +111,12 @@ def joint_rnnt_loss(
             _C.LOSS_LOGITS,
             kind,
             blank,
-            bool(zero_infinity),
+            -1,
+            -1,
             fastemit_lambda,
             clamp,
             delay_penalty,
+            bool(zero_infinity),
             keep,
         )
         return _checks.reduce(costs, reduction)

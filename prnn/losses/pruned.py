@@ -419,10 +419,12 @@ def _fused_loss(
         _C.LOSS_LOGITS,
         _checks.RNNT_TYPES.index(rnnt_type),
         blank,
-        False,
+        -1,
+        -1,
         0.0,
         0.0,
         float(delay_penalty),
+        False,
         _checks.wants_gradient(logits),
     )
     return _checks.reduce(costs, reduction)

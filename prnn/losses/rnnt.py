@@ -16,10 +16,15 @@ Occupation = tuple[Tensor, Tensor]
 
 
 def batch_arguments(
-    x: Tensor, targets: object, logit_lengths: object, target_lengths: object, gathered: bool
+    x: Tensor,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    gathered: bool,
+    max_targets: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """targets, logit_lengths and target_lengths as the operators take them, for activations (N, T, U + 1, V) or
-    (rows, V)."""
+    (rows, V). max_targets bounds target_lengths, or is -1."""
     if x.dim() == 4:
         batch = x.shape[0]
     else:
@@ -29,7 +34,9 @@ def batch_arguments(
     target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
     if targets is None and gathered:
         # Not read, but for its width.
-        width = x.shape[2] - 1 if x.dim() == 4 else int(target_lengths.max().clamp(min=0))
+        width = x.shape[2] - 1 if x.dim() == 4 else max_targets
+        if width < 0:
+            width = int(target_lengths.max().clamp(min=0))
         return logit_lengths.new_zeros((batch, width)), logit_lengths, target_lengths
     symbols = _checks.integers(targets, "targets", x.device)
     if symbols.dim() == 2:
@@ -71,6 +78,9 @@ def rnnt_loss(
     gathered: bool = ...,
     average_frames: bool = ...,
     zero_infinity: bool = ...,
+    inplace: bool = ...,
+    max_frames: int | None = ...,
+    max_target_length: int | None = ...,
     return_grad: Literal[False] = ...,
 ) -> Tensor: ...
 
@@ -92,6 +102,9 @@ def rnnt_loss(
     gathered: bool = ...,
     average_frames: bool = ...,
     zero_infinity: bool = ...,
+    inplace: bool = ...,
+    max_frames: int | None = ...,
+    max_target_length: int | None = ...,
     return_grad: Literal[True],
 ) -> tuple[Tensor, Occupation]: ...
 
@@ -112,6 +125,9 @@ def rnnt_loss(
     gathered: bool = False,
     average_frames: bool = False,
     zero_infinity: bool = False,
+    inplace: bool = False,
+    max_frames: int | None = None,
+    max_target_length: int | None = None,
     return_grad: bool = False,
 ) -> Tensor | tuple[Tensor, Occupation]:
     """RNN-T loss with the signature of torchaudio.functional.rnnt_loss, and the options of warp_rnnt and fast_rnnt.
@@ -140,6 +156,16 @@ def rnnt_loss(
         gathered: logits are log-probabilities (N, T, U + 1, 2) or (rows, 2), of the blank and of the next target.
         average_frames: each cost is divided by its number of frames.
         zero_infinity: a sequence without a path costs 0 instead of infinity. Its gradients are zero in either case.
+        inplace: the backward pass writes the gradients where the logits are, which saves memory of their size. By
+            setting it the caller promises that nobody needs the logits after the loss; whatever has kept them for its
+            own derivative (a softmax, another loss, a second backward pass) is told by torch that they were modified.
+            Refused for a leaf that requires a gradient, or a view of one. Without effect on logits that have to be
+            copied first (strides, half types on the CPU), and under torch.compile and torch.func.
+        max_frames: an upper bound of logit_lengths, for packed logits, whose shape does not tell. Not given, lengths on
+            the host are looked at; for lengths on a GPU, which would have to be waited for, the number of rows is
+            taken, and workspace and time grow with rows x symbols. A longer sequence counts as bad input.
+        max_target_length: the same of target_lengths, for targets one after the other (or None); not given and on a
+            GPU, the number of targets.
         return_grad: also return the occupation of the lattice.
 
     Returns:
@@ -149,16 +175,33 @@ def rnnt_loss(
 
     Raises:
         TypeError: an argument of another type or dtype.
-        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value.
+        ValueError: shapes that disagree, a length or a symbol out of range. The message has the value. On a GPU lengths
+            and symbols are checked there: a bad sequence costs NaN and has zero gradients.
     """
     x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)", 2: "(rows, V)"})
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     input = input_kind(x, fused_log_softmax, gathered)
     blank = 0 if gathered else _checks.blank_index(blank, x.shape[-1])
-    symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered)
+    packed, padded = x.dim() == 2, isinstance(targets, Tensor) and targets.dim() == 2
+    bounds = (
+        _checks.length_bound(
+            max_frames, "max_frames", logit_lengths, None if packed else "it goes with packed logits (rows, V)"
+        ),
+        _checks.length_bound(
+            max_target_length,
+            "max_target_length",
+            target_lengths,
+            "it goes with targets (sum of target_lengths,)" if padded or not packed else None,
+        ),
+    )
+    symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered, bounds[1])
     x = x.contiguous()
-    costs, _ = ops.call_rnnt_loss(
+    keep = _checks.wants_gradient(x)
+    if inplace and keep:
+        _checks.overwritable(x, "logits")
+    call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
+    costs, _ = call(
         x,
         symbols,
         frames,
@@ -167,11 +210,12 @@ def rnnt_loss(
         input,
         _checks.RNNT_TYPES.index(rnnt_type),
         blank,
-        bool(zero_infinity),
+        *bounds,
         _checks.number(fastemit_lambda, "fastemit_lambda"),
         _checks.number(clamp, "clamp"),
         _checks.number(delay_penalty, "delay_penalty"),
-        _checks.wants_gradient(x),
+        bool(zero_infinity),
+        keep,
     )
     if average_frames:
         costs = costs / frames
@@ -225,6 +269,7 @@ class RNNTLoss(nn.Module):
         gathered: bool = False,
         average_frames: bool = False,
         zero_infinity: bool = False,
+        inplace: bool = False,
     ) -> None:
         super().__init__()
         self.blank = blank
@@ -237,9 +282,17 @@ class RNNTLoss(nn.Module):
         self.gathered = gathered
         self.average_frames = average_frames
         self.zero_infinity = zero_infinity
+        self.inplace = inplace
 
     def forward(
-        self, logits: Tensor, targets: Tensor | None, logit_lengths: Lengths, target_lengths: Lengths
+        self,
+        logits: Tensor,
+        targets: Tensor | None,
+        logit_lengths: Lengths,
+        target_lengths: Lengths,
+        *,
+        max_frames: int | None = None,
+        max_target_length: int | None = None,
     ) -> Tensor:
         return rnnt_loss(
             logits,
@@ -256,6 +309,9 @@ class RNNTLoss(nn.Module):
             gathered=self.gathered,
             average_frames=self.average_frames,
             zero_infinity=self.zero_infinity,
+            inplace=self.inplace,
+            max_frames=max_frames,
+            max_target_length=max_target_length,
         )
 
     def extra_repr(self) -> str:
