@@ -104,11 +104,17 @@ def _function(
     name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
 ) -> type[torch.autograd.Function]:
     def forward(ctx: Any, *arguments: Any) -> Any:  # one with setup_context would look up its own signature each time
+        ctx.set_materialize_grads(False)  # zeros for outputs without a gradient, such as a reserve space
         outputs = kernel(*arguments)
         setup(ctx, arguments, outputs)
         return outputs
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+    def backward(ctx: Any, first: Tensor | None, *rest: Any) -> Any:
+        if first is None:  # the only output that anybody differentiates
+            return (None,) * len(ctx.needs_input_grad)
+        return gradients(ctx, first, *rest)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(f"{name}_function", (torch.autograd.Function,), members)
 
 
