@@ -6,9 +6,10 @@
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
 batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23.
 
-Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, torch.nn.functional.ctc_loss (torch's own and cuDNN's); for TDT and
-multi-blank a loop over anti-diagonals in torch operations. Every cell
-is measured here, one after the other in one process; "ratio" is the best rival's time over prnn's.
+Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, fast_rnnt, warprnnt_numba, apex's transducer,
+torch.nn.functional.ctc_loss (torch's own and cuDNN's), those of them that can be imported; for TDT and multi-blank a
+loop over anti-diagonals in torch operations. Every cell is measured here, one after the other in one process; "ratio"
+is the best rival's time over prnn's. "prnn, in place" is prnn with inplace=True.
 """
 
 import argparse
@@ -64,6 +65,18 @@ def attempt(name: str, step: Callable[[], None]) -> tuple[float, float] | None:
         return None
 
 
+class Given(torch.autograd.Function):
+    """A tensor as if a layer had just made it, for gradients that are written in its place."""
+
+    @staticmethod
+    def forward(ctx, seed: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return values.detach()
+
+    @staticmethod
+    def backward(ctx, gradients: torch.Tensor) -> tuple[None, None]:
+        return None, None
+
+
 def rnnt_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
     logits = torch.randn(n, t, u + 1, v, device="cuda", requires_grad=True)
     targets = torch.randint(1, v, (n, u), device="cuda", dtype=torch.int32)
@@ -78,6 +91,12 @@ def rnnt_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
         return run
 
     steps = {"prnn": step(lambda *a: prnn.rnnt_loss(*a, blank=0))}
+    if logits.numel() >= 2**28:
+        seed = torch.zeros((), device="cuda", requires_grad=True)
+        values = logits.detach()
+        steps["prnn, in place"] = lambda: prnn.rnnt_loss(
+            Given.apply(seed, values), targets, frames, lengths, blank=0, inplace=True
+        ).backward()
     if importlib.util.find_spec("torchaudio") is not None:
         from torchaudio.functional import rnnt_loss
 
@@ -89,6 +108,19 @@ def rnnt_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
             return warp_rnnt.rnnt_loss(x.log_softmax(-1), *a, blank=0, gather=True, reduction="mean")
 
         steps["warp_rnnt"] = step(gathered)
+    if importlib.util.find_spec("fast_rnnt") is not None:
+        import fast_rnnt
+
+        boundary = torch.tensor([0, 0, u, t], device="cuda").expand(n, 4).contiguous()
+        steps["fast_rnnt"] = step(lambda x, *_: fast_rnnt.rnnt_loss(x, targets.long(), 0, boundary))
+    if importlib.util.find_spec("warprnnt_numba") is not None:
+        from warprnnt_numba import RNNTLossNumba
+
+        steps["warprnnt_numba"] = step(RNNTLossNumba(blank=0))
+    if importlib.util.find_spec("apex") is not None:
+        from apex.contrib.transducer import TransducerLoss
+
+        steps["apex"] = step(lambda *a: TransducerLoss()(*a, 0).mean())
     return steps
 
 
@@ -126,12 +158,12 @@ def table(title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[s
             print(f"  N={n} T={t} U={u} V={v}: does not fit")
             continue
         for name, step in steps(n, t, u, v).items():
-            if name != "prnn" and not small:
+            if not name.startswith("prnn") and not small:
                 continue
             measured = attempt(name, step)
             if measured is not None:
                 row[name] = {"ms": round(measured[0], 4), "MiB": round(measured[1], 1)}
-        rivals = [row[name]["ms"] for name in row if isinstance(row[name], dict) and name != "prnn"]
+        rivals = [row[name]["ms"] for name in row if isinstance(row[name], dict) and not name.startswith("prnn")]
         if rivals and "prnn" in row:
             row["ratio"] = round(min(rivals) / row["prnn"]["ms"], 2)
         cells = ", ".join(f"{k} {c['ms']:.3f} ({c['MiB']:.0f})" for k, c in row.items() if isinstance(c, dict))
