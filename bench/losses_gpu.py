@@ -1,6 +1,8 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--shapes FILE] [--json FILE]
+    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--kernels] [--shapes FILE] [--json FILE]
+
+--kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
 
 --shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
@@ -15,6 +17,7 @@ is the best rival's time over prnn's. "prnn, in place" is prnn with inplace=True
 import argparse
 import importlib.util
 import json
+import re
 import statistics
 import sys
 import time
@@ -267,9 +270,39 @@ def duration_rows(family: str) -> list[dict]:
     return rows
 
 
+def kernel_times(step: Callable[[], None], steps: int = 5) -> dict[str, float]:
+    """Microseconds of each kernel in a step, by torch's profiler."""
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    times: dict[str, float] = {}
+    for row in profile.key_averages():
+        found = re.search(r"::(\w+)_kernel\b", row.key) if "prnn::" in row.key else None
+        name = found[1].removeprefix("short_") if found else "torch"
+        times[name] = times.get(name, 0.0) + row.device_time_total / steps
+    return {name: round(time, 1) for name, time in times.items() if time > 0}
+
+
+def kernel_table(
+    title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[str, Callable[[], None]]]
+) -> list[dict]:
+    rows = []
+    print(f"\n{title}: us of each kernel")
+    for n, t, u, v in shapes:
+        times = kernel_times(steps(n, t, u, v)["prnn"])
+        print(f"  N={n} T={t} U={u} V={v}: {', '.join(f'{name} {time}' for name, time in times.items())}", flush=True)
+        rows.append({"loss": title, "N": n, "T": t, "U": u, "V": v, "kernels": times})
+        torch.cuda.empty_cache()
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s)")
+    parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
@@ -277,8 +310,12 @@ def main() -> None:
     rows = []
     if "rnnt" in options.only:
         rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
+        if options.kernels:
+            rows += kernel_table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
     if "ctc" in options.only:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
+        if options.kernels:
+            rows += kernel_table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
     if "durations" in options.only:
         for family in FAMILIES:
             rows += duration_rows(family)
