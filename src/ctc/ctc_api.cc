@@ -1,5 +1,5 @@
 // prnnCTCLoss and its kin: checks every argument, then calls the backend of the handle's device.
-#include "core/loss_checks.h"
+#include "core/loss_calls.h"
 #include "ctc/ctc.h"
 
 namespace prnn {
@@ -72,12 +72,6 @@ CtcParams checked_params(prnnHandle_t handle, const prnnCTCLossOptions_t* option
   return params;
 }
 
-void set_workspace(CtcParams& params, void* workspace, size_t size, size_t needed) {
-  require_space(workspace, size, needed, "workspace");
-  params.workspace = workspace;
-  params.workspace_size = size;
-}
-
 }  // namespace
 }  // namespace prnn
 
@@ -95,8 +89,7 @@ extern "C" prnnStatus_t prnnGetCTCLossWorkspaceSize(prnnHandle_t handle, const p
   return guarded(handle, [&] {
     const CtcBackend& backend = ctc_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.loss_workspace_size(*options));
+    write_size(backend.loss_workspace_size(*options), sizeInBytes);
   });
 }
 
@@ -105,8 +98,7 @@ extern "C" prnnStatus_t prnnGetCTCLossReserveSize(prnnHandle_t handle, const prn
   return guarded(handle, [&] {
     const CtcBackend& backend = ctc_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.loss_reserve_size(*options));
+    write_size(backend.loss_reserve_size(*options), sizeInBytes);
   });
 }
 
@@ -114,16 +106,9 @@ extern "C" prnnStatus_t prnnCTCLoss(prnnHandle_t handle, const prnnCTCLossOption
                                     const int* targets, const int* frameLengths, const int* targetLengths, void* costs,
                                     void* gradients, void* workspace, size_t workspaceSizeInBytes) {
   return guarded(handle, [&] {
-    const CtcBackend& backend = ctc_backend(handle);
-    CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
-    require_not_null(costs, "costs");
-    // The reserve space lies at the front of the workspace.
-    const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(*options)) : 0;
-    set_workspace(params, workspace, workspaceSizeInBytes, reserve + backend.loss_workspace_size(*options));
-    params.workspace = static_cast<char*>(workspace) + reserve;
-    params.workspace_size -= reserve;
-    backend.loss_forward(handle, params, costs, gradients ? workspace : nullptr);
-    if (gradients) backend.loss_backward(handle, params, nullptr, gradients, workspace);
+    run_loss(handle, ctc_backend(handle),
+             checked_params(handle, options, activations, targets, frameLengths, targetLengths), costs, gradients,
+             workspace, workspaceSizeInBytes);
   });
 }
 
@@ -132,13 +117,9 @@ extern "C" prnnStatus_t prnnCTCLossForward(prnnHandle_t handle, const prnnCTCLos
                                            const int* targetLengths, void* costs, void* workspace,
                                            size_t workspaceSizeInBytes, void* reserveSpace, size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
-    const CtcBackend& backend = ctc_backend(handle);
-    CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
-    require_not_null(costs, "costs");
-    set_workspace(params, workspace, workspaceSizeInBytes, backend.loss_workspace_size(*options));
-    if (reserveSpace)
-      require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
-    backend.loss_forward(handle, params, costs, reserveSpace);
+    run_loss_forward(handle, ctc_backend(handle),
+                     checked_params(handle, options, activations, targets, frameLengths, targetLengths), costs,
+                     workspace, workspaceSizeInBytes, reserveSpace, reserveSizeInBytes);
   });
 }
 
@@ -147,11 +128,9 @@ extern "C" prnnStatus_t prnnCTCLossBackward(prnnHandle_t handle, const prnnCTCLo
                                             const int* targetLengths, const void* costGradients, void* gradients,
                                             const void* reserveSpace, size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
-    const CtcBackend& backend = ctc_backend(handle);
-    const CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
-    require_not_null(gradients, "gradients");
-    require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
-    backend.loss_backward(handle, params, costGradients, gradients, reserveSpace);
+    run_loss_backward(handle, ctc_backend(handle),
+                      checked_params(handle, options, activations, targets, frameLengths, targetLengths), costGradients,
+                      gradients, reserveSpace, reserveSizeInBytes);
   });
 }
 
@@ -160,8 +139,7 @@ extern "C" prnnStatus_t prnnGetCTCAlignWorkspaceSize(prnnHandle_t handle, const 
   return guarded(handle, [&] {
     const CtcBackend& backend = ctc_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.align_workspace_size(*options));
+    write_size(backend.align_workspace_size(*options), sizeInBytes);
   });
 }
 
@@ -177,7 +155,7 @@ extern "C" prnnStatus_t prnnCTCAlign(prnnHandle_t handle, const prnnCTCLossOptio
       require_not_null(begins, "begins");
       require_not_null(ends, "ends");
     }
-    set_workspace(params, workspace, workspaceSizeInBytes, backend.align_workspace_size(*options));
+    set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.align_workspace_size(*options));
     backend.align(handle, params, scores, begins, ends);
   });
 }

@@ -1,7 +1,7 @@
 // prnnDurationRNNTLoss and its kin: checks every argument, then calls the backend of the handle's device.
 #include <cmath>
 
-#include "core/loss_checks.h"
+#include "core/loss_calls.h"
 #include "rnnt/duration.h"
 
 namespace prnn {
@@ -86,12 +86,6 @@ DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backen
   return params;
 }
 
-void set_workspace(DurationParams& params, void* workspace, size_t size, size_t used, size_t needed) {
-  require_space(workspace, size, used + needed, "workspace");
-  params.workspace = static_cast<char*>(workspace) + used;
-  params.workspace_size = size - used;
-}
-
 void check_gradients(const DurationParams& params, const void* tokens, const void* durations) {
   require_not_null(tokens, "tokenGradients");
   if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationGradients");
@@ -115,8 +109,7 @@ extern "C" prnnStatus_t prnnGetDurationRNNTLossWorkspaceSize(prnnHandle_t handle
   return guarded(handle, [&] {
     const DurationBackend& backend = backend_of(handle);
     const prnnDurationRNNTLossOptions_t checked = checked_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.workspace_size(checked));
+    write_size(backend.workspace_size(checked), sizeInBytes);
   });
 }
 
@@ -126,8 +119,7 @@ extern "C" prnnStatus_t prnnGetDurationRNNTLossReserveSize(prnnHandle_t handle,
   return guarded(handle, [&] {
     const DurationBackend& backend = backend_of(handle);
     const prnnDurationRNNTLossOptions_t checked = checked_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.reserve_size(checked));
+    write_size(backend.reserve_size(checked), sizeInBytes);
   });
 }
 

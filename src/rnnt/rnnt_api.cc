@@ -1,7 +1,7 @@
 // prnnRNNTLoss and its kin: checks every argument, then calls the backend of the handle's device.
 #include <cmath>
 
-#include "core/loss_checks.h"
+#include "core/loss_calls.h"
 #include "rnnt/rnnt.h"
 
 namespace prnn {
@@ -93,12 +93,6 @@ RnntParams checked_params(prnnHandle_t handle, const prnnRNNTLossOptions_t* opti
   return params;
 }
 
-void set_workspace(RnntParams& params, void* workspace, size_t size, size_t needed) {
-  require_space(workspace, size, needed, "workspace");
-  params.workspace = workspace;
-  params.workspace_size = size;
-}
-
 }  // namespace
 }  // namespace prnn
 
@@ -116,8 +110,7 @@ extern "C" prnnStatus_t prnnGetRNNTLossWorkspaceSize(prnnHandle_t handle, const 
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.loss_workspace_size(*options));
+    write_size(backend.loss_workspace_size(*options), sizeInBytes);
   });
 }
 
@@ -126,8 +119,7 @@ extern "C" prnnStatus_t prnnGetRNNTLossReserveSize(prnnHandle_t handle, const pr
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.loss_reserve_size(*options));
+    write_size(backend.loss_reserve_size(*options), sizeInBytes);
   });
 }
 
@@ -136,16 +128,9 @@ extern "C" prnnStatus_t prnnRNNTLoss(prnnHandle_t handle, const prnnRNNTLossOpti
                                      const int* rangeBegins, void* costs, void* gradients, void* workspace,
                                      size_t workspaceSizeInBytes) {
   return guarded(handle, [&] {
-    const RnntBackend& backend = rnnt_backend(handle);
-    RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
-    require_not_null(costs, "costs");
-    // The reserve space lies at the front of the workspace.
-    const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(*options)) : 0;
-    set_workspace(params, workspace, workspaceSizeInBytes, reserve + backend.loss_workspace_size(*options));
-    params.workspace = static_cast<char*>(workspace) + reserve;
-    params.workspace_size -= reserve;
-    backend.loss_forward(handle, params, costs, gradients ? workspace : nullptr);
-    if (gradients) backend.loss_backward(handle, params, nullptr, gradients, workspace);
+    run_loss(handle, rnnt_backend(handle),
+             checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins), costs,
+             gradients, workspace, workspaceSizeInBytes);
   });
 }
 
@@ -155,13 +140,9 @@ extern "C" prnnStatus_t prnnRNNTLossForward(prnnHandle_t handle, const prnnRNNTL
                                             void* workspace, size_t workspaceSizeInBytes, void* reserveSpace,
                                             size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
-    const RnntBackend& backend = rnnt_backend(handle);
-    RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
-    require_not_null(costs, "costs");
-    set_workspace(params, workspace, workspaceSizeInBytes, backend.loss_workspace_size(*options));
-    if (reserveSpace)
-      require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
-    backend.loss_forward(handle, params, costs, reserveSpace);
+    run_loss_forward(handle, rnnt_backend(handle),
+                     checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins),
+                     costs, workspace, workspaceSizeInBytes, reserveSpace, reserveSizeInBytes);
   });
 }
 
@@ -171,12 +152,9 @@ extern "C" prnnStatus_t prnnRNNTLossBackward(prnnHandle_t handle, const prnnRNNT
                                              const void* costGradients, void* gradients, const void* reserveSpace,
                                              size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
-    const RnntBackend& backend = rnnt_backend(handle);
-    const RnntParams params =
-        checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
-    require_not_null(gradients, "gradients");
-    require_space(reserveSpace, reserveSizeInBytes, backend.loss_reserve_size(*options), "reserveSpace");
-    backend.loss_backward(handle, params, costGradients, gradients, reserveSpace);
+    run_loss_backward(handle, rnnt_backend(handle),
+                      checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins),
+                      costGradients, gradients, reserveSpace, reserveSizeInBytes);
   });
 }
 
@@ -185,8 +163,7 @@ extern "C" prnnStatus_t prnnGetRNNTAlignWorkspaceSize(prnnHandle_t handle, const
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
     check_options(backend, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.align_workspace_size(*options));
+    write_size(backend.align_workspace_size(*options), sizeInBytes);
   });
 }
 
@@ -199,7 +176,7 @@ extern "C" prnnStatus_t prnnRNNTAlign(prnnHandle_t handle, const prnnRNNTLossOpt
     RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
     require_not_null(scores, "scores");
     if (options->maxTargets > 0) require_not_null(frames, "frames");
-    set_workspace(params, workspace, workspaceSizeInBytes, backend.align_workspace_size(*options));
+    set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.align_workspace_size(*options));
     backend.align(handle, params, scores, frames);
   });
 }
