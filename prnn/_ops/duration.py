@@ -14,7 +14,7 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, without_dispatch
-from prnn._ops.losses import _blocks, _cost_dtype, _pointer, _reserve, _workspace
+from prnn._ops.losses import _RNNT_NAMES, _blocks, _cost_dtype, _pointer, _reserve, _run, _workspace
 
 
 def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
@@ -75,8 +75,11 @@ def _loss(
     reserve = _reserve(_reserve_size(logits, durations) if keep else 0, logits, zeroed)
     with device_of(logits):
         library = handle(logits.device)
-        workspace = _workspace(_C.duration_rnnt_loss_workspace_size(library, options), logits)
-        _C.duration_rnnt_loss_forward(
+        size = _run(_C.duration_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+        workspace = _workspace(size, logits)
+        _run(
+            _C.duration_rnnt_loss_forward,
+            _RNNT_NAMES,
             library,
             options,
             logits.data_ptr(),
@@ -112,7 +115,9 @@ def _loss_backward(
     cost_gradients = cost_gradients.contiguous()
     with device_of(logits):
         library = handle(logits.device)
-        _C.duration_rnnt_loss_backward(
+        _run(
+            _C.duration_rnnt_loss_backward,
+            _RNNT_NAMES,
             library,
             options,
             logits.data_ptr(),
