@@ -172,6 +172,7 @@ typedef struct {
   int groups;               /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;        /* hidden units that one block owns */
   int batchPerPass;         /* sequences served at once; a larger batch takes more passes */
+  int layersTogether;       /* layers of the stack that one launch runs forward, following each other; else 1 */
   size_t registerBytes;     /* recurrent weights held in registers, over all blocks of a group */
   size_t sharedBytes;       /* ... and in shared memory (CPU: in the cores' caches) */
   int largestHiddenSize;    /* the largest H of this mode, type, N, layers and directions that stays resident */

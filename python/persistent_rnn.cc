@@ -46,8 +46,9 @@ py::dict to_dict(const prnnRNNInfo_t& info) {
   return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
                   "device"_a = info.device, "blocks"_a = info.blocks, "groups"_a = info.groups,
                   "units_per_block"_a = info.unitsPerBlock, "batch_per_pass"_a = info.batchPerPass,
-                  "register_bytes"_a = info.registerBytes, "shared_bytes"_a = info.sharedBytes,
-                  "largest_hidden_size"_a = info.largestHiddenSize, "reason"_a = info.reason);
+                  "layers_together"_a = info.layersTogether, "register_bytes"_a = info.registerBytes,
+                  "shared_bytes"_a = info.sharedBytes, "largest_hidden_size"_a = info.largestHiddenSize,
+                  "reason"_a = info.reason);
 }
 
 std::vector<std::string> gpu_names() {

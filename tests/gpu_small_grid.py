@@ -1,4 +1,5 @@
-"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batch."""
+"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batch, and
+layers that run together."""
 
 import itertools
 import sys
@@ -16,5 +17,8 @@ for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values()
 # The wide kernels: 16-bit gated cells of some size.
 for cell, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bfloat16"), ([70, 33, 2], [64] * 3)):
     CudaCase(reference.Stack(MODES[cell], 24, 264, 1, 2), batch_sizes, TYPES[name]).train()
+    torch.cuda.synchronize()
+for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
+    CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together
     torch.cuda.synchronize()
 print("ran")

@@ -23,6 +23,7 @@ class Info(ctypes.Structure):
         ("groups", ctypes.c_int),
         ("unitsPerBlock", ctypes.c_int),
         ("batchPerPass", ctypes.c_int),
+        ("layersTogether", ctypes.c_int),
         ("registerBytes", ctypes.c_size_t),
         ("sharedBytes", ctypes.c_size_t),
         ("largestHiddenSize", ctypes.c_int),
@@ -31,14 +32,16 @@ class Info(ctypes.Structure):
 
 
 class Layer:
-    def __init__(self, mode: int = 2, hidden: int = 1024, data_type: int = capi.HALF, batch: int = 4) -> None:
+    def __init__(
+        self, mode: int = 2, hidden: int = 1024, data_type: int = capi.HALF, batch: int = 4, layers: int = 1
+    ) -> None:
         self.handle = capi.cpu_handle()
         self.rnn = capi.descriptor("RNN")
         capi.check(
             "SetRNNDescriptor",
             rnnDesc=self.rnn.pointer,
             hiddenSize=hidden,
-            numLayers=1,
+            numLayers=layers,
             dropoutDesc=None,
             inputMode=0,
             direction=0,
@@ -112,6 +115,19 @@ def test_wide_kernels_hold_what_registers_do_not_in_shared_memory(mode: int) -> 
     assert info.sharedBytes > 0
 
 
+@pytest.mark.parametrize(
+    ("mode", "hidden", "layers", "together"),
+    [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 5, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
+)
+def test_layers_that_run_together(mode: int, hidden: int, layers: int, together: int) -> None:
+    assert Layer(mode, hidden, layers=layers).query_gpu("H200").layersTogether == together
+
+
+@pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 9}, {"data_type": capi.FLOAT}], ids=str)
+def test_layers_that_run_one_after_the_other(changes: dict[str, int]) -> None:
+    assert Layer(**({"hidden": 256, "layers": 5} | changes)).query_gpu("H200").layersTogether == 1
+
+
 @pytest.mark.parametrize(("gpu", "largest"), [("TITAN X", 1152), ("M40", 1152), ("GTX 1080", 1460), ("GP100", 1880)])
 def test_gpus_of_the_original_project(gpu: str, largest: int) -> None:
     info = Layer(mode=0, hidden=256, data_type=capi.FLOAT).query_gpu(gpu)
@@ -137,6 +153,7 @@ def test_cpu(data_type: int) -> None:
     assert info.blocks >= 1
     assert info.blocks * info.unitsPerBlock >= 512
     assert info.batchPerPass == 7
+    assert info.layersTogether == 1
     assert info.sharedBytes == 4 * 512 * 512 * (8 if data_type == capi.DOUBLE else 4)
     assert info.largestHiddenSize >= 16
 

@@ -11,7 +11,7 @@
 #include "core/cpu/isa.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
-#include "rnn/plan/plan.h"
+#include "rnn/plan/wavefront.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -25,7 +25,8 @@ void set_text(char* destination, size_t size, const std::string& text) {
   std::snprintf(destination, size, "%s", text.c_str());
 }
 
-prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnPlan& plan) {
+prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem) {
+  const RnnPlan plan = plan_rnn(row, problem);
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = PRNN_PERSISTENT_BACKEND;
@@ -34,6 +35,7 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnPlan& plan) {
   info.groups = plan.forward.groups;
   info.unitsPerBlock = plan.forward.units_per_block();
   info.batchPerPass = to_int(plan.forward.batch_per_pass());
+  info.layersTogether = plan.runnable ? plan_wavefront(row, problem).forward_layers : 1;
   info.registerBytes = static_cast<size_t>(plan.forward.register_bytes);
   info.sharedBytes = static_cast<size_t>(plan.forward.shared_weight_bytes);
   info.largestHiddenSize = to_int(plan.largest_hidden);
@@ -59,6 +61,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   info.groups = 1;
   info.unitsPerBlock = to_int((problem.hidden + threads - 1) / threads);
   info.batchPerPass = to_int(problem.max_batch());
+  info.layersTogether = 1;
   info.sharedBytes = static_cast<size_t>(bytes_per_weight * problem.hidden * problem.state());
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
@@ -74,9 +77,8 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
 
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   const GpuRow& row = cuda_gpu_row(context);
-  const RnnPlan plan = plan_rnn(row, problem);
-  prnnRNNInfo_t info = info_from_plan(row, plan);
-  if (plan.runnable && rnn.backend != PRNN_CUDNN_BACKEND) return info;
+  prnnRNNInfo_t info = info_from_plan(row, problem);
+  if (info.supported != 0 && rnn.backend != PRNN_CUDNN_BACKEND) return info;
   info.supported = 0;
   try {
     select_cuda_backend(context, rnn.backend, problem);
@@ -113,7 +115,7 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
     if (row == nullptr) {
       fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
     }
-    *info = info_from_plan(*row, plan_rnn(*row, problem));
+    *info = info_from_plan(*row, problem);
   });
 }
 

@@ -13,9 +13,15 @@ class BackwardData : LayerRun {
   void run() {
     store_table();
     const void* dy = args_.dy;
-    for (int64_t layer = p.layers - 1; layer >= 0; --layer) {
-      void* const dx = layer == 0 ? args_.dx : work.between[layer % 2];
-      run_layer(layer, layer + 1 == p.layers ? args_.y : kept.outputs[layer], dy);
+    for (int64_t above = p.layers; above > 0;) {
+      const int64_t count = is_together_backward(above - 1) ? std::min<int64_t>(wavefront.backward_layers, above) : 1;
+      const int64_t layer = above -= count;
+      void* const dx = layer == 0 ? args_.dx : work.between_of(layer - 1);
+      if (count > 1) {
+        run_together(layer, count, dy);
+      } else {
+        run_layer(layer, output_of(layer), dy);
+      }
       if (dx == nullptr) continue;
       for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
       if (layer > 0 && drops()) {
@@ -28,6 +34,45 @@ class BackwardData : LayerRun {
   }
 
  private:
+  const void* output_of(int64_t layer) const { return layer + 1 == p.layers ? args_.y : kept.outputs[layer]; }
+
+  // Layers [first, first + count) as a wavefront; dy is of the highest.
+  void run_together(int64_t first, int64_t count, const void* dy) {
+    WavefrontBackwardParams params{};
+    params.sizes = wavefront_sizes(wavefront.backward, count);
+    params.dy = dy;
+    std::vector<void*> gradients, candidates;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t layer = first + i;
+      const Reserve::PerDirection& kept_here = kept.directions[layer];
+      WavefrontBackwardLayer& own = params.layer[i];
+      own.recurrent = at(args_.w, rnn_layer_offsets(p, layer, 0).recurrent);
+      if (i + 1 < count) {
+        own.input_above = at(args_.w, rnn_layer_offsets(p, layer + 1, 0).input);
+        own.above = kept.directions[layer + 1].dgates;
+        own.candidate_above = kept.directions[layer + 1].dcandidate;
+      }
+      own.y = output_of(layer);
+      own.hx = state(args_.hx, layer, 0);
+      own.cx = state(args_.cx, layer, 0);
+      own.dhy = state(args_.dhy, layer, 0);
+      own.dcy = state(args_.dcy, layer, 0);
+      own.gates = kept_here.gates;
+      own.cells = kept_here.cells;
+      own.dgates = kept_here.dgates;
+      own.dcandidate = kept_here.dcandidate;
+      own.dhx = state(args_.dhx, layer, 0);
+      own.dcx = state(args_.dcx, layer, 0);
+      own.bias_sums = kept_here.bias_sums;
+      gradients.push_back(own.dgates);
+      if (i > 0 && p.mode == PRNN_GRU) candidates.push_back(own.dcandidate);
+    }
+    fill_all_empty(gradients, p.rows * p.gates() * p.hidden);
+    fill_all_empty(candidates, p.rows * p.hidden);
+    require_launch(run_wavefront_backward(p.mode, p.type, wavefront.backward, params, stream),
+                   "the backward wavefront kernel");
+  }
+
   void run_layer(int64_t layer, const void* y, const void* dy) {
     BackwardParams params{};
     std::vector<BackwardDirection> directions;

@@ -10,12 +10,13 @@ class BackwardWeights : LayerRun {
 
   void run() {
     store_table();
-    int slots = 0;
+    int slots_alone = 0;
     for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t, int64_t pass) {
-      slots = static_cast<int>(pass) * plan.backward.groups + sizes.groups;
+      slots_alone = static_cast<int>(pass) * plan.backward.groups + sizes.groups;
     });
     for (int64_t layer = 0; layer < p.layers; ++layer) {
       const void* const input = layer == 0 ? args_.x : kept.inputs[layer - 1];
+      const int slots = is_together_backward(layer) ? wavefront.backward.groups : slots_alone;
       const void* const output = layer + 1 == p.layers ? args_.y : kept.outputs[layer];
       for (int64_t d = 0; d < p.directions; ++d) {
         const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);

@@ -16,45 +16,108 @@ class Forward : LayerRun {
       require_launch(run_begin_dropout(p.dropout.states, kept.draw, stream), "the dropout kernel");
     }
     const void* input = args_.x;
-    for (int64_t layer = 0; layer < p.layers; ++layer) {
-      const bool is_last = layer + 1 == p.layers;
-      void* const output = is_last ? args_.y : training_ ? kept.outputs[layer] : work.between[layer % 2];
-      run_layer(layer, input, output);
-      input = output;
+    // Together, the layers exchange their states in y.
+    const int64_t at_once = is_aligned(args_.y) ? wavefront.forward_layers : 1;
+    for (int64_t layer = 0; layer < p.layers;) {
+      const int64_t count = std::min(at_once, p.layers - layer);
+      if (count > 1) {
+        run_together(layer, count, input);
+      } else {
+        run_layer(layer, input, output_of(layer));
+      }
+      layer += count;
+      const bool is_last = layer == p.layers;
+      input = output_of(layer - 1);
       if (!is_last && training_ && drops()) {
-        require_launch(run_dropout(p.type, p.dropout.probability, kept.draw, layer, p.rows * p.directions * p.hidden,
-                                   output, kept.inputs[layer], stream),
+        require_launch(run_dropout(p.type, p.dropout.probability, kept.draw, layer - 1,
+                                   p.rows * p.directions * p.hidden, input, kept.inputs[layer - 1], stream),
                        "the dropout kernel");
-        input = kept.inputs[layer];
+        input = kept.inputs[layer - 1];
       }
     }
   }
 
  private:
-  void run_layer(int64_t layer, const void* input, void* output) {
+  static bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+  void* output_of(int64_t layer) const {
+    return layer + 1 == p.layers ? args_.y : training_ ? kept.outputs[layer] : work.between_of(layer);
+  }
+
+  // Rows and gates of what input_products() leaves, or of x itself where the layer has no input matrices.
+  int xw_row(int64_t layer) const {
+    return static_cast<int>(p.has_input_matrices(layer) ? p.gates() * p.hidden : p.hidden);
+  }
+  int xw_gate(int64_t layer) const { return static_cast<int>(p.has_input_matrices(layer) ? p.hidden : 0); }
+  const void* input_products(int64_t layer, int64_t direction, const void* input) {
+    if (!p.has_input_matrices(layer)) return input;
     const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
+    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
+    multiply(p.rows, gate_rows, width, 1, view(input, width), view(weights, width, true), 0, work.xw[direction], p.type,
+             gate_rows);
+    return work.xw[direction];
+  }
+
+  // The initial states of layers [first, first + count), for kernels that read them as they read those of y.
+  void pad_states(int64_t first, int64_t count) {
+    require_launch(run_pad_states(p.type, state(args_.hx, first, 0), work.initial[first * p.directions],
+                                  count * p.directions * p.max_batch(), static_cast<int>(p.hidden),
+                                  static_cast<int>(padded), stream),
+                   "the kernel that pads the initial states");
+  }
+
+  // Layers [first, first + count) as a wavefront.
+  void run_together(int64_t first, int64_t count, const void* input) {
+    WavefrontForwardParams params{};
+    params.sizes = wavefront_sizes(wavefront.forward, count);
+    params.xw = input_products(first, 0, input);
+    params.xw_row = xw_row(first);
+    params.xw_gate = xw_gate(first);
+    std::vector<void*> outputs;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t layer = first + i;
+      const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, 0);
+      WavefrontForwardLayer& own = params.layer[i];
+      own.recurrent = at(args_.w, offsets.recurrent);
+      own.input = i > 0 ? at(args_.w, offsets.input) : nullptr;
+      own.input_bias = at(args_.w, offsets.input_bias);
+      own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+      own.below = i > 0 ? outputs.back() : nullptr;
+      own.initial = work.initial[layer];
+      own.hx = state(args_.hx, layer, 0);
+      own.cx = state(args_.cx, layer, 0);
+      own.y = output_of(layer);
+      own.hy = state(args_.hy, layer, 0);
+      own.cy = state(args_.cy, layer, 0);
+      if (training_) {
+        own.gates = kept.directions[layer].gates;
+        own.cells = kept.directions[layer].cells;
+      }
+      outputs.push_back(own.y);
+    }
+    fill_all_empty(outputs, p.rows * p.hidden);
+    pad_states(first, count);
+    require_launch(run_wavefront_forward(p.mode, p.type, wavefront.forward, params, stream),
+                   "the forward wavefront kernel");
+  }
+
+  void run_layer(int64_t layer, const void* input, void* output) {
     ForwardParams params{};
     std::vector<ForwardDirection> directions;
-    const bool has_matrices = p.has_input_matrices(layer);
-    params.xw_row = static_cast<int>(has_matrices ? gate_rows : p.hidden);
-    params.xw_gate = static_cast<int>(has_matrices ? p.hidden : 0);
+    params.xw_row = xw_row(layer);
+    params.xw_gate = xw_gate(layer);
     params.y_row = static_cast<int>(p.directions * p.hidden);
     // Wide kernels exchange rows; those of y, as long as the exchange buffer's and aligned, can be that buffer.
     const bool is_wide = plan.forward.wide_columns > 0;
-    const bool exchanges_in_y =
-        is_wide && p.directions == 1 && padded == p.hidden && reinterpret_cast<uintptr_t>(output) % 16 == 0;
+    const bool exchanges_in_y = is_wide && p.directions == 1 && padded == p.hidden && is_aligned(output);
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
-      if (has_matrices) {
-        multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0,
-                 work.xw[d], p.type, gate_rows);
-      }
       ForwardDirection dir{};
       dir.weights = at(args_.w, offsets.recurrent);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-      dir.xw = has_matrices ? work.xw[d] : input;
-      dir.initial = work.initial[d];
+      dir.xw = input_products(layer, d, input);
+      dir.initial = work.initial[layer * p.directions + d];
       dir.hx = state(args_.hx, layer, d);
       dir.cx = state(args_.cx, layer, d);
       dir.exchange = exchanges_in_y ? output : work.exchange[d];
@@ -66,14 +129,10 @@ class Forward : LayerRun {
         dir.cells = kept.directions[layer * p.directions + d].cells;
       }
       dir.reverse = static_cast<int>(d);
-      if (is_wide) {
-        fill_empty(dir.exchange, p.rows * padded);
-        require_launch(run_pad_states(p.type, dir.hx, work.initial[d], p.max_batch(), static_cast<int>(p.hidden),
-                                      static_cast<int>(padded), stream),
-                       "the kernel that pads the initial states");
-      }
+      if (is_wide) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);
     }
+    if (is_wide) pad_states(layer, 1);
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);

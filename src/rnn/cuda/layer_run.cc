@@ -29,10 +29,12 @@ Reserve::Reserve(const RnnProblem& p, void* base) {
     PerDirection d{};
     if (gates > 1) d.gates = arena.take<char>(p.rows * p.hidden * 4 * element);
     if (p.mode == PRNN_LSTM) d.cells = arena.take<char>(p.rows * p.hidden * element);
-    d.dgates = arena.take<char>(p.rows * gates * padded_hidden(p) * element);
-    if (p.mode == PRNN_GRU) d.dcandidate = arena.take<char>(p.rows * p.hidden * element);
     d.bias_sums = arena.take<float>(p.max_batch() * (gates > 1 ? 4 : 1) * p.hidden);
     directions.push_back(d);
+  }
+  for (PerDirection& d : directions) d.dgates = arena.take<char>(p.rows * gates * padded_hidden(p) * element);
+  if (p.mode == PRNN_GRU) {
+    for (PerDirection& d : directions) d.dcandidate = arena.take<char>(p.rows * p.hidden * element);
   }
   const bool drops = p.dropout.probability > 0;
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
@@ -52,9 +54,13 @@ Workspace::Workspace(const RnnProblem& p, void* base) {
     xw.push_back(arena.take<char>(p.rows * p.gates() * p.hidden * element));
     // ResidentSizes::exchange_columns() is below 2 N.
     exchange.push_back(arena.take<char>(p.steps() * 2 * p.max_batch() * padded * element));
+  }
+  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
     initial.push_back(arena.take<char>(p.max_batch() * padded * element));
   }
-  for (char*& array : between) array = arena.take<char>(p.layers > 1 ? p.rows * p.directions * p.hidden * element : 0);
+  // Layers one after the other need what one reads and what it writes; together, they all write.
+  const int64_t arrays = may_run_together(p) ? p.layers - 1 : std::min<int64_t>(p.layers - 1, 2);
+  for (int64_t i = 0; i < arrays; ++i) between.push_back(arena.take<char>(p.rows * p.directions * p.hidden * element));
   previous = arena.take<char>(p.rows * p.hidden * element);
   size = arena.size();
 }
@@ -64,12 +70,30 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, void* workspa
       context(*handle),
       stream(handle->stream),
       plan(plan_rnn(cuda_gpu_row(*handle), problem)),
+      wavefront(plan_wavefront(cuda_gpu_row(*handle), problem)),
       work(problem, workspace),
       kept(problem, reserve),
       element(type_bytes(problem.type)),
       padded(padded_hidden(problem)),
       varies(batch_varies(problem)) {
+  if (reserve != nullptr && drops()) wavefront = WavefrontPlan();  // masks come between the layers
   check_earlier_calls(context);
+}
+
+ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t layers) const {
+  ResidentSizes sizes{};
+  sizes.hidden = static_cast<int>(p.hidden);
+  sizes.padded = static_cast<int>(padded);
+  sizes.steps = static_cast<int>(p.steps());
+  sizes.batch = sizes.columns = static_cast<int>(p.max_batch());
+  sizes.columns_per_group = (sizes.columns + shape.groups - 1) / shape.groups;
+  sizes.groups = shape.groups;
+  sizes.blocks = shape.blocks;
+  sizes.directions = static_cast<int>(layers);
+  sizes.pause_cycles = shape.pause_cycles;
+  sizes.relu = p.mode == PRNN_RNN_RELU;
+  sizes.gave_up = cuda_state(context).gave_up_on_device;
+  return sizes;
 }
 
 void LayerRun::store_table() const {
@@ -78,6 +102,16 @@ void LayerRun::store_table() const {
 
 void LayerRun::fill_empty(void* exchange, int64_t elements) const {
   require_launch(cudaMemsetAsync(exchange, 0xFF, static_cast<size_t>(elements * element), stream), "a memset");
+}
+
+void LayerRun::fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const {
+  for (size_t i = 0, count = 1; i < arrays.size(); i += count) {
+    count = 1;
+    while (i + count < arrays.size() && arrays[i + count] == at(arrays[i], static_cast<int64_t>(count) * elements)) {
+      ++count;
+    }
+    fill_empty(arrays[i], static_cast<int64_t>(count) * elements);
+  }
 }
 
 }  // namespace prnn

@@ -9,7 +9,8 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/layer_kernels.h"
 #include "rnn/cuda/resident_params.h"
-#include "rnn/plan/plan.h"
+#include "rnn/cuda/wavefront_params.h"
+#include "rnn/plan/wavefront.h"
 
 namespace prnn {
 
@@ -41,10 +42,13 @@ struct Workspace {
   StepSizes* table;             // [T] where the batch varies
   std::vector<char*> xw;        // per direction: [rows, G H]
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
-  std::vector<char*> initial;   // per direction: [N, padded]
-  char* between[2];             // [rows, D H]: inference's outputs, or the gradients between layers
+  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps
+  std::vector<char*> between;   // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
   char* previous;               // [rows, H]
   size_t size;
+
+  // What lies between this layer and the one above it.
+  char* between_of(int64_t layer) const { return between[layer % between.size()]; }
 };
 
 // What every call works out first.
@@ -55,6 +59,7 @@ struct LayerRun {
   prnnContext& context;
   cudaStream_t stream;
   RnnPlan plan;
+  WavefrontPlan wavefront;
   Workspace work;
   Reserve kept;
   int64_t element;  // bytes
@@ -82,8 +87,15 @@ struct LayerRun {
     const FloatProduct precision = p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
     run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision);
   }
+  // Whether the backward call runs this layer together with others: it takes backward_layers at a time from the top.
+  bool is_together_backward(int64_t layer) const {
+    return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
+  }
+  ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
+  // Fills arrays of `elements` each, those that lie one after the other together.
+  void fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const;
 
   // Calls launch(sizes, first direction, pass) for every launch of a layer: passes over the batch, and, where not all
   // directions run at once, one direction after the other.

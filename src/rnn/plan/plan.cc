@@ -26,12 +26,6 @@ std::string format(const char* text, long long a = 0, long long b = 0, const cha
   return buffer;
 }
 
-// Blocks that the row keeps resident at once in clusters of this size.
-int resident_blocks(const GpuRow& row, int cluster) {
-  if (cluster == 1) return row.multiprocessors;
-  return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
-}
-
 // How long a block leaves the others alone after it has published its share. Looking too early slows down the very
 // stores that it waits for, the more so the more blocks look; measured on an H200.
 int pause_cycles(const ResidentShape& shape, bool backward) {
@@ -189,6 +183,11 @@ int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
 }
 
 }  // namespace
+
+int resident_blocks(const GpuRow& row, int cluster) {
+  if (cluster == 1) return row.multiprocessors;
+  return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
+}
 
 int64_t type_bytes(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
 

@@ -85,6 +85,9 @@ struct RnnPlan {
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
+// Blocks that the row keeps resident at once in clusters of this size.
+int resident_blocks(const GpuRow& row, int cluster);
+
 // The shapes that kernels are compiled for.
 bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
 bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);

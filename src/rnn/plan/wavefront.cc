@@ -1,0 +1,109 @@
+#include "rnn/plan/wavefront.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace prnn {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Sequences beyond which layers one after the other are as fast: each has the whole GPU, and the wide matrix
+// instructions for its input products. Measured on an H200.
+int64_t most_sequences(const RnnProblem& problem) {
+  if (problem.gates() == 1) return 64;
+  return problem.hidden > 512 ? 8 : std::min<int64_t>(64, 16384 / problem.hidden);
+}
+
+// Dynamic shared memory of a block; what is static comes on top.
+int64_t shared_bytes(const RnnProblem& problem, const WavefrontKernel& kernel, bool backward, int tiles) {
+  const int64_t gates = problem.gates(), gated = gates > 1;
+  const int64_t octets = kernel.unit_octets * (backward ? kernel.cluster : gates);
+  const int64_t sum_octets = backward || !gated ? octets : kernel.unit_octets * 4;
+  const int64_t fragments = 2 * kernel.pairs * octets;
+  const int64_t weights = std::max<int64_t>(fragments - kWavefrontFragments, 0) * 512 * kResidentWarps;
+  const int64_t octet_sums = int64_t{4} * kOctetRows * kTileColumns, wave = tiles == 1 ? 1 : kWavefrontWave;
+  const int64_t sums = 2 * wave * kResidentWarps * sum_octets * (octet_sums + 4);
+  const int64_t partial = kernel.cluster > 1 ? 2 * wave * octets * octet_sums : 0;
+  return weights + sums + partial + 256;
+}
+
+int64_t static_bytes(const WavefrontKernel& kernel, int tiles) {
+  return int64_t{4} * (tiles == 1 ? 1 : kMaxTiles) * kTileColumns * kernel.unit_octets * kOctetRows + 64;
+}
+
+// What makes a choice better, the most important first: launches of the whole stack, tiles that a group works through,
+// units of a block.
+struct Rank {
+  int64_t launches, tiles, units;
+  bool operator<(const Rank& other) const {
+    return std::tie(launches, tiles, units) < std::tie(other.launches, other.tiles, other.units);
+  }
+};
+
+template <size_t COUNT>
+int choose(const GpuRow& row, const RnnProblem& problem, bool backward, const WavefrontKernel (&kernels)[COUNT],
+           ResidentShape* best) {
+  int best_layers = 1;
+  Rank best_rank{};
+  for (const WavefrontKernel& kernel : kernels) {
+    const int64_t k_pairs = problem.hidden / pair_units(false) * (backward ? problem.gates() : 1) / kernel.cluster;
+    const int64_t pairs = ceil_div(k_pairs, kResidentWarps);
+    if (pairs > kernel.pairs || pairs * 2 <= kernel.pairs) continue;  // what is not there counts as zeros
+    const int64_t units = int64_t{kOctetRows} * kernel.unit_octets * kernel.cluster;
+    const int64_t blocks = ceil_div(problem.hidden, units) * kernel.cluster,
+                  room = resident_blocks(row, kernel.cluster);
+    const int64_t layers = std::min({problem.layers, room / blocks, int64_t{kWavefrontLayers}});
+    if (layers < 2) continue;
+    const int64_t batch = problem.max_batch();
+    const int64_t most_groups = std::min(room / (blocks * layers), ceil_div(batch, kTileColumns));
+    const int64_t tiles = ceil_div(ceil_div(batch, most_groups), kTileColumns);
+    if (tiles > kMaxTiles) continue;
+    const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
+    if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) continue;
+    const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_octets};
+    if (best_layers > 1 && !(rank < best_rank)) continue;
+    best_rank = rank;
+    best_layers = static_cast<int>(layers);
+    ResidentShape shape;
+    shape.unit_octets = kernel.unit_octets;
+    shape.cluster = kernel.cluster;
+    shape.groups = static_cast<int>(ceil_div(batch, tiles * kTileColumns));
+    shape.blocks = static_cast<int>(blocks);
+    shape.octets = static_cast<int>(kernel.unit_octets * (backward ? kernel.cluster : problem.gates()));
+    shape.pairs = kernel.pairs;
+    shape.tiles = static_cast<int>(tiles);
+    shape.shared_bytes = bytes;
+    shape.pause_cycles = !backward && kernel.unit_octets == 1 ? 500 : 300;  // measured on an H200
+    *best = shape;
+  }
+  return best_layers;
+}
+
+template <prnnRNNMode_t MODE>
+WavefrontPlan plan_of(const GpuRow& row, const RnnProblem& problem) {
+  WavefrontPlan plan;
+  plan.forward_layers = choose(row, problem, false, WavefrontKernels<MODE>::forward, &plan.forward);
+  plan.backward_layers = choose(row, problem, true, WavefrontKernels<MODE>::backward, &plan.backward);
+  return plan;
+}
+
+}  // namespace
+
+bool may_run_together(const RnnProblem& problem) {
+  return problem.layers > 1 && problem.directions == 1 && problem.projection == 0 &&
+         (problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16) &&
+         problem.hidden % pair_units(false) == 0 && problem.batch.front() == problem.batch.back() &&
+         problem.max_batch() <= most_sequences(problem);
+}
+
+WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
+  if (!may_run_together(problem)) return {};
+  switch (problem.mode) {
+    case PRNN_LSTM: return plan_of<PRNN_LSTM>(row, problem);
+    case PRNN_GRU: return plan_of<PRNN_GRU>(row, problem);
+    default: return plan_of<PRNN_RNN_TANH>(row, problem);
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,48 @@
+// Which layers of a stack run together, as a wavefront: several layers in one launch, each in blocks of its own, the
+// weights of all of them on the chip. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md, section Stacks.
+#pragma once
+
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+constexpr int kWavefrontLayers = 8;      // at most, in one launch
+constexpr int kWavefrontWave = 2;        // tiles with one barrier for all, where a group has more than one
+constexpr int kWavefrontFragments = 32;  // octets x pairs of weights that a warp keeps in registers
+
+// A kernel that exists: units of a block in eights, blocks that split K, pairs of K of a warp in each of the two parts
+// of K (a layer's own state, and its neighbour's).
+struct WavefrontKernel {
+  int unit_octets, cluster, pairs;
+};
+
+template <prnnRNNMode_t MODE>
+struct WavefrontKernels {  // RNN
+  static constexpr WavefrontKernel forward[] = {{4, 1, 1}, {4, 1, 2}, {4, 1, 4}};
+  static constexpr WavefrontKernel backward[] = {{4, 1, 1}, {4, 1, 2}, {4, 1, 4}};
+};
+template <>
+struct WavefrontKernels<PRNN_LSTM> {
+  static constexpr WavefrontKernel forward[] = {{1, 1, 1}, {1, 1, 2}, {2, 1, 1}, {2, 1, 2}, {3, 1, 2}, {2, 1, 4}};
+  static constexpr WavefrontKernel backward[] = {{2, 4, 1}, {2, 4, 2}, {3, 4, 2}, {2, 2, 8}};
+};
+template <>
+struct WavefrontKernels<PRNN_GRU> {
+  static constexpr WavefrontKernel forward[] = {{2, 1, 1}, {2, 1, 2}, {4, 1, 2}, {2, 1, 4}};
+  static constexpr WavefrontKernel backward[] = {{2, 3, 1}, {2, 3, 2}, {4, 3, 2}};
+};
+
+// Of each pass of a stack: how many layers a launch takes, and their layout. Where fewer layers than that are left, the
+// launch has fewer blocks; one layer alone runs as a stack of one does.
+struct WavefrontPlan {
+  int forward_layers = 1, backward_layers = 1;  // 1: no wavefront
+  ResidentShape forward, backward;              // `blocks` and `groups` are each layer's; `pairs` of one part
+};
+
+// Whether there are kernels for such a stack at all, on a GPU large enough: one direction, a uniform batch of not too
+// many sequences, 16 bits, H a multiple of 32, no projection.
+bool may_run_together(const RnnProblem& problem);
+
+WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem);
+
+}  // namespace prnn

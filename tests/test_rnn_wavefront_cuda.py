@@ -1,0 +1,150 @@
+"""Stacks whose layers run together on the GPU: against the float64 reference, and against one layer after the other."""
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
+# Layers, hidden size, batch, timesteps: one launch or several, one layer left over, one tile of 8 sequences or several,
+# several groups, rows of K and of units that do not fill a block.
+SIZES = [
+    (2, 32, 1, 1),
+    (3, 96, 5, 7),
+    (2, 224, 64, 3),
+    (5, 256, 4, 6),
+    (9, 256, 9, 4),
+    (2, 512, 3, 5),
+    (3, 480, 8, 4),
+    (5, 512, 1, 1),
+    (5, 512, 4, 12),
+    (6, 512, 29, 3),
+    (2, 1024, 8, 3),
+    (5, 1024, 8, 3),
+    (3, 768, 2, 4),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "batch", "steps"), SIZES)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_step(mode: int, layers: int, hidden: int, batch: int, steps: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    case = CudaCase(reference.Stack(mode, 48, hidden, layers), [batch] * steps, dtype)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_skip_input(mode: int) -> None:
+    torch.manual_seed(2)
+    case = CudaCase(reference.Stack(mode, 64, 64, 3, 1, True), [6] * 5, torch.float16)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_inference_and_no_states(mode: int) -> None:
+    torch.manual_seed(3)
+    case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 6, torch.float16)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+    case.data["hx"].zero_()
+    case.data["cx"].zero_()
+    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
+    assert_results(case, ("y",))
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_gradients_without_states(mode: int) -> None:
+    torch.manual_seed(4)
+    case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 6, torch.float16)
+    for name in ("hx", "cx", "dhy", "dcy"):
+        case.data[name].zero_()
+    case.check("RNNForwardTraining", hx=None, cx=None, hy=None, cy=None)
+    case.check("RNNBackwardData", hx=None, cx=None, dhy=None, dcy=None, dhx=None, dcx=None)
+    case.check("RNNBackwardWeights", hx=None)
+    assert_results(case, ("y", "dx", "dw"), slack=4)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_an_unaligned_output(mode: int) -> None:
+    torch.manual_seed(5)
+    case = CudaCase(reference.Stack(mode, 16, 64, 3), [4] * 5, torch.float16)
+    y = case.data["y"]
+    room = torch.full((y.numel() + 1,), case.UNTOUCHED, dtype=y.dtype, device=y.device)
+    case.data["y"] = room[1:].view_as(y)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+def test_the_same_as_one_layer_after_the_other(mode: int, dtype: torch.dtype) -> None:
+    """Inputs and hidden states are of one size, so that every layer alone is a stack of one."""
+    torch.manual_seed(6)
+    layers, hidden, batch, steps = 3, 256, 11, 20
+    together = CudaCase(reference.Stack(mode, hidden, hidden, layers), [batch] * steps, dtype)
+    together.check("RNNForwardTraining")
+    matrices = together.data["w"].numel() // layers - 2 * gates(mode) * hidden
+    x = together.data["x"]
+    for layer in range(layers):
+        alone = CudaCase(reference.Stack(mode, hidden, hidden), [batch] * steps, dtype)
+        alone.data["x"] = x
+        alone.data["w"] = torch.cat(
+            [
+                together.data["w"][layer * matrices :][:matrices],
+                together.data["w"][layers * matrices + layer * 2 * gates(mode) * hidden :][: 2 * gates(mode) * hidden],
+            ]
+        )
+        for name in ("hx", "cx"):
+            alone.data[name] = together.data[name][layer].clone()
+        alone.check("RNNForwardTraining")
+        assert close(together.data["hy"][layer], alone.data["hy"][0], dtype)
+        if mode == reference.LSTM:
+            assert close(together.data["cy"][layer], alone.data["cy"][0], dtype)
+        x = alone.data["y"]
+    assert close(together.data["y"], x, dtype)
+
+
+def gates(mode: int) -> int:
+    return 4 if mode == reference.LSTM else 3 if mode == reference.GRU else 1
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> bool:
+    return bool((found.double() - wanted.double()).norm() < TOLERANCE[dtype] * wanted.double().norm())
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_the_same_bits_every_time_and_in_a_graph(mode: int) -> None:
+    torch.manual_seed(7)
+    case = CudaCase(reference.Stack(mode, 48, 512, 5), [12] * 40, torch.float16)
+    case.train()
+    first = case.results()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
+    with torch.cuda.graph(graph, stream=stream):
+        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+            case.check(name)
+    for _ in range(3):
+        case.data["dw"].zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        for name, tensor in case.results().items():
+            if mode == reference.LSTM or name not in ("cy", "dcx"):
+                assert torch.equal(tensor, first[name]), name
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("name", ["x", "w", "hx"])
+def test_nan_comes_out_and_nothing_hangs(mode: int, name: str) -> None:
+    torch.manual_seed(8)
+    case = CudaCase(reference.Stack(mode, 32, 64, 4), [9] * 5, torch.float16)
+    case.data[name].view(-1)[5] = float("nan")
+    case.train()
+    torch.cuda.synchronize()
+    assert not torch.isfinite(case.data["y"].double()).all()
