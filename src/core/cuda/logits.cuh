@@ -3,11 +3,12 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <math_constants.h>
 
 #include <initializer_list>
 
 #include "core/cuda/launch.h"
-#include "core/cuda/log_math.cuh"
+#include "core/cuda/log_zero.h"
 #include "prnn_types.h"
 
 namespace prnn {
