@@ -9,7 +9,7 @@ import torch
 ALGORITHMS = {"standard": 0, "static": 1, "dynamic": 2, "small-H": 3}
 _CELLS = {"rnn": 1, "lstm": 2, "gru": 3}
 _DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 9}
-_TENSOR_CORES, _TRUE_FLOAT32 = 1, 3  # math types
+_TF32, _TENSOR_CORES, _TRUE_FLOAT32 = 0, 1, 3  # math types
 _TWO_BIASES, _PACKED = 2, 1
 
 
@@ -52,7 +52,9 @@ class CudnnRnn:
         rnn, dropout = _make("cudnnCreateRNNDescriptor"), _make("cudnnCreateDropoutDescriptor")
         _call("cudnnSetDropoutDescriptor", dropout, self.handle, ctypes.c_float(0), None, 0, 0)
         kind = _DTYPES[dtype]
-        math = _TRUE_FLOAT32 if dtype == torch.float32 else _TENSOR_CORES
+        math = _TENSOR_CORES
+        if dtype == torch.float32:
+            math = _TF32 if torch.backends.cudnn.allow_tf32 else _TRUE_FLOAT32
         sizes = (hidden, hidden, hidden, layers)
         setting = (ALGORITHMS[algorithm], _CELLS[cell], _TWO_BIASES, 0, 0, kind, 0, math, *sizes)
         _call("cudnnSetRNNDescriptor_v8", rnn, *setting, dropout, 0)

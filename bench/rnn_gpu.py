@@ -106,7 +106,7 @@ def per_step(times: Times, steps: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float16")
+    parser.add_argument("--dtype", choices=["float32", "tf32", "float16", "bfloat16"], default="float16")
     parser.add_argument("--targets", action="store_true", help="the points that the project wants to win")
     parser.add_argument("--cells", nargs="+", choices=MODULES, default=list(MODULES))
     parser.add_argument("--layers", nargs="+", type=int, default=[1])
@@ -117,8 +117,10 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="measure how to split the layers instead: rnn_tune.py")
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
-    dtype, steps, repeats = getattr(torch, arguments.dtype), arguments.steps, arguments.repeats
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    tf32 = arguments.dtype == "tf32"
+    dtype = torch.float32 if tf32 else getattr(torch, arguments.dtype)
+    steps, repeats = arguments.steps, arguments.repeats
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if arguments.tune:
         import rnn_tune
 

@@ -65,11 +65,10 @@ PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hidd
 
 PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend);
 
-/* Lets the products of float matrices be rounded to tf32, or not, which is the default. With the resident kernels that
- * is the products on the input and the weights' gradients, with cuDNN the recurrent ones too. */
+/* Lets the products of float matrices on a GPU be rounded to tf32, or not, which is the default. */
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
-/* How the resident kernels split a layer, for tuning (prnn bench rnn --device gpu --tune). A layer that is split so
+/* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). A layer that is split so
  * does without the wide kernels, which have one split for each number of groups (docs/resident_kernels.md). */
 typedef struct {
   int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */

@@ -225,7 +225,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^prnn \d+\.\d+\.\d+, torch ", output)
     assert re.search(r"^CPU \S+: \d+ cores, \d+ threads", output, re.MULTILINE)
     for gpu in ("H200", "A100", "L40", "GTX 1080"):
-        assert re.search(rf"^  \S*.*{gpu} .* / \d+$", output, re.MULTILINE), gpu
+        assert re.search(rf"^[ *] \S*.*{gpu} .* / \d+$", output, re.MULTILINE), gpu
 
 
 def test_bench_runs_the_programs_of_a_checkout(
@@ -236,7 +236,8 @@ def test_bench_runs_the_programs_of_a_checkout(
     monkeypatch.setattr(prnn, "__file__", str(tmp_path / "prnn" / "__init__.py"))
     assert "needs a checkout of prnn" in refused(capsys, "bench", "rnn")
     (tmp_path / "bench").mkdir()
-    assert "there is no benchmark of rnn on cpu" in refused(capsys, "bench", "rnn")
+    assert "there is no benchmark of rnn on cpu" in refused(capsys, "bench", "--device", "cpu", "rnn")
+    assert "there is no benchmark of rnn on gpu" in refused(capsys, "bench", "--device", "gpu", "rnn")
     (tmp_path / "bench" / "rnn_cpu.py").write_text("import sys\nprint('ran', sys.argv[1:])\n")
-    assert main(["bench", "rnn", "--quick"]) == 0
+    assert main(["bench", "--device", "cpu", "rnn", "--quick"]) == 0
     assert capsys.readouterr().out == "ran ['--quick']\n"

@@ -1,10 +1,13 @@
-"""Several GPUs: layers on each of them in one process, and DistributedDataParallel over NCCL."""
+"""Several GPUs: layers on each of them in one process, DistributedDataParallel over NCCL, and prnn train."""
 
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
+from asr_data import write_corpus
 from torch.nn.parallel import DistributedDataParallel
 
 import prnn
@@ -64,3 +67,13 @@ def test_distributed_gradients_are_those_of_the_joined_batch(tmp_path: pathlib.P
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
         for mine, wanted in zip(first, expected, strict=True):
             assert ((mine - wanted.cpu()).norm() / wanted.norm()).item() < 1e-5
+
+
+def test_prnn_train(tmp_path: pathlib.Path) -> None:
+    manifest = write_corpus(tmp_path / "data", "tones", ["ab ca", "cab", "b", "acc ab"])
+    command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
+        --hidden 16 --layers 1 --valid-every 6 --accelerator gpu --devices 2 --no-progress"""
+    command = [sys.executable, "-m", "prnn", *command.split()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("epoch 6, step 12") == 1

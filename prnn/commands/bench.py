@@ -22,20 +22,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "PYTHONPATH), with the arguments that follow.",
     )
     parser.add_argument("family", choices=tuple(_FAMILIES), help="recurrent layers, losses, or a whole training step")
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="(%(default)s)")
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="before the family (gpu if there is one, else cpu)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program; --help lists them")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
+    import torch
+
+    device = arguments.device or ("gpu" if torch.cuda.is_available() else "cpu")
     folder = Path(prnn.__file__).resolve().parents[1] / "bench"
-    name = f"{_FAMILIES[arguments.family]}_{arguments.device}.py"
+    name = f"{_FAMILIES[arguments.family]}_{device}.py"
     if not folder.is_dir():
         raise CommandError(f"prnn bench needs a checkout of prnn: there is no {folder}")
     program = folder / name
     if not program.is_file():
-        raise CommandError(f"there is no benchmark of {arguments.family} on {arguments.device}: no {program}")
+        raise CommandError(f"there is no benchmark of {arguments.family} on {device}: no {program}")
     sys.argv = [str(program), *arguments.arguments]
     sys.path.insert(0, str(folder))
     runpy.run_path(str(program), run_name="__main__")

@@ -117,6 +117,7 @@ struct LayerRun {
       sizes.directions = static_cast<int>(at_once);
       sizes.pause_cycles = shape.pause_cycles;
       sizes.relu = p.mode == PRNN_RNN_RELU;
+      sizes.tf32 = p.tf32;
       sizes.gave_up = cuda_state(context).gave_up_on_device;
       for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
     }

@@ -6,6 +6,8 @@
 
 namespace prnn {
 
+struct Tf32;  // resident_tf32.cuh
+
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS>
 cudaError_t launch_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER>
@@ -107,7 +109,9 @@ cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const 
   switch (type) {
     case PRNN_DATA_HALF: return forward_of_type<__half>(mode, shape, params, stream);
     case PRNN_DATA_BFLOAT16: return forward_of_type<__nv_bfloat16>(mode, shape, params, stream);
-    case PRNN_DATA_FLOAT: return forward_of_type<float>(mode, shape, params, stream);
+    case PRNN_DATA_FLOAT:
+      return params.sizes.tf32 ? forward_of_type<Tf32>(mode, shape, params, stream)
+                               : forward_of_type<float>(mode, shape, params, stream);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -124,7 +128,9 @@ cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const
   switch (type) {
     case PRNN_DATA_HALF: return backward_of_type<__half>(mode, shape, params, stream);
     case PRNN_DATA_BFLOAT16: return backward_of_type<__nv_bfloat16>(mode, shape, params, stream);
-    case PRNN_DATA_FLOAT: return backward_of_type<float>(mode, shape, params, stream);
+    case PRNN_DATA_FLOAT:
+      return params.sizes.tf32 ? backward_of_type<Tf32>(mode, shape, params, stream)
+                               : backward_of_type<float>(mode, shape, params, stream);
     default: return cudaErrorInvalidValue;
   }
 }

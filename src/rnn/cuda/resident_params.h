@@ -29,6 +29,7 @@ struct ResidentSizes {
   int directions;             // in this launch
   int pause_cycles;
   int relu;      // RNN: 1 relu, 0 tanh
+  int tf32;      // float: 1 one tf32 product, 0 float's accuracy
   int* gave_up;  // host memory: becomes 1 when a block waited in vain
 
   // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.

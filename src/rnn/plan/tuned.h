@@ -1,4 +1,4 @@
-// Shapes that were measured to be better than the ones plan_rnn() works out. `prnn bench rnn --device gpu --tune`
+// Shapes that were measured to be better than the ones plan_rnn() works out. `prnn bench rnn --tune`
 // writes the lines; docs/adding_a_gpu.md says how they get here.
 #pragma once
 

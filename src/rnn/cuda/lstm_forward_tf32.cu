@@ -1,0 +1,10 @@
+// Forward resident kernels, LSTM, tf32.
+#include "rnn/cuda/resident_forward.cuh"
+#include "rnn/cuda/resident_tf32.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_forward<Tf32, PRNN_LSTM, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_forward<Tf32, PRNN_LSTM, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+
+}  // namespace prnn

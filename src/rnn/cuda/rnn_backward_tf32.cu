@@ -1,0 +1,14 @@
+// Backward resident kernels, RNN, tf32.
+#include "rnn/cuda/resident_backward.cuh"
+#include "rnn/cuda/resident_tf32.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 1, 1>(const ResidentShape&, const BackwardParams&,
+                                                                cudaStream_t);
+template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 2, 1>(const ResidentShape&, const BackwardParams&,
+                                                                cudaStream_t);
+template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 4, 1>(const ResidentShape&, const BackwardParams&,
+                                                                cudaStream_t);
+
+}  // namespace prnn

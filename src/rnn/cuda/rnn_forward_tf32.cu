@@ -1,0 +1,11 @@
+// Forward resident kernels, RNN, tf32.
+#include "rnn/cuda/resident_forward.cuh"
+#include "rnn/cuda/resident_tf32.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+
+}  // namespace prnn
