@@ -79,7 +79,9 @@ def _gpu(extension, layer, batch: int) -> tuple[str, str]:  # type: ignore[no-un
     if not torch.cuda.is_available():
         return "", "GPU: none that torch can use"
     try:
-        device = layer.query(extension.Handle.cuda(), batch)["device"]
+        query = layer.query(extension.Handle.cuda(), batch)
     except (NotImplementedError, RuntimeError) as error:
         return "", f"GPU: {torch.cuda.get_device_name()}; prnn cannot use it: {error}"
-    return device, f"GPU: {torch.cuda.get_device_name()}, planned as {device} (*)"
+    if query["device"] not in extension.gpu_names():
+        return "", f"GPU: {torch.cuda.get_device_name()}; nothing stays resident on it: {query['reason']}"
+    return query["device"], f"GPU: {torch.cuda.get_device_name()}, planned as {query['device']} (*)"

@@ -76,9 +76,15 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
 }
 
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  const GpuRow& row = cuda_gpu_row(context);
-  prnnRNNInfo_t info = info_from_plan(row, problem);
-  if (info.supported != 0 && rnn.backend != PRNN_CUDNN_BACKEND) return info;
+  const CudaState& state = cuda_state(context);
+  prnnRNNInfo_t info{};
+  if (state.row.name == nullptr) {
+    set_text(info.device, sizeof info.device, "GPU without a row");
+    set_text(info.reason, sizeof info.reason, state.no_row);
+  } else {
+    info = info_from_plan(state.row, problem);
+    if (info.supported != 0 && rnn.backend != PRNN_CUDNN_BACKEND) return info;
+  }
   info.supported = 0;
   try {
     select_cuda_backend(context, rnn.backend, problem);
