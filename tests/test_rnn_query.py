@@ -232,6 +232,13 @@ def test_a_plan_of_ones_own() -> None:
     assert layer.query_gpu("H200").supported == 1
 
 
+def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:
+    layer = Layer(hidden=256, layers=5)
+    assert layer.query_gpu("H200").layersTogether > 1
+    assert set_plan(layer, (8, 1, 1, 100), None) == capi.SUCCESS
+    assert layer.query_gpu("H200").layersTogether == 1
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [

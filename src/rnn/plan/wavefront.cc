@@ -91,7 +91,8 @@ WavefrontPlan plan_of(const GpuRow& row, const RnnProblem& problem) {
 }  // namespace
 
 bool may_run_together(const RnnProblem& problem) {
-  return problem.layers > 1 && problem.directions == 1 && problem.projection == 0 &&
+  const bool has_own_plan = problem.forward_plan.unitsPerBlock > 0 || problem.backward_plan.unitsPerBlock > 0;
+  return problem.layers > 1 && problem.directions == 1 && problem.projection == 0 && !has_own_plan &&
          (problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16) &&
          problem.hidden % pair_units(false) == 0 && problem.batch.front() == problem.batch.back() &&
          problem.max_batch() <= most_sequences(problem);
