@@ -65,7 +65,7 @@ def joint_rnnt_loss(
         fastemit_lambda, delay_penalty, rnnt_type, zero_infinity: as for `prnn.rnnt_loss`.
         ranges: (N, T, R) integers from `prnn.get_rnnt_prune_ranges`: the R symbol positions, one after the other, to
             which frame t of sequence n is limited. The first of each frame counts; they must not decrease. None: all.
-        block_elements: logits in memory at a time; None means 2^24 on a GPU and 2^20 on the CPU. Not read on the CPU
+        block_elements: logits in memory at a time; None means 2^25 on a GPU and 2^20 on the CPU. Not read on the CPU
             with ranges, whose logits are held.
 
     Returns:

@@ -15,7 +15,7 @@ namespace {
 
 using namespace rnnt_cuda;
 
-constexpr int64_t kChunkLogits = INT64_C(1) << 24;  // see docs/joint_rnnt_loss.md
+constexpr int64_t kChunkLogits = INT64_C(1) << 25;  // see docs/joint_rnnt_loss.md
 constexpr int64_t kLeastChunk = 1024;
 
 Problem make_problem(const JointParams& params) {
