@@ -241,7 +241,7 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
 
     Args:
         px_grad, py_grad: occupation from `rnnt_loss_simple` or `rnnt_loss_smoothed` with return_grad.
-        boundary: (N, 4), see the module.
+        boundary: (N, 4), see the module. One on a GPU is waited for, because R may depend on it; one on the CPU is not.
         s_range: how many positions to keep, R. Where that is too few for any path through a "regular" lattice, as many
             as it takes, with a warning; where there are fewer than R positions, all, S + 1.
 
@@ -263,7 +263,8 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
         raise ValueError(f"s_range is {s_range!r}; it must be an int of at least 1")
     if px_grad.shape[2] > frames:
         # From the first to the last position in t_end frames, R - 1 a frame: (R - 1) t_end >= s_end.
-        needed = int((-(-limits[:, 2] // limits[:, 3].clamp(min=1)) + 1).max())
+        ends = boundary[:, 2:] if boundary.device.type == "cpu" else limits[:, 2:]
+        needed = int((-(-ends[:, 0] // ends[:, 1].clamp(min=1)) + 1).max())
         if s_range < needed:
             warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
             s_range = needed

@@ -130,7 +130,8 @@ class SimpleJoiner(nn.Module):
 
         The other arguments are those of `full_loss`.
         """
-        boundary = _boundary(lengths, target_lengths, encoder_out.device)
+        zeros = torch.zeros_like(lengths)
+        boundary = torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1)
         loss, (px_grad, py_grad) = rnnt_loss_smoothed(
             lm=self.predictor_output(predictor_out),
             am=self.encoder_output(encoder_out),
@@ -171,8 +172,3 @@ def pruned_loss(
         activation=joiner.activation,
         ranges=ranges,
     )
-
-
-def _boundary(lengths: Tensor, target_lengths: Tensor, device: torch.device) -> Tensor:
-    zeros = torch.zeros_like(lengths)
-    return torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1).to(device, non_blocking=True)
