@@ -16,7 +16,6 @@ is the best rival's time over prnn's. "prnn, in place" is prnn with inplace=True
 
 import argparse
 import importlib.util
-import json
 import re
 import statistics
 import sys
@@ -26,6 +25,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from duration_losses import FAMILIES, problem
+from json_rows import write_rows
 
 import prnn
 
@@ -322,15 +322,7 @@ def main() -> None:
     if options.shapes:
         rows += joint_table(options.shapes)
     if options.json:
-        run = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "command": " ".join(["python", *sys.argv]),
-            "rows": rows,
-        }
-        with open(options.json, "w") as file:
-            json.dump(run, file, indent=1)
+        write_rows(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,15 @@ DistributedDataParallel, and "scaling" is the throughput of all GPUs over that o
 
 import argparse
 import copy
-import json
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 
 import torch
+from json_rows import write_rows
 from torch import Tensor, nn
 from torch.distributed import barrier, destroy_process_group, get_world_size, init_process_group, is_initialized
 from torch.nn.parallel import DistributedDataParallel
@@ -189,15 +188,7 @@ def main() -> None:
             if speaks:
                 print("  " + ", ".join(cells), flush=True)
     if options.json and speaks:
-        run = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "command": " ".join(["python", *sys.argv]),
-            "rows": rows,
-        }
-        with open(options.json, "w") as file:
-            json.dump(run, file, indent=1)
+        write_rows(options.json, rows)
     if is_initialized():
         destroy_process_group()
 
