@@ -54,9 +54,7 @@ def test_greedy_search_equals_the_cpus() -> None:
 
 
 def test_recogniser_equals_the_cpus() -> None:
-    pytest.importorskip("kaldi_native_fbank")
-    pytest.importorskip("jiwer")
-    pytest.importorskip("soundfile")
+    pytest.importorskip("prnn.asr", reason="needs the packages of prnn's extra, asr")
     from prnn.asr import CharTokenizer, FeatureConfig, Recogniser
     from prnn.asr.features import compute_features
     from prnn.asr.recogniser import transcribe_batch

@@ -18,7 +18,7 @@ from prnn.transducer.joiner import Joiner
 _MOST_LOGITS = 2**22
 
 
-def full_loss(
+def joiner_loss(
     joiner: Joiner,
     encoder_out: Tensor,
     lengths: Tensor,
@@ -27,8 +27,9 @@ def full_loss(
     target_lengths: Tensor,
     blank: int,
     fastemit: float,
+    ranges: Tensor | None = None,
 ) -> Tensor:
-    """The exact loss over all lattice cells, the mean over utterances, a scalar.
+    """The exact loss over all lattice cells, or over those of `ranges`, the mean over utterances, a scalar.
 
     The N x T x (U + 1) x V logits are held only if they are few and on a CPU; else `prnn.joint_rnnt_loss` computes the
     same without them.
@@ -43,9 +44,10 @@ def full_loss(
         target_lengths: (N,) int64.
         blank: index of the blank.
         fastemit: FastEmit's lambda.
+        ranges: (N, T, R) int64, the cells of each frame that paths may go through; None is all.
     """
     cells = encoder_out.shape[0] * encoder_out.shape[1] * predictor_out.shape[1]
-    if encoder_out.is_cuda or cells * joiner.vocab_size > _MOST_LOGITS:
+    if ranges is not None or encoder_out.is_cuda or cells * joiner.vocab_size > _MOST_LOGITS:
         return joint_rnnt_loss(
             joiner.encoder_proj(encoder_out),
             joiner.predictor_proj(predictor_out),
@@ -57,6 +59,7 @@ def full_loss(
             blank=blank,
             activation=joiner.activation,
             fastemit_lambda=fastemit,
+            ranges=ranges,
         )
     logits = joiner(encoder_out, predictor_out)
     loss: Tensor = rnnt_loss(logits, targets, lengths, target_lengths, blank=blank, fastemit_lambda=fastemit)
@@ -84,7 +87,7 @@ def duration_loss(
         sigma: logit under-normalisation.
         omega: share of the RNN-T loss of the symbols alone.
 
-    The other arguments are those of `full_loss`.
+    The other arguments are those of `joiner_loss`.
     """
     logits = joiner(encoder_out, predictor_out)
     return tdt_loss(
@@ -125,10 +128,10 @@ class SimpleJoiner(nn.Module):
         blank: int,
         prune_range: int,
     ) -> tuple[Tensor, Tensor]:
-        """The simple loss, the mean over utterances, and the ranges (N, T, R) of `pruned_loss`, R prune_range where
+        """The simple loss, the mean over utterances, and the ranges (N, T, R) of `joiner_loss`, R prune_range where
         there are as many positions, and more where fewer would leave no path.
 
-        The other arguments are those of `full_loss`.
+        The other arguments are those of `joiner_loss`.
         """
         zeros = torch.zeros_like(lengths)
         boundary = torch.stack([zeros, zeros, target_lengths.to(lengths), lengths], dim=1)
@@ -144,31 +147,3 @@ class SimpleJoiner(nn.Module):
             return_grad=True,
         )
         return loss, get_rnnt_prune_ranges(px_grad, py_grad, boundary, prune_range)
-
-
-def pruned_loss(
-    joiner: Joiner,
-    encoder_out: Tensor,
-    lengths: Tensor,
-    predictor_out: Tensor,
-    targets: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    ranges: Tensor,
-) -> Tensor:
-    """The loss over the lattice cells within `ranges`, (N, T, R) int64, the mean over utterances, a scalar.
-
-    The other arguments are those of `full_loss`.
-    """
-    return joint_rnnt_loss(
-        joiner.encoder_proj(encoder_out),
-        joiner.predictor_proj(predictor_out),
-        joiner.output.weight,
-        joiner.output.bias,
-        targets,
-        lengths,
-        target_lengths,
-        blank=blank,
-        activation=joiner.activation,
-        ranges=ranges,
-    )

@@ -24,7 +24,7 @@ from prnn.transducer.config import LOSSES, TransducerConfig
 from prnn.transducer.encoder import Encoder, StreamingEncoder
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
 from prnn.transducer.joiner import Joiner
-from prnn.transducer.loss import SimpleJoiner, duration_loss, full_loss, pruned_loss
+from prnn.transducer.loss import SimpleJoiner, duration_loss, joiner_loss
 from prnn.transducer.predictor import Predictor, build_predictor
 from prnn.transducer.streaming import (
     SearchOptions,
@@ -205,12 +205,12 @@ class Transducer(nn.Module):
         parts = (self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank)
         if self.simple_joiner is not None:
             simple, ranges = self.simple_joiner.loss_and_ranges(*parts[1:], self.prune_range)
-            transducer = pruned_loss(*parts, ranges)
+            transducer = joiner_loss(*parts, self.fastemit, ranges)
             total = transducer + self.simple_weight * simple
         elif self.durations:
             total = transducer = duration_loss(*parts, self.fastemit, self.durations, self.sigma, self.omega)
         else:
-            total = transducer = full_loss(*parts, self.fastemit)
+            total = transducer = joiner_loss(*parts, self.fastemit)
         ctc = None
         if self.ctc_output is not None:
             logits = self.ctc_output(encoder_out).transpose(0, 1)
