@@ -12,7 +12,8 @@ Both sides share weights and code outside the layers and the loss. torchaudio wa
 float32, and indexes them with 32 bits: beyond 2^31 logits it cannot run.
 
 Under torchrun every process has a GPU and a batch of its own; each size is measured without, then with
-DistributedDataParallel, and "scaling" is the throughput of all GPUs over that of one working alone.
+DistributedDataParallel. "alone" has the times of all GPUs without it; "scaling" is the throughput of all GPUs together
+over the mean of theirs alone.
 """
 
 import argparse
@@ -27,7 +28,14 @@ from itertools import pairwise
 import torch
 from json_rows import write_rows
 from torch import Tensor, nn
-from torch.distributed import barrier, destroy_process_group, get_world_size, init_process_group, is_initialized
+from torch.distributed import (
+    all_gather_object,
+    barrier,
+    destroy_process_group,
+    get_world_size,
+    init_process_group,
+    is_initialized,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import prnn
@@ -147,7 +155,10 @@ def measure_size(classes: int, size: int, options: argparse.Namespace) -> dict[s
         together = time_of(DistributedDataParallel(model, device_ids=[torch.cuda.current_device()]))
         row |= {"one GPU": alone, f"{get_world_size()} GPUs": together}
         if isinstance(alone, dict) and isinstance(together, dict):
-            row["scaling"] = round(get_world_size() * alone["ms"] / together["ms"], 2)
+            each: list[float] = [0.0] * get_world_size()
+            all_gather_object(each, alone["ms"])
+            row["alone"] = each
+            row["scaling"] = round(get_world_size() * statistics.harmonic_mean(each) / together["ms"], 2)
         return row
     theirs = WithTorch(copy.deepcopy(model))
     row["prnn"] = ours = time_of(model)
