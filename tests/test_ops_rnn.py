@@ -265,6 +265,37 @@ def test_autocast_leaves_float64_alone(cell: str) -> None:
             make(prnn.nn, cell, 3, 4)(x)
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_cast_weights(in_place: bool) -> None:
+    module = make(prnn.nn, "GRU", 3, 4, num_layers=2)
+    weights = [weight.detach().requires_grad_() for weight in module._packed_weights()]
+    if not in_place:
+        weights = [weight.detach().clone().t().contiguous().t().requires_grad_() for weight in weights]
+    torch.library.opcheck(torch.ops.prnn.cast_weights.default, (weights, torch.bfloat16))
+    cast = torch.ops.prnn.cast_weights(weights, torch.bfloat16)
+    assert torch.equal(cast, torch.cat([weight.reshape(-1) for weight in weights]).bfloat16())
+    scale = torch.randn(cast.shape).bfloat16()
+    gradients = torch.autograd.grad(cast, weights, scale)
+    for weight, gradient, piece in zip(
+        weights, gradients, scale.split([weight.numel() for weight in weights]), strict=True
+    ):
+        assert torch.equal(gradient, piece.float().view(weight.shape))
+
+
+def test_autocast_of_weights_compiles() -> None:
+    module = prnn.nn.LSTM(3, 4, num_layers=2, dtype=torch.bfloat16)
+    x = torch.randn(5, 2, 3)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return module(x)[0].float().square().sum()
+
+    expected = torch.autograd.grad(run(x), list(module.parameters()))
+    found = torch.autograd.grad(compiled(run)(x), list(module.parameters()))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_autocast_compiles() -> None:
     module = prnn.nn.RNN(3, 4)
     x = torch.randn(5, 2, 3)
