@@ -1,9 +1,12 @@
-"""The token-and-duration transducer: its loss, and greedy search that skips frames, whole, in batches and in chunks."""
+"""The token-and-duration transducer: its loss, and searches that skip frames, whole, in batches and in chunks."""
 
+import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from reference import durations as paths
@@ -124,6 +127,135 @@ def test_chunks_give_the_whole(sizes: list[int], durations: tuple[int, ...]) -> 
     assert some > 0
 
 
+Beam = dict[tuple[tuple[int, ...], int], tuple[float, list[int]]]
+
+
+def add(beam: Beam, tokens: tuple[int, ...], frame: int, score: float, stamps: list[int]) -> None:
+    """Add a way to spell `tokens` and wait for `frame`. The most probable way's timestamps stay."""
+    total, kept = beam.get((tokens, frame), (-math.inf, []))
+    beam[tokens, frame] = (float(np.logaddexp(total, score)), stamps if score > total else kept)
+
+
+def largest(beam: Beam, size: int) -> Beam:
+    return dict(sorted(beam.items(), key=lambda item: -item[1][0])[:size])
+
+
+def ways_on(
+    model: Transducer, frames: torch.Tensor, t: int, tokens: tuple[int, ...], last: bool
+) -> list[tuple[float, tuple[int, ...], int]]:
+    """What `tokens` may become at frame t, and the frames they then wait for; `last`: a symbol ends the frame."""
+    symbols, durations = (x[t].tolist() for x in log_probs(model, frames, list(tokens)))
+    found = []
+    for (symbol, one), (duration, other) in itertools.product(
+        enumerate(symbols), zip(model.durations, durations, strict=True)
+    ):
+        if symbol == model.blank and duration > 0:
+            found.append((one + other, tokens, t + duration))
+        elif symbol != model.blank:
+            found.append((one + other, (*tokens, symbol), t + max(duration, int(last))))
+    return found
+
+
+def spelled(beam: Beam) -> list[Hypothesis]:
+    """The transcripts, wherever they wait, best first."""
+    ends: Beam = {}
+    for (tokens, _), (score, stamps) in sorted(beam.items(), key=lambda item: -item[1][0]):
+        add(ends, tokens, 0, score, stamps)
+    return [Hypothesis(list(tokens), *way) for (tokens, _), way in largest(ends, len(ends)).items()]
+
+
+def beam_search(model: Transducer, frames: torch.Tensor, size: int, max_symbols: int) -> list[Hypothesis]:
+    """Beam search over dictionaries of prefixes and frames."""
+    beam: Beam = {((), 0): (0.0, [])}
+    for t in range(len(frames)):
+        waiting = {key: way for key, way in beam.items() if key[1] > t}
+        level = {key: way for key, way in beam.items() if key[1] == t}
+        for depth in range(1, max_symbols + 1):
+            leaving: list[tuple[float, tuple[int, ...], int, list[int]]] = []
+            staying: Beam = {}
+            for (tokens, _), (score, stamps) in level.items():
+                for more, longer, frame in ways_on(model, frames, t, tokens, depth == max_symbols):
+                    own = [*stamps, *[t] * (len(longer) - len(tokens))]
+                    if frame == t:
+                        staying[longer, t] = (score + more, own)
+                    else:
+                        leaving.append((score + more, longer, frame, own))
+            for score, tokens, frame, stamps in sorted(leaving, key=lambda way: -way[0])[:size]:
+                add(waiting, tokens, frame, score, stamps)
+            ranked = sorted((score for score, _ in waiting.values()), reverse=True)
+            bar = ranked[size - 1] if len(ranked) >= size else -math.inf
+            level = {key: way for key, way in largest(staying, size).items() if way[0] > bar}
+        beam = largest(waiting, size)
+    return spelled(beam)
+
+
+@pytest.mark.parametrize("durations", [DURATIONS, (2, 1), (0, 3), (0, 1, 9)], ids=str)
+@pytest.mark.parametrize("mode", ["modified", "standard"])
+def test_beam_against_dictionaries_of_prefixes(durations: tuple[int, ...], mode: str) -> None:
+    symbols = 0
+    for seed, beam in enumerate((1, 2, 3, 5)):
+        model = tiny_model(seed, durations, predictor=("stateless", "lstm")[seed % 2], blank=seed, gain=2.0)
+        features, lengths = torch.randn(3, 30, 4, dtype=torch.float64), torch.tensor([30, 13, 0])
+        lists = model.beam_search(features, lengths, beam=beam, mode=mode, nbest=beam, max_symbols=3)
+        for row, length in enumerate(lengths.tolist()):
+            frames = slow.encode(model, features[row, :length]) if length else torch.empty(0, 12)
+            expected = beam_search(model, frames, beam, 1 if mode == "modified" else 3)
+            assert [(h.tokens, h.timestamps) for h in lists[row]] == [(h.tokens, h.timestamps) for h in expected]
+            assert [h.score for h in lists[row]] == pytest.approx([h.score for h in expected], abs=1e-9)
+            symbols += sum(len(h.tokens) for h in expected)
+    assert symbols > 10
+
+
+@pytest.mark.parametrize("max_symbols", [1, 2])
+def test_beam_that_holds_everything_is_exhaustive(max_symbols: int) -> None:
+    """All paths of a tiny lattice, one after the other."""
+    model = tiny_model(3, (0, 1, 3), vocab_size=3, gain=1.0)
+    features = torch.randn(1, 6, 4, dtype=torch.float64)
+    frames = slow.encode(model, features[0])
+    expected: dict[tuple[int, ...], list[float]] = {}
+
+    def walk(tokens: tuple[int, ...], t: int, here: int, score: float) -> None:
+        if t >= len(frames):
+            expected.setdefault(tokens, []).append(score)
+            return
+        for more, longer, frame in ways_on(model, frames, t, tokens, here + 1 == max_symbols):
+            walk(longer, frame, here + 1 if frame == t else 0, score + more)
+
+    walk((), 0, 0, 0.0)
+    (found,) = model.beam_search(features, beam=600, mode="standard", nbest=600, max_symbols=max_symbols)
+    assert len(found) == len(expected) > 10
+    for hypothesis in found:
+        total = torch.tensor(expected[tuple(hypothesis.tokens)], dtype=torch.float64).logsumexp(0)
+        assert hypothesis.score == pytest.approx(total.item(), abs=1e-9)
+
+
+def test_scores_of_paths_that_end_at_the_end_are_the_loss() -> None:
+    """With duration 1 alone every path ends at T; those of the loss end with a blank."""
+    model = tiny_model(1, (1,), vocab_size=3, gain=1.0)
+    features = torch.randn(1, 8, 4, dtype=torch.float64)
+    frames = slow.encode(model, features[0])
+    (found,) = model.beam_search(features, beam=100, nbest=100)
+    assert sum(math.exp(h.score) for h in found) == pytest.approx(1.0, abs=1e-9)
+    (alone,) = (h for h in found if not h.tokens)
+    with torch.no_grad():
+        empty = torch.empty(1, 0, dtype=torch.int64)
+        logits = model.joiner(frames[None], model.predictor(empty))
+        loss = prnn.tdt_loss(logits, empty, torch.tensor([4]), torch.tensor([0]), 0, [1])
+    assert alone.score == pytest.approx(-loss.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [[1], [3], [5, 0, 1, 11]], ids=str)
+@pytest.mark.parametrize("search_method", ["modified", "standard"])
+def test_chunks_give_the_whole_beam(sizes: list[int], search_method: str) -> None:
+    lengths = torch.tensor([41, 0, 23, 1])
+    model = tiny_model(4, (0, 1, 9), dtype=torch.float32, predictor="lstm")
+    features = torch.randn(4, 41, 4)
+    expected = model.beam_search(features, lengths, beam=4, mode=search_method, nbest=4, max_symbols=3)
+    tokens, state = chunked(model, search_method, features, lengths, sizes)
+    check(state.nbest(4), expected)
+    assert tokens == [nbest[0].tokens for nbest in expected]
+
+
 def test_streams_are_selected_and_gone_on_from() -> None:
     model = tiny_model(2, (0, 1, 9), dtype=torch.float32)
     features = torch.randn(3, 31, 4)
@@ -156,8 +288,7 @@ def test_a_recogniser_is_trained_and_loaded(tmp_path: Path) -> None:
     recogniser = Recogniser.load(train(opts, progress=False))
     utterances = read_manifest(opts.manifest)
     assert evaluate(recogniser, utterances).texts == TEXTS
-    with pytest.raises(prnn.NotSupportedError, match="greedy search alone"):
-        evaluate(recogniser, utterances, beam=3)
+    assert evaluate(recogniser, utterances, beam=3).texts == TEXTS
 
 
 def test_config_goes_through_json() -> None:
@@ -191,12 +322,7 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
         TransducerConfig.from_dict({"vocab_size": 5, "loss": "tdt", **options})
 
 
-def test_what_there_is_not() -> None:
-    model = tiny_model(0)
-    with pytest.raises(prnn.NotSupportedError, match="search is 'modified'; a tdt model has greedy search alone"):
-        model.beam_search(torch.zeros(1, 9, 4, dtype=torch.float64))
-    with pytest.raises(prnn.NotSupportedError, match="search is 'standard'; a tdt model"):
-        model.stream_init(1, "standard")
+def test_joiners_of_other_losses_are_refused() -> None:
     encoder, predictor = Encoder(4, 8, 1), StatelessPredictor(5, 6)
     with pytest.raises(ValueError, match="the joiner's durations is 0; with the tdt loss it must be 5"):
         Transducer(encoder, predictor, Joiner(8, 6, 3, 5), loss="tdt")

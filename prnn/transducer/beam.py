@@ -10,11 +10,13 @@ from torch import Tensor
 from prnn.transducer.hypothesis import (
     Decoder,
     Hypotheses,
+    distinct,
     extend,
     map_tensors,
     pick,
     replace_rows,
     reserve,
+    same_pairs,
     select_rows,
 )
 
@@ -39,7 +41,7 @@ def modified_frame(decoder: Decoder, frame: Tensor, number: Tensor, hypotheses: 
     """
     log_probs = decoder.joiner.log_probs(frame[:, None], hypotheses.projection)
     total = hypotheses.scores[:, :, None] + log_probs
-    row, shorter, longer = _same(hypotheses, hypotheses, extra=1)
+    row, shorter, longer = same_pairs(hypotheses, hypotheses, extra=1)
     last = hypotheses.tokens[row, longer, hypotheses.lengths[row, longer] - 1]
     extended, kept = _merge(total[row, shorter, last], total[row, longer, decoder.blank])
     total[row, shorter, last] = extended
@@ -79,11 +81,53 @@ def standard_frame(
     return pick(left, left.scores.topk(beam).indices)
 
 
+def durations_frame(
+    decoder: Decoder, frame: Tensor, number: Tensor, hypotheses: Hypotheses, max_symbols: int
+) -> Hypotheses:
+    """One frame of the search of a token-and-duration transducer: `standard_frame` with arcs that lead to later frames.
+
+    The K hypotheses of an utterance are at this frame, or wait for a later one. Level 0 holds those that are here. At
+    each level, a hypothesis goes on with blank and a duration that is not 0, or with a symbol and any duration. The K
+    most probable of a level's ways on that leave the frame wait for the frame where they land; those that spell the
+    same and wait for the same frame are one, their probabilities added. Of the symbols of duration 0, the K most
+    probable, of those more probable than the K-th most probable that waits, are the next level. A frame's
+    `max_symbols`-th symbol leaves it also with duration 0, by one frame. The K most probable that wait reach the next
+    frame.
+
+    Args and returns are those of `modified_frame`; `max_symbols` is the most symbols in one frame.
+    """
+    beam = hypotheses.scores.shape[1]
+    here = hypotheses.ahead == 0
+    waiting = hypotheses._replace(
+        scores=hypotheses.scores.masked_fill(here, _IMPOSSIBLE), ahead=(hypotheses.ahead - 1).clamp(min=0)
+    )
+    level = hypotheses._replace(scores=hypotheses.scores.masked_fill(~here, _IMPOSSIBLE))
+    steps = torch.tensor(decoder.durations, device=number.device)
+    for depth in range(1, max_symbols + 1):
+        if bool((level.scores == _IMPOSSIBLE).all()):
+            break
+        symbols, durations = decoder.joiner.all_log_probs(frame[:, None], level.projection)
+        total = level.scores[:, :, None, None] + symbols[..., None] + durations[:, :, None]
+        stays = total.clone()
+        total[:, :, decoder.blank].masked_fill_(steps == 0, _IMPOSSIBLE)
+        if depth < max_symbols:
+            total.masked_fill_(steps == 0, _IMPOSSIBLE)
+        leaving = _take_best_with_duration(decoder, total, steps.clamp(min=1) - 1, number, level)
+        waiting = distinct(_cat(waiting, leaving))
+        if depth == max_symbols:
+            break
+        bar = waiting.scores.topk(beam).values[:, -1]
+        stays[:, :, decoder.blank] = _IMPOSSIBLE
+        stays.masked_fill_((steps > 0) | (stays <= bar[:, None, None, None]), _IMPOSSIBLE)
+        level = _take_best_with_duration(decoder, stays, torch.zeros_like(steps), number, level)
+    return pick(waiting, waiting.scores.topk(beam).indices)
+
+
 def beam_frames(
     decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, hypotheses: Hypotheses,
     step: Callable[[Decoder, Tensor, Tensor, Hypotheses, int], Hypotheses], max_symbols: int,
 ) -> Hypotheses:  # fmt: skip
-    """Advance K hypotheses per utterance over encoder frames with `modified_frame` or `standard_frame` as the step.
+    """Advance K hypotheses per utterance over encoder frames with one of the functions above as the step.
 
     Args and returns are those of `greedy_frames`, with N x K hypotheses.
     """
@@ -102,21 +146,18 @@ def beam_frames(
 
 def _take_best(decoder: Decoder, total: Tensor, number: Tensor, hypotheses: Hypotheses) -> Hypotheses:
     """The K best of (N, K, V) scores of going on from `hypotheses` with a symbol or with blank."""
-    vocab_size = total.shape[2]
-    scores, choice = total.flatten(1).topk(total.shape[1])
-    symbols = choice % vocab_size
-    chosen = pick(hypotheses, choice // vocab_size)._replace(scores=scores)
+    return _take_best_with_duration(decoder, total[..., None], torch.zeros_like(number[:1]), number, hypotheses)
+
+
+def _take_best_with_duration(
+    decoder: Decoder, total: Tensor, ahead: Tensor, number: Tensor, hypotheses: Hypotheses
+) -> Hypotheses:
+    """The same of (N, K, V, D) scores, the D-th duration passing over ahead[D] of the frames that come next."""
+    _, beam, vocab_size, count = total.shape
+    scores, choice = total.flatten(1).topk(beam)
+    symbols = choice // count % vocab_size
+    chosen = pick(hypotheses, choice // (count * vocab_size))._replace(scores=scores, ahead=ahead[choice % count])
     return extend(decoder, chosen, symbols, number, (symbols != decoder.blank) & (scores > _IMPOSSIBLE))
-
-
-def _same(left: Hypotheses, right: Hypotheses, extra: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All (row, i, j) such that i of `left` spells what j of `right` does without its last `extra` symbols."""
-    fits = left.lengths[:, :, None] + extra == right.lengths[:, None]
-    fits &= (left.scores > _IMPOSSIBLE)[:, :, None] & (right.scores > _IMPOSSIBLE)[:, None]
-    row, i, j = fits.nonzero(as_tuple=True)
-    beyond = torch.arange(left.tokens.shape[2], device=row.device) >= left.lengths[row, i, None]
-    same = (beyond | (left.tokens[row, i] == right.tokens[row, j])).all(1)
-    return row[same], i[same], j[same]
 
 
 def _merge(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +171,11 @@ def _merge(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 def _join(left: Hypotheses, right: Hypotheses) -> Hypotheses:
     """Both sets as one, those that spell the same merged."""
-    row, i, j = _same(left, right, extra=0)
+    row, i, j = same_pairs(left, right)
     scores, more = left.scores.clone(), right.scores.clone()
     scores[row, i], more[row, j] = _merge(scores[row, i], more[row, j])
-    return map_tensors(lambda x, y: torch.cat([x, y], dim=1), left._replace(scores=scores), right._replace(scores=more))
+    return _cat(left._replace(scores=scores), right._replace(scores=more))
+
+
+def _cat(left: Hypotheses, right: Hypotheses) -> Hypotheses:
+    return map_tensors(lambda x, y: torch.cat([x, y], dim=1), left, right)

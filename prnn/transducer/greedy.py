@@ -69,32 +69,24 @@ def greedy_frames(
 
 
 def greedy_durations(
-    decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, ahead: Tensor,
-    hypotheses: Hypotheses, max_symbols: int,
-) -> tuple[Hypotheses, Tensor]:  # fmt: skip
+    decoder: Decoder, encoder_projection: Tensor, lengths: Tensor, first_frames: Tensor, hypotheses: Hypotheses,
+    max_symbols: int,
+) -> Hypotheses:  # fmt: skip
     """Advance one hypothesis per utterance of a token-and-duration transducer over encoder frames.
 
     At every frame that is visited, the most probable symbol or blank is taken, and the most probable duration, for a
     blank of those that are not 0; the next frame visited is so many further on. A frame's `max_symbols`-th symbol goes
     on by a frame at least.
 
-    Args:
-        ahead: (N,) int64, how many of these frames an earlier duration passes over.
-
-    Returns:
-        N x 1 hypotheses after these frames, the score the log-probability of the one path taken, durations included;
-        and how many of the frames that come next the last duration passes over.
-
-    The other arguments are those of `greedy_frames`.
+    Args and returns are those of `greedy_frames`, the score with the durations.
     """
-    device = ahead.device
-    table = torch.tensor(decoder.durations, device=device)
-    frame, in_frame = ahead, torch.zeros_like(ahead)
+    table = torch.tensor(decoder.durations, device=lengths.device)
+    frame, in_frame = hypotheses.ahead[:, 0], torch.zeros_like(lengths)
     every = torch.zeros_like(hypotheses.lengths)
     while True:
         rows = (frame < lengths).nonzero()[:, 0]
         if not len(rows):
-            return hypotheses, (frame - lengths).clamp(min=0)
+            return hypotheses._replace(ahead=(frame - lengths).clamp(min=0)[:, None])
         symbol_scores, duration_scores = decoder.joiner.all_log_probs(
             encoder_projection[rows, frame[rows]], hypotheses.projection[rows, 0]
         )

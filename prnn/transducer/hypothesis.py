@@ -42,6 +42,8 @@ class Hypotheses(NamedTuple):
         timestamps: (N, K, L) int64, alike.
         lengths: (N, K) int64.
         scores: (N, K) float64, descending; -inf where there is no hypothesis.
+        ahead: (N, K) int64, how many of the frames that come next the last duration of a token-and-duration transducer
+            passes over; else 0.
         predictor: the predictor's states after the tokens, each (N, K, ...).
         projection: (N, K, J), the predictor's projected output after the tokens.
     """
@@ -50,6 +52,7 @@ class Hypotheses(NamedTuple):
     timestamps: Tensor
     lengths: Tensor
     scores: Tensor
+    ahead: Tensor
     predictor: tuple[Tensor, ...]
     projection: Tensor
 
@@ -107,7 +110,7 @@ def begin(decoder: Decoder, batch: int, beam: int) -> Hypotheses:
         return x[:, None].expand(-1, beam, *x.shape[1:]).contiguous()
 
     projection = repeat(decoder.joiner.project_predictor(out))
-    return Hypotheses(empty, empty, counts, scores, map_tensors(repeat, state), projection)
+    return Hypotheses(empty, empty, counts, scores, counts, map_tensors(repeat, state), projection)
 
 
 def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
@@ -154,6 +157,37 @@ def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Te
     )
 
 
+def same_pairs(left: Hypotheses, right: Hypotheses, extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """All (row, i, j) such that i of `left` spells what j of `right` does without its last `extra` symbols, and waits
+    for the same frame."""
+    fits = left.lengths[:, :, None] + extra == right.lengths[:, None]
+    fits &= left.ahead[:, :, None] == right.ahead[:, None]
+    fits &= (left.scores > _IMPOSSIBLE)[:, :, None] & (right.scores > _IMPOSSIBLE)[:, None]
+    row, i, j = fits.nonzero(as_tuple=True)
+    beyond = torch.arange(left.tokens.shape[2], device=row.device) >= left.lengths[row, i, None]
+    same = (beyond | (left.tokens[row, i] == right.tokens[row, j])).all(1)
+    return row[same], i[same], j[same]
+
+
+def distinct(hypotheses: Hypotheses) -> Hypotheses:
+    """Those that spell the same and wait for the same frame made one: the most probable of them (with its timestamps)
+    gets the sum of their probabilities, the others none. The order stays."""
+    scores = hypotheses.scores
+    same = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.bool, device=scores.device)
+    same[same_pairs(hypotheses, hypotheses)] = True
+    high, leader = scores[:, None].masked_fill(~same, _IMPOSSIBLE).max(2)
+    terms = (scores[:, None] - high[:, :, None]).exp().masked_fill(~same, 0.0)
+    leads = leader == torch.arange(scores.shape[1], device=scores.device)
+    leads &= scores > _IMPOSSIBLE
+    return hypotheses._replace(scores=(high + terms.sum(2).log()).masked_fill(~leads, _IMPOSSIBLE))
+
+
+def transcripts(hypotheses: Hypotheses) -> Hypotheses:
+    """Those that spell the same made one, whatever frame they wait for; the most probable first."""
+    merged = distinct(hypotheses._replace(ahead=torch.zeros_like(hypotheses.ahead)))
+    return pick(merged, merged.scores.sort(dim=1, descending=True, stable=True).indices)
+
+
 def stable_lengths(hypotheses: Hypotheses) -> Tensor:
     """(N,) int64: how many first symbols all hypotheses of an utterance share. They can no longer change."""
     tokens, lengths = hypotheses.tokens, hypotheses.lengths
@@ -164,7 +198,8 @@ def stable_lengths(hypotheses: Hypotheses) -> Tensor:
 
 
 def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[list[Hypothesis]]:
-    """For each utterance its `nbest` best hypotheses, best first, by score, or by score / (symbols + 1)."""
+    """For each utterance its `nbest` best transcripts, best first, by score, or by score / (symbols + 1)."""
+    hypotheses = transcripts(hypotheses)
     rank = hypotheses.scores / (hypotheses.lengths + 1) if length_norm else hypotheses.scores
     order = rank.sort(dim=1, descending=True, stable=True).indices[:, :nbest]
     rows = torch.arange(order.shape[0], device=order.device)[:, None]

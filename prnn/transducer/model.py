@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from prnn._errors import NotSupportedError
 from prnn.losses import ctc_loss
 from prnn.transducer.checks import (
     check_features,
@@ -238,7 +237,7 @@ class Transducer(nn.Module):
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
-        options = self._options("greedy", 1, max_symbols)
+        options = SearchOptions.checked("greedy", 1, max_symbols)
         return [nbest[0] for nbest in self._search(features, feature_lengths, options, 1, False)]
 
     def beam_search(
@@ -258,7 +257,8 @@ class Transducer(nn.Module):
             feature_lengths: (N,), integer, 0 to T; None means all T.
             beam: hypotheses kept per utterance.
             mode: "modified": at most one symbol in an encoder frame, which it ends; "standard": up to `max_symbols` and
-                then a blank. `modified_frame` and `standard_frame` of prnn.transducer.beam define them.
+                then a blank. `modified_frame` and `standard_frame` of prnn.transducer.beam define them, and
+                `durations_frame` for a tdt model.
             nbest: hypotheses returned per utterance, at most `beam`.
             max_symbols: most symbols in one encoder frame, "standard" only.
             length_norm: order the hypotheses by score / (symbols + 1) instead of by score.
@@ -268,10 +268,9 @@ class Transducer(nn.Module):
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
-            NotSupportedError: the model is a tdt model.
         """
         require_choice("mode", mode, ("modified", "standard"))
-        options = self._options(mode, beam, max_symbols)
+        options = SearchOptions.checked(mode, beam, max_symbols)
         require_at_least("nbest", nbest, 1)
         if nbest > beam:
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
@@ -288,10 +287,9 @@ class Transducer(nn.Module):
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
-            NotSupportedError: a search other than greedy for a tdt model.
         """
         require_at_least("batch", batch, 1)
-        options = self._options(search, beam, max_symbols)
+        options = SearchOptions.checked(search, beam, max_symbols)
         with self._deciding():
             return stream_begin(self._decoder(), options, self.encoder.initial_state(batch), batch)
 
@@ -342,12 +340,6 @@ class Transducer(nn.Module):
         with self._deciding():
             encoder_out, out_lengths = self.encoder(features, lengths.to(features.device))
             return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
-
-    def _options(self, search: str, beam: int, max_symbols: int) -> SearchOptions:
-        options = SearchOptions.checked(search, beam, max_symbols)
-        if self.durations and search != "greedy":
-            raise NotSupportedError(f"search is {search!r}; a tdt model has greedy search alone")
-        return options
 
     def _decoder(self) -> Decoder:
         return Decoder(self.predictor, self.joiner, self.blank, self.durations)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prnn.transducer.beam import beam_frames, modified_frame, standard_frame
+from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.encoder import EncoderState
 from prnn.transducer.greedy import greedy_durations, greedy_frames
@@ -21,6 +21,7 @@ from prnn.transducer.hypothesis import (
     best_lists,
     map_tensors,
     stable_lengths,
+    transcripts,
 )
 
 SEARCHES = ("greedy", "modified", "standard")
@@ -49,25 +50,22 @@ class SearchOptions(NamedTuple):
 
 
 def advance(
-    decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor, frames: Tensor, ahead: Tensor,
+    decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor, frames: Tensor,
     hypotheses: Hypotheses,
-) -> tuple[Hypotheses, Tensor]:  # fmt: skip
-    """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`, and
-    the first (N,) `ahead` are passed over. The second result is `ahead` for the frames that come next."""
-    projection = decoder.joiner.project_encoder(encoder_out)
-    if options.method != "greedy":
-        step = modified_frame if options.method == "modified" else standard_frame
-        return beam_frames(decoder, projection, lengths, frames, hypotheses, step, options.max_symbols), ahead
-    if decoder.durations:
-        return greedy_durations(decoder, projection, lengths, frames, ahead, hypotheses, options.max_symbols)
-    return greedy_frames(decoder, projection, lengths, frames, hypotheses, options.max_symbols), ahead
+) -> Hypotheses:  # fmt: skip
+    """Search on over encoder frames (N, T, D): (N,) `lengths` of them are real, the first is number (N,) `frames`."""
+    arguments = decoder, decoder.joiner.project_encoder(encoder_out), lengths, frames, hypotheses
+    if options.method == "greedy":
+        greedy = greedy_durations if decoder.durations else greedy_frames
+        return greedy(*arguments, options.max_symbols)
+    step = modified_frame if options.method == "modified" else standard_frame
+    return beam_frames(*arguments, durations_frame if decoder.durations else step, options.max_symbols)
 
 
 def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
     """Search whole utterances."""
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
-    nothing = torch.zeros_like(lengths)
-    return advance(decoder, options, encoder_out, lengths, nothing, nothing, hypotheses)[0]
+    return advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +78,6 @@ class StreamState:
         encoder: the encoder's state, waiting frames among it.
         hypotheses: the search's N x K hypotheses, the predictor's states among them.
         frames: (N,) int64, encoder frames searched so far.
-        ahead: (N,) int64, frames to come that the last duration of a token-and-duration transducer passes over.
         returned: (N,) int64, symbols returned so far.
         finished: whether the streams have ended.
     """
@@ -89,7 +86,6 @@ class StreamState:
     encoder: EncoderState
     hypotheses: Hypotheses
     frames: Tensor
-    ahead: Tensor
     returned: Tensor
     finished: bool = False
 
@@ -111,7 +107,7 @@ class StreamState:
         return best_lists(self.hypotheses, count, length_norm)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> StreamState:
-        tensors = (self.encoder, self.hypotheses, self.frames, self.ahead, self.returned)
+        tensors = (self.encoder, self.hypotheses, self.frames, self.returned)
         return StreamState(self.options, *map_tensors(function, tensors), self.finished)
 
 
@@ -119,7 +115,7 @@ def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState
     """The state of `batch` streams before the first chunk, given the encoder's."""
     hypotheses = begin(decoder, batch, options.beam)
     nothing = torch.zeros_like(hypotheses.lengths[:, 0])
-    return StreamState(options, encoder, hypotheses, nothing, nothing, nothing)
+    return StreamState(options, encoder, hypotheses, nothing, nothing)
 
 
 def stream_advance(
@@ -127,10 +123,10 @@ def stream_advance(
 ) -> tuple[list[list[int]], StreamState]:
     """Search on over new encoder frames, and take out the symbols that have become certain: all that the hypotheses of
     a stream share, or, at the finish, all of the best one's."""
-    hypotheses, ahead = advance(
-        decoder, state.options, encoder_out, lengths, state.frames, state.ahead, state.hypotheses
-    )
+    hypotheses = advance(decoder, state.options, encoder_out, lengths, state.frames, state.hypotheses)
+    if finish:
+        hypotheses = transcripts(hypotheses)
     certain = hypotheses.lengths[:, 0] if finish else stable_lengths(hypotheses)
     bounds = zip(hypotheses.tokens[:, 0].tolist(), state.returned.tolist(), certain.tolist(), strict=True)
     tokens = [row[start:end] for row, start, end in bounds]
-    return tokens, StreamState(state.options, encoder, hypotheses, state.frames + lengths, ahead, certain, finish)
+    return tokens, StreamState(state.options, encoder, hypotheses, state.frames + lengths, certain, finish)
