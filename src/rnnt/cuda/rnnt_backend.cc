@@ -10,29 +10,12 @@ using namespace rnnt_cuda;
 
 Problem make_problem(const RnntParams& params) {
   const prnnRNNTLossOptions_t& o = params.options;
-  Problem problem{};
-  problem.type = o.dataType;
+  Problem problem = common_problem(params);
   problem.input = o.input;
   problem.layout = o.layout;
   problem.target_layout = o.targetLayout;
-  problem.lattice = o.type;
-  problem.batch = o.batch;
-  problem.max_frames = o.maxFrames;
-  problem.max_targets = o.maxTargets;
   problem.target_elements = o.targetElements;
-  problem.rows = o.rows;
-  problem.prune_range = o.pruneRange;
-  problem.classes = o.classes;
-  problem.blank = static_cast<int>(o.blank);
-  problem.zero_infinity = o.zeroInfinity != 0;
-  problem.fast_emit = o.fastEmitLambda;
-  problem.clamp = o.clamp;
-  problem.delay_penalty = o.delayPenalty;
   problem.activations = params.activations;
-  problem.targets = params.targets;
-  problem.frame_lengths = params.frame_lengths;
-  problem.target_lengths = params.target_lengths;
-  problem.range_begins = params.range_begins;
   return problem;
 }
 
