@@ -1,123 +1,93 @@
 """RNN-T with its joiner on a GPU as torch operators; prnn/losses/joint.py checks arguments and calls them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator
+from prnn._ops._operator import differentiate, operator, without_dispatch
+
+
+class _Inputs(NamedTuple):
+    """The arguments that both operators have. extents: (2, N) on the CPU, frames and symbols of each sequence that are
+    computed. kept: R with range_begins (N, T)."""
+
+    encoder: Tensor
+    predictor: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    targets: Tensor
+    frames: Tensor
+    symbols: Tensor
+    range_begins: Tensor | None
+    seed: Tensor | None
+    extents: Tensor
+    kept: int
+    blank: int
+    activation: int
+    dropout: float
+    rnnt_type: int
+    fastemit_lambda: float
+    clamp: float
+    delay_penalty: float
+    chunk_cells: int
+
+    def options(self) -> _C.JointRnntLossOptions:
+        options = _C.JointRnntLossOptions()
+        options.dtype, options.activation, options.type = DTYPES[self.encoder.dtype], self.activation, self.rnnt_type
+        options.batch, options.max_frames, options.joiner_size = self.encoder.shape
+        options.max_targets, options.classes = self.predictor.shape[1] - 1, self.weight.shape[0]
+        options.blank = self.blank
+        if self.range_begins is None:
+            options.rows = max(1, int((self.extents[0] * (self.extents[1] + 1)).sum()))
+        else:
+            options.prune_range = self.kept
+        options.dropout, options.fastemit_lambda = self.dropout, self.fastemit_lambda
+        options.clamp, options.delay_penalty = self.clamp, self.delay_penalty
+        options.chunk_cells = self.chunk_cells
+        options.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
+        return options
+
+    def pointers(self) -> tuple[int, ...]:
+        return tuple(0 if tensor is None else tensor.data_ptr() for tensor in self[:9])
+
+    def reserve_size(self) -> int:
+        """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""
+        batch, frames = self.encoder.shape[:2]
+        width = self.predictor.shape[1] if self.range_begins is None else self.kept
+        size = max(4, self.encoder.element_size()) * batch * frames * width * 3 + 24 * batch
+        return (size + 511) // 256 * 256
+
+
+_COUNT = len(_Inputs._fields)
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: torch.device) -> Tensor:
+    return torch.empty(_C.joint_rnnt_loss_workspace_size(library, options), dtype=torch.uint8, device=device)
 
 
-def _reserve_size(encoder: Tensor, predictor: Tensor, range_begins: Tensor | None, kept: int) -> int:
-    """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""
-    width = predictor.shape[1] if range_begins is None else kept
-    size = max(4, encoder.element_size()) * encoder.shape[0] * encoder.shape[1] * width * 3 + 24 * encoder.shape[0]
-    return (size + 511) // 256 * 256
-
-
-def _options(
-    encoder: Tensor,
-    predictor: Tensor,
-    weight: Tensor,
-    range_begins: Tensor | None,
-    extents: Tensor,
-    kept: int,
-    blank: int,
-    activation: int,
-    dropout: float,
-    rnnt_type: int,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
-    chunk_cells: int,
-) -> _C.JointRnntLossOptions:
-    options = _C.JointRnntLossOptions()
-    options.dtype, options.activation, options.type = DTYPES[encoder.dtype], activation, rnnt_type
-    options.batch, options.max_frames, options.joiner_size = encoder.shape
-    options.max_targets, options.classes, options.blank = predictor.shape[1] - 1, weight.shape[0], blank
-    if range_begins is None:
-        options.rows = max(1, int((extents[0] * (extents[1] + 1)).sum()))
-    else:
-        options.prune_range = kept
-    options.dropout, options.fastemit_lambda = dropout, fastemit_lambda
-    options.clamp, options.delay_penalty = clamp, delay_penalty
-    options.chunk_cells = chunk_cells
-    options.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
-    return options
-
-
-def _joint_rnnt_loss(
-    encoder: Tensor,
-    predictor: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    frames: Tensor,
-    symbols: Tensor,
-    range_begins: Tensor | None,
-    seed: Tensor | None,
-    extents: Tensor,
-    kept: int,
-    blank: int,
-    activation: int,
-    dropout: float,
-    rnnt_type: int,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
-    chunk_cells: int,
-    zero_infinity: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
-    """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`. extents: (2, N) on the CPU,
-    frames and symbols of each sequence that are computed. kept: R with range_begins (N, T)."""
-    options = _options(
-        encoder,
-        predictor,
-        weight,
-        range_begins,
-        extents,
-        kept,
-        blank,
-        activation,
-        dropout,
-        rnnt_type,
-        fastemit_lambda,
-        clamp,
-        delay_penalty,
-        chunk_cells,
-    )
+def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
+    inputs = _Inputs(*arguments[:_COUNT])
+    zero_infinity, keep = arguments[_COUNT:]
+    options, encoder = inputs.options(), inputs.encoder
     options.zero_infinity = zero_infinity
     costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
-    size = _reserve_size(encoder, predictor, range_begins, kept) if keep else 0
     # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
-    reserve = torch.zeros(size, dtype=torch.uint8, device=encoder.device)
+    reserve = torch.zeros(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
     with device_of(encoder):
         library = handle(encoder.device)
-        bytes_wanted = _C.joint_rnnt_loss_workspace_size(library, options)
-        workspace = torch.empty(bytes_wanted, dtype=torch.uint8, device=encoder.device)
+        workspace = _workspace(library, options, encoder.device)
         _C.joint_rnnt_loss_forward(
             library,
             options,
-            encoder.data_ptr(),
-            predictor.data_ptr(),
-            weight.data_ptr(),
-            _pointer(bias),
-            targets.data_ptr(),
-            frames.data_ptr(),
-            symbols.data_ptr(),
-            _pointer(range_begins),
-            _pointer(seed),
+            *inputs.pointers(),
             costs.data_ptr(),
             workspace.data_ptr(),
             workspace.numel(),
@@ -127,115 +97,51 @@ def _joint_rnnt_loss(
     return costs, reserve
 
 
-def _joint_rnnt_loss_fake(
-    encoder: Tensor,
-    predictor: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    frames: Tensor,
-    symbols: Tensor,
-    range_begins: Tensor | None,
-    seed: Tensor | None,
-    extents: Tensor,
-    kept: int,
-    *rest: Any,
-) -> tuple[Tensor, Tensor]:
-    size = _reserve_size(encoder, predictor, range_begins, kept) if rest[-1] else 0
+def _joint_rnnt_loss_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    inputs, keep = _Inputs(*arguments[:_COUNT]), arguments[-1]
+    encoder = inputs.encoder
     return (
         encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype)),
-        encoder.new_empty(size, dtype=torch.uint8),
+        encoder.new_empty(inputs.reserve_size() if keep else 0, dtype=torch.uint8),
     )
-
-
-def _joint_rnnt_loss_backward(
-    cost_gradients: Tensor,
-    reserve: Tensor,
-    encoder: Tensor,
-    predictor: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    frames: Tensor,
-    symbols: Tensor,
-    range_begins: Tensor | None,
-    seed: Tensor | None,
-    extents: Tensor,
-    kept: int,
-    blank: int,
-    activation: int,
-    dropout: float,
-    rnnt_type: int,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
-    chunk_cells: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of encoder, predictor, weight and bias (empty without one)."""
-    options = _options(
-        encoder,
-        predictor,
-        weight,
-        range_begins,
-        extents,
-        kept,
-        blank,
-        activation,
-        dropout,
-        rnnt_type,
-        fastemit_lambda,
-        clamp,
-        delay_penalty,
-        chunk_cells,
-    )
-    cost_gradients = cost_gradients.contiguous()
-    encoder_gradients, predictor_gradients = torch.empty_like(encoder), torch.empty_like(predictor)
-    weight_gradients = torch.empty_like(weight)
-    bias_gradients = weight.new_empty(0, dtype=_real(weight.dtype)) if bias is None else torch.empty_like(bias)
-    with device_of(encoder):
-        library = handle(encoder.device)
-        bytes_wanted = _C.joint_rnnt_loss_workspace_size(library, options)
-        workspace = torch.empty(bytes_wanted, dtype=torch.uint8, device=encoder.device)
-        _C.joint_rnnt_loss_backward(
-            library,
-            options,
-            encoder.data_ptr(),
-            predictor.data_ptr(),
-            weight.data_ptr(),
-            _pointer(bias),
-            targets.data_ptr(),
-            frames.data_ptr(),
-            symbols.data_ptr(),
-            _pointer(range_begins),
-            _pointer(seed),
-            cost_gradients.data_ptr(),
-            encoder_gradients.data_ptr(),
-            predictor_gradients.data_ptr(),
-            weight_gradients.data_ptr(),
-            0 if bias is None else bias_gradients.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr(),
-            reserve.numel(),
-        )
-    return encoder_gradients, predictor_gradients, weight_gradients, bias_gradients
 
 
 def _joint_rnnt_loss_backward_fake(
-    cost_gradients: Tensor,
-    reserve: Tensor,
-    encoder: Tensor,
-    predictor: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *rest: Any,
+    cost_gradients: Tensor, reserve: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of encoder, predictor, weight and bias (empty without one), not filled."""
+    encoder, predictor, weight, bias = arguments[:4]
     return (
         torch.empty_like(encoder),
         torch.empty_like(predictor),
         torch.empty_like(weight),
         weight.new_empty(0, dtype=_real(weight.dtype)) if bias is None else torch.empty_like(bias),
     )
+
+
+def _joint_rnnt_loss_backward(
+    cost_gradients: Tensor, reserve: Tensor, *arguments: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inputs = _Inputs(*arguments)
+    options = inputs.options()
+    cost_gradients = cost_gradients.contiguous()
+    gradients = _joint_rnnt_loss_backward_fake(cost_gradients, reserve, *arguments)
+    with device_of(inputs.encoder):
+        library = handle(inputs.encoder.device)
+        workspace = _workspace(library, options, inputs.encoder.device)
+        _C.joint_rnnt_loss_backward(
+            library,
+            options,
+            *inputs.pointers(),
+            cost_gradients.data_ptr(),
+            *(gradient.data_ptr() for gradient in gradients[:3]),
+            0 if inputs.bias is None else gradients[3].data_ptr(),
+            workspace.data_ptr(),
+            workspace.numel(),
+            reserve.data_ptr(),
+            reserve.numel(),
+        )
+    return gradients
 
 
 _INPUTS = (
@@ -255,17 +161,20 @@ joint_rnnt_loss_backward = operator(
 )
 
 
+_call_backward = without_dispatch(joint_rnnt_loss_backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.options, ctx.keep = inputs[10:19], inputs[20]
+    ctx.options, ctx.keep = inputs[10:_COUNT], inputs[-1]
     ctx.save_for_backward(outputs[1], *inputs[:10])
 
 
 def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::joint_rnnt_loss was called with keep=False; its gradient needs keep=True")
-    gradients = joint_rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+    gradients = _call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
     bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
-    return *gradients[:3], bias_gradients, *(None,) * 17
+    return *gradients[:3], bias_gradients, *(None,) * (_COUNT - 2)
 
 
 differentiate(joint_rnnt_loss, _setup, _gradients, joint_rnnt_loss_backward)
