@@ -1,12 +1,14 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--kernels] [--shapes FILE] [--json FILE]
+    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--kernels] [--shapes FILE [--every N]] [--json FILE]
 
 --kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
 
 --shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
-batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23.
+batches of 30 rows, and sorted batches of up to 10,000 frames; mean over batches 8 to 23, or over every --every-th of
+them. "pruned to 5" is its pruned loss: ranges from the smoothed simple loss, whose gradient is not asked for, then the
+loss of the cells within them; "largest error" is that of its gradients, relative to float64, on the first batch.
 
 Rivals: torchaudio.functional.rnnt_loss, warp_rnnt, fast_rnnt, warprnnt_numba, apex's transducer,
 torch.nn.functional.ctc_loss (torch's own and cuDNN's), those of them that can be imported; for TDT and multi-blank a
@@ -60,9 +62,9 @@ def measure(step: Callable[[], None], seconds: float = 0.3) -> tuple[float, floa
     return statistics.median(times), peak
 
 
-def attempt(name: str, step: Callable[[], None]) -> tuple[float, float] | None:
+def attempt(name: str, step: Callable[[], None], seconds: float = 0.3) -> tuple[float, float] | None:
     try:
-        return measure(step)
+        return measure(step, seconds)
     except Exception as error:
         print(f"    {name}: {type(error).__name__}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
         return None
@@ -223,26 +225,71 @@ def joint_steps(frames: list[int], labels: list[int], half: bool) -> dict[str, C
         from torchaudio.functional import rnnt_loss
 
         steps["torchaudio"] = step(explicit(rnnt_loss))
+
+    boundary = torch.zeros(n, 4, dtype=torch.int64)
+    boundary[:, 2], boundary[:, 3] = on_host[1], on_host[0]
+    boundary = boundary.cuda()
+
+    def pruned() -> torch.Tensor:
+        with torch.autocast("cuda", enabled=False):
+            _, occupation = prnn.rnnt_loss_smoothed(
+                predictor, encoder, targets, 0, 0.25, 0.0, boundary=boundary, reduction="sum", return_grad=True
+            )
+            ranges = prnn.get_rnnt_prune_ranges(*occupation, boundary, 5)
+        return prnn.joint_rnnt_loss(
+            encoder, predictor, output.weight, output.bias, targets, *on_device, blank=0, reduction="sum", ranges=ranges
+        )
+
+    steps["prnn, pruned to 5"] = step(pruned)
     return steps
 
 
-def joint_table(path: str) -> list[dict]:
+def joint_error(frames: list[int], labels: list[int], half: bool) -> float:
+    """The largest error of a gradient relative to float64, in norm, of the four of joint_rnnt_loss."""
+    n, t, u, d, v = len(frames), max(frames), max(labels), 512, 500
+    sizes = [(n, t, d), (n, u + 1, d), (v, d), (v,)]
+    scales = [1, 1, d**-0.5, 1]
+    leaves = [
+        torch.randn(*size, device="cuda").mul_(scale).requires_grad_()
+        for size, scale in zip(sizes, scales, strict=True)
+    ]
+    batch = torch.randint(1, v, (n, u), device="cuda"), torch.tensor(frames), torch.tensor(labels)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        ours = torch.autograd.grad(prnn.joint_rnnt_loss(*leaves, *batch, blank=0), leaves)
+    wanted = torch.autograd.grad(prnn.joint_rnnt_loss(*exact, *batch, blank=0), exact)
+    return max(float((x.double() - y).norm() / y.norm()) for x, y in zip(ours, wanted, strict=True))
+
+
+def joint_table(path: str, every: int) -> list[dict]:
     rows = []
-    print("\nRNN-T with its joiner, LibriSpeech shapes: ms (peak MiB), mean over 16 batches")
+    print(f"\nRNN-T with its joiner, LibriSpeech shapes: ms (peak MiB), mean over {len(range(0, 16, every))} batches")
     for name, batches in joint_batches(path).items():
         for half in (False, True):
             row: dict = {"loss": "RNN-T with joiner", "batches": name, "joiner": "bf16" if half else "float32"}
-            for loss in ("prnn", "prnn, explicit logits", "torchaudio"):
-                cells = [attempt(loss, joint_steps(*batch, half)[loss]) for batch in batches]
+            for batch in batches[::every]:
+                for loss, step in joint_steps(*batch, half).items():
+                    row.setdefault(loss, []).append(attempt(loss, step, 0.1))
+                del step
+                torch.cuda.empty_cache()
+            for loss, cells in list(row.items()):
+                if not isinstance(cells, list):
+                    continue
+                del row[loss]
                 if all(cells):
                     row[loss] = {
                         "ms": round(statistics.mean(cell[0] for cell in cells), 3),
-                        "MiB": round(statistics.mean(cell[1] for cell in cells), 1),
+                        "MiB": round(max(cell[1] for cell in cells), 1),
                     }
+            row["largest error"] = float(f"{joint_error(*batches[0], half):.1e}")
             if "torchaudio" in row:
                 row["ratio"] = round(row["torchaudio"]["ms"] / row["prnn"]["ms"], 2)
             cells = ", ".join(f"{k} {c['ms']:.2f} ({c['MiB']:.0f})" for k, c in row.items() if isinstance(c, dict))
-            print(f"  {name}, {row['joiner']}: {cells}; ratio {row.get('ratio', '-')}", flush=True)
+            print(
+                f"  {name}, {row['joiner']}: {cells}; largest error {row['largest error']}; "
+                f"ratio {row.get('ratio', '-')}",
+                flush=True,
+            )
             rows.append(row)
     return rows
 
@@ -304,6 +351,7 @@ def main() -> None:
     parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s)")
     parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
+    parser.add_argument("--every", type=int, default=1, help="of those batches, every N-th (%(default)s)")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prnn {prnn.__version__}")
@@ -320,7 +368,7 @@ def main() -> None:
         for family in FAMILIES:
             rows += duration_rows(family)
     if options.shapes:
-        rows += joint_table(options.shapes)
+        rows += joint_table(options.shapes, options.every)
     if options.json:
         write_rows(options.json, rows)
 
