@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import prnn
+from prnn._ops import _handles
 
 DEVICES = [
     "cpu",
@@ -193,20 +194,80 @@ def relative_errors(ours, wanted):
     return [float((x.double() - y).norm() / y.norm()) for x, y in zip(ours, wanted, strict=True)]
 
 
-@needs_gpu
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)]
-)
-@pytest.mark.parametrize("sizes", [{"d": 64, "v": 100}, {"d": 51, "v": 37}, {"d": 512, "v": 1030}], ids=str)
-def test_types(dtype, tolerance, sizes, activation):
-    leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, **sizes)
+def assert_close_to_float64(leaves, batch, tolerance, block_elements=None, **options):
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, activation=activation)
-    wanted = explicit(exact, *batch, activation=activation)
+    ours = prnn.joint_rnnt_loss(*leaves, *batch, 0, reduction="none", block_elements=block_elements, **options)
+    wanted = explicit(exact, *batch, reduction="none", **options)
+    assert torch.equal(ours.isfinite(), wanted.isfinite())
+    ours, wanted = (torch.where(x.isfinite(), x, 0) for x in (ours, wanted))
     torch.testing.assert_close(ours.double(), wanted, rtol=tolerance, atol=0)
     errors = relative_errors(gradients(ours, leaves), gradients(wanted, exact))
     assert max(errors) < tolerance, errors
+
+
+TOLERANCES = [(torch.float32, 1e-5), (torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)]
+
+
+@needs_gpu
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize("sizes", [{"d": 64, "v": 100}, {"d": 51, "v": 37}, {"d": 512, "v": 1030}], ids=str)
+def test_types(dtype, tolerance, sizes, activation):
+    leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, **sizes)
+    assert_close_to_float64(leaves, batch, tolerance, activation=activation)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+def test_types_without_hopper(dtype, tolerance, monkeypatch):
+    """Another GPU's row: products by cuBLAS. Backward in this thread, for each has a handle of its own."""
+    monkeypatch.setenv("PRNN_GPU_ROW", "A100")
+    monkeypatch.setattr(_handles._handles, "of", {})
+    leaves, *batch = case("cuda", dtype, n=3, t=40, u=12, d=51, v=37)
+    with torch.autograd.set_multithreading_enabled(False):
+        assert_close_to_float64(leaves, batch, tolerance, block_elements=4000)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+def test_cells_that_hardly_a_path_takes_are_left_out(dtype, tolerance):
+    """Most of a long lattice, whose cells lie in several chunks."""
+    leaves, targets, _, _ = case("cuda", dtype, n=3, t=200, u=60, d=72, v=300)
+    batch = (targets, torch.tensor([200, 130, 61]), torch.tensor([60, 60, 7]))
+    assert_close_to_float64(leaves, batch, tolerance, block_elements=300 * 1100)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rnnt_type": "modified"},
+        {"rnnt_type": "constrained"},
+        {"fastemit_lambda": 0.1},
+        {"clamp": 0.05},
+        {"delay_penalty": 0.2},
+    ],
+    ids=str,
+)
+def test_options_in_float32(options):
+    leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=40, v=30)
+    assert_close_to_float64(leaves, batch, 1e-5, block_elements=30 * 300, **options)
+
+
+@needs_gpu
+def test_ranges_in_float32():
+    leaves, targets, frames, symbols = case("cuda", torch.float32, n=3, t=40, u=12, d=40, v=30)
+    begins = (torch.arange(40, device="cuda") // 4).clamp(max=9).expand(3, -1)
+    ranges = begins[:, :, None] + torch.arange(4, device="cuda")
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    options = {"ranges": ranges, "reduction": "none"}
+    ours = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, **options)
+    wanted = prnn.joint_rnnt_loss(*exact, targets, frames, symbols, 0, **options)
+    assert wanted.isfinite().any()
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=0)
+    ours, wanted = (torch.where(x.isfinite(), x, 0) for x in (ours, wanted))
+    errors = relative_errors(gradients(ours, leaves), gradients(wanted, exact))
+    assert max(errors) < 1e-5, errors
 
 
 @needs_gpu

@@ -42,8 +42,9 @@ def joint_rnnt_loss(
 
     The logits are made a chunk of lattice cells at a time, forward and again backward, and are never held together:
     what stays in memory grows with N T U and not with V. Costs and gradients are those of `prnn.rnnt_loss` on the
-    explicit logits. With `ranges` only the cells within them count, as in `prnn.rnnt_loss_pruned`. Can be
-    differentiated once. docs/joint_rnnt_loss.md has the arithmetic.
+    explicit logits; on a Hopper GPU gradients leave out cells whose part is below the rounding of float32. With
+    `ranges` only the cells within them count, as in `prnn.rnnt_loss_pruned`. Can be differentiated once.
+    docs/joint_rnnt_loss.md has the arithmetic.
 
     Args:
         encoder_out: (N, T, D). float32 or float64; on a GPU also half types, whose products are summed in float32, and
@@ -65,8 +66,8 @@ def joint_rnnt_loss(
         fastemit_lambda, delay_penalty, rnnt_type, zero_infinity: as for `prnn.rnnt_loss`.
         ranges: (N, T, R) integers from `prnn.get_rnnt_prune_ranges`: the R symbol positions, one after the other, to
             which frame t of sequence n is limited. The first of each frame counts; they must not decrease. None: all.
-        block_elements: logits in memory at a time; None means 2^25 on a GPU and 2^20 on the CPU. Not read on the CPU
-            with ranges, whose logits are held.
+        block_elements: logits in memory at a time; None means 2^25 on a GPU, 2^26 of 16 bits, and 2^20 on the CPU. Not
+            read on the CPU with ranges, whose logits are held.
 
     Returns:
         The loss, float32 (float64 for float64): (N,) for "none", else ().

@@ -33,7 +33,7 @@ struct JointGradients {
 class JointBackend {
  public:
   virtual ~JointBackend() = default;
-  virtual size_t workspace_size(const prnnJointRNNTLossOptions_t&) const = 0;
+  virtual size_t workspace_size(prnnHandle_t, const prnnJointRNNTLossOptions_t&) const = 0;
   virtual size_t reserve_size(const prnnJointRNNTLossOptions_t&) const = 0;
   virtual void forward(prnnHandle_t, const JointParams&, void* costs, void* reserve) const = 0;
   virtual void backward(prnnHandle_t, const JointParams&, const void* cost_gradients, const JointGradients&,

@@ -90,7 +90,7 @@ extern "C" prnnStatus_t prnnGetJointRNNTLossWorkspaceSize(prnnHandle_t handle,
     const JointBackend& backend = joint_backend(handle);
     check_options(options);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.workspace_size(*options));
+    *sizeInBytes = whole_blocks(backend.workspace_size(handle, *options));
   });
 }
 
@@ -120,7 +120,7 @@ extern "C" prnnStatus_t prnnJointRNNTLoss(prnnHandle_t handle, const prnnJointRN
         checked_gradients(encoderGradients, predictorGradients, weightGradients, biasGradients);
     // The reserve space lies at the front of the workspace.
     const size_t reserve = whole_blocks(backend.reserve_size(*options));
-    require_space(workspace, workspaceSizeInBytes, reserve + backend.workspace_size(*options), "workspace");
+    require_space(workspace, workspaceSizeInBytes, reserve + backend.workspace_size(handle, *options), "workspace");
     params.workspace = static_cast<char*>(workspace) + reserve;
     backend.forward(handle, params, costs, workspace);
     backend.backward(handle, params, nullptr, gradients, workspace);
@@ -139,7 +139,7 @@ extern "C" prnnStatus_t prnnJointRNNTLossForward(prnnHandle_t handle, const prnn
     JointParams params = checked_params(options, encoder, predictor, weight, bias, targets, frameLengths, targetLengths,
                                         rangeBegins, dropoutSeed);
     require_not_null(costs, "costs");
-    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(*options), "workspace");
+    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     params.workspace = workspace;
     if (reserveSpace) require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(*options), "reserveSpace");
     backend.forward(handle, params, costs, reserveSpace);
@@ -158,7 +158,7 @@ extern "C" prnnStatus_t prnnJointRNNTLossBackward(
                                         rangeBegins, dropoutSeed);
     const JointGradients gradients =
         checked_gradients(encoderGradients, predictorGradients, weightGradients, biasGradients);
-    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(*options), "workspace");
+    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(*options), "reserveSpace");
     params.workspace = workspace;
     backend.backward(handle, params, costGradients, gradients, reserveSpace);

@@ -1,6 +1,8 @@
 // What the joiner's kernels share on the device.
 #pragma once
 
+#include <type_traits>
+
 #include "core/cuda/logits.cuh"
 #include "rnnt/cuda/cells.cuh"
 #include "rnnt/cuda/joint.h"
@@ -29,23 +31,6 @@ struct Run {
   }
 };
 
-// Writes kCount neighbouring elements of a row of a factor, whose terms lie `stride` elements apart.
-template <class Form, Side kSide, int kCount>
-__device__ __forceinline__ void store_terms(typename Form::Matrix* row, int64_t stride,
-                                            const typename Form::Real (&values)[kCount]) {
-  alignas(16) Run<typename Form::Matrix, kCount> upper;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) from_real(upper.at[i], values[i]);
-  upper.store(row);
-  if constexpr (Form::kTerms == 3) {
-    alignas(16) Run<typename Form::Matrix, kCount> lower;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) from_real(lower.at[i], values[i] - to_real(upper.at[i]));
-    (kSide == Side::kLeft ? lower : upper).store(row + stride);
-    (kSide == Side::kLeft ? upper : lower).store(row + 2 * stride);
-  }
-}
-
 // Where the rows of frame t of sequence n begin and how many symbols they stand for, from symbol `begin` on. The layout
 // is PACKED or PRUNED.
 struct FrameRows {
@@ -58,6 +43,165 @@ __device__ __forceinline__ FrameRows frame_rows(const Problem& p, const Sequence
   const int64_t frame = n * p.max_frames + t;
   const int begin = p.range_begins[frame];
   return {frame * p.prune_range, begin, min(static_cast<int>(p.prune_range), s.targets + 1 - begin)};
+}
+
+__device__ __forceinline__ int64_t frames_end(const Problem& p, const Frames& frames) {
+  return frames.first[p.batch * p.max_frames];
+}
+
+// The frame of a cell below frames_end().
+__device__ __forceinline__ int64_t find_frame(const Problem& p, const Frames& frames, int64_t cell) {
+  int64_t low = 0, high = p.batch * p.max_frames;  // the last frame that begins at or before the cell
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (frames.first[middle] <= cell)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// Cell number `cell`; not real beyond the last.
+__device__ __forceinline__ Cell find_cell(const Problem& p, const Frames& frames, int64_t cell) {
+  if (cell >= frames_end(p, frames)) return {0, 0, 0, false};
+  const int64_t frame = find_frame(p, frames, cell);
+  Cell found;
+  divide(frame, p.max_frames, found.n, found.t);
+  found.u = frames.begin[frame] + static_cast<int>(cell - frames.first[frame]);
+  found.real = true;
+  return found;
+}
+
+// The row of a cell in arrays of the lattice's layout.
+__device__ __forceinline__ int64_t row_of(const Problem& p, const Sequence& s, const Cell& cell) {
+  const FrameRows rows = frame_rows(p, s, cell.n, cell.t);
+  return rows.first + cell.u - rows.begin;
+}
+
+// Of a real cell.
+__device__ __forceinline__ Emission find_emission(const Problem& p, const Frames& frames, const Sequence* sequences,
+                                                  int64_t cell_number) {
+  const Cell cell = find_cell(p, frames, cell_number);
+  const Sequence s = sequences[cell.n];
+  return {lattice_index(p, cell), row_of(p, s, cell), cell.u < s.targets ? p.targets[s.target_begin + cell.u] : -1,
+          cell.t, s.frames};
+}
+
+// From the logits of blank and label to the arcs. `label` is not read where there is none.
+template <class Real>
+__device__ __forceinline__ void write_emission(const Problem& p, const Emission& cell, Real blank, Real label,
+                                               Real normaliser, Arcs<Real>* out, Real* normalisers) {
+  Arcs<Real> arcs{blank - normaliser, static_cast<Real>(kNever)};
+  if (cell.label >= 0) {
+    arcs.label = label - normaliser;
+    if (p.delay_penalty != 0) arcs.label += static_cast<Real>(p.delay_penalty * (0.5 * (cell.frames - 1) - cell.t));
+  }
+  out[cell.arcs] = arcs;
+  if (normalisers) normalisers[cell.row] = normaliser;
+}
+
+template <class Real>
+__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const Frames& frames,
+                                        const Shares<Real>& shares, const Real* cost_gradients, Real scale,
+                                        int64_t cell_number) {
+  CellShares<Real> result{0, 0, 0, 0, -1};
+  const Cell cell = find_cell(p, frames, cell_number);
+  if (!cell.real) return result;
+  const Sequence s = sequences[cell.n];
+  const int64_t row = row_of(p, s, cell);
+  const Arcs<Real> arcs = shares.arcs[row];
+  result.blank = arcs.blank;
+  if (cell.u < s.targets) {
+    result.label = arcs.label * static_cast<Real>(1 + p.fast_emit);
+    result.label_at = p.targets[s.target_begin + cell.u];
+  }
+  result.normaliser = shares.normalisers[row];
+  result.scale = scale * (cost_gradients ? cost_gradients[cell.n] : Real(1));
+  return result;
+}
+
+// The gradient of the logit of class v. Softmax times zero is not zero where the softmax is NaN: `cell` has
+// probability.
+template <class Real>
+__device__ __forceinline__ Real logit_gradient(const CellShares<Real>& cell, Real logit, int64_t v, int blank,
+                                               Real limit) {
+  Real gradient = (cell.blank + cell.label) * fast_exp(logit - cell.normaliser);
+  if (v == blank) gradient -= cell.blank;
+  if (v == cell.label_at) gradient -= cell.label;
+  gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
+  return gradient * cell.scale;
+}
+
+template <class Real>
+__device__ __forceinline__ Real clamp_limit(const Problem& p) {
+  return p.clamp > 0 ? static_cast<Real>(p.clamp) : static_cast<Real>(CUDART_INF);
+}
+
+template <class Real>
+__device__ __forceinline__ Real logit_scale(const Scales* scales) {
+  return Real(1) / (static_cast<Real>(scales->activation) * static_cast<Real>(scales->weight));
+}
+
+// ---- Layouts of a chunk's matrices ----
+
+// Rows one after the other, the terms of a row side by side.
+template <class Element>
+struct RowLayout {
+  static constexpr bool kTiled = false;
+  int64_t stride;
+  int terms;
+  __device__ __forceinline__ int64_t at(int64_t row, int term, int64_t column) const {
+    return (row * terms + term) * stride + column;
+  }
+};
+
+// Tiles of kTileRows rows of 128 bytes, as wgmma reads them from shared memory: piece p of 16 bytes of row r is at
+// p ^ (r % 8). The terms of a tile lie one after the other, then come those of the columns that follow.
+template <class Element>
+struct TileLayout {
+  static constexpr bool kTiled = true;
+  static constexpr int kColumns = kTileBytes / static_cast<int>(sizeof(Element));
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(Element));
+  int64_t stride;  // whole tiles
+  int terms;
+  __device__ __forceinline__ int64_t at(int64_t row, int term, int64_t column) const {
+    const auto r = static_cast<unsigned>(row), c = static_cast<unsigned>(column);  // a chunk has fewer than 2^31 rows
+    const unsigned piece = (c / kPiece ^ r) % 8;
+    const unsigned inside = c / kColumns * terms + term;
+    return static_cast<int64_t>(r / kTileRows) * (stride * terms * kTileRows) +
+           static_cast<int64_t>(inside) * (kTileRows * kColumns) +
+           (r % kTileRows * kColumns + piece * kPiece + c % kPiece);
+  }
+};
+
+// Of a matrix with this many columns and terms of a product.
+template <class Layout>
+__host__ __device__ Layout chunk_layout(int64_t columns, int terms) {
+  if constexpr (Layout::kTiled) {
+    return {(columns + Layout::kColumns - 1) / Layout::kColumns * Layout::kColumns, terms == 3 ? 2 : terms};
+  } else {
+    return {columns, terms};
+  }
+}
+
+// Writes kCount neighbouring elements of a row of a factor. Tiles have the two halves of a number; rows have the terms.
+template <class Form, Side kSide, int kCount, template <class> class Layout>
+__device__ __forceinline__ void store_terms(typename Form::Matrix* out, const Layout<typename Form::Matrix>& layout,
+                                            int64_t row, int64_t column, const typename Form::Real (&values)[kCount]) {
+  using Matrix = typename Form::Matrix;
+  alignas(16) Run<Matrix, kCount> upper;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) from_real(upper.at[i], values[i]);
+  upper.store(out + layout.at(row, 0, column));
+  if constexpr (Form::kTerms == 3) {
+    alignas(16) Run<Matrix, kCount> lower;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) from_real(lower.at[i], values[i] - to_real(upper.at[i]));
+    constexpr bool kLowerNext = kSide == Side::kLeft || Layout<Matrix>::kTiled;
+    (kLowerNext ? lower : upper).store(out + layout.at(row, 1, column));
+    if constexpr (!Layout<Matrix>::kTiled) (kLowerNext ? upper : lower).store(out + layout.at(row, 2, column));
+  }
 }
 
 }  // namespace prnn::rnnt_cuda

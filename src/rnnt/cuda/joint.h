@@ -1,8 +1,8 @@
 // RNN-T with its joiner on a GPU: the kernels around the matrix products of one chunk of lattice cells.
 // docs/joint_rnnt_loss.md tells the whole way of the data.
 //
-// Cells are numbered as the rows of the lattice's layout (Problem in lattice.h). A chunk is `count` rows from `first`
-// on.
+// Which cells are computed say Frames; they are numbered in that order. A chunk is `count` cells from `first` on; what
+// lies beyond the last cell is computed as zeros, or not at all where nothing of the chunk is left.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,14 +13,15 @@
 namespace prnn::rnnt_cuda {
 
 // How a data type's matrix products are made. Element: of the caller's arrays. Matrix: of the factors. Real: in which
-// all else is computed. Product: in which the gradients of the activations come out. A number becomes kTerms numbers of
-// a factor: itself, or for kTerms = 3 its upper and lower half, `kLeft` and `kRight` in joint.cuh, so that one product
-// over thrice the length is the sum of the products that matter. kScaled: factors are multiplied by powers of two, see
-// Scales.
+// all else is computed. Logit, Product: in which cuBLAS gives the logits, and the gradients of the activations come
+// out. A number becomes kTerms numbers of a factor: itself, or for kTerms = 3 its upper and lower half, `kLeft` and
+// `kRight` in joint.cuh, so that one product over thrice the length is the sum of the products that matter. kScaled:
+// factors are multiplied by powers of two, see Scales.
 struct DoubleForm {
   using Element = double;
   using Matrix = double;
   using Real = double;
+  using Logit = double;
   using Product = double;
   static constexpr int kTerms = 1;
   static constexpr bool kScaled = false;
@@ -29,6 +30,7 @@ struct HalfForm {
   using Element = __half;
   using Matrix = __half;
   using Real = float;
+  using Logit = __half;
   using Product = float;  // scaled gradients times weights may be beyond what a half holds
   static constexpr int kTerms = 1;
   static constexpr bool kScaled = true;
@@ -37,6 +39,7 @@ struct Bfloat16Form {
   using Element = __nv_bfloat16;
   using Matrix = __nv_bfloat16;
   using Real = float;
+  using Logit = __nv_bfloat16;
   using Product = __nv_bfloat16;
   static constexpr int kTerms = 1;
   static constexpr bool kScaled = false;
@@ -45,6 +48,7 @@ struct SplitForm {  // FLOAT: 22 bits in two halves
   using Element = float;
   using Matrix = __half;
   using Real = float;
+  using Logit = float;
   using Product = float;
   static constexpr int kTerms = 3;
   static constexpr bool kScaled = true;
@@ -53,6 +57,7 @@ struct Tf32Form {
   using Element = float;
   using Matrix = float;
   using Real = float;
+  using Logit = float;
   using Product = float;
   static constexpr int kTerms = 1;
   static constexpr bool kScaled = false;
@@ -73,6 +78,18 @@ struct Joint {
   float keep_scale;     // 1 / (1 - dropout)
   const unsigned long long* seed;
 };
+
+// The cells that are computed: in each frame, n * max_frames + t, a run of symbol positions.
+struct Frames {
+  int64_t* first;  // {N * T + 1}: how many cells lie before a frame; the last: how many there are
+  int* begin;      // {N * T}: a frame's first symbol position
+};
+
+// All cells of the sequences and, with `shares`, of those the ones which a path takes with a probability above
+// `least`, with what lies between them in a frame.
+template <class Real>
+void run_frames(const Problem& problem, const Sequence* sequences, const Arcs<Real>* shares, Real least,
+                const Frames& frames, cudaStream_t stream);
 
 // The output layer as the products take it.
 template <class Form>
@@ -95,35 +112,111 @@ void run_scales(const Problem& problem, const Joint& joint, const Sequence* sequ
 template <class Form>
 void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights<Form>& weights, cudaStream_t stream);
 
+// A chunk's matrices lie in rows (for cuBLAS) or in tiles (for run_tile_products); what says kTiled is for either.
+constexpr int kTileRows = 128, kTileBytes = 128;
+
 // activations {count, kTerms, padded_size}, kLeft: drop(activation(encoder + predictor)); zeros for padding. What
 // dropout took is minus zero, everything else that is zero is plus zero.
-template <class Form>
-void run_activations(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
+template <class Form, bool kTiled>
+void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
                      int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream);
 
 // From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions().
+template <class Form>
+void run_joint_emissions(const Problem& problem, const Joint& joint, const Frames& frames,
+                         const Lattice<typename Form::Real>& lattice, const Scales* scales,
+                         const typename Form::Real* bias, const typename Form::Logit* products, int64_t first,
+                         int64_t count, typename Form::Real* normalisers, cudaStream_t stream);
+
+// What the gradients of logits are made of.
 template <class Real>
-void run_joint_emissions(const Problem& problem, const Joint& joint, const Lattice<Real>& lattice, const Scales* scales,
-                         const Real* bias, const Real* products, int64_t first, int64_t count, Real* normalisers,
-                         cudaStream_t stream);
+struct GradientInputs {
+  const Sequence* sequences;
+  Frames frames;
+  Shares<Real> shares;
+  const Real* cost_gradients;  // NULL: ones
+  const Scales* scales;
+  const Real* bias;  // padded with minus infinity
+};
 
 // Gradients of the logits {count, kTerms, padded_classes}, kRight, times Scales::gradient. Adds sums over rows to
 // bias_sums {joint_bias_slots(count), padded_classes}.
 template <class Form>
-void run_joint_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences,
-                         const Shares<typename Form::Real>& shares, const typename Form::Real* cost_gradients,
-                         const Scales* scales, const typename Form::Real* bias, const typename Form::Real* products,
-                         int64_t first, int64_t count, typename Form::Matrix* gradients, typename Form::Real* bias_sums,
-                         cudaStream_t stream);
+void run_joint_gradients(const Problem& problem, const Joint& joint, const GradientInputs<typename Form::Real>& inputs,
+                         const typename Form::Logit* products, int64_t first, int64_t count,
+                         typename Form::Matrix* gradients, typename Form::Real* bias_sums, cudaStream_t stream);
 int64_t joint_bias_slots(int64_t chunk);
 
 // Adds a chunk's part to the gradients of encoder {N, T, size} and predictor {N, U + 1, size}. products: gradients of
 // the activations {count, padded_size}, times the scales of gradient and weight.
-template <class Form>
-void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
-                         int64_t first, int64_t count, const typename Form::Matrix* activations,
+template <class Form, bool kTiled>
+void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
+                         const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
                          const typename Form::Product* products, typename Form::Real* encoder_gradients,
                          typename Form::Real* predictor_gradients, cudaStream_t stream);
+
+// ---- The products on compute capability 9.0, from tiles; docs/joint_rnnt_loss.md ----
+
+// Where a cell's arcs and its normaliser go, and what the arcs are made of. label: -1 after the last target. arcs: -1
+// for what is no cell.
+struct Emission {
+  int64_t arcs, row;
+  int label, t, frames;
+};
+
+// A cell's part in the gradients of its logits.
+template <class Real>
+struct CellShares {
+  Real blank, label, normaliser, scale;
+  int label_at;
+};
+
+// The output layer in tiles.
+template <class Form>
+struct TileWeights {
+  typename Form::Matrix* for_logits;     // {tile_columns(classes), size}
+  typename Form::Matrix* for_gradients;  // {tile_columns(size), classes}; NULL where no gradients are wanted
+  float* bias;                           // {tile_columns(classes)}
+};
+inline __host__ __device__ int64_t tile_columns(int64_t columns) { return (columns + 255) / 256 * 256; }
+
+// A chunk, whole tiles: activations {count, size}, gradients of logits {count, classes} and of activations
+// {count, size}, times the scales of gradient and weight.
+template <class Form>
+struct TileChunk {
+  CellShares<float>* cells;
+  typename Form::Matrix *activations, *gradients;
+  typename Form::Product* products;
+};
+
+// Shares of the output layer's gradients: {tile_splits(), classes in whole tiles, tile_columns(size)} and without the
+// last dimension for the bias.
+struct TileSums {
+  float *weight, *bias;
+};
+int64_t tile_splits(const Joint& joint);
+
+template <class Form>
+void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeights<Form>& weights, cudaStream_t stream);
+
+// From the activations of a chunk to arcs, and normalisers unless NULL. emissions {count}: room. `blocks`: one a
+// multiprocessor.
+template <class Form>
+void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
+                        const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
+                        const typename Form::Matrix* activations, Emission* emissions, float* normalisers, int blocks,
+                        cudaStream_t stream);
+
+// From the activations of a chunk to everything else of it; adds to the sums.
+template <class Form>
+void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
+                       const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
+                       const TileSums& sums, int blocks, cudaStream_t stream);
+
+// weight {classes, size} and, unless NULL, bias {classes}: the sums, divided by their scales.
+template <class Form>
+void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* scales, typename Form::Element* weight,
+                      float* bias, cudaStream_t stream);
 
 // out {rows, columns} = sums {rows, stride}, divided by the scales of gradient and activation if `scaled`.
 template <class Real, class Element>

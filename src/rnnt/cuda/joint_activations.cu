@@ -6,7 +6,7 @@ namespace prnn::rnnt_cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlockRows = 32;  // of activations_kernel
+constexpr int kBlockRows = 64, kRunThreads = 64, kCount = 8;  // of activations_kernel: a thread has kCount elements
 
 // ---- Scales ----
 
@@ -70,9 +70,13 @@ __global__ void weights_kernel(Joint joint, const Scales* scales, Weights<Form> 
   const Real scale = Form::kTerms == 3 ? static_cast<Real>(scales->weight) : Real(1);
   for (int64_t d = threadIdx.x; d < stride; d += blockDim.x) {
     const Real values[1] = {v < joint.classes && d < joint.size ? to_real(weight[d]) * scale : Real(0)};
-    store_terms<Form, Side::kRight>(out.for_logits + v * Form::kTerms * stride + d, stride, values);
-    if constexpr (Form::kTerms > 1)
-      store_terms<Form, Side::kLeft>(out.for_gradients + v * stride + d, joint.padded_classes * stride, values);
+    const RowLayout<typename Form::Matrix> rows{stride, Form::kTerms};
+    store_terms<Form, Side::kRight>(out.for_logits, rows, v, d, values);
+    if constexpr (Form::kTerms > 1) {
+      // A matrix of its own for each term.
+      const RowLayout<typename Form::Matrix> terms{joint.padded_classes * stride, Form::kTerms};
+      store_terms<Form, Side::kLeft>(out.for_gradients, terms, 0, v * stride + d, values);
+    }
   }
   if (threadIdx.x == 0) {
     const auto* bias = static_cast<const Real*>(joint.bias);
@@ -98,7 +102,7 @@ __device__ __forceinline__ auto tangent<__nv_bfloat16>(float x) {
 }
 
 // Elements d .. d + kCount - 1 of a row, zero where there are none.
-template <int kCount, bool kWhole, class Element>
+template <bool kWhole, class Element>
 __device__ __forceinline__ void load_row(Run<Element, kCount>& out, const void* array, int64_t row, int64_t size,
                                          int64_t d) {
   const Element* source = static_cast<const Element*>(array) + row * size + d;
@@ -116,38 +120,31 @@ __device__ __forceinline__ void load_row(Run<Element, kCount>& out, const void* 
 }
 
 // kWhole: rows hold whole runs of kCount elements, aligned.
-template <class Form, int kCount, bool kWhole>
+template <class Form, bool kWhole, template <class> class Layout>
 __global__ void __launch_bounds__(kThreads)
-    activations_kernel(Problem p, Joint joint, const Sequence* sequences, const Scales* scales, int64_t first,
-                       int64_t count, typename Form::Matrix* out) {
+    activations_kernel(Problem p, Joint joint, Frames frames, const Scales* scales, int64_t first, int64_t count,
+                       Layout<typename Form::Matrix> layout, typename Form::Matrix* out) {
   using Element = typename Form::Element;
   using Real = typename Form::Real;
   __shared__ int64_t encoder_rows[kBlockRows], predictor_rows[kBlockRows];
-  const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows, left = frames_end(p, frames) - first;
+  if (left <= 0 || (layout.kTiled && base >= (left + kTileRows - 1) / kTileRows * kTileRows)) return;
   if (threadIdx.x < kBlockRows) {
-    const int64_t row = first + base + threadIdx.x;
-    Cell cell{0, 0, 0, false};
-    if (base + threadIdx.x < count) cell = find_cell(p, sequences, row);
+    const Cell cell = find_cell(p, frames, first + base + threadIdx.x);
     encoder_rows[threadIdx.x] = cell.real ? cell.n * p.max_frames + cell.t : -1;
     predictor_rows[threadIdx.x] = cell.n * p.width() + cell.u;
   }
   __syncthreads();
-  const int64_t stride = joint.padded_size;
-  const int pieces = static_cast<int>(stride / kCount);
+  const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);
   const Real scale = Form::kTerms == 3 ? static_cast<Real>(scales->activation) : Real(1);
   const unsigned long long seed = joint.drop_below ? *joint.seed : 0;
-  for (int64_t i = threadIdx.x; i < static_cast<int64_t>(kBlockRows) * pieces; i += kThreads) {
-    int64_t slot;
-    int piece;
-    divide(i, pieces, slot, piece);
-    if (base + slot >= count) return;
+  const auto write = [&](int slot, int64_t d) {
     const int64_t encoder_row = encoder_rows[slot], predictor_row = predictor_rows[slot];
-    const int64_t d = static_cast<int64_t>(piece) * kCount;
     Real values[kCount] = {};
-    if (encoder_row >= 0) {
+    if (encoder_row >= 0 && d < joint.padded_size) {
       alignas(16) Run<Element, kCount> a, b;
-      load_row<kCount, kWhole>(a, joint.encoder, encoder_row, joint.size, d);
-      load_row<kCount, kWhole>(b, joint.predictor, predictor_row, joint.size, d);
+      load_row<kWhole>(a, joint.encoder, encoder_row, joint.size, d);
+      load_row<kWhole>(b, joint.predictor, predictor_row, joint.size, d);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
         const Real x = to_real(a.at[k]) + to_real(b.at[k]);
@@ -160,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int k = 0; k < kCount; k += 4) {
           // A draw for four elements of a cell of the whole lattice.
           const int64_t u = predictor_row % p.width();
-          const int64_t draw = ((encoder_row * p.width() + u) * stride + d + k) / 4;
+          const int64_t draw = ((encoder_row * p.width() + u) * joint.padded_size + d + k) / 4;
           uint32_t random[4] = {static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), 0, 0};
           philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 #pragma unroll
@@ -170,7 +167,11 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    store_terms<Form, Side::kLeft>(out + (base + slot) * Form::kTerms * stride + d, stride, values);
+    store_terms<Form, Side::kLeft>(out, layout, base + slot, d, values);
+  };
+  for (int64_t d = threadIdx.x % kRunThreads * kCount; d < layout.stride; d += kRunThreads * kCount) {
+#pragma unroll 4
+    for (int slot = threadIdx.x / kRunThreads; slot < rows; slot += kThreads / kRunThreads) write(slot, d);
   }
 }
 
@@ -210,21 +211,23 @@ void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights
   check_launch("joint weights_kernel");
 }
 
-template <class Form>
-void run_activations(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
+template <class Form, bool kTiled>
+void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
                      int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream) {
   using Element = typename Form::Element;
-  constexpr int kCount = sizeof(Element) == 2 ? 8 : 4;
+  using Matrix = typename Form::Matrix;
+  using Layout = std::conditional_t<kTiled, TileLayout<Matrix>, RowLayout<Matrix>>;
   constexpr size_t kBytes = 16;
   const bool whole = joint.size % kCount == 0 && reinterpret_cast<uintptr_t>(joint.encoder) % kBytes == 0 &&
                      reinterpret_cast<uintptr_t>(joint.predictor) % kBytes == 0;
+  const Layout layout = chunk_layout<Layout>(joint.padded_size, Form::kTerms);
   const auto blocks = static_cast<unsigned>(ceil_div(count, kBlockRows));
   if (whole)
-    activations_kernel<Form, kCount, true>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, sequences, scales, first, count, activations);
+    activations_kernel<Form, true>
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations);
   else
-    activations_kernel<Form, kCount, false>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, sequences, scales, first, count, activations);
+    activations_kernel<Form, false>
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations);
   check_launch("joint activations_kernel");
 }
 
@@ -232,13 +235,21 @@ void run_activations(const Problem& problem, const Joint& joint, const Sequence*
   template void run_scales<Form>(const Problem&, const Joint&, const Sequence*, const Form::Real*, Extremes*, Scales*, \
                                  cudaStream_t);                                                                        \
   template void run_prepare_weights<Form>(const Joint&, const Scales*, const Weights<Form>&, cudaStream_t);            \
-  template void run_activations<Form>(const Problem&, const Joint&, const Sequence*, const Scales*, int64_t, int64_t,  \
-                                      Form::Matrix*, cudaStream_t);
+  template void run_activations<Form, false>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t,      \
+                                             int64_t, Form::Matrix*, cudaStream_t);
 PRNN_INSTANTIATE(DoubleForm)
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
 PRNN_INSTANTIATE(SplitForm)
 PRNN_INSTANTIATE(Tf32Form)
+#undef PRNN_INSTANTIATE
+
+#define PRNN_INSTANTIATE(Form)                                                                                   \
+  template void run_activations<Form, true>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t, \
+                                            int64_t, Form::Matrix*, cudaStream_t);
+PRNN_INSTANTIATE(HalfForm)
+PRNN_INSTANTIATE(Bfloat16Form)
+PRNN_INSTANTIATE(SplitForm)
 #undef PRNN_INSTANTIATE
 
 }  // namespace prnn::rnnt_cuda

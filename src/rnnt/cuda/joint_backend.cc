@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/cuda/cublas.h"
+#include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
 #include "rnnt/cuda/arrays.h"
 #include "rnnt/cuda/joint.h"
@@ -15,32 +16,19 @@ namespace {
 
 using namespace rnnt_cuda;
 
-constexpr int64_t kChunkLogits = INT64_C(1) << 25;  // see docs/joint_rnnt_loss.md
+constexpr int64_t kChunkLogits = INT64_C(1) << 25;  // of 32 bits; see docs/joint_rnnt_loss.md
 constexpr int64_t kLeastChunk = 1024;
+// The backward pass leaves out cells that all paths together take with a probability of at most this: it is far below
+// the rounding of what the others of their frame and of their symbol position add up to, which is at least one.
+constexpr float kLeastShare = 1.0f / (1 << 30);
 
 Problem make_problem(const JointParams& params) {
   const prnnJointRNNTLossOptions_t& o = params.options;
-  Problem problem{};
-  problem.type = o.dataType;
+  Problem problem = common_problem(params);
   problem.input = PRNN_LOSS_LOGITS;
   problem.layout = o.pruneRange > 0 ? PRNN_RNNT_PRUNED : PRNN_RNNT_PACKED;
   problem.target_layout = PRNN_TARGETS_PADDED;
-  problem.lattice = o.type;
-  problem.batch = o.batch;
-  problem.max_frames = o.maxFrames;
-  problem.max_targets = o.maxTargets;
-  problem.rows = o.rows > 0 ? o.rows : o.batch * o.maxFrames * (o.maxTargets + 1);
-  problem.prune_range = o.pruneRange;
-  problem.classes = o.classes;
-  problem.blank = static_cast<int>(o.blank);
-  problem.zero_infinity = o.zeroInfinity != 0;
-  problem.fast_emit = o.fastEmitLambda;
-  problem.clamp = o.clamp;
-  problem.delay_penalty = o.delayPenalty;
-  problem.targets = params.targets;
-  problem.frame_lengths = params.frame_lengths;
-  problem.target_lengths = params.target_lengths;
-  problem.range_begins = params.range_begins;
+  if (o.rows == 0) problem.rows = o.batch * o.maxFrames * (o.maxTargets + 1);
   return problem;
 }
 
@@ -79,15 +67,17 @@ prnnDataType_t type_of(float) { return PRNN_DATA_FLOAT; }
 prnnDataType_t type_of(__half) { return PRNN_DATA_HALF; }
 prnnDataType_t type_of(__nv_bfloat16) { return PRNN_DATA_BFLOAT16; }
 
+// Whether the backward pass takes its products from tiles: of 16-bit numbers, on Hopper.
+template <class Form>
+constexpr bool kTiles = sizeof(typename Form::Matrix) == 2;
+bool has_tiles(prnnHandle_t handle) { return cuda_state(*handle).row.arch == 90; }
+
 // One call: its sizes and, from the workspace on, its arrays. Made with NULL pointers it only counts.
 template <class Form>
 struct Call {
   using Element = typename Form::Element;
   using Matrix = typename Form::Matrix;
   using Real = typename Form::Real;
-  using Product = typename Form::Product;
-  static constexpr int kTerms = Form::kTerms;
-  static constexpr bool kSums = sizeof(Element) != sizeof(Real);  // gradients are summed in arrays of their own
 
   Problem problem;
   Joint joint;
@@ -95,37 +85,62 @@ struct Call {
   Arena workspace;
   Scales* scales;
   Extremes* extremes;
-  Weights<Form> weights;
-  Matrix* activations;
-  Real* logits;
+  Frames frames;
 
   explicit Call(const JointParams& params)
       : problem(make_problem(params)), joint(make_joint(params)), workspace(params.workspace) {
     cells = problem.activation_cells();
     chunk = params.options.chunkCells;
-    if (chunk == 0) chunk = std::max(kChunkLogits / joint.padded_classes, kLeastChunk);
+    if (chunk == 0) {
+      constexpr int64_t kLogits = sizeof(Element) == 2 ? 2 * kChunkLogits : kChunkLogits;
+      chunk = std::max(kLogits / joint.padded_classes, kLeastChunk);
+    }
     chunk = std::min(chunk, cells);
-    scales = workspace.take<Scales>(1);
-    extremes = workspace.take<Extremes>(1);
-    const int64_t matrix = joint.padded_classes * kTerms * joint.padded_size;
-    weights.for_logits = workspace.take<Matrix>(matrix);
-    weights.for_gradients = kTerms > 1 ? workspace.take<Matrix>(matrix) : weights.for_logits;
-    weights.bias = workspace.take<Real>(joint.padded_classes);
   }
 
-  void take_chunk() {
-    activations = workspace.take<Matrix>(chunk * kTerms * joint.padded_size);
-    logits = workspace.take<Real>(chunk * joint.padded_classes);
+  void take_frames() {
+    scales = workspace.take<Scales>(1);
+    extremes = workspace.take<Extremes>(1);
+    frames.first = workspace.take<int64_t>(encoder_rows() + 1);
+    frames.begin = workspace.take<int>(encoder_rows());
   }
+  int64_t encoder_rows() const { return problem.batch * problem.max_frames; }
+  int64_t predictor_rows() const { return problem.batch * problem.width(); }
 
   // Calls function(first, count) for each chunk.
   template <class Function>
   void for_chunks(Function&& function) const {
     for (int64_t first = 0; first < cells; first += chunk) function(first, std::min(chunk, cells - first));
   }
+};
 
-  void make_logits(prnnHandle_t handle, const Sequence* sequences, int64_t first, int64_t count) const {
-    run_activations<Form>(problem, joint, sequences, scales, first, count, activations, handle->stream);
+// One with products by cuBLAS.
+template <class Form>
+struct RowCall : Call<Form> {
+  using Matrix = typename Form::Matrix;
+  using Logit = typename Form::Logit;
+  static constexpr int kTerms = Form::kTerms;
+  Weights<Form> weights;
+  Matrix* activations;
+  Logit* logits;
+
+  explicit RowCall(const JointParams& params) : Call<Form>(params) {
+    const int64_t matrix = this->joint.padded_classes * kTerms * this->joint.padded_size;
+    weights.for_logits = this->workspace.template take<Matrix>(matrix);
+    weights.for_gradients = kTerms > 1 ? this->workspace.template take<Matrix>(matrix) : weights.for_logits;
+    weights.bias = this->workspace.template take<typename Form::Real>(this->joint.padded_classes);
+    this->take_frames();
+  }
+
+  void take_chunk() {
+    activations = this->workspace.template take<Matrix>(this->chunk * kTerms * this->joint.padded_size);
+    logits = this->workspace.template take<Logit>(this->chunk * this->joint.padded_classes);
+  }
+
+  void make_logits(prnnHandle_t handle, int64_t first, int64_t count) const {
+    const Joint& joint = this->joint;
+    run_activations<Form, false>(this->problem, joint, this->frames, this->scales, first, count, activations,
+                                 handle->stream);
     const int64_t terms = kTerms * joint.padded_size;
     multiply(handle, count, joint.padded_classes, terms, {activations, type_of(Matrix()), terms},
              {weights.for_logits, type_of(Matrix()), terms, true}, 0, logits, joint.padded_classes);
@@ -142,11 +157,11 @@ struct Call {
 
 // The forward call's arrays; those of the recursion lie where those of the chunks were.
 template <class Form>
-struct ForwardCall : Call<Form> {
+struct RowForwardCall : RowCall<Form> {
   using Real = typename Form::Real;
   Lattice<Real> lattice{};
 
-  ForwardCall(const JointParams& params, bool with_beta) : Call<Form>(params) {
+  RowForwardCall(const JointParams& params, bool with_beta) : RowCall<Form>(params) {
     const Problem& problem = this->problem;
     lattice.sequences = this->workspace.template take<Sequence>(problem.batch);
     lattice.totals = this->workspace.template take<Scaled<Real>>(problem.batch);
@@ -160,23 +175,49 @@ struct ForwardCall : Call<Form> {
   size_t size;
 };
 
+// Where the gradients of encoder and predictor are summed: in the caller's arrays if they are float.
 template <class Form>
-struct BackwardCall : Call<Form> {
+struct InputSums {
+  using Element = typename Form::Element;
   using Real = typename Form::Real;
-  typename Form::Matrix* gradients;    // of the logits
-  typename Form::Product* products;    // gradients of the activations, where the logits were
-  Real *encoder, *predictor, *weight;  // sums of gradients
-  Real* bias_sums;
+  static constexpr bool kOwn = sizeof(Element) != sizeof(Real);
+  Real *encoder, *predictor;
+  int64_t encoder_elements, predictor_elements;
 
-  BackwardCall(const JointParams& params, const JointGradients& out) : Call<Form>(params) {
+  InputSums(const Call<Form>& call, const JointGradients& out, Arena& workspace)
+      : encoder(static_cast<Real*>(out.encoder)),
+        predictor(static_cast<Real*>(out.predictor)),
+        encoder_elements(call.encoder_rows() * call.joint.size),
+        predictor_elements(call.predictor_rows() * call.joint.size) {
+    if (!kOwn) return;
+    encoder = workspace.take<Real>(encoder_elements);
+    predictor = workspace.take<Real>(predictor_elements);
+  }
+  void clear(cudaStream_t stream) const {
+    cudaMemsetAsync(encoder, 0, encoder_elements * sizeof(Real), stream);
+    cudaMemsetAsync(predictor, 0, predictor_elements * sizeof(Real), stream);
+  }
+  void finish(const JointGradients& out, const Scales* scales, cudaStream_t stream) const {
+    if (!kOwn) return;
+    run_finish(encoder, 1, encoder_elements, encoder_elements, false, scales, static_cast<Element*>(out.encoder),
+               stream);
+    run_finish(predictor, 1, predictor_elements, predictor_elements, false, scales,
+               static_cast<Element*>(out.predictor), stream);
+  }
+};
+
+template <class Form>
+struct RowBackwardCall : RowCall<Form> {
+  using Real = typename Form::Real;
+  InputSums<Form> inputs;
+  typename Form::Matrix* gradients;  // of the logits
+  typename Form::Product* products;  // gradients of the activations, where the logits were
+  Real *weight, *bias_sums;
+
+  RowBackwardCall(const JointParams& params, const JointGradients& out)
+      : RowCall<Form>(params), inputs(*this, out, this->workspace) {
     const Joint& joint = this->joint;
     Arena& workspace = this->workspace;
-    encoder = static_cast<Real*>(out.encoder);
-    predictor = static_cast<Real*>(out.predictor);
-    if (this->kSums) {
-      encoder = workspace.template take<Real>(encoder_rows() * joint.size);
-      predictor = workspace.template take<Real>(predictor_rows() * joint.size);
-    }
     weight = workspace.template take<Real>(joint.padded_classes * joint.padded_size);
     bias_sums = workspace.template take<Real>(bias_elements());
     gradients = workspace.template take<typename Form::Matrix>(this->chunk * Form::kTerms * joint.padded_classes);
@@ -186,20 +227,103 @@ struct BackwardCall : Call<Form> {
     products = there.take<typename Form::Product>(this->chunk * joint.padded_size);
     size = std::max(workspace.size(), there.size());
   }
-  int64_t encoder_rows() const { return this->problem.batch * this->problem.max_frames; }
-  int64_t predictor_rows() const { return this->problem.batch * this->problem.width(); }
   int64_t bias_elements() const { return joint_bias_slots(this->chunk) * this->joint.padded_classes; }
   size_t size;
 };
 
+// One with products from tiles.
+template <class Form>
+struct TileCall : Call<Form> {
+  using Matrix = typename Form::Matrix;
+  static constexpr int64_t kHalves = Form::kTerms == 3 ? 2 : 1;
+  TileWeights<Form> weights{};
+
+  // Tiles come first, so that they are aligned as the workspace is.
+  TileCall(const JointParams& params, bool backward) : Call<Form>(params) {
+    const Joint& joint = this->joint;
+    this->chunk = (this->chunk + kTileRows - 1) / kTileRows * kTileRows;
+    weights.for_logits = take_tiles<Matrix>(tile_columns(joint.classes), joint.size, kHalves);
+    if (backward) weights.for_gradients = take_tiles<Matrix>(tile_columns(joint.size), joint.classes, kHalves);
+    weights.bias = this->workspace.template take<float>(tile_columns(joint.classes));
+  }
+  template <class Element>
+  Element* take_tiles(int64_t rows, int64_t columns, int64_t halves) {
+    constexpr int64_t kColumns = kTileBytes / sizeof(Element);
+    return this->workspace.template take<Element>(rows * halves * ((columns + kColumns - 1) / kColumns * kColumns));
+  }
+};
+
+template <class Form>
+struct TileForwardCall : TileCall<Form> {
+  Lattice<float> lattice{};
+  typename Form::Matrix* activations;
+  Emission* emissions;
+  size_t size;
+
+  // The recursion's arrays lie where those of the chunks were.
+  TileForwardCall(const JointParams& params, bool with_beta) : TileCall<Form>(params, false) {
+    const Problem& problem = this->problem;
+    Arena& workspace = this->workspace;
+    // As much of a chunk as the backward pass has of one, in which logits and gradients have a place, too.
+    const int64_t columns = this->joint.padded_size, more = (5 * columns / 2 + this->joint.padded_classes) / columns;
+    this->chunk = std::min(this->chunk * more, (this->cells + kTileRows - 1) / kTileRows * kTileRows);
+    Arena later = workspace;
+    lattice.alpha = later.take<Scaled<float>>(problem.lattice_cells());
+    if (with_beta) lattice.beta = later.take<Scaled<float>>(problem.lattice_cells());
+    activations = this->template take_tiles<typename Form::Matrix>(this->chunk, this->joint.size, this->kHalves);
+    emissions = workspace.template take<Emission>(this->chunk);
+    if (workspace.size() < later.size()) workspace = later;
+    lattice.sequences = workspace.template take<Sequence>(problem.batch);
+    lattice.totals = workspace.template take<Scaled<float>>(problem.batch);
+    lattice.arcs = workspace.template take<Arcs<float>>(problem.lattice_cells());
+    this->take_frames();
+    size = workspace.size();
+  }
+};
+
+template <class Form>
+struct TileBackwardCall : TileCall<Form> {
+  TileChunk<Form> tiles;
+  TileSums sums;
+  InputSums<Form> inputs;
+  size_t size;
+
+  TileBackwardCall(const JointParams& params, const JointGradients& out)
+      : TileCall<Form>(params, true), tiles(take_chunk()), inputs(*this, out, this->workspace) {
+    Arena& workspace = this->workspace;
+    tiles.cells = workspace.template take<CellShares<float>>(this->chunk);
+    sums.weight = workspace.template take<float>(weight_elements());
+    sums.bias = workspace.template take<float>(bias_elements());
+    this->take_frames();
+    size = workspace.size();
+  }
+  TileChunk<Form> take_chunk() {
+    using Matrix = typename Form::Matrix;
+    const Joint& joint = this->joint;
+    TileChunk<Form> chunk{};
+    chunk.activations = this->template take_tiles<Matrix>(this->chunk, joint.size, this->kHalves);
+    chunk.gradients = this->template take_tiles<Matrix>(this->chunk, joint.classes, this->kHalves);
+    chunk.products = this->template take_tiles<typename Form::Product>(this->chunk, joint.size, 1);
+    return chunk;
+  }
+  int64_t bias_elements() const {
+    return tile_splits(this->joint) * ((this->joint.classes + kTileRows - 1) / kTileRows * kTileRows);
+  }
+  int64_t weight_elements() const { return bias_elements() * tile_columns(this->joint.size); }
+};
+
 class CudaJointBackend final : public JointBackend {
  public:
-  size_t workspace_size(const prnnJointRNNTLossOptions_t& options) const override {
+  size_t workspace_size(prnnHandle_t handle, const prnnJointRNNTLossOptions_t& options) const override {
     JointParams params{};
     params.options = options;
     return with_form(options, [&](auto form) {
       using Form = decltype(form);
-      return std::max(ForwardCall<Form>(params, true).size, BackwardCall<Form>(params, {}).size);
+      if constexpr (kTiles<Form>) {
+        if (has_tiles(handle))
+          return std::max(TileForwardCall<Form>(params, true).size, TileBackwardCall<Form>(params, {}).size);
+      }
+      return std::max(RowForwardCall<Form>(params, true).size, RowBackwardCall<Form>(params, {}).size);
     });
   }
 
@@ -215,24 +339,31 @@ class CudaJointBackend final : public JointBackend {
   void forward(prnnHandle_t handle, const JointParams& params, void* costs, void* reserve_space) const override {
     with_form(params.options, [&](auto form) {
       using Form = decltype(form);
-      using Real = typename Form::Real;
-      ForwardCall<Form> call(params, reserve_space != nullptr);
-      Lattice<Real>& lattice = call.lattice;
-      Arena reserve_arena(reserve_space);
-      const Reserve<Real> reserve(call.problem, reserve_arena);
-      if (reserve_space) lattice.sequences = reserve.sequences;
-      cudaStream_t stream = handle->stream;
-      run_setup(call.problem, lattice.sequences, stream);
-      run_scales<Form>(call.problem, call.joint, lattice.sequences, nullptr, call.extremes, call.scales, stream);
-      run_prepare_weights(call.joint, call.scales, call.weights, stream);
-      run_prune(call.problem, lattice, stream);
-      call.for_chunks([&](int64_t first, int64_t count) {
-        call.make_logits(handle, lattice.sequences, first, count);
-        run_joint_emissions(call.problem, call.joint, lattice, call.scales, call.weights.bias, call.logits, first,
-                            count, reserve.shares.normalisers, stream);
-      });
-      run_recursion(call.problem, lattice, static_cast<Real*>(costs), stream);
-      if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, stream);
+      const bool with_beta = reserve_space != nullptr;
+      if constexpr (kTiles<Form>) {
+        if (has_tiles(handle)) {
+          TileForwardCall<Form> call(params, with_beta);
+          return run_forward<Form>(
+              call, handle, costs, reserve_space,
+              [&] { run_weight_tiles(call.joint, call.scales, call.weights, handle->stream); },
+              [&](int64_t first, int64_t, float* normalisers) {
+                run_activations<Form, true>(call.problem, call.joint, call.frames, call.scales, first, call.chunk,
+                                            call.activations, handle->stream);
+                run_tile_emissions<Form>(call.problem, call.joint, call.frames, call.lattice, call.scales, call.weights,
+                                         first, call.chunk, call.activations, call.emissions, normalisers,
+                                         blocks(handle), handle->stream);
+              });
+        }
+      }
+      RowForwardCall<Form> call(params, with_beta);
+      run_forward<Form>(
+          call, handle, costs, reserve_space,
+          [&] { run_prepare_weights(call.joint, call.scales, call.weights, handle->stream); },
+          [&](int64_t first, int64_t count, typename Form::Real* normalisers) {
+            call.make_logits(handle, first, count);
+            run_joint_emissions<Form>(call.problem, call.joint, call.frames, call.lattice, call.scales,
+                                      call.weights.bias, call.logits, first, count, normalisers, handle->stream);
+          });
     });
   }
 
@@ -240,51 +371,113 @@ class CudaJointBackend final : public JointBackend {
                 const void* reserve_space) const override {
     with_form(params.options, [&](auto form) {
       using Form = decltype(form);
-      using Element = typename Form::Element;
-      using Matrix = typename Form::Matrix;
-      using Real = typename Form::Real;
-      const BackwardCall<Form> call(params, out);
-      const Problem& problem = call.problem;
-      const Joint& joint = call.joint;
-      Arena reserve_arena(const_cast<void*>(reserve_space));
-      const Reserve<Real> reserve(problem, reserve_arena);
-      const Sequence* sequences = reserve.sequences;
-      const Real* given = static_cast<const Real*>(cost_gradients);
-      cudaStream_t stream = handle->stream;
-      const int64_t encoder_elements = call.encoder_rows() * joint.size;
-      const int64_t predictor_elements = call.predictor_rows() * joint.size;
-      cudaMemsetAsync(call.encoder, 0, encoder_elements * sizeof(Real), stream);
-      cudaMemsetAsync(call.predictor, 0, predictor_elements * sizeof(Real), stream);
-      cudaMemsetAsync(call.bias_sums, 0, call.bias_elements() * sizeof(Real), stream);
-      check_launch("a fill");
-      run_scales<Form>(problem, joint, sequences, given, call.extremes, call.scales, stream);
-      run_prepare_weights(joint, call.scales, call.weights, stream);
-      constexpr int64_t kTerms = Form::kTerms;
-      const int64_t size = joint.padded_size, classes = joint.padded_classes;
-      const prnnDataType_t type = type_of(Matrix());
-      call.for_chunks([&](int64_t first, int64_t count) {
-        call.make_logits(handle, sequences, first, count);
-        run_joint_gradients<Form>(problem, joint, sequences, reserve.shares, given, call.scales, call.weights.bias,
-                                  call.logits, first, count, call.gradients, call.bias_sums, stream);
-        call.multiply(handle, classes, size, count * kTerms, {call.gradients, type, classes, true},
-                      {call.activations, type, size}, first > 0, call.weight, size);
-        call.multiply(handle, count, size, kTerms * classes, {call.gradients, type, kTerms * classes},
-                      {call.weights.for_gradients, type, size}, 0, call.products, size);
-        run_input_gradients<Form>(problem, joint, sequences, call.scales, first, count, call.activations, call.products,
-                                  call.encoder, call.predictor, stream);
-      });
-      if (call.kSums) {
-        run_finish(call.encoder, 1, encoder_elements, encoder_elements, false, call.scales,
-                   static_cast<Element*>(out.encoder), stream);
-        run_finish(call.predictor, 1, predictor_elements, predictor_elements, false, call.scales,
-                   static_cast<Element*>(out.predictor), stream);
+      if constexpr (kTiles<Form>) {
+        if (has_tiles(handle)) return tile_backward<Form>(handle, params, cost_gradients, out, reserve_space);
       }
-      run_finish(call.weight, joint.classes, joint.size, size, true, call.scales, static_cast<Element*>(out.weight),
-                 stream);
-      if (out.bias)
-        run_finish_bias(joint, call.bias_sums, joint_bias_slots(call.chunk), call.scales, static_cast<Real*>(out.bias),
-                        stream);
+      row_backward<Form>(handle, params, cost_gradients, out, reserve_space);
     });
+  }
+
+ private:
+  static int blocks(prnnHandle_t handle) { return cuda_state(*handle).row.multiprocessors; }
+
+  // prepare() makes the weights ready, emissions(first, count, normalisers) the arcs of a chunk.
+  template <class Form, class MadeCall, class Prepare, class Emissions>
+  static void run_forward(MadeCall& call, prnnHandle_t handle, void* costs, void* reserve_space, Prepare&& prepare,
+                          Emissions&& emissions) {
+    using Real = typename Form::Real;
+    Lattice<Real>& lattice = call.lattice;
+    Arena reserve_arena(reserve_space);
+    const Reserve<Real> reserve(call.problem, reserve_arena);
+    if (reserve_space) lattice.sequences = reserve.sequences;
+    cudaStream_t stream = handle->stream;
+    run_setup(call.problem, lattice.sequences, stream);
+    run_frames<Real>(call.problem, lattice.sequences, nullptr, 0, call.frames, stream);
+    run_scales<Form>(call.problem, call.joint, lattice.sequences, nullptr, call.extremes, call.scales, stream);
+    prepare();
+    run_prune(call.problem, lattice, stream);
+    call.for_chunks([&](int64_t first, int64_t count) { emissions(first, count, reserve.shares.normalisers); });
+    run_recursion(call.problem, lattice, static_cast<Real*>(costs), stream);
+    if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, stream);
+  }
+
+  // What both ways begin with: the scales, and which cells are computed.
+  template <class Form>
+  static GradientInputs<typename Form::Real> begin_backward(const Call<Form>& call, const InputSums<Form>& inputs,
+                                                            const void* cost_gradients, const void* reserve_space,
+                                                            bool all, cudaStream_t stream) {
+    using Real = typename Form::Real;
+    Arena reserve_arena(const_cast<void*>(reserve_space));
+    const Reserve<Real> reserve(call.problem, reserve_arena);
+    const Real* given = static_cast<const Real*>(cost_gradients);
+    inputs.clear(stream);
+    run_frames<Real>(call.problem, reserve.sequences, all ? nullptr : reserve.shares.arcs, kLeastShare, call.frames,
+                     stream);
+    run_scales<Form>(call.problem, call.joint, reserve.sequences, given, call.extremes, call.scales, stream);
+    return {reserve.sequences, call.frames, reserve.shares, given, call.scales, nullptr};
+  }
+
+  template <class Form>
+  static void row_backward(prnnHandle_t handle, const JointParams& params, const void* cost_gradients,
+                           const JointGradients& out, const void* reserve_space) {
+    using Element = typename Form::Element;
+    using Real = typename Form::Real;
+    const RowBackwardCall<Form> call(params, out);
+    const Joint& joint = call.joint;
+    cudaStream_t stream = handle->stream;
+    auto inputs = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, true, stream);
+    inputs.bias = call.weights.bias;
+    cudaMemsetAsync(call.bias_sums, 0, call.bias_elements() * sizeof(Real), stream);
+    check_launch("a fill");
+    run_prepare_weights(joint, call.scales, call.weights, stream);
+    constexpr int64_t kTerms = Form::kTerms;
+    const int64_t size = joint.padded_size, classes = joint.padded_classes;
+    const prnnDataType_t type = type_of(typename Form::Matrix());
+    call.for_chunks([&](int64_t first, int64_t count) {
+      call.make_logits(handle, first, count);
+      run_joint_gradients<Form>(call.problem, joint, inputs, call.logits, first, count, call.gradients, call.bias_sums,
+                                stream);
+      call.multiply(handle, classes, size, count * kTerms, {call.gradients, type, classes, true},
+                    {call.activations, type, size}, first > 0, call.weight, size);
+      call.multiply(handle, count, size, kTerms * classes, {call.gradients, type, kTerms * classes},
+                    {call.weights.for_gradients, type, size}, 0, call.products, size);
+      run_input_gradients<Form, false>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, count,
+                                       call.activations, call.products, call.inputs.encoder, call.inputs.predictor,
+                                       stream);
+    });
+    call.inputs.finish(out, call.scales, stream);
+    run_finish(call.weight, joint.classes, joint.size, size, true, call.scales, static_cast<Element*>(out.weight),
+               stream);
+    if (out.bias)
+      run_finish_bias(joint, call.bias_sums, joint_bias_slots(call.chunk), call.scales, static_cast<Real*>(out.bias),
+                      stream);
+  }
+
+  template <class Form>
+  static void tile_backward(prnnHandle_t handle, const JointParams& params, const void* cost_gradients,
+                            const JointGradients& out, const void* reserve_space) {
+    using Element = typename Form::Element;
+    const TileBackwardCall<Form> call(params, out);
+    const Joint& joint = call.joint;
+    cudaStream_t stream = handle->stream;
+    auto inputs = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, false, stream);
+    inputs.bias = call.weights.bias;
+    cudaMemsetAsync(call.sums.weight, 0, call.weight_elements() * sizeof(float), stream);
+    cudaMemsetAsync(call.sums.bias, 0, call.bias_elements() * sizeof(float), stream);
+    check_launch("a fill");
+    run_weight_tiles(joint, call.scales, call.weights, stream);
+    call.for_chunks([&](int64_t first, int64_t) {
+      run_activations<Form, true>(call.problem, joint, call.frames, call.scales, first, call.chunk,
+                                  call.tiles.activations, stream);
+      run_tile_products<Form>(call.problem, joint, inputs, call.weights, first, call.chunk, call.tiles, call.sums,
+                              blocks(handle), stream);
+      run_input_gradients<Form, true>(call.problem, joint, inputs.sequences, call.frames, call.scales, first,
+                                      call.chunk, call.tiles.activations, call.tiles.products, call.inputs.encoder,
+                                      call.inputs.predictor, stream);
+    });
+    call.inputs.finish(out, call.scales, stream);
+    run_finish_tiles<Form>(joint, call.sums, call.scales, static_cast<Element*>(out.weight),
+                           static_cast<float*>(out.bias), stream);
   }
 };
 

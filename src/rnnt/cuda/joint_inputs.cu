@@ -5,38 +5,72 @@
 namespace prnn::rnnt_cuda {
 namespace {
 
-constexpr int kRunThreads = 128, kParts = 4;  // a block: each thread has kCount elements in one part of the cells
-constexpr int kCount = 4;
+constexpr int kRunThreads = 64, kParts = 4;  // a block: each thread has kCount elements in one part of the cells
+constexpr int kCount = 8;
+constexpr int kListed = 512;  // frames whose cells a block looks up at a time
 
-// The sum of a thread's cells, and where they come from.
-template <class Form>
+// The sum of a thread's cells, and where they come from. kPlain: tanh without dropout.
+template <class Form, template <class> class Layout, bool kPlain>
 struct Sum {
   using Matrix = typename Form::Matrix;
   using Product = typename Form::Product;
   using Real = typename Form::Real;
   const Matrix* activations;
   const Product* products;
-  int64_t stride, d;
+  Layout<Matrix> activation_layout;
+  Layout<Product> product_layout;
+  int64_t d;
   bool is_tanh;
   Real keep_scale, unscale;  // unscale: of stored activations
   Real at[kCount] = {};
 
-  // Adds row `row` of the chunk.
-  __device__ __forceinline__ void add(int64_t row) {
-    alignas(16) Run<Product, kCount> product;
-    alignas(16) Run<Matrix, kCount> upper, lower;
-    product.load(products + row * stride + d);
-    upper.load(activations + row * Form::kTerms * stride + d);
-    if constexpr (Form::kTerms == 3) lower.load(activations + (row * Form::kTerms + 1) * stride + d);
+  // What lies side by side in any layout: 16 bytes.
+  template <class Element>
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(Element));
+  template <class Element>
+  __device__ __forceinline__ static void load(Run<Element, kCount>& out, const Element* source,
+                                              const Layout<Element>& layout, int row, int term, int64_t d) {
+#pragma unroll
+    for (int j = 0; j < kCount; j += kPiece<Element>)
+      reinterpret_cast<Run<Element, kPiece<Element>>*>(out.at + j)->load(source + layout.at(row, term, d + j));
+  }
+
+  // Adds the rows cell(k) of the chunk for k = from, from + kParts .. below end, a few at a time, all of which are on
+  // their way before the first is needed. Negative: none.
+  template <class CellAt>
+  __device__ __forceinline__ void add(int from, int end, const CellAt& cell) {
+    constexpr int kAtOnce = sizeof(Real) == 8 ? 2 : 4;
+    for (; from < end; from += kAtOnce * kParts) {
+      alignas(16) Run<Product, kCount> product[kAtOnce];
+      alignas(16) Run<Matrix, kCount> upper[kAtOnce], lower[kAtOnce];
+      bool has[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int k = from + i * kParts, row = k < end ? cell(k) : -1;
+        has[i] = row >= 0;
+        if (!has[i]) continue;
+        load(product[i], products, product_layout, row, 0, d);
+        load(upper[i], activations, activation_layout, row, 0, d);
+        if constexpr (Form::kTerms == 3) load(lower[i], activations, activation_layout, row, 1, d);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (has[i]) add(product[i], upper[i], lower[i]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add(const Run<Product, kCount>& product, const Run<Matrix, kCount>& upper,
+                                      const Run<Matrix, kCount>& lower) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       Real value = to_real(upper.at[k]);
-      const bool dropped = value == 0 && signbit(value);
+      const bool dropped = !kPlain && value == 0 && signbit(value);
       if constexpr (Form::kTerms == 3) value += to_real(lower.at[k]);
-      value *= unscale;
-      Real slope = keep_scale * (1 - value * value);
-      if (!is_tanh) slope = value > 0 ? keep_scale : isnan(value) ? value : Real(0);
-      at[k] += to_real(product.at[k]) * (dropped ? Real(0) : slope);
+      if (!kPlain || Form::kTerms == 3) value *= unscale;
+      Real slope = fma(-value, value, Real(1));
+      if (!kPlain) slope = keep_scale * (is_tanh ? slope : value > 0 ? Real(1) : isnan(value) ? value : Real(0));
+      at[k] = fma(to_real(product.at[k]), dropped ? Real(0) : slope, at[k]);
     }
   }
 };
@@ -62,64 +96,57 @@ __device__ void add_parts(Real (&parts)[kParts][kCount][kRunThreads], const Real
 }
 
 // blockIdx.y: 0 sums the cells of a frame, 1 those of a symbol position. blockIdx.z: elements.
-template <class Form>
-__global__ void __launch_bounds__(kRunThreads* kParts)
-    input_gradients_kernel(Problem p, Joint joint, const Sequence* sequences, const Scales* scales, int64_t first,
-                           int64_t count, const typename Form::Matrix* activations,
-                           const typename Form::Product* products, typename Form::Real* encoder_gradients,
-                           typename Form::Real* predictor_gradients) {
+template <class Form, template <class> class Layout, bool kPlain>
+__global__ void __launch_bounds__(kRunThreads* kParts, 2)
+    input_gradients_kernel(Problem p, Joint joint, const Sequence* sequences, Frames frames, const Scales* scales,
+                           int64_t first, int64_t count, Sum<Form, Layout, kPlain> none,
+                           typename Form::Real* encoder_gradients, typename Form::Real* predictor_gradients) {
   using Real = typename Form::Real;
   __shared__ Real parts[kParts][kCount][kRunThreads];
-  const int64_t last = first + count - 1;
-  const Cell from = find_cell(p, sequences, first), to = find_cell(p, sequences, last);
-  const int64_t from_frame = from.n * p.max_frames + min(static_cast<int64_t>(from.t), p.max_frames - 1);
-  const int64_t to_frame = to.n * p.max_frames + min(static_cast<int64_t>(to.t), p.max_frames - 1);
+  __shared__ int cells[kListed];
+  const int64_t last = min(first + count, frames_end(p, frames)) - 1;
+  if (last < first) return;
+  const int64_t from_frame = find_frame(p, frames, first), to_frame = find_frame(p, frames, last);
+  const int64_t from_n = from_frame / p.max_frames, to_n = to_frame / p.max_frames;
   const int64_t stride = joint.padded_size;
   const int part = threadIdx.y;
   const Real scale = 1 / (static_cast<Real>(scales->gradient) * static_cast<Real>(scales->weight));
+  none.is_tanh = joint.activation == PRNN_JOINT_TANH;
+  none.keep_scale = static_cast<Real>(joint.keep_scale);
+  none.unscale = 1 / (static_cast<Real>(scales->activation) * none.keep_scale);
   for (int64_t d = (static_cast<int64_t>(blockIdx.z) * kRunThreads + threadIdx.x) * kCount;
        d - static_cast<int64_t>(threadIdx.x) * kCount < stride;
        d += static_cast<int64_t>(gridDim.z) * kRunThreads * kCount) {
     const bool inside = d < stride;
-    const Sum<Form> none{activations,
-                         products,
-                         stride,
-                         d,
-                         joint.activation == PRNN_JOINT_TANH,
-                         static_cast<Real>(joint.keep_scale),
-                         1 / (static_cast<Real>(scales->activation) * static_cast<Real>(joint.keep_scale))};
+    none.d = d;
     if (blockIdx.y == 0) {
       for (int64_t frame = from_frame + blockIdx.x; frame <= to_frame; frame += gridDim.x) {
-        const int64_t n = frame / p.max_frames;
-        const int t = static_cast<int>(frame - n * p.max_frames);
-        const Sequence s = sequences[n];
-        if (t >= s.frames) continue;
-        const FrameRows rows = frame_rows(p, s, n, t);
-        const int64_t begin = max(rows.first, first), end = min(rows.first + rows.count, last + 1);
-        Sum<Form> sum = none;
-        if (inside) {
-#pragma unroll 4
-          for (int64_t row = begin + part; row < end; row += kParts) sum.add(row - first);
-        }
+        const int64_t begin = max(frames.first[frame], first), end = min(frames.first[frame + 1], last + 1);
+        if (begin >= end) continue;
+        Sum<Form, Layout, kPlain> sum = none;
+        const int from = static_cast<int>(begin - first);
+        if (inside) sum.add(part, static_cast<int>(end - begin), [&](int k) { return from + k; });
         add_parts(parts, sum.at, scale, d, joint.size, encoder_gradients + frame * joint.size);
       }
     } else {
-      const int64_t positions = (to.n - from.n + 1) * p.width();
+      const int64_t positions = (to_n - from_n + 1) * p.width();
       for (int64_t i = blockIdx.x; i < positions; i += gridDim.x) {
-        const int64_t n = from.n + i / p.width();
+        const int64_t n = from_n + i / p.width();
         const int u = static_cast<int>(i % p.width());
         const Sequence s = sequences[n];
         if (u > s.targets || s.frames == 0) continue;
-        const int begin = n == from.n ? static_cast<int>(from_frame - n * p.max_frames) : 0;
-        const int end = n == to.n ? min(s.frames, static_cast<int>(to_frame - n * p.max_frames) + 1) : s.frames;
-        Sum<Form> sum = none;
-        if (inside) {
-#pragma unroll 4
-          for (int t = begin + part; t < end; t += kParts) {
-            const FrameRows rows = frame_rows(p, s, n, t);
-            const int64_t row = rows.first + u - rows.begin;
-            if (u >= rows.begin && u < rows.begin + rows.count && row >= first && row <= last) sum.add(row - first);
+        const int64_t begin = max(n * p.max_frames, from_frame), end = min(n * p.max_frames + s.frames, to_frame + 1);
+        Sum<Form, Layout, kPlain> sum = none;
+        for (int64_t from = begin; from < end; from += kListed) {
+          const int listed = static_cast<int>(min(end - from, int64_t{kListed}));
+          for (int k = part * kRunThreads + threadIdx.x; k < listed; k += kRunThreads * kParts) {
+            const int64_t cell = frames.first[from + k] + u - frames.begin[from + k];
+            const bool has = cell >= max(frames.first[from + k], first) && cell < frames.first[from + k + 1];
+            cells[k] = has && cell <= last ? static_cast<int>(cell - first) : -1;
           }
+          __syncthreads();
+          if (inside) sum.add(part, listed, [&](int k) { return cells[k]; });
+          __syncthreads();
         }
         add_parts(parts, sum.at, scale, d, joint.size, predictor_gradients + (n * p.width() + u) * joint.size);
       }
@@ -141,15 +168,28 @@ __global__ void finish_kernel(const Real* sums, int64_t rows, int64_t columns, i
 
 }  // namespace
 
-template <class Form>
-void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Scales* scales,
-                         int64_t first, int64_t count, const typename Form::Matrix* activations,
+template <class Form, bool kTiled>
+void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
+                         const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
                          const typename Form::Product* products, typename Form::Real* encoder_gradients,
                          typename Form::Real* predictor_gradients, cudaStream_t stream) {
-  const int64_t slabs = ceil_div(joint.padded_size, int64_t{kRunThreads} * kCount);
-  const dim3 grid(264, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
-  input_gradients_kernel<Form><<<grid, dim3(kRunThreads, kParts), 0, stream>>>(
-      problem, joint, sequences, scales, first, count, activations, products, encoder_gradients, predictor_gradients);
+  const auto launch = [&](auto sum) {
+    sum.activations = activations;
+    sum.products = products;
+    sum.activation_layout = chunk_layout<decltype(sum.activation_layout)>(joint.padded_size, Form::kTerms);
+    sum.product_layout = chunk_layout<decltype(sum.product_layout)>(joint.padded_size, 1);
+    const int64_t slabs = ceil_div(joint.padded_size, int64_t{kRunThreads} * kCount);
+    const dim3 grid(132 * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
+    input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(
+        problem, joint, sequences, frames, scales, first, count, sum, encoder_gradients, predictor_gradients);
+  };
+  const bool plain = joint.activation == PRNN_JOINT_TANH && joint.drop_below == 0;
+  if constexpr (!kTiled)
+    launch(Sum<Form, RowLayout, false>{});
+  else if (plain)
+    launch(Sum<Form, TileLayout, true>{});
+  else
+    launch(Sum<Form, TileLayout, false>{});
   check_launch("joint input_gradients_kernel");
 }
 
@@ -162,15 +202,18 @@ void run_finish(const Real* sums, int64_t rows, int64_t columns, int64_t stride,
   check_launch("joint finish_kernel");
 }
 
-#define PRNN_INSTANTIATE(Form)                                                                                   \
-  template void run_input_gradients<Form>(const Problem&, const Joint&, const Sequence*, const Scales*, int64_t, \
-                                          int64_t, const Form::Matrix*, const Form::Product*, Form::Real*,       \
-                                          Form::Real*, cudaStream_t);
-PRNN_INSTANTIATE(DoubleForm)
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
-PRNN_INSTANTIATE(Tf32Form)
+#define PRNN_INSTANTIATE(Form, tiled)                                                                          \
+  template void run_input_gradients<Form, tiled>(const Problem&, const Joint&, const Sequence*, const Frames&, \
+                                                 const Scales*, int64_t, int64_t, const Form::Matrix*,         \
+                                                 const Form::Product*, Form::Real*, Form::Real*, cudaStream_t);
+PRNN_INSTANTIATE(DoubleForm, false)
+PRNN_INSTANTIATE(HalfForm, false)
+PRNN_INSTANTIATE(Bfloat16Form, false)
+PRNN_INSTANTIATE(SplitForm, false)
+PRNN_INSTANTIATE(Tf32Form, false)
+PRNN_INSTANTIATE(HalfForm, true)
+PRNN_INSTANTIATE(Bfloat16Form, true)
+PRNN_INSTANTIATE(SplitForm, true)
 #undef PRNN_INSTANTIATE
 
 template void run_finish(const float*, int64_t, int64_t, int64_t, bool, const Scales*, __half*, cudaStream_t);

@@ -1,0 +1,693 @@
+// Matrix products from tiles: the logits, of which the forward pass keeps what a cell's arcs need and which the
+// backward pass turns into their gradients on the spot; the gradients of the activations, and those of the output
+// layer.
+#include "rnnt/cuda/joint_tiles.cuh"
+
+namespace prnn::rnnt_cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;  // logits are computed as powers of two
+
+// ---- The output layer ----
+
+// An element of the padded matrix a thread: of the tiles {classes, size} and of their transpose.
+template <class Form>
+__global__ void __launch_bounds__(kThreads)
+    weight_tiles_kernel(Joint joint, const Scales* scales, TileWeights<Form> out) {
+  using Matrix = typename Form::Matrix;
+  using Layout = TileLayout<Matrix>;
+  const Layout logits = chunk_layout<Layout>(joint.size, Form::kTerms);
+  const Layout gradients = chunk_layout<Layout>(joint.classes, Form::kTerms);
+  const int64_t rows = tile_columns(joint.classes), columns = tile_columns(joint.size);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * columns) return;
+  int64_t v;
+  int d;
+  divide(at, columns, v, d);
+  float value[1] = {0};
+  if (v < joint.classes && d < joint.size)
+    value[0] = to_real(static_cast<const typename Form::Element*>(joint.weight)[v * joint.size + d]);
+  if (Form::kTerms == 3) value[0] *= scales->weight;
+  if (d < logits.stride) store_terms<Form, Side::kRight>(out.for_logits, logits, v, d, value);
+  if (out.for_gradients && v < gradients.stride)
+    store_terms<Form, Side::kRight>(out.for_gradients, gradients, d, v, value);
+  if (d == 0) {
+    const auto* bias = static_cast<const float*>(joint.bias);
+    out.bias[v] = v >= joint.classes ? static_cast<float>(kNever) : bias ? bias[v] * kLog2E : 0.0f;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    cells_kernel(Problem p, GradientInputs<float> inputs, int64_t first, int64_t count, CellShares<float>* cells) {
+  if (first >= frames_end(p, inputs.frames)) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < count)
+    cells[at] = cell_shares(p, inputs.sequences, inputs.frames, inputs.shares, inputs.cost_gradients,
+                            inputs.scales->gradient, first + at);
+}
+
+__global__ void __launch_bounds__(kThreads) emission_cells_kernel(Problem p, Frames frames, const Sequence* sequences,
+                                                                  int64_t first, int64_t count, Emission* emissions) {
+  const int64_t left = frames_end(p, frames) - first;
+  if (left <= 0) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < count)
+    emissions[at] = at < left ? find_emission(p, frames, sequences, first + at) : Emission{-1, 0, -1, 0, 0};
+}
+
+// ---- Products ----
+
+enum class Kind { kEmissions, kGradients, kProducts, kWeights };
+
+// left, right: tiles of the factors; for kWeights gradients and activations, whose cells are the inner dimension.
+template <class Form>
+struct TileProduct {
+  Problem problem;
+  Frames frames;
+  int64_t first, count;  // of the chunk
+  const typename Form::Matrix *left, *right;
+  int64_t left_slices, right_slices;             // tiles side by side in a row of tiles; the same but for kWeights
+  int64_t out_slices, row_tiles, column_blocks;  // of the product; row_tiles for kWeights alone
+  // kEmissions and kGradients
+  const Scales* scales;
+  const float* bias;
+  // kEmissions
+  const Emission* emissions;
+  Arcs<float>* arcs;
+  float* normalisers;
+  // kGradients
+  const CellShares<float>* cells;
+  typename Form::Matrix* gradients;
+  // kProducts
+  typename Form::Product* products;
+  // kWeights: sums of `splits` shares of the cells, {splits, row_tiles * 128, column_blocks * 256}, and of their
+  // gradients, {splits, row_tiles * 128}
+  int64_t splits;
+  float *sums, *bias_sums;
+};
+
+#if __CUDA_ARCH__ >= 900
+
+// What one block does in its turn `unit`: a block of the product and a range of its inner dimension in slices.
+struct Work {
+  int64_t row, column;  // in tiles of rows and blocks of columns
+  int64_t begin, end;
+  int64_t split;
+};
+
+// Units that a block takes one after the other: all columns of a row, of which it keeps sums.
+template <Kind kKind, class Form>
+__device__ __forceinline__ int64_t work_turns(const TileProduct<Form>& a) {
+  return kKind == Kind::kEmissions ? a.column_blocks : 1;
+}
+
+template <Kind kKind, class Form>
+__device__ __forceinline__ int64_t work_units(const TileProduct<Form>& a, int64_t cells) {
+  if (kKind == Kind::kWeights) return a.row_tiles * a.column_blocks * a.splits;
+  return (cells + kTileRows - 1) / kTileRows * a.column_blocks;
+}
+
+template <Kind kKind, class Form>
+__device__ __forceinline__ Work find_work(const TileProduct<Form>& a, int64_t cells, int64_t unit) {
+  Work work{unit / a.column_blocks, unit % a.column_blocks, 0, a.left_slices, 0};
+  if (kKind == Kind::kWeights) {
+    work.split = work.row / a.row_tiles;
+    work.row %= a.row_tiles;
+    const int64_t slices = (cells + 63) / 64, share = (slices + a.splits - 1) / a.splits;
+    work.begin = min(work.split * share, slices);
+    work.end = min(work.begin + share, slices);
+  }
+  return work;
+}
+
+// Calls function(unit) for what this block does, `turns` neighbouring units at a time.
+template <class Function>
+__device__ __forceinline__ void for_units(int64_t units, int64_t turns, Function&& function) {
+  for (int64_t first = blockIdx.x * turns; first < units; first += gridDim.x * turns) {
+    for (int64_t unit = first; unit < first + turns; ++unit) function(unit);
+  }
+}
+
+// Fetches a stage: a slice of 64 of the inner dimension.
+template <class Form, Kind kKind>
+__device__ __forceinline__ void fetch(const TileProduct<Form>& a, const Work& work, int64_t slice, uint32_t stage,
+                                      uint32_t barrier) {
+  using Ring = TileRing<Form>;
+  constexpr int kHalves = Ring::kHalves;
+  const char *left = reinterpret_cast<const char*>(a.left), *right = reinterpret_cast<const char*>(a.right);
+  barrier_expect(barrier, Ring::kStage);
+  if constexpr (kKind == Kind::kWeights) {
+    constexpr int kPart = kTile / 2;  // 64 cells
+    const int64_t tiles = slice / 2, inside = slice % 2 * kPart;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int64_t tile = tiles * a.left_slices + min(work.row * 2 + j, a.left_slices - 1);
+        bulk_load(stage + (h * 2 + j) * kPart, left + (tile * kHalves + h) * kTile + inside, kPart, barrier);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int64_t tile = tiles * a.right_slices + min(work.column * 4 + j, a.right_slices - 1);
+        bulk_load(stage + Ring::kLeft + (h * 4 + j) * kPart, right + (tile * kHalves + h) * kTile + inside, kPart,
+                  barrier);
+      }
+    }
+  } else {
+    bulk_load(stage, left + (work.row * a.left_slices + slice) * Ring::kLeft, Ring::kLeft, barrier);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int64_t tile = (work.column * 2 + j) * a.right_slices + slice;
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+        bulk_load(stage + Ring::kLeft + (h * 2 + j) * kTile, right + (tile * kHalves + h) * kTile, kTile, barrier);
+    }
+  }
+}
+
+// Enqueues the products of a stage; with kColumn also the left factor's with ones, which are sums over cells.
+template <class Form, bool kTransposed, bool kColumn>
+__device__ __forceinline__ void multiply(float (&sums)[kSums], float (&column)[4], uint32_t ones, uint32_t stage,
+                                         int group, bool adds) {
+  using Ring = TileRing<Form>;
+  constexpr const typename Form::Matrix* kType = nullptr;
+  constexpr int kPart = kTile / 2, kStep = kTransposed ? 2048 : 32;
+  constexpr int kLeftHalf = kTile, kRightHalf = 2 * kTile;
+  constexpr int kAcross = kTransposed ? kPart : 16;
+  const uint32_t left = stage + group * kPart, right = stage + Ring::kLeft;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint64_t a = tile_descriptor(left + k * kStep, kAcross), b = tile_descriptor(right + k * kStep, kAcross);
+    wgmma<kTransposed>(kType, sums, a, b, adds || k > 0);
+    if constexpr (Ring::kHalves == 2) {
+      wgmma<kTransposed>(kType, sums, tile_descriptor(left + kLeftHalf + k * kStep, kAcross), b, 1);
+      wgmma<kTransposed>(kType, sums, a, tile_descriptor(right + kRightHalf + k * kStep, kAcross), 1);
+    }
+    if constexpr (kColumn) {
+      wgmma<kTransposed>(kType, column, a, tile_descriptor(ones), adds || k > 0);
+      if constexpr (Ring::kHalves == 2)
+        wgmma<kTransposed>(kType, column, tile_descriptor(left + kLeftHalf + k * kStep, kAcross), tile_descriptor(ones),
+                           1);
+    }
+  }
+}
+
+template <class Form, bool kTransposed, bool kColumn>
+__device__ __forceinline__ void multiply_slices(float (&sums)[kSums], float (&column)[4], const Work& work,
+                                                uint32_t ring, uint32_t full, uint32_t empty, int group, int& turn) {
+  using Ring = TileRing<Form>;
+  const bool tells = threadIdx.x % 32 == 0;
+  for (int64_t slice = work.begin; slice < work.end; ++slice, ++turn) {
+    const int stage = turn % Ring::kStages;
+    barrier_wait(full + stage * 8, turn / Ring::kStages & 1);
+    wgmma_fence();
+    multiply<Form, kTransposed, kColumn>(sums, column, ring + Ring::kStaging, ring + stage * Ring::kStage, group,
+                                         slice > work.begin);
+    wgmma_commit();
+    if (slice > work.begin) {
+      wgmma_wait<1>();
+      if (tells) barrier_arrive(empty + (turn - 1) % Ring::kStages * 8);
+    }
+  }
+  wgmma_wait<0>();
+  if (tells) barrier_arrive(empty + (turn - 1) % Ring::kStages * 8);
+}
+
+// Writes a warpgroup's half of tiles: staged in shared memory, then stored as a whole. The sums of a thread are those
+// of rows `row` and `row` + 8 of the warpgroup, in pairs of columns 8 j + pair.
+struct Staging {
+  uint32_t buffers;
+  int group, row, pair;
+  unsigned stored = 0;
+
+  __device__ __forceinline__ bool first() const { return threadIdx.x % kGroupThreads == 0; }
+  // The next buffer, free.
+  template <int kPending>
+  __device__ __forceinline__ uint32_t next() {
+    if (first()) bulk_wait<kPending>();
+    sync_group(group);
+    return buffers + stored++ % 2 * (kTile / 2);
+  }
+  __device__ __forceinline__ void store(void* to, uint32_t from) const {
+    if (first()) bulk_store(to, from, kTile / 2);
+  }
+  // Before stores: what was written is seen by them.
+  __device__ __forceinline__ void written() const {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    sync_group(group);
+  }
+  __device__ __forceinline__ uint32_t place(uint32_t buffer, int more_rows, int byte) const {
+    return buffer + (row + more_rows) * kTileBytes + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+  }
+};
+
+__device__ __forceinline__ void put(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void put(uint32_t address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+__device__ __forceinline__ uint32_t packed(const __half*, float x, float y) {
+  const __half2 pair = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t packed(const __nv_bfloat16*, float x, float y) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+// What rounding to halves takes from a pair.
+__device__ __forceinline__ uint32_t packed_rest(uint32_t upper, float x, float y) {
+  const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&upper));
+  return packed(static_cast<const __half*>(nullptr), x - taken.x, y - taken.y);
+}
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = max(x, __shfl_xor_sync(~0u, x, 1));
+  return max(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// The sums over the classes of two cells, as far as they go: of a thread's own columns.
+struct LogitSums {
+  float maximum[2], sum[2];  // of exp2(logit - maximum), logits as powers of two
+  float blank[2], label[2];  // these logits, of the thread that has them, else zero
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      maximum[i] = static_cast<float>(kNever);
+      sum[i] = blank[i] = label[i] = 0;
+    }
+  }
+};
+
+template <class Form>
+__device__ __forceinline__ void add_logits(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
+                                           const int (&labels)[2], float scale, int pair, LogitSums& own) {
+  const int first = static_cast<int>(work.column) * kTileColumns + pair;
+  const int blank = a.problem.blank - first;
+  float highest[2] = {own.maximum[0], own.maximum[1]};
+#pragma unroll
+  for (int j = 0; j < kSums / 4; ++j) {
+    const float2 bias = *reinterpret_cast<const float2*>(a.bias + first + j * 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float* x = sums + j * 4 + i * 2;
+      x[0] = x[0] * scale + bias.x;
+      x[1] = x[1] * scale + bias.y;
+      highest[i] = max(highest[i], max(x[0], x[1]));
+      const int label = labels[i] - first;
+      if (blank >> 1 == j * 4) own.blank[i] = blank & 1 ? x[1] : x[0];
+      if (label >> 1 == j * 4) own.label[i] = label & 1 ? x[1] : x[0];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float shift = highest[i] == static_cast<float>(kNever) ? 0.0f : highest[i];
+    float sum = own.sum[i] * exp2_of(own.maximum[i] - shift);
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      const float* x = sums + j * 4 + i * 2;
+      sum += exp2_of(x[0] - shift) + exp2_of(x[1] - shift);
+    }
+    own.sum[i] = sum;
+    own.maximum[i] = highest[i];
+  }
+}
+
+template <class Form>
+__device__ __forceinline__ void store_emissions(const TileProduct<Form>& a, int64_t row, const LogitSums& own,
+                                                int pair) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float highest = quad_max(own.maximum[i]);
+    const float shift = highest == static_cast<float>(kNever) ? 0.0f : highest;
+    const float sum = quad_sum(own.sum[i] * exp2_of(own.maximum[i] - shift));
+    const float blank = quad_sum(own.blank[i]), label = quad_sum(own.label[i]);
+    if (pair != 0) continue;
+    const Emission cell = a.emissions[row + i * 8];
+    if (cell.arcs >= 0)
+      write_emission(a.problem, cell, blank * kLn2, label * kLn2, shift * kLn2 + logf(sum), a.arcs, a.normalisers);
+  }
+}
+
+// A cell as its thread wants it: with the scale in it where gradients are not limited.
+struct OwnCell {
+  float both, blank, label, normaliser, scale;
+  int label_at;  // from the thread's first column on
+
+  __device__ __forceinline__ OwnCell(const CellShares<float>& cell, int first, bool limited)
+      : both(cell.blank + cell.label),
+        blank(cell.blank),
+        label(cell.label),
+        normaliser(cell.normaliser * kLog2E),
+        scale(cell.scale),
+        label_at(cell.label_at - first) {
+    if (limited) return;
+    both *= scale;
+    blank *= scale;
+    label *= scale;
+  }
+};
+
+template <class Form>
+__device__ __forceinline__ void store_gradients(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
+                                                const CellShares<float> (&shares)[2], float scale, Staging& staging) {
+  using Matrix = typename Form::Matrix;
+  constexpr int kHalves = TileRing<Form>::kHalves;
+  char* out = reinterpret_cast<char*>(a.gradients);
+  const int first = static_cast<int>(work.column) * kTileColumns + staging.pair, blank = a.problem.blank - first;
+  const bool limited = a.problem.clamp > 0;
+  const float limit = static_cast<float>(a.problem.clamp);
+  OwnCell cells[2] = {{shares[0], first, limited}, {shares[1], first, limited}};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (shares[i].blank + shares[i].label != 0) continue;
+    // Without probability: zeros, whatever the logits are.
+    cells[i].both = cells[i].normaliser = 0;
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) sums[j * 4 + i * 2] = sums[j * 4 + i * 2 + 1] = 0;
+  }
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const int64_t slice = work.column * 4 + g;
+    if (slice >= a.out_slices) break;
+    uint32_t buffer = staging.next<kHalves == 1 ? 1 : 0>();
+    if (kHalves == 2) buffer = staging.buffers;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int at = g * 64 + j * 8;
+      const float2 bias = *reinterpret_cast<const float2*>(a.bias + first + at);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const OwnCell& cell = cells[i];
+        const float* x = sums + g * 32 + j * 4 + i * 2;
+        float one = cell.both * exp2_of(fmaf(x[0], scale, bias.x - cell.normaliser));
+        float two = cell.both * exp2_of(fmaf(x[1], scale, bias.y - cell.normaliser));
+        if (blank >> 1 == at / 2) (blank & 1 ? two : one) -= cell.blank;
+        if (cell.label_at >> 1 == at / 2) (cell.label_at & 1 ? two : one) -= cell.label;
+        if (limited) {  // what is not a number stays none
+          one = (one > limit ? limit : one < -limit ? -limit : one) * cell.scale;
+          two = (two > limit ? limit : two < -limit ? -limit : two) * cell.scale;
+        }
+        const uint32_t upper = packed(static_cast<const Matrix*>(nullptr), one, two);
+        const uint32_t place = staging.place(buffer, i * 8, j * 16 + staging.pair * 2);
+        put(place, upper);
+        if constexpr (kHalves == 2) put(place + kTile / 2, packed_rest(upper, one, two));
+      }
+    }
+    staging.written();
+    char* to = out + (work.row * a.out_slices + slice) * kHalves * kTile + staging.group * (kTile / 2);
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) staging.store(to + h * kTile, buffer + h * (kTile / 2));
+    if (staging.first()) bulk_commit();
+  }
+}
+
+template <class Form>
+__device__ __forceinline__ void store_products(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
+                                               Staging& staging) {
+  using Product = typename Form::Product;
+  constexpr int kColumns = TileLayout<Product>::kColumns, kGroups = kTileColumns / kColumns;
+  char* out = reinterpret_cast<char*>(a.products);
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int64_t slice = work.column * kGroups + g;
+    if (slice >= a.out_slices) break;
+    const uint32_t buffer = staging.next<1>();
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float* x = sums + (g * kColumns / 8 + j) * 4 + i * 2;
+        if constexpr (sizeof(Product) == 4)
+          put(staging.place(buffer, i * 8, j * 32 + staging.pair * 4), x[0], x[1]);
+        else
+          put(staging.place(buffer, i * 8, j * 16 + staging.pair * 2),
+              packed(static_cast<const Product*>(nullptr), x[0], x[1]));
+      }
+    }
+    staging.written();
+    staging.store(out + (work.row * a.out_slices + slice) * kTile + staging.group * (kTile / 2), buffer);
+    if (staging.first()) bulk_commit();
+  }
+}
+
+template <class Form>
+__device__ __forceinline__ void add_sums(const TileProduct<Form>& a, const Work& work, const float (&sums)[kSums],
+                                         const float (&column)[4], bool with_column, const Staging& at) {
+  const int64_t rows = a.row_tiles * kTileRows, columns = a.column_blocks * kTileColumns;
+  const int64_t row = work.split * rows + work.row * kTileRows + at.group * 64 + at.row;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float* out = a.sums + (row + i * 8) * columns + work.column * kTileColumns + at.pair;
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      float2* pair = reinterpret_cast<float2*>(out + j * 8);
+      const float2 before = *pair;
+      *pair = {before.x + sums[j * 4 + i * 2], before.y + sums[j * 4 + i * 2 + 1]};
+    }
+    if (with_column && at.pair == 0) a.bias_sums[row + i * 8] += column[i * 2];
+  }
+}
+
+#endif
+
+template <class Form, Kind kKind>
+__global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_constant__ TileProduct<Form> a) {
+#if __CUDA_ARCH__ >= 900
+  using Ring = TileRing<Form>;
+  using Matrix = typename Form::Matrix;
+  extern __shared__ __align__(1024) char shared[];
+  const int64_t cells = min(frames_end(a.problem, a.frames) - a.first, a.count);
+  if (cells <= 0) return;
+  const uint32_t ring = shared_address(shared), full = ring + Ring::kBarriers, empty = full + Ring::kStages * 8;
+  const int group = threadIdx.x / kGroupThreads - 1, thread = threadIdx.x % kGroupThreads;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Ring::kStages; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, 2 * kGroupThreads / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  if constexpr (kKind == Kind::kWeights) {  // ones for the sums over cells, where others stage
+    Matrix one;
+    from_real(one, 1.0f);
+    for (int i = threadIdx.x; i < 512; i += kTileThreads) reinterpret_cast<Matrix*>(shared + Ring::kStaging)[i] = one;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  __syncthreads();
+  const int64_t turns = work_turns<kKind>(a), units = work_units<kKind>(a, cells);
+  int turn = 0;  // of the ring
+  if (group < 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (thread != 0) return;
+    for_units(units, turns, [&](int64_t unit) {
+      const Work work = find_work<kKind>(a, cells, unit);
+      for (int64_t slice = work.begin; slice < work.end; ++slice, ++turn) {
+        const int stage = turn % Ring::kStages;
+        barrier_wait(empty + stage * 8, (turn / Ring::kStages & 1) ^ 1);
+        fetch<Form, kKind>(a, work, slice, ring + stage * Ring::kStage, full + stage * 8);
+      }
+    });
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const int lane = thread % 32;
+    const float scale = logit_scale<float>(a.scales) * kLog2E;
+    Staging staging{ring + Ring::kStaging + group * 2 * Ring::kStaged, group, thread / 32 * 16 + lane / 4,
+                    lane % 4 * 2};
+    float sums[kSums], column[4];
+    LogitSums logits;
+    for_units(units, turns, [&](int64_t unit) {
+      const Work work = find_work<kKind>(a, cells, unit);
+      if (work.begin >= work.end) return;
+      const int64_t row = work.row * kTileRows + group * 64 + staging.row;
+      const bool with_column = kKind == Kind::kWeights && work.column == 0;
+      CellShares<float> own[2];
+      if constexpr (kKind == Kind::kGradients) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) own[i] = a.cells[row + i * 8];
+      }
+      int labels[2];
+      if constexpr (kKind == Kind::kEmissions) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) labels[i] = a.emissions[row + i * 8].label;
+        if (work.column == 0) logits.clear();
+      }
+      constexpr bool kTransposed = kKind == Kind::kWeights;
+      if (with_column)
+        multiply_slices<Form, kTransposed, kTransposed>(sums, column, work, ring, full, empty, group, turn);
+      else
+        multiply_slices<Form, kTransposed, false>(sums, column, work, ring, full, empty, group, turn);
+      if constexpr (kKind == Kind::kEmissions) {
+        add_logits(a, work, sums, labels, scale, staging.pair, logits);
+        if (work.column == turns - 1) store_emissions(a, row, logits, staging.pair);
+      }
+      if constexpr (kKind == Kind::kGradients) store_gradients(a, work, sums, own, scale, staging);
+      if constexpr (kKind == Kind::kProducts) store_products(a, work, sums, staging);
+      if constexpr (kKind == Kind::kWeights) add_sums(a, work, sums, column, with_column, staging);
+    });
+    if (thread == 0) bulk_wait<0>();
+  }
+#endif
+}
+
+// A thread an element: the sums of all shares, in their order.
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    finish_tiles_kernel(const float* sums, int64_t splits, int64_t share, int64_t stride, int64_t rows, int64_t columns,
+                        bool activations, const Scales* scales, Element* out) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * columns) return;
+  int64_t row;
+  int column;
+  divide(at, columns, row, column);
+  float sum = 0;
+  for (int64_t i = 0; i < splits; ++i) sum += sums[i * share + row * stride + column];
+  from_real(out[at], sum / (scales->gradient * (activations ? scales->activation : 1.0f)));
+}
+
+template <Kind kKind, class Form>
+void launch(const TileProduct<Form>& product, int blocks, cudaStream_t stream) {
+  constexpr int kBytes = TileRing<Form>::kBytes;
+  cudaFuncSetAttribute(tiles_kernel<Form, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  tiles_kernel<Form, kKind><<<static_cast<unsigned>(blocks), kTileThreads, kBytes, stream>>>(product);
+  check_launch("joint tiles_kernel");
+}
+
+template <class Form>
+int64_t slices(int64_t columns) {
+  return ceil_div(columns, TileLayout<typename Form::Matrix>::kColumns);
+}
+
+}  // namespace
+
+int64_t tile_splits(const Joint& joint) {
+  // Of the few numbers of shares, the one with which the blocks' turns are fullest.
+  const int64_t products = ceil_div(joint.classes, kTileRows) * ceil_div(joint.size, kTileColumns);
+  constexpr int64_t kBlocks = 132, kMost = 16;
+  int64_t best = 1;
+  const auto turns = [&](int64_t splits) { return static_cast<double>(ceil_div(products * splits, kBlocks)) / splits; };
+  for (int64_t splits = 2; splits <= kMost; ++splits) {
+    if (turns(splits) < turns(best)) best = splits;
+  }
+  return best;
+}
+
+template <class Form>
+void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeights<Form>& weights, cudaStream_t stream) {
+  const int64_t elements = tile_columns(joint.classes) * tile_columns(joint.size);
+  weight_tiles_kernel<Form>
+      <<<static_cast<unsigned>(ceil_div(elements, kThreads)), kThreads, 0, stream>>>(joint, scales, weights);
+  check_launch("joint weight_tiles_kernel");
+}
+
+template <class Form>
+void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
+                        const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
+                        const typename Form::Matrix* activations, Emission* emissions, float* normalisers, int blocks,
+                        cudaStream_t stream) {
+  emission_cells_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(
+      problem, frames, lattice.sequences, first, count, emissions);
+  check_launch("joint emission_cells_kernel");
+  TileProduct<Form> product{};
+  product.problem = problem;
+  product.frames = frames;
+  product.first = first;
+  product.count = count;
+  product.scales = scales;
+  product.bias = weights.bias;
+  product.emissions = emissions;
+  product.arcs = lattice.arcs;
+  product.normalisers = normalisers;
+  product.left = activations;
+  product.right = weights.for_logits;
+  product.left_slices = product.right_slices = slices<Form>(joint.size);
+  product.column_blocks = ceil_div(joint.classes, kTileColumns);
+  launch<Kind::kEmissions>(product, blocks, stream);
+}
+
+template <class Form>
+void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
+                       const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
+                       const TileSums& sums, int blocks, cudaStream_t stream) {
+  cells_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(problem, inputs, first, count,
+                                                                                          chunk.cells);
+  check_launch("joint cells_kernel");
+  const int64_t size_slices = slices<Form>(joint.size), class_slices = slices<Form>(joint.classes);
+  TileProduct<Form> product{};
+  product.problem = problem;
+  product.frames = inputs.frames;
+  product.first = first;
+  product.count = count;
+  product.scales = inputs.scales;
+  product.cells = chunk.cells;
+  product.bias = weights.bias;
+  product.gradients = chunk.gradients;
+  product.products = chunk.products;
+  product.splits = tile_splits(joint);
+  product.sums = sums.weight;
+  product.bias_sums = sums.bias;
+  product.row_tiles = ceil_div(joint.classes, kTileRows);
+
+  product.left = chunk.activations;
+  product.right = weights.for_logits;
+  product.left_slices = product.right_slices = size_slices;
+  product.out_slices = class_slices;
+  product.column_blocks = ceil_div(joint.classes, kTileColumns);
+  launch<Kind::kGradients>(product, blocks, stream);
+
+  product.left = chunk.gradients;
+  product.right = weights.for_gradients;
+  product.left_slices = product.right_slices = class_slices;
+  product.out_slices = ceil_div(joint.size, TileLayout<typename Form::Product>::kColumns);
+  product.column_blocks = ceil_div(joint.size, kTileColumns);
+  launch<Kind::kProducts>(product, blocks, stream);
+
+  product.left = chunk.gradients;
+  product.right = chunk.activations;
+  product.left_slices = class_slices;
+  product.right_slices = size_slices;
+  launch<Kind::kWeights>(product, blocks, stream);
+}
+
+template <class Form>
+void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* scales, typename Form::Element* weight,
+                      float* bias, cudaStream_t stream) {
+  const int64_t rows = ceil_div(joint.classes, kTileRows) * kTileRows, columns = tile_columns(joint.size);
+  const int64_t splits = tile_splits(joint), elements = joint.classes * joint.size;
+  finish_tiles_kernel<<<static_cast<unsigned>(ceil_div(elements, kThreads)), kThreads, 0, stream>>>(
+      sums.weight, splits, rows * columns, columns, joint.classes, joint.size, true, scales, weight);
+  check_launch("joint finish_tiles_kernel");
+  if (!bias) return;
+  finish_tiles_kernel<<<static_cast<unsigned>(ceil_div(joint.classes, kThreads)), kThreads, 0, stream>>>(
+      sums.bias, splits, rows, int64_t{1}, joint.classes, int64_t{1}, false, scales, bias);
+  check_launch("joint finish_tiles_kernel");
+}
+
+#define PRNN_INSTANTIATE(Form)                                                                                         \
+  template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);                 \
+  template void run_tile_emissions(const Problem&, const Joint&, const Frames&, const Lattice<float>&, const Scales*,  \
+                                   const TileWeights<Form>&, int64_t, int64_t, const Form::Matrix*, Emission*, float*, \
+                                   int, cudaStream_t);                                                                 \
+  template void run_tile_products(const Problem&, const Joint&, const GradientInputs<float>&,                          \
+                                  const TileWeights<Form>&, int64_t, int64_t, const TileChunk<Form>&, const TileSums&, \
+                                  int, cudaStream_t);                                                                  \
+  template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*,           \
+                                       cudaStream_t);
+PRNN_INSTANTIATE(HalfForm)
+PRNN_INSTANTIATE(Bfloat16Form)
+PRNN_INSTANTIATE(SplitForm)
+#undef PRNN_INSTANTIATE
+
+}  // namespace prnn::rnnt_cuda
