@@ -42,7 +42,7 @@ def joint_rnnt_loss(
 
     The logits are made a chunk of lattice cells at a time, forward and again backward, and are never held together:
     what stays in memory grows with N T U and not with V. Costs and gradients are those of `prnn.rnnt_loss` on the
-    explicit logits; on a Hopper GPU gradients leave out cells whose part is below the rounding of float32. With
+    explicit logits; on a Hopper GPU gradients leave out cells with a share below 2^-30 of the paths. With
     `ranges` only the cells within them count, as in `prnn.rnnt_loss_pruned`. Can be differentiated once.
     docs/joint_rnnt_loss.md has the arithmetic.
 

@@ -18,8 +18,8 @@ using namespace rnnt_cuda;
 
 constexpr int64_t kChunkLogits = INT64_C(1) << 25;  // of 32 bits; see docs/joint_rnnt_loss.md
 constexpr int64_t kLeastChunk = 1024;
-// The backward pass leaves out cells that all paths together take with a probability of at most this: it is far below
-// the rounding of what the others of their frame and of their symbol position add up to, which is at least one.
+// The backward pass from tiles leaves out cells whose arcs are taken with a probability of at most this; those of a
+// frame and those of a symbol position add up to at least one.
 constexpr float kLeastShare = 1.0f / (1 << 30);
 
 Problem make_problem(const JointParams& params) {
