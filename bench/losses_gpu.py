@@ -109,10 +109,11 @@ def rnnt_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
     if importlib.util.find_spec("warp_rnnt") is not None:
         import warp_rnnt
 
-        def gathered(x: torch.Tensor, *a: torch.Tensor) -> torch.Tensor:
-            return warp_rnnt.rnnt_loss(x.log_softmax(-1), *a, blank=0, gather=True, reduction="mean")
+        def warp(gather: bool) -> Callable[..., torch.Tensor]:
+            options = dict(blank=0, gather=gather, reduction="mean")
+            return lambda x, *a: warp_rnnt.rnnt_loss(x.log_softmax(-1), *a, **options)
 
-        steps["warp_rnnt"] = step(gathered)
+        steps["warp_rnnt"], steps["warp_rnnt, gather"] = step(warp(False)), step(warp(True))
     if importlib.util.find_spec("fast_rnnt") is not None:
         import fast_rnnt
 
