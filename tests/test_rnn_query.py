@@ -115,6 +115,16 @@ def test_wide_kernels_hold_what_registers_do_not_in_shared_memory(mode: int) -> 
     assert info.sharedBytes > 0
 
 
+@pytest.mark.parametrize(("mode", "hidden"), [(0, 512), (1, 512), (2, 512), (3, 512), (2, 100), (3, 256)])
+def test_one_cluster_holds_a_small_layer(mode: int, hidden: int) -> None:
+    info = Layer(mode, hidden, batch=1).query_gpu("H200")
+    assert info.blocks in (8, 16)
+    assert info.blocks * info.unitsPerBlock >= hidden
+    assert info.sharedBytes == 0
+    assert Layer(mode, hidden, batch=1, data_type=capi.FLOAT).query_gpu("H200").blocks > 16
+    assert Layer(mode, hidden, batch=1).query_gpu("A100").blocks > 8
+
+
 @pytest.mark.parametrize(
     ("mode", "hidden", "layers", "together"),
     [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 5, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],

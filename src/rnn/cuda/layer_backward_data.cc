@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer_run.h"
+#include "rnn/plan/cluster.h"
 
 namespace prnn {
 namespace {
@@ -94,7 +95,7 @@ class BackwardData : LayerRun {
       dir.dhx = state(args_.dhx, layer, d);
       dir.dcx = state(args_.dcx, layer, d);
       dir.reverse = static_cast<int>(d);
-      fill_empty(own.dgates, p.rows * p.gates() * padded);
+      if (!is_cluster_shape(plan.backward)) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }
     // The sums for the biases: one slot for each group of each pass.

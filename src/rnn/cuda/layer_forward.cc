@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer_run.h"
+#include "rnn/plan/cluster.h"
 
 namespace prnn {
 namespace {
@@ -133,10 +134,11 @@ class Forward : LayerRun {
       directions.push_back(dir);
     }
     if (is_wide) pad_states(layer, 1);
+    const bool is_cluster = is_cluster_shape(plan.forward);
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
-      for (int d = 0; d < sizes.directions && !is_wide; ++d) {
+      for (int d = 0; d < sizes.directions && !is_wide && !is_cluster; ++d) {
         fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * padded);
       }
       require_launch(run_resident_forward(p.mode, p.type, plan.forward, params, stream), "the resident forward kernel");

@@ -4,6 +4,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
+#include "rnn/plan/cluster.h"
+
 namespace prnn {
 
 struct Tf32;  // resident_tf32.cuh
@@ -16,8 +20,59 @@ template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_wide_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_wide_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
+cudaError_t launch_cluster_forward(const ForwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
+cudaError_t launch_cluster_backward(const BackwardParams& params, cudaStream_t stream);
 
 namespace {
+
+template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
+cudaError_t launch_cluster_of(const ForwardParams& params, cudaStream_t stream) {
+  return launch_cluster_forward<T, MODE, PAIRS, CLUSTER>(params, stream);
+}
+template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
+cudaError_t launch_cluster_of(const BackwardParams& params, cudaStream_t stream) {
+  return launch_cluster_backward<T, MODE, PAIRS, CLUSTER>(params, stream);
+}
+
+template <class T, prnnRNNMode_t MODE, class Params>
+cudaError_t run_cluster_of_cell(const ResidentShape& shape, const Params& params, cudaStream_t stream) {
+  switch (cluster_pairs(shape)) {
+    case 4: return launch_cluster_of<T, MODE, 4, 8>(params, stream);
+    case 8: return launch_cluster_of<T, MODE, 8, 8>(params, stream);
+    case 16:
+      if constexpr (MODE == PRNN_RNN_TANH) {
+        if (shape.cluster == 8) return launch_cluster_of<T, MODE, 16, 8>(params, stream);
+      }
+      return launch_cluster_of<T, MODE, 16, 16>(params, stream);
+    case 32:
+      if constexpr (MODE == PRNN_RNN_TANH && std::is_same_v<Params, ForwardParams>) {
+        return launch_cluster_of<T, MODE, 32, 16>(params, stream);
+      }
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class T, class Params>
+cudaError_t run_cluster_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const Params& params,
+                                cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM: return run_cluster_of_cell<T, PRNN_LSTM>(shape, params, stream);
+    case PRNN_GRU: return run_cluster_of_cell<T, PRNN_GRU>(shape, params, stream);
+    default: return run_cluster_of_cell<T, PRNN_RNN_TANH>(shape, params, stream);
+  }
+}
+
+template <class Params>
+cudaError_t run_cluster(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape, const Params& params,
+                        cudaStream_t stream) {
+  switch (type) {
+    case PRNN_DATA_HALF: return run_cluster_of_type<__half>(mode, shape, params, stream);
+    case PRNN_DATA_BFLOAT16: return run_cluster_of_type<__nv_bfloat16>(mode, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
 
 template <class T>
 cudaError_t wide_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
@@ -99,6 +154,7 @@ cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, con
 
 cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                  const ForwardParams& params, cudaStream_t stream) {
+  if (is_cluster_shape(shape)) return run_cluster(mode, type, shape, params, stream);
   if (shape.wide_columns > 0) {
     switch (type) {
       case PRNN_DATA_HALF: return wide_forward_of_type<__half>(mode, shape, params, stream);
@@ -118,6 +174,7 @@ cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const 
 
 cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                   const BackwardParams& params, cudaStream_t stream) {
+  if (is_cluster_shape(shape)) return run_cluster(mode, type, shape, params, stream);
   if (shape.wide_columns > 0) {
     switch (type) {
       case PRNN_DATA_HALF: return wide_backward_of_type<__half>(mode, shape, params, stream);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "rnn/plan/cluster.h"
 #include "rnn/plan/tuned.h"
 
 namespace prnn {
@@ -101,6 +102,7 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
   if (asked.unitsPerBlock > 0) return take_shape(row, problem, backward, directions, asked, best);
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
   if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
+  if (choose_cluster_shape(row, problem, backward, directions, best)) return true;
   if (choose_wide_shape(row, problem, backward, directions, best)) return true;
   bool found = false;
   for (int cluster : {1, 2, 3, 4}) {

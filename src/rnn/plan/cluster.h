@@ -1,0 +1,75 @@
+// Which layers one thread-block cluster holds, and how: the cluster kernels' part of the plans. Plain C++ that needs no
+// GPU, as plan.h. docs/resident_kernels.md, section Clusters.
+#pragma once
+
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+// A kernel that exists: pairs of K, 32 units each, and blocks of the cluster.
+struct ClusterKernel {
+  int pairs, cluster;
+};
+
+// How its blocks split rows and K.
+struct ClusterForwardSplit {
+  int units;          // of a block
+  int unit_octets;    // of a warp, so that their rows fill tiles of 16
+  int parts;          // of the rows
+  int shares;         // of K; a warp multiplies one part with one share
+  int warps;          // enough for a thread for every unit of every sequence of a tile
+  int column_floats;  // of the sums of one sequence: 4 off whole lines, against bank conflicts
+  int64_t shared_bytes;
+};
+
+constexpr ClusterForwardSplit cluster_forward_split(int gates, int pairs, int cluster) {
+  ClusterForwardSplit split{};
+  split.units = pairs * 32 / cluster;
+  split.unit_octets = gates == 4 ? 1 : 2;
+  split.parts = split.units / (kOctetRows * split.unit_octets);
+  const int multiplying = split.parts * pairs < 8 ? split.parts * pairs : 8, finishing = split.units / 4;
+  split.warps = finishing > multiplying ? finishing : multiplying;
+  split.shares = split.warps / split.parts;
+  split.column_floats = split.units * (gates > 1 ? 4 : 1) + 4;
+  split.shared_bytes = 2 * (int64_t{512} * pairs + int64_t{4} * split.shares * kTileColumns * split.column_floats + 8);
+  return split;
+}
+
+// Backward, a block multiplies its own gates' gradients with its columns of R' and sends each block its units' part of
+// the sums: rows are all units, K the block's gates, one after the other.
+struct ClusterBackwardSplit {
+  int units;   // of a block
+  int warps;
+  int tiles;   // of 16 rows, of a warp
+  int pairs;   // of K, the last one perhaps not full
+  int bundle;  // units of one block that a warp has the sums of: 16 or 32
+  int64_t shared_bytes;
+};
+
+constexpr ClusterBackwardSplit cluster_backward_split(int gates, int pairs, int cluster) {
+  ClusterBackwardSplit split{};
+  split.units = pairs * 32 / cluster;
+  split.bundle = split.units < 32 ? split.units : 32;
+  const int bundles = pairs * 32 / split.bundle, finishing = split.units / 4;
+  split.warps = finishing > 8 ? finishing : bundles < 8 ? bundles : 8;
+  split.tiles = 2 * pairs / split.warps;
+  split.pairs = (gates * split.units + 31) / 32;
+  const int64_t sums = int64_t{4} * cluster * kTileColumns * split.units;
+  const int64_t biases = int64_t{4} * (gates > 1 ? 4 : 1) * kTileColumns * split.units;
+  split.shared_bytes = 2 * (sums + int64_t{512} * split.pairs + 8) + biases;
+  return split;
+}
+
+// A shape with so many blocks a cluster is one of the cluster kernels'; no other has more than 4.
+inline bool is_cluster_shape(const ResidentShape& shape) { return shape.cluster > 4; }
+inline int cluster_pairs(const ResidentShape& shape) { return shape.cluster * shape.units_per_block() / 32; }
+
+// Sets `shape` to the layout of the kernel; false if it does not take the problem. A group has at most one tile.
+bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, const ClusterKernel& kernel,
+                       int groups, ResidentShape* shape);
+
+// The shape that was measured to be the fastest; false where the other kernels are.
+bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
+                          ResidentShape* best);
+
+}  // namespace prnn
