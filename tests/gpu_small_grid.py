@@ -18,6 +18,11 @@ for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values()
 for cell, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bfloat16"), ([70, 33, 2], [64] * 3)):
     CudaCase(reference.Stack(MODES[cell], 24, 264, 1, 2), batch_sizes, TYPES[name]).train()
     torch.cuda.synchronize()
+# A batch too large for the cluster kernels, which take the first layers above, and clusters of 16 blocks.
+for mode, name in itertools.product(MODES.values(), ("half", "bfloat16")):
+    CudaCase(reference.Stack(mode, 24, 72), [121, 3], TYPES[name]).train()
+    CudaCase(reference.Stack(mode, 24, 500, 1, 2), [9, 9, 4], TYPES[name]).train()
+    torch.cuda.synchronize()
 for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
     CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together
     torch.cuda.synchronize()

@@ -15,8 +15,8 @@ by_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 
 
 @by_type
-@pytest.mark.parametrize("batch", [1, 2, 8, 33, 56])
-@pytest.mark.parametrize("hidden", [7, 100, 128, 129, 250, 256, 384, 511, 512])
+@pytest.mark.parametrize("batch", [1, 8, 33, 56])
+@pytest.mark.parametrize("hidden", [7, 100, 129, 256, 384, 511, 512])
 @by_mode
 def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
