@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace prnn {
+namespace {
+
+constexpr int kWholeGpu = 96;  // blocks in clusters of 4
+
+}  // namespace
 
 bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, const ClusterKernel& kernel,
                        int groups, ResidentShape* shape) {
@@ -27,9 +32,12 @@ bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backwa
 
 bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
                           ResidentShape* best) {
-  // The H200 keeps as many blocks in clusters of 8 and of 16 as whole ones fit into those of 4: 15 and 7 clusters.
+  // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7. A part of a GPU (MIG)
+  // may have no 16 SMs that can be a cluster.
+  const int blocks = resident_blocks(row, 4);
   const auto takes = [&](int pairs, int cluster, int64_t most_columns) {
-    const int64_t room = resident_blocks(row, 4) / cluster / directions;
+    if (cluster == 16 && blocks < kWholeGpu) return false;
+    const int64_t room = blocks / cluster / directions;
     const int groups = static_cast<int>(std::min(room, problem.max_batch()));
     return problem.max_batch() <= groups * most_columns &&
            cluster_shape_for(row, problem, backward, {pairs, cluster}, groups, best);
