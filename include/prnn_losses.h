@@ -46,6 +46,18 @@ typedef enum {
   PRNN_TARGETS_CONCATENATED = 1 /* {targetElements}: the sequences one after the other */
 } prnnTargetLayout_t;
 
+/* ---- One number of the costs of a batch -------------------------------------------------------------------------- */
+
+/* loss = scale * the sum over n of costs[n] / max(1, lengths[n]), summed in double in a fixed order.
+ * dataType: that of the loss's options; batch: N >= 1; scale: 1 for the sum, 1 / N for the mean.
+ * lengths: {N}, what each cost is divided by; NULL: by nothing. costs: {N}. loss: {1}. */
+PRNN_API prnnStatus_t prnnReduceCosts(prnnHandle_t handle, prnnDataType_t dataType, int64_t batch, double scale,
+                                      const int* lengths, const void* costs, void* loss);
+
+/* costGradients[n] = lossGradient[0] * scale / max(1, lengths[n]), which the losses' Backward calls take. */
+PRNN_API prnnStatus_t prnnReduceCostsBackward(prnnHandle_t handle, prnnDataType_t dataType, int64_t batch, double scale,
+                                              const int* lengths, const void* lossGradient, void* costGradients);
+
 /* ---- CTC (Graves et al. 2006) ------------------------------------------------------------------------------------
  * cost[n] = -log of the sum, over all paths of T_n classes which give the target when repeats are merged and blanks
  * then dropped, of the product of the classes' probabilities. */

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "errors.h"
@@ -34,6 +35,13 @@ size_t size(const Handle& handle, const Options& options) {
   return bytes;
 }
 
+// Of the workspace and of the reserve space of a loss.
+template <class Options, prnnStatus_t (*workspace)(prnnHandle_t, const Options*, size_t*),
+          prnnStatus_t (*reserve)(prnnHandle_t, const Options*, size_t*)>
+std::pair<size_t, size_t> sizes(const Handle& handle, const Options& options) {
+  return {size<Options, workspace>(handle, options), size<Options, reserve>(handle, options)};
+}
+
 // An enumeration's field, as the integer that Python has.
 template <class Options, class Enum>
 void def_enum(py::class_<Options>& options, const char* name, Enum Options::* field) {
@@ -44,28 +52,27 @@ void def_enum(py::class_<Options>& options, const char* name, Enum Options::* fi
 
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
-  py::class_<Options> options(module, "CtcLossOptions", "prnnCTCLossOptions_t with its default values.");
-  options
-      .def(py::init([] {
-        Options o;
-        check(prnnInitCTCLossOptions(&o));
-        return o;
-      }))
-      .def_readwrite("batch", &Options::batch)
-      .def_readwrite("max_frames", &Options::maxFrames)
-      .def_readwrite("max_targets", &Options::maxTargets)
-      .def_readwrite("target_elements", &Options::targetElements)
-      .def_readwrite("classes", &Options::classes)
-      .def_readwrite("blank", &Options::blank)
-      .def_readwrite("time_stride", &Options::timeStride)
-      .def_readwrite("batch_stride", &Options::batchStride)
-      .def_readwrite("zero_infinity", &Options::zeroInfinity);
-  def_enum(options, "dtype", &Options::dataType);
-  def_enum(options, "input", &Options::input);
-  def_enum(options, "target_layout", &Options::targetLayout);
+  // All at once: a call for each field would take longer than the launches of a small loss.
+  py::class_<Options>(module, "CtcLossOptions", "prnnCTCLossOptions_t, its fields in their order.")
+      .def(py::init([](int dtype, int input, int target_layout, int64_t batch, int64_t max_frames, int64_t max_targets,
+                       int64_t target_elements, int64_t classes, int64_t blank, int64_t time_stride,
+                       int64_t batch_stride, bool zero_infinity) {
+        return Options{static_cast<prnnDataType_t>(dtype),
+                       static_cast<prnnLossInput_t>(input),
+                       static_cast<prnnTargetLayout_t>(target_layout),
+                       batch,
+                       max_frames,
+                       max_targets,
+                       target_elements,
+                       classes,
+                       blank,
+                       time_stride,
+                       batch_stride,
+                       zero_infinity};
+      }));
 
-  module.def("ctc_loss_workspace_size", &size<Options, prnnGetCTCLossWorkspaceSize>, "Bytes.");
-  module.def("ctc_loss_reserve_size", &size<Options, prnnGetCTCLossReserveSize>, "Bytes.");
+  module.def("ctc_loss_sizes", &sizes<Options, prnnGetCTCLossWorkspaceSize, prnnGetCTCLossReserveSize>,
+             "Bytes of workspace and of reserve space.");
   module.def("ctc_align_workspace_size", &size<Options, prnnGetCTCAlignWorkspaceSize>, "Bytes.");
   module.def("ctc_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                                     Address frame_lengths, Address target_lengths, Address costs, Address workspace,
@@ -98,33 +105,31 @@ void bind_ctc(py::module_& module) {
 
 void bind_rnnt(py::module_& module) {
   using Options = prnnRNNTLossOptions_t;
-  py::class_<Options> options(module, "RnntLossOptions", "prnnRNNTLossOptions_t with its default values.");
-  options
-      .def(py::init([] {
-        Options o;
-        check(prnnInitRNNTLossOptions(&o));
-        return o;
-      }))
-      .def_readwrite("batch", &Options::batch)
-      .def_readwrite("max_frames", &Options::maxFrames)
-      .def_readwrite("max_targets", &Options::maxTargets)
-      .def_readwrite("target_elements", &Options::targetElements)
-      .def_readwrite("rows", &Options::rows)
-      .def_readwrite("prune_range", &Options::pruneRange)
-      .def_readwrite("classes", &Options::classes)
-      .def_readwrite("blank", &Options::blank)
-      .def_readwrite("zero_infinity", &Options::zeroInfinity)
-      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
-      .def_readwrite("clamp", &Options::clamp)
-      .def_readwrite("delay_penalty", &Options::delayPenalty);
-  def_enum(options, "dtype", &Options::dataType);
-  def_enum(options, "input", &Options::input);
-  def_enum(options, "layout", &Options::layout);
-  def_enum(options, "target_layout", &Options::targetLayout);
-  def_enum(options, "type", &Options::type);
+  py::class_<Options>(module, "RnntLossOptions", "prnnRNNTLossOptions_t, its fields in their order.")
+      .def(py::init([](int dtype, int input, int layout, int target_layout, int type, int64_t batch, int64_t max_frames,
+                       int64_t max_targets, int64_t target_elements, int64_t rows, int64_t prune_range, int64_t classes,
+                       int64_t blank, bool zero_infinity, double fastemit_lambda, double clamp, double delay_penalty) {
+        return Options{static_cast<prnnDataType_t>(dtype),
+                       static_cast<prnnLossInput_t>(input),
+                       static_cast<prnnRNNTLayout_t>(layout),
+                       static_cast<prnnTargetLayout_t>(target_layout),
+                       static_cast<prnnRNNTType_t>(type),
+                       batch,
+                       max_frames,
+                       max_targets,
+                       target_elements,
+                       rows,
+                       prune_range,
+                       classes,
+                       blank,
+                       zero_infinity,
+                       fastemit_lambda,
+                       clamp,
+                       delay_penalty};
+      }));
 
-  module.def("rnnt_loss_workspace_size", &size<Options, prnnGetRNNTLossWorkspaceSize>, "Bytes.");
-  module.def("rnnt_loss_reserve_size", &size<Options, prnnGetRNNTLossReserveSize>, "Bytes.");
+  module.def("rnnt_loss_sizes", &sizes<Options, prnnGetRNNTLossWorkspaceSize, prnnGetRNNTLossReserveSize>,
+             "Bytes of workspace and of reserve space.");
   module.def("rnnt_align_workspace_size", &size<Options, prnnGetRNNTAlignWorkspaceSize>, "Bytes.");
   module.def("rnnt_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                                      Address frame_lengths, Address target_lengths, Address range_begins, Address costs,
@@ -268,8 +273,9 @@ void bind_duration_rnnt(py::module_& module) {
   def_enum(options, "dtype", &Options::dataType);
   def_enum(options, "type", &Options::type);
 
-  module.def("duration_rnnt_loss_workspace_size", &size<Options, prnnGetDurationRNNTLossWorkspaceSize>, "Bytes.");
-  module.def("duration_rnnt_loss_reserve_size", &size<Options, prnnGetDurationRNNTLossReserveSize>, "Bytes.");
+  module.def("duration_rnnt_loss_sizes",
+             &sizes<Options, prnnGetDurationRNNTLossWorkspaceSize, prnnGetDurationRNNTLossReserveSize>,
+             "Bytes of workspace and of reserve space.");
   module.def(
       "duration_rnnt_loss_forward", [](const Handle& handle, const Options& options, Address tokens, Address durations,
                                        Address targets, Address frame_lengths, Address target_lengths, Address costs,
@@ -293,6 +299,21 @@ void bind_duration_rnnt(py::module_& module) {
   });
 }
 
+void bind_reduce_costs(py::module_& module) {
+  module.def("reduce_costs", [](const Handle& handle, int dtype, int64_t batch, double scale, Address lengths,
+                                Address costs, Address loss) {
+    check(prnnReduceCosts(handle.get(), static_cast<prnnDataType_t>(dtype), batch, scale, pointer<int>(lengths),
+                          pointer(costs), pointer(loss)),
+          handle.get());
+  });
+  module.def("reduce_costs_backward", [](const Handle& handle, int dtype, int64_t batch, double scale, Address lengths,
+                                         Address loss_gradient, Address cost_gradients) {
+    check(prnnReduceCostsBackward(handle.get(), static_cast<prnnDataType_t>(dtype), batch, scale, pointer<int>(lengths),
+                                  pointer(loss_gradient), pointer(cost_gradients)),
+          handle.get());
+  });
+}
+
 }  // namespace
 
 void bind_losses(py::module_& module) {
@@ -310,6 +331,7 @@ void bind_losses(py::module_& module) {
   module.attr("DURATION_TDT") = static_cast<int>(PRNN_DURATION_TDT);
   module.attr("DURATION_MULTI_BLANK") = static_cast<int>(PRNN_DURATION_MULTI_BLANK);
   module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;
+  bind_reduce_costs(module);
   bind_ctc(module);
   bind_rnnt(module);
   bind_joint_rnnt(module);

@@ -1,7 +1,7 @@
 """Defines operators in torch.ops.prnn, with torch.library.Library, whose calls cost less than custom_op's.
 
 A call through the dispatcher still takes some 25 microseconds for a differentiable operator, as long as the launches of
-a small loss. `differentiate` therefore returns a function that runs the kernel itself where nothing can tell the
+a small loss. `directly` therefore makes a function that runs a loss's kernel itself where nothing can tell the
 difference: on plain tensors that nobody traces or transforms.
 """
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from prnn._ops._reduction import Reduction
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -31,12 +33,9 @@ def differentiate(
     setup: Callable[[Any, tuple[Any, ...], Any], None],
     gradients: Callable[..., tuple[Tensor | None, ...]],
     backward: Callable[..., Any],
-    direct: Callable[..., Any] | None = None,
-) -> Callable[..., Any]:
+) -> None:
     """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
-    sentence. setup(ctx, inputs, outputs) and gradients(ctx, *output_gradients): see torch.autograd.Function.
-
-    Returns a function that does what the operator does, where possible by a call of the kernel, or of `direct`."""
+    sentence. setup(ctx, inputs, outputs) and gradients(ctx, *output_gradients): see torch.autograd.Function."""
     name = _name(forward)
 
     def refuse(ctx: Any, *_: Tensor) -> None:
@@ -44,36 +43,67 @@ def differentiate(
 
     _register(forward, setup, gradients)
     _register(backward, lambda ctx, inputs, outputs: None, refuse)
-    return directly(forward, setup, gradients, direct or _kernels[name])
 
 
 def directly(
     op: Callable[..., Any],
     setup: Callable[[Any, tuple[Any, ...], Any], None],
-    gradients: Callable[..., tuple[Tensor | None, ...]],
     kernel: Callable[..., Any],
-) -> Callable[..., Any]:
-    """A function that does what a differentiable operator does, where possible by a call of `kernel`. setup and
-    gradients as for `differentiate`. The first argument is the one that may want a gradient."""
-    function = _function(_name(op), kernel, setup, gradients)
+    backward_op: Callable[..., Any],
+    backward_kernel: Callable[..., Any],
+) -> Callable[..., Tensor]:
+    """A function of a reduction, or None, and the arguments of a loss's operator, whose first output are the costs: it
+    returns these, or what the reduction makes of them. Where possible it calls the kernels, which do what the operators
+    do and the reduction with it.
+
+    setup(ctx, inputs, outputs) leaves the tensors and the ctx.options that `backward_op` takes after the gradients of
+    the costs, and ctx.batch. The first argument is the one that may want a gradient. `kernel` takes a `reduction`, and
+    returns costs or loss, reserve, and what `backward_kernel` takes as `made`."""
+
+    def forward(ctx: Any, first: Tensor, rest: tuple[Any, ...], reduction: Reduction | None) -> Tensor:
+        # One with setup_context would look up its own signature each time, and each argument costs time.
+        ctx.set_materialize_grads(False)
+        loss: Tensor
+        loss, reserve, ctx.made = kernel(first, *rest, reduction=reduction)
+        ctx.reduction = reduction
+        setup(ctx, (first, *rest), (loss, reserve))
+        return loss
+
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if gradient is None:
+            return None, None, None
+        arguments = *ctx.saved_tensors, *ctx.options
+        # With a graph of the gradients (create_graph=True) the operator refuses.
+        if type(gradient) in _PLAIN and not torch.is_grad_enabled() and _undisturbed():
+            return backward_kernel(gradient, *arguments, reduction=ctx.reduction, made=ctx.made), None, None
+        if ctx.reduction is not None:
+            gradient = ctx.reduction.spread(gradient, ctx.batch)
+        gradients = backward_op(gradient, *arguments)
+        return gradients if isinstance(gradients, Tensor) else gradients[0], None, None
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
     # Function.apply also looks after functorch's tensors, of which there are none here.
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
-    def call(*arguments: Any) -> Any:
-        first = arguments[0]
+    def call(reduction: Reduction | None, first: Tensor, *rest: Any) -> Tensor:
+        loss: Tensor
         if not (type(first) in _PLAIN and _undisturbed()):
-            return op(*arguments)
-        if first.requires_grad and torch.is_grad_enabled():
-            return apply(*arguments)
-        return kernel(*arguments)
+            costs = op(first, *rest)[0]
+            loss = costs if reduction is None else reduction.of(costs)
+        elif first.requires_grad and torch.is_grad_enabled():
+            loss = apply(first, rest, reduction)
+        else:
+            loss = kernel(first, *rest, reduction=reduction)[0]
+        return loss
 
     return call
 
 
-def without_dispatch(op: Callable[..., Any], kernel: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """For a backward operator: a function that calls `kernel`, by default its own, where that makes no difference,
-    which with a graph of the gradients (create_graph=True) it does."""
-    call_kernel = kernel or _kernels[_name(op)]
+def without_dispatch(op: Callable[..., Any]) -> Callable[..., Any]:
+    """For a backward operator: a function that calls its kernel where that makes no difference, which with a graph of
+    the gradients (create_graph=True) it does."""
+    call_kernel = _kernels[_name(op)]
 
     def call(*arguments: Any) -> Any:
         plain = type(arguments[0]) in _PLAIN and not torch.is_grad_enabled() and _undisturbed()

@@ -2,8 +2,9 @@
 
 `logits` are contiguous (N, T, U + 1, C). The duration logits of TDT are a contiguous tensor of their own, or, where
 `duration_logits` is None, the last ones of every cell's C. Gradients come back in the same form; those of duration
-logits that are not a tensor of their own are an empty tensor. call_duration_rnnt_loss does what the operator
-duration_rnnt_loss does for duration_logits=None, with less to do on the way there.
+logits that are not a tensor of their own are an empty tensor. call_duration_rnnt_loss takes a reduction and what the
+operator duration_rnnt_loss takes, with duration_logits=None, and returns the reduced costs, with less to do on the way
+there.
 """
 
 from functools import partial
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator, without_dispatch
-from prnn._ops.losses import _RNNT_NAMES, _blocks, _cost_dtype, _pointer, _reserve, _run, _workspace
+from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._reduction import Reduction
+from prnn._ops.losses import _RNNT_NAMES, _blocks, _new_costs, _pointer, _reserve, _run, _workspace
 
 
 def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
@@ -50,7 +52,7 @@ def _reserve_size(logits: Tensor, durations: list[int]) -> int:
     return _blocks(max(4, logits.element_size()) * cells * (len(durations) + 10) + 24 * logits.shape[0] + 256)
 
 
-def _loss(
+def _forward(
     logits: Tensor,
     duration_logits: Tensor | None,
     targets: Tensor,
@@ -65,18 +67,20 @@ def _loss(
     clamp: float,
     zero_infinity: bool,
     keep: bool,
-    zeroed: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """logits (N, T, U + 1, C), targets (N, U): costs (N,), reserve."""
+    reduction: Reduction | None = None,
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor, _C.DurationRnntLossOptions]:
+    """logits (N, T, U + 1, C), targets (N, U): costs (N,), or what reduction makes of them; the reserve; options."""
     options = _options(logits, duration_logits, durations, type, blank)
     options.sigma, options.omega, options.zero_infinity = sigma, omega, zero_infinity
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
-    costs = logits.new_empty(logits.shape[0], dtype=_cost_dtype(logits.dtype))
-    reserve = _reserve(_reserve_size(logits, durations) if keep else 0, logits, zeroed)
+    costs = _new_costs(logits, logits.shape[0])
     with device_of(logits):
         library = handle(logits.device)
-        size = _run(_C.duration_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+        size, reserve_size = _run(_C.duration_rnnt_loss_sizes, _RNNT_NAMES, library, options)
         workspace = _workspace(size, logits)
+        if reserve is None:
+            reserve = _workspace(reserve_size if keep else 0, logits)
         _run(
             _C.duration_rnnt_loss_forward,
             _RNNT_NAMES,
@@ -93,7 +97,12 @@ def _loss(
             reserve.data_ptr() if keep else 0,
             reserve.numel(),
         )
-    return costs, reserve
+        return costs if reduction is None else reduction.run(library, costs), reserve, options
+
+
+def _loss(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    reserve = _reserve(_reserve_size(logits, rest[4]) if rest[-1] else 0, logits)
+    return partial(_forward, reserve=reserve)(logits, *rest)[:2]
 
 
 def _loss_backward(
@@ -108,13 +117,18 @@ def _loss_backward(
     type: int,
     blank: int,
     clamp: float,
+    reduction: Reduction | None = None,
+    made: _C.DurationRnntLossOptions | None = None,
 ) -> tuple[Tensor, Tensor]:
-    options = _options(logits, duration_logits, durations, type, blank)
+    options = made or _options(logits, duration_logits, durations, type, blank)
     options.clamp = clamp
     gradients, duration_gradients = _loss_backward_fake(cost_gradients, logits, duration_logits)
-    cost_gradients = cost_gradients.contiguous()
     with device_of(logits):
         library = handle(logits.device)
+        if reduction is None:
+            cost_gradients = cost_gradients.contiguous()
+        else:
+            cost_gradients = reduction.run_backward(library, cost_gradients, logits.shape[0])
         _run(
             _C.duration_rnnt_loss_backward,
             _RNNT_NAMES,
@@ -143,7 +157,7 @@ def _loss_fake(
     durations: list[int],
     *rest: Any,
 ) -> tuple[Tensor, Tensor]:
-    costs = logits.new_empty(logits.shape[0], dtype=_cost_dtype(logits.dtype))
+    costs = _new_costs(logits, logits.shape[0])
     return costs, _reserve(_reserve_size(logits, durations) if rest[-1] else 0, logits)
 
 
@@ -171,18 +185,23 @@ duration_rnnt_loss_backward = operator(
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
     durations, type, blank, _, _, _, clamp, _, ctx.keep = inputs[5:]
     ctx.options = (durations, type, blank, clamp)
+    ctx.batch = inputs[0].shape[0]
     ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
 def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
-    gradients, duration_gradients = _call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
-    own = ctx.saved_tensors[1] is not None
-    return gradients, duration_gradients if own else None, *(None,) * 12
+    tensors = ctx.saved_tensors
+    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *ctx.options)
+    return gradients, None if tensors[1] is None else duration_gradients, *(None,) * 12
 
 
-_call_backward = without_dispatch(duration_rnnt_loss_backward)
-call_duration_rnnt_loss = differentiate(
-    duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward, direct=partial(_loss, zeroed=False)
+differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)
+call_duration_rnnt_loss = directly(
+    duration_rnnt_loss,
+    _setup,
+    _forward,
+    duration_rnnt_loss_backward,
+    lambda *arguments, **options: _loss_backward(*arguments, **options)[0],
 )

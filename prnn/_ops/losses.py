@@ -6,8 +6,9 @@ for its backward one, as bytes; it is empty where `keep` is False. `max_frames` 
 where no shape does, in packed activations and concatenated targets; -1: look at the lengths where that costs nothing,
 and else take as many as there are in all.
 
-call_ctc_loss and call_rnnt_loss do what the operators ctc_loss and rnnt_loss do, with less to do on the way there;
-those with _inplace write the gradients where the activations are, if nobody traces or transforms the call.
+call_ctc_loss and call_rnnt_loss take a reduction and what the operators ctc_loss and rnnt_loss take, and return the
+reduced costs, with less to do on the way there; those with _inplace write the gradients where the activations are, if
+nobody traces or transforms the call.
 """
 
 import re
@@ -20,16 +21,17 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, directly, operator, without_dispatch
+from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._reduction import Reduction
 
 
 def _workspace(size: int, like: Tensor) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, device=like.device)
+    return like.new_empty(size, dtype=torch.uint8)
 
 
-def _reserve(size: int, like: Tensor, zeroed: bool = True) -> Tensor:
+def _reserve(size: int, like: Tensor) -> Tensor:
     # An operator's outputs must be reproducible in all their bytes, and padding is not written.
-    return (torch.zeros if zeroed else torch.empty)(size, dtype=torch.uint8, device=like.device)
+    return like.new_zeros(size, dtype=torch.uint8)
 
 
 def _bound(lengths: Tensor, given: int, total: int) -> int:
@@ -47,8 +49,9 @@ def _space(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 
 
-def _cost_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def _new_costs(activations: Tensor, batch: int) -> Tensor:
+    dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
+    return activations.new_empty(batch, dtype=dtype)
 
 
 def _blocks(size: int) -> int:
@@ -72,6 +75,8 @@ def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
     """Where gradients go: the strides of the activations, or the activations themselves. Whoever still needs those
     for another derivative is told by torch, for they count as modified."""
     if not inplace:
+        if activations.is_contiguous():
+            return torch.empty_like(activations)
         return torch.empty_strided(
             activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
         )
@@ -91,21 +96,32 @@ _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
 def _ctc_options(
-    activations: Tensor, targets: Tensor, target_lengths: Tensor, blank: int, from_logits: bool, max_targets: int
+    activations: Tensor,
+    targets: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    from_logits: bool,
+    max_targets: int,
+    zero_infinity: bool = False,
 ) -> _C.CtcLossOptions:
-    options = _C.CtcLossOptions()
-    options.dtype = DTYPES[activations.dtype]
-    options.input = _C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS
-    options.max_frames, options.batch, options.classes = activations.shape
-    options.time_stride, options.batch_stride = activations.stride()[:2]
-    options.blank = blank
-    if targets.dim() == 2:
-        options.max_targets = targets.shape[1]
-    else:
-        options.target_layout = _C.TARGETS_CONCATENATED
-        options.target_elements = targets.numel()
-        options.max_targets = _bound(target_lengths, max_targets, targets.numel())
-    return options
+    frames, batch, classes = activations.shape
+    time_stride, batch_stride, _ = activations.stride()
+    padded = targets.dim() == 2
+    elements = targets.numel()
+    return _C.CtcLossOptions(
+        DTYPES[activations.dtype],
+        _C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS,
+        _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
+        batch,
+        frames,
+        targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
+        elements,
+        classes,
+        blank,
+        time_stride,
+        batch_stride,
+        zero_infinity,
+    )
 
 
 def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) -> int:
@@ -117,7 +133,7 @@ def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) ->
     return _blocks(max(4, activations.element_size()) * frames * width + batch * per_sequence + 256)
 
 
-def _ctc_loss(
+def _ctc_forward(
     activations: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -127,22 +143,29 @@ def _ctc_loss(
     max_targets: int,
     zero_infinity: bool,
     keep: bool,
-    zeroed: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,) and the reserve."""
-    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
-    options.zero_infinity = zero_infinity
-    costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
-    size = _ctc_reserve_size(activations, targets, max_targets) if keep else 0
-    reserve = _reserve(size, activations, zeroed)
+    reduction: Reduction | None = None,
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor, _C.CtcLossOptions]:
+    """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,), or what reduction makes of them; the
+    reserve; the options."""
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets, zero_infinity)
+    costs = _new_costs(activations, activations.shape[1])
     arrays = activations, targets, input_lengths, target_lengths, costs
     with device_of(activations):
         library = handle(activations.device)
-        size = _run(_C.ctc_loss_workspace_size, _CTC_NAMES, library, options)
+        size, reserve_size = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
         workspace = _workspace(size, activations)
+        if reserve is None:
+            reserve = _workspace(reserve_size if keep else 0, activations)
         spaces = *_space(workspace), *_space(reserve)
         _run(_C.ctc_loss_forward, _CTC_NAMES, library, options, *map(_pointer, arrays), *spaces)
-    return costs, reserve
+        return costs if reduction is None else reduction.run(library, costs), reserve, options
+
+
+def _ctc_loss(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    *_, max_targets, _, keep = rest
+    reserve = _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
+    return partial(_ctc_forward, reserve=reserve)(activations, targets, *rest)[:2]
 
 
 def _ctc_loss_backward(
@@ -156,19 +179,24 @@ def _ctc_loss_backward(
     from_logits: bool,
     max_targets: int,
     inplace: bool = False,
+    reduction: Reduction | None = None,
+    made: _C.CtcLossOptions | None = None,
 ) -> Tensor:
-    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
+    options = made or _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
     gradients = _gradients_for(activations, inplace)
-    cost_gradients = cost_gradients.contiguous()
-    arrays = activations, targets, input_lengths, target_lengths, cost_gradients, gradients
     with device_of(activations):
         library = handle(activations.device)
+        if reduction is None:
+            cost_gradients = cost_gradients.contiguous()
+        else:
+            cost_gradients = reduction.run_backward(library, cost_gradients, activations.shape[1])
+        arrays = activations, targets, input_lengths, target_lengths, cost_gradients, gradients
         _run(_C.ctc_loss_backward, _CTC_NAMES, library, options, *map(_pointer, arrays), *_space(reserve))
     return gradients
 
 
 def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    costs = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
+    costs = _new_costs(activations, activations.shape[1])
     max_targets, _, keep = rest[-3:]
     return costs, _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
 
@@ -190,31 +218,24 @@ ctc_loss_backward = operator(
     _ctc_loss_backward,
     _ctc_loss_backward_fake,
 )
-_call_ctc_backward = without_dispatch(ctc_loss_backward)
-_call_ctc_backward_inplace = without_dispatch(ctc_loss_backward, partial(_ctc_loss_backward, inplace=True))
 
 
 def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
     *ctx.options, _, ctx.keep = inputs[4:]
+    ctx.batch = inputs[0].shape[1]
     ctx.save_for_backward(*inputs[:4], outputs[1])
 
 
-def _ctc_gradients(
-    ctx: Any, cost_gradients: Tensor, _: Tensor, backward: Callable[..., Tensor] = _call_ctc_backward
-) -> tuple[Tensor | None, ...]:
+def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    return backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 8
+    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 8
 
 
-call_ctc_loss = differentiate(
-    ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward, direct=partial(_ctc_loss, zeroed=False)
-)
-call_ctc_loss_inplace = directly(
-    ctc_loss,
-    _ctc_setup,
-    partial(_ctc_gradients, backward=_call_ctc_backward_inplace),
-    partial(_ctc_loss, zeroed=False),
+differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
+call_ctc_loss, call_ctc_loss_inplace = (
+    directly(ctc_loss, _ctc_setup, _ctc_forward, ctc_loss_backward, backward)
+    for backward in (_ctc_loss_backward, partial(_ctc_loss_backward, inplace=True))
 )
 
 
@@ -228,7 +249,7 @@ def _ctc_align(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """activations (T, N, V), targets (N, L): scores (N,), begins and ends (N, L)."""
     options = _ctc_options(activations, targets, target_lengths, blank, from_logits, -1)
-    scores = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
+    scores = _new_costs(activations, activations.shape[1])
     begins, ends = torch.empty_like(targets), torch.empty_like(targets)
     arrays = activations, targets, input_lengths, target_lengths, scores, begins, ends
     with device_of(activations):
@@ -240,7 +261,7 @@ def _ctc_align(
 
 
 def _ctc_align_fake(activations: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    scores = activations.new_empty(activations.shape[1], dtype=_cost_dtype(activations.dtype))
+    scores = _new_costs(activations, activations.shape[1])
     return scores, torch.empty_like(targets), torch.empty_like(targets)
 
 
@@ -273,27 +294,34 @@ def _rnnt_options(
     blank: int,
     max_frames: int,
     max_targets: int,
+    fastemit_lambda: float = 0.0,
+    clamp: float = 0.0,
+    delay_penalty: float = 0.0,
+    zero_infinity: bool = False,
 ) -> _C.RnntLossOptions:
     """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
-    options = _C.RnntLossOptions()
-    options.dtype = DTYPES[activations.dtype]
-    options.input, options.type, options.blank = input, rnnt_type, blank
-    options.batch, options.classes = logit_lengths.numel(), activations.shape[-1]
-    if targets.dim() == 2:
-        options.max_targets = targets.shape[1]
-    else:
-        options.target_layout = _C.TARGETS_CONCATENATED
-        options.target_elements = targets.numel()
-        options.max_targets = _bound(target_lengths, max_targets, targets.numel())
-    if activations.dim() == 2:
-        options.layout = _C.RNNT_PACKED
-        options.rows = activations.shape[0]
-        options.max_frames = _bound(logit_lengths, max_frames, activations.shape[0])
-    else:
-        options.max_frames = activations.shape[1]
-        if range_begins is not None:
-            options.layout, options.prune_range = _C.RNNT_PRUNED, activations.shape[2]
-    return options
+    shape = activations.shape
+    packed, padded = len(shape) == 2, targets.dim() == 2
+    elements = targets.numel()
+    return _C.RnntLossOptions(
+        DTYPES[activations.dtype],
+        input,
+        _C.RNNT_PACKED if packed else _C.RNNT_PADDED if range_begins is None else _C.RNNT_PRUNED,
+        _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
+        rnnt_type,
+        logit_lengths.shape[0],
+        _bound(logit_lengths, max_frames, shape[0]) if packed else shape[1],
+        targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
+        elements,
+        shape[0],  # read if packed
+        0 if packed else shape[2],  # read if pruned
+        shape[-1],
+        blank,
+        zero_infinity,
+        fastemit_lambda,
+        clamp,
+        delay_penalty,
+    )
 
 
 def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
@@ -302,7 +330,7 @@ def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
     return _blocks(max(4, activations.element_size()) * rows * per_row + 24 * batch + 256)
 
 
-def _rnnt_loss(
+def _rnnt_forward(
     activations: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
@@ -318,23 +346,30 @@ def _rnnt_loss(
     delay_penalty: float,
     zero_infinity: bool,
     keep: bool,
-    zeroed: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), reserve."""
+    reduction: Reduction | None = None,
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor, _C.RnntLossOptions]:
+    """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), or what reduction
+    makes of them; the reserve; the options."""
     arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    options = _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets)
-    options.zero_infinity, options.delay_penalty = zero_infinity, delay_penalty
-    options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
-    costs = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
-    size = _rnnt_reserve_size(activations, logit_lengths.shape[0], input) if keep else 0
-    reserve = _reserve(size, activations, zeroed)
+    bounds, weights = (max_frames, max_targets), (fastemit_lambda, clamp, delay_penalty)
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, *bounds, *weights, zero_infinity)
+    costs = _new_costs(activations, logit_lengths.shape[0])
     with device_of(activations):
         library = handle(activations.device)
-        size = _run(_C.rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+        size, reserve_size = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
         workspace = _workspace(size, activations)
+        if reserve is None:
+            reserve = _workspace(reserve_size if keep else 0, activations)
         spaces = *_space(workspace), *_space(reserve)
         _run(_C.rnnt_loss_forward, _RNNT_NAMES, library, options, *map(_pointer, (*arrays, costs)), *spaces)
-    return costs, reserve
+        return costs if reduction is None else reduction.run(library, costs), reserve, options
+
+
+def _rnnt_loss(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    size = _rnnt_reserve_size(activations, logit_lengths.shape[0], rest[2]) if rest[-1] else 0
+    forward = partial(_rnnt_forward, reserve=_reserve(size, activations))
+    return forward(activations, targets, logit_lengths, *rest)[:2]
 
 
 def _rnnt_loss_backward(
@@ -353,14 +388,18 @@ def _rnnt_loss_backward(
     fastemit_lambda: float,
     clamp: float,
     inplace: bool = False,
+    reduction: Reduction | None = None,
+    made: _C.RnntLossOptions | None = None,
 ) -> Tensor:
     arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    options = _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets)
-    options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
+    options = made or _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets, fastemit_lambda, clamp)
     gradients = _gradients_for(activations, inplace)
-    cost_gradients = cost_gradients.contiguous()
     with device_of(activations):
         library = handle(activations.device)
+        if reduction is None:
+            cost_gradients = cost_gradients.contiguous()
+        else:
+            cost_gradients = reduction.run_backward(library, cost_gradients, logit_lengths.shape[0])
         pointers = map(_pointer, (*arrays, cost_gradients, gradients))
         _run(_C.rnnt_loss_backward, _RNNT_NAMES, library, options, *pointers, *_space(reserve))
     return gradients
@@ -376,7 +415,7 @@ def _rnnt_loss_fake(
     *rest: Any,
 ) -> tuple[Tensor, Tensor]:
     batch = logit_lengths.shape[0]
-    costs = activations.new_empty(batch, dtype=_cost_dtype(activations.dtype))
+    costs = _new_costs(activations, batch)
     return costs, _reserve(_rnnt_reserve_size(activations, batch, input) if rest[-1] else 0, activations)
 
 
@@ -400,31 +439,24 @@ rnnt_loss_backward = operator(
     _rnnt_loss_backward,
     _rnnt_loss_backward_fake,
 )
-_call_rnnt_backward = without_dispatch(rnnt_loss_backward)
-_call_rnnt_backward_inplace = without_dispatch(rnnt_loss_backward, partial(_rnnt_loss_backward, inplace=True))
 
 
 def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
     *ctx.options, _, _, ctx.keep = inputs[5:]
+    ctx.batch = inputs[2].shape[0]
     ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
-def _rnnt_gradients(
-    ctx: Any, cost_gradients: Tensor, _: Tensor, backward: Callable[..., Tensor] = _call_rnnt_backward
-) -> tuple[Tensor | None, ...]:
+def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 14
+    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 14
 
 
-call_rnnt_loss = differentiate(
-    rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward, direct=partial(_rnnt_loss, zeroed=False)
-)
-call_rnnt_loss_inplace = directly(
-    rnnt_loss,
-    _rnnt_setup,
-    partial(_rnnt_gradients, backward=_call_rnnt_backward_inplace),
-    partial(_rnnt_loss, zeroed=False),
+differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
+call_rnnt_loss, call_rnnt_loss_inplace = (
+    directly(rnnt_loss, _rnnt_setup, _rnnt_forward, rnnt_loss_backward, backward)
+    for backward in (_rnnt_loss_backward, partial(_rnnt_loss_backward, inplace=True))
 )
 
 
@@ -440,9 +472,8 @@ def _rnnt_align(
 ) -> tuple[Tensor, Tensor]:
     """activations as rnnt_loss, not pruned; targets (N, U): scores (N,), frames (N, U)."""
     arrays = activations, targets, logit_lengths, target_lengths, None
-    options = _rnnt_options(*arrays, input, rnnt_type, blank, -1, -1)
-    options.delay_penalty = delay_penalty
-    scores = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, -1, -1, delay_penalty=delay_penalty)
+    scores = _new_costs(activations, logit_lengths.shape[0])
     frames = torch.empty_like(targets)
     with device_of(activations):
         library = handle(activations.device)
@@ -454,7 +485,7 @@ def _rnnt_align(
 
 
 def _rnnt_align_fake(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    scores = activations.new_empty(logit_lengths.shape[0], dtype=_cost_dtype(activations.dtype))
+    scores = _new_costs(activations, logit_lengths.shape[0])
     return scores, torch.empty_like(targets)
 
 

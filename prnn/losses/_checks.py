@@ -7,6 +7,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._ops._reduction import Reduction
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INT_MAX = 2**31 - 1
@@ -24,11 +25,11 @@ def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must be {' or '.join(ranks.values())}")
     if value.numel() == 0:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; no dimension may be empty")
-    if value.device.type not in ("cpu", "cuda"):
+    if value.is_cuda:
+        return value
+    if value.device.type != "cpu":
         raise NotSupportedError(f"{name} is on the device {value.device}; the losses run on cpu and cuda")
-    if value.device.type == "cpu" and value.dtype in (torch.float16, torch.bfloat16):
-        value = value.float()
-    return value
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 def integers(value: object, name: str, device: torch.device) -> Tensor:
@@ -43,13 +44,11 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
     if value.dtype not in _INTEGERS:
         raise TypeError(f"{name} is of {value.dtype}; it must be int64 or int32")
-    if value.device != device:
-        if value.device.type != "cpu":
-            raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
-        value = value.to(device, non_blocking=True)
+    if value.device != device and value.device.type != "cpu":
+        raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
     if value.dtype == torch.int64 and not value.is_cuda:  # on a GPU a launch costs more than catching these is worth
         value = value.clamp(-1, _INT_MAX)
-    return value.to(torch.int32).contiguous()
+    return value.to(torch.int32).to(device, non_blocking=True).contiguous()
 
 
 def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
@@ -128,6 +127,11 @@ def durations(value: object, name: str) -> list[int]:
 
 def wants_gradient(value: Tensor) -> bool:
     return value.requires_grad and torch.is_grad_enabled()
+
+
+def reduction_of(reduction: str, divided_by: Tensor | None = None) -> Reduction | None:
+    """`reduction` of costs, each divided by its number, for the calls that reduce; None for "none"."""
+    return None if reduction == "none" else Reduction(reduction == "mean", divided_by)
 
 
 def reduce(costs: Tensor, reduction: str) -> Tensor:

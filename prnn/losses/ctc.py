@@ -84,12 +84,19 @@ def ctc_loss(
     if inplace and keep:
         _checks.overwritable(x, "log_probs")
     call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
-    costs, _ = call(
-        x, targets, input_lengths, target_lengths, blank, bool(from_logits), bound, bool(zero_infinity), keep
+    loss = call(
+        _checks.reduction_of(reduction, target_lengths if reduction == "mean" else None),
+        x,
+        targets,
+        input_lengths,
+        target_lengths,
+        blank,
+        bool(from_logits),
+        bound,
+        bool(zero_infinity),
+        keep,
     )
-    if reduction == "mean":
-        costs = costs / target_lengths.clamp(min=1)
-    return costs[0] if single else _checks.reduce(costs, reduction)
+    return loss[0] if single and reduction == "none" else loss
 
 
 class CTCLoss(nn.Module):

@@ -57,7 +57,8 @@ def multi_blank_rnnt_loss(
     """
     x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)"})
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    costs, _ = ops.call_duration_rnnt_loss(
+    return ops.call_duration_rnnt_loss(
+        _checks.reduction_of(reduction),
         x.contiguous(),
         None,
         *batch_arguments(x, targets, logit_lengths, target_lengths, False),
@@ -71,7 +72,6 @@ def multi_blank_rnnt_loss(
         bool(zero_infinity),
         _checks.wants_gradient(x),
     )
-    return _checks.reduce(costs, reduction)
 
 
 class MultiBlankRNNTLoss(nn.Module):

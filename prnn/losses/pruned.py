@@ -411,7 +411,8 @@ def _fused_loss(
     if limits is None:
         batch, frames = logits.shape[:2]
         limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
-    costs, _ = ops.call_rnnt_loss(
+    return ops.call_rnnt_loss(
+        _checks.reduction_of(reduction),
         logits,
         symbols,
         limits[:, 3].contiguous(),
@@ -428,7 +429,6 @@ def _fused_loss(
         False,
         _checks.wants_gradient(logits),
     )
-    return _checks.reduce(costs, reduction)
 
 
 def rnnt_loss(

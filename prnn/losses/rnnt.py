@@ -201,7 +201,8 @@ def rnnt_loss(
     if inplace and keep:
         _checks.overwritable(x, "logits")
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
-    costs, _ = call(
+    loss = call(
+        _checks.reduction_of(reduction, frames if average_frames else None),
         x,
         symbols,
         frames,
@@ -217,9 +218,8 @@ def rnnt_loss(
         bool(zero_infinity),
         keep,
     )
-    if average_frames:
-        costs = costs / frames
-    loss = _checks.reduce(costs, reduction)
+    if average_frames and reduction == "none":
+        loss = loss / frames
     if not return_grad:
         return loss
     if x.dim() == 2:

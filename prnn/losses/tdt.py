@@ -81,9 +81,7 @@ def tdt_loss(
             f"duration_logits is {own.dtype} on {own.device}; it must be {x.dtype} on {x.device}, as logits"
         )
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    # The direct call looks at the gradient that its first argument wants, and there are two to look at.
-    loss = ops.call_duration_rnnt_loss if own is None else ops.duration_rnnt_loss
-    costs, _ = loss(
+    arguments = (
         x.contiguous(),
         None if own is None else own.contiguous(),
         *batch_arguments(x, targets, logit_lengths, target_lengths, False),
@@ -97,7 +95,10 @@ def tdt_loss(
         bool(zero_infinity),
         _checks.wants_gradient(x) or (own is not None and _checks.wants_gradient(own)),
     )
-    return _checks.reduce(costs, reduction)
+    # The direct call looks at the gradient that its first argument wants, and with logits apart there are two.
+    if own is None:
+        return ops.call_duration_rnnt_loss(_checks.reduction_of(reduction), *arguments)
+    return _checks.reduce(ops.duration_rnnt_loss(*arguments)[0], reduction)
 
 
 class TDTLoss(nn.Module):

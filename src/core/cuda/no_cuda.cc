@@ -1,5 +1,6 @@
 // The functions of cuda/ folders in a build without CUDA. Only the first can be reached: nobody gets a CUDA handle.
 #include "core/cuda/cuda_state.h"
+#include "core/reduce_costs.h"
 #include "ctc/ctc.h"
 #include "rnn/backend.h"
 #include "rnnt/duration.h"
@@ -27,6 +28,19 @@ const GpuRow& cuda_gpu_row(const prnnContext&) { fail_without_cuda(); }
 std::string describe_gpu(const prnnContext&) { fail_without_cuda(); }
 
 void check_earlier_calls(prnnContext&) { fail_without_cuda(); }
+
+template <class Real>
+void cuda_reduce_costs(prnnHandle_t, const Reduction&, const Real*, Real*) {
+  fail_without_cuda();
+}
+template <class Real>
+void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const Real*, Real*) {
+  fail_without_cuda();
+}
+template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const float*, float*);
+template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const double*, double*);
+template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const float*, float*);
+template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const double*, double*);
 
 const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
 
