@@ -9,8 +9,15 @@ LANGUAGES = {"c99": ["gcc", "-x", "c", "-std=c99"], "c++": ["g++", "-x", "c++", 
 STRICT = ["-pedantic", "-Wall", "-Wextra", "-Werror"]
 
 
-def output_of(source: pathlib.Path, folder: pathlib.Path, language: str = "c99", defines: tuple[str, ...] = ()) -> str:
-    """What the program prints. A warning, or an exit status other than 0, is a failure."""
+def output_of(
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    language: str = "c99",
+    defines: tuple[str, ...] = (),
+    cuda: pathlib.Path | None = None,
+) -> str:
+    """What the program prints. A warning, or an exit status other than 0, is a failure. `cuda`: the toolkit's folder,
+    for a program that uses the CUDA runtime."""
     library = next((ROOT / "prnn/lib").glob("libprnn.so.*"))
     sanitizers = [  # the same as the library's, for the program brings their runtime
         f"-fsanitize={option.removeprefix('sanitizers=')}"
@@ -18,8 +25,10 @@ def output_of(source: pathlib.Path, folder: pathlib.Path, language: str = "c99",
         if option.startswith("sanitizers=")
     ]
     program = folder / source.stem
-    options = [*STRICT, *sanitizers, *(f"-D{name}" for name in defines), f"-I{ROOT / 'include'}", "-o", program]
-    link = ["-x", "none", library, f"-Wl,-rpath,{library.parent}", "-lm"]
+    headers = [f"-I{ROOT / 'include'}"] if cuda is None else [f"-I{ROOT / 'include'}", "-isystem", cuda / "include"]
+    runtime = [] if cuda is None else [f"-L{cuda / 'lib64'}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+    options = [*STRICT, *sanitizers, *(f"-D{name}" for name in defines), *headers, "-o", program]
+    link = ["-x", "none", library, f"-Wl,-rpath,{library.parent}", *runtime, "-lm"]
     environment = {**os.environ, "LD_PRELOAD": ""}  # which is for the Python that runs the tests
     for command in ([*LANGUAGES[language], *options, source, *link], [program]):
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)

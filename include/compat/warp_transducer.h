@@ -1,9 +1,13 @@
 /* warp-transducer's C interface (HawkAaron's rnnt.h) over prnn: a client compiles against prnn when it includes this
  * header instead of rnnt.h, and links with -lprnn instead of -lwarprnnt. Arguments, layouts and results are those of
- * warp-transducer on a CPU: log-probabilities in, gradients with respect to them out.
+ * warp-transducer: on a CPU log-probabilities in and gradients with respect to them out, on a GPU logits and gradients
+ * with respect to these, the log-softmax being part of the loss.
  *
- * RNNT_CPU alone: for a GPU, where warp-transducer takes labels and returns costs in host memory and so waits for the
- * device, compute_rnnt_loss answers RNNT_STATUS_EXECUTION_FAILED; call prnnRNNTLoss on a CUDA handle instead.
+ * RNNT_GPU: activations, gradients and workspace lie on the current device, costs on the host; labels and lengths lie
+ * on either, since warp-transducer's documentation says host and its own clients give device memory. A call waits for
+ * the options' stream, and cannot be captured into a graph; prnnRNNTLoss on a CUDA handle does not wait. A bad label or
+ * length makes its sequence cost NaN there. Without a GPU, or in a build without CUDA, the answer is
+ * RNNT_STATUS_EXECUTION_FAILED.
  * num_threads is not read: the number of threads is OpenMP's (OMP_NUM_THREADS). batch_first must be true; the
  * time-first layout is answered with RNNT_STATUS_INVALID_VALUE.
  * get_workspace_size has the name that warp-ctc uses too: this header and warp_ctc.h cannot be included in one file,
@@ -14,6 +18,7 @@
 #include <stdbool.h>
 
 #include "../prnn_losses.h"
+#include "../prnn_transfer.h"
 
 typedef enum {
   RNNT_STATUS_SUCCESS = 0,
@@ -58,36 +63,71 @@ static inline rnntStatus_t prnn_compat_rnnt_status(prnnStatus_t status) {
     case PRNN_STATUS_SUCCESS: return RNNT_STATUS_SUCCESS;
     case PRNN_STATUS_ALLOC_FAILED: return RNNT_STATUS_MEMOPS_FAILED;
     case PRNN_STATUS_BAD_PARAM: return RNNT_STATUS_INVALID_VALUE;
-    case PRNN_STATUS_EXECUTION_FAILED: return RNNT_STATUS_EXECUTION_FAILED;
+    case PRNN_STATUS_EXECUTION_FAILED:
+    case PRNN_STATUS_NOT_INITIALIZED:
+    case PRNN_STATUS_NOT_SUPPORTED: return RNNT_STATUS_EXECUTION_FAILED;
     default: return RNNT_STATUS_UNKNOWN_ERROR;
   }
 }
 
-static inline void prnn_compat_rnnt_options(prnnDataType_t type, int maxT, int maxU, int minibatch,
+static inline void prnn_compat_rnnt_options(prnnDataType_t type, int maxT, int maxU, int minibatch, bool gpu,
                                             prnnRNNTLossOptions_t* options) {
   prnnInitRNNTLossOptions(options);
   options->dataType = type;
-  options->input = PRNN_LOSS_LOG_PROBS;
+  options->input = gpu ? PRNN_LOSS_LOGITS : PRNN_LOSS_LOG_PROBS;
   options->batch = minibatch;
   options->maxFrames = maxT;
   options->maxTargets = maxU - 1;
   options->classes = 2; /* the workspace does not depend on it */
 }
 
+/* The handle of a call; prnn_compat_rnnt_done() takes it back. */
+static inline prnnStatus_t prnn_compat_rnnt_handle(bool gpu, prnnStream_t stream, prnnHandle_t* handle) {
+  return gpu ? prnnBorrowHandle(stream, handle) : prnnCreateCPU(handle);
+}
+
+static inline void prnn_compat_rnnt_done(bool gpu, prnnHandle_t handle) {
+  if (!gpu) prnnDestroy(handle);
+}
+
+/* Where a call on a GPU has labels, lengths and costs: at the front of the workspace. Offsets in bytes. */
+typedef struct {
+  size_t labels, label_lengths, input_lengths, costs, end;
+} prnnCompatRNNTFront;
+
+static inline prnnCompatRNNTFront prnn_compat_rnnt_front(prnnDataType_t type, int maxU, int minibatch, bool gpu) {
+  const size_t batch = (size_t)minibatch, real = type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
+  prnnCompatRNNTFront front = {0, 0, 0, 0, 0};
+  if (!gpu) return front;
+  front.label_lengths = (batch * (size_t)(maxU - 1) * sizeof(int) + 255) / 256 * 256;
+  front.input_lengths = front.label_lengths + (batch * sizeof(int) + 255) / 256 * 256;
+  front.costs = front.input_lengths + (batch * sizeof(int) + 255) / 256 * 256;
+  front.end = front.costs + (batch * real + 255) / 256 * 256;
+  return front;
+}
+
+/* Bytes of the workspace behind its front. */
+static inline prnnStatus_t prnn_compat_rnnt_space(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
+                                                  size_t* bytes) {
+  size_t workspace = 0, reserve = 0;
+  prnnStatus_t status = prnnGetRNNTLossWorkspaceSize(handle, options, &workspace);
+  if (status == PRNN_STATUS_SUCCESS) status = prnnGetRNNTLossReserveSize(handle, options, &reserve);
+  *bytes = workspace + reserve;
+  return status;
+}
+
 static inline rnntStatus_t prnn_compat_rnnt_size(prnnDataType_t type, int maxT, int maxU, int minibatch, bool gpu,
                                                  size_t* size_bytes) {
   prnnRNNTLossOptions_t options;
   prnnHandle_t handle = NULL;
-  size_t workspace = 0, reserve = 0;
+  size_t size = 0;
   prnnStatus_t status;
   if (size_bytes == NULL) return RNNT_STATUS_INVALID_VALUE;
-  if (gpu) return RNNT_STATUS_EXECUTION_FAILED;
-  prnn_compat_rnnt_options(type, maxT, maxU, minibatch, &options);
-  status = prnnCreateCPU(&handle);
-  if (status == PRNN_STATUS_SUCCESS) status = prnnGetRNNTLossWorkspaceSize(handle, &options, &workspace);
-  if (status == PRNN_STATUS_SUCCESS) status = prnnGetRNNTLossReserveSize(handle, &options, &reserve);
-  if (status == PRNN_STATUS_SUCCESS) *size_bytes = workspace + reserve;
-  prnnDestroy(handle);
+  prnn_compat_rnnt_options(type, maxT, maxU, minibatch, gpu, &options);
+  status = prnn_compat_rnnt_handle(gpu, NULL, &handle);
+  if (status == PRNN_STATUS_SUCCESS) status = prnn_compat_rnnt_space(handle, &options, &size);
+  if (status == PRNN_STATUS_SUCCESS) *size_bytes = prnn_compat_rnnt_front(type, maxU, minibatch, gpu).end + size;
+  prnn_compat_rnnt_done(gpu, handle);
   return prnn_compat_rnnt_status(status);
 }
 
@@ -95,28 +135,43 @@ static inline rnntStatus_t prnn_compat_rnnt_loss(prnnDataType_t type, const void
                                                  const int* flat_labels, const int* label_lengths,
                                                  const int* input_lengths, int alphabet_size, int minibatch,
                                                  void* costs, void* workspace, rnntOptions given) {
+  const bool gpu = given.loc == RNNT_GPU;
   prnnRNNTLossOptions_t options;
+  prnnCompatRNNTFront front;
   prnnHandle_t handle = NULL;
-  size_t size = 0;
+  size_t size = 0, lengths, labels;
+  char* at = (char*)workspace;
   prnnStatus_t status;
-  const rnntStatus_t sized =
-      prnn_compat_rnnt_size(type, given.maxT, given.maxU, minibatch, given.loc != RNNT_CPU, &size);
-  if (sized != RNNT_STATUS_SUCCESS) return sized;
-  if (!given.batch_first) return RNNT_STATUS_INVALID_VALUE;
-  prnn_compat_rnnt_options(type, given.maxT, given.maxU, minibatch, &options);
+  if (!gpu && given.loc != RNNT_CPU) return RNNT_STATUS_INVALID_VALUE;
+  if (!given.batch_first || given.maxU < 1 || minibatch < 1) return RNNT_STATUS_INVALID_VALUE;
+  if (gpu && (workspace == NULL || costs == NULL)) return RNNT_STATUS_INVALID_VALUE;
+  prnn_compat_rnnt_options(type, given.maxT, given.maxU, minibatch, gpu, &options);
   options.classes = alphabet_size;
   options.blank = given.blank_label;
-  status = prnnCreateCPU(&handle);
+  front = prnn_compat_rnnt_front(type, given.maxU, minibatch, gpu);
+  labels = (size_t)minibatch * (size_t)(given.maxU - 1) * sizeof(int);
+  lengths = (size_t)minibatch * sizeof(int);
+  status = prnn_compat_rnnt_handle(gpu, gpu ? given.stream : NULL, &handle);
+  if (status == PRNN_STATUS_SUCCESS) status = prnn_compat_rnnt_space(handle, &options, &size);
+  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.labels, flat_labels, labels);
+  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.label_lengths, label_lengths, lengths);
+  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.input_lengths, input_lengths, lengths);
   if (status == PRNN_STATUS_SUCCESS) {
-    status = prnnRNNTLoss(handle, &options, activations, flat_labels, input_lengths, label_lengths, NULL, costs,
-                          gradients, workspace, size);
+    status = prnnRNNTLoss(handle, &options, activations, gpu ? (const int*)(at + front.labels) : flat_labels,
+                          gpu ? (const int*)(at + front.input_lengths) : input_lengths,
+                          gpu ? (const int*)(at + front.label_lengths) : label_lengths, NULL,
+                          gpu ? at + front.costs : costs, gradients, at + front.end, size);
   }
-  prnnDestroy(handle);
+  if (gpu && status == PRNN_STATUS_SUCCESS) {
+    status = prnnCopy(handle, costs, at + front.costs,
+                      (size_t)minibatch * (type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float)));
+  }
+  prnn_compat_rnnt_done(gpu, handle);
   return prnn_compat_rnnt_status(status);
 }
 
 /* Costs {minibatch} and, unless gradients is NULL, their gradients.
- * activations, gradients: {minibatch, maxT, maxU, alphabet_size}, log-probabilities.
+ * activations, gradients: {minibatch, maxT, maxU, alphabet_size}; log-probabilities on a CPU, logits on a GPU.
  * flat_labels: {minibatch, maxU - 1}, padded.
  * workspace: as many bytes as get_workspace_size tells. */
 static inline rnntStatus_t compute_rnnt_loss(const float* activations, float* gradients, const int* flat_labels,

@@ -1,5 +1,6 @@
 // The functions of cuda/ folders in a build without CUDA. Only the first can be reached: nobody gets a CUDA handle.
 #include "core/cuda/cuda_state.h"
+#include "core/cuda/transfer.h"
 #include "core/reduce_costs.h"
 #include "ctc/ctc.h"
 #include "rnn/backend.h"
@@ -20,6 +21,10 @@ namespace {
 void init_cuda_state(prnnContext&) { fail_without_cuda(); }
 
 void destroy_cuda_state(prnnContext&) {}
+
+int current_cuda_device() { fail_without_cuda(); }
+
+void copy_and_wait(const prnnContext&, void*, const void*, size_t) { fail_without_cuda(); }
 
 void write_dropout_states(prnnContext&, void*, const DropoutStates&) { fail_without_cuda(); }
 
