@@ -55,6 +55,8 @@ def rnnt_batch(n, t, u, v, dtype, seed=0, blank=0):
     return x, {"targets": targets, "logit_lengths": frames, "target_lengths": lengths, "blank": blank}
 
 
+# Short, middling and long rows, that begin at whole pieces of memory or anywhere.
+ODD_SHAPES = [(3, 9, 4, 55), (2, 9, 3, 127), (3, 7, 4, 129), (2, 5, 3, 511), (2, 4, 3, 5001), (1, 3, 2, 16387)]
 SHAPES = [(3, 7, 4, 5), (1, 1, 0, 3), (2, 1, 3, 28), (4, 33, 40, 28), (2, 20, 9, 501), (2, 9, 5, 5000), (1, 30, 70, 50)]
 
 
@@ -63,6 +65,30 @@ SHAPES = [(3, 7, 4, 5), (1, 1, 0, 3), (2, 1, 3, 28), (4, 33, 40, 28), (2, 20, 9,
 def test_rnnt_equals_cpu(shape, dtype):
     x, options = rnnt_batch(*shape, dtype, blank=1)
     assert_same(both(prnn.rnnt_loss, x, **options), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", ODD_SHAPES)
+def test_odd_rows_equal_cpu(shape, dtype):
+    x, options = rnnt_batch(*shape, dtype, blank=1)
+    assert_same(both(prnn.rnnt_loss, x, **options), dtype)
+    frames, batch = ctc_batch(12, 3, shape[-1], 4, dtype)
+    assert_same(both(prnn.ctc_loss, frames, **batch), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_odd_addresses_of_logits_and_gradients(dtype):
+    """Logits that begin one element after a piece of memory, with gradients that do not, and in their own place."""
+    x, options = rnnt_batch(3, 9, 4, 55, dtype, blank=1)
+    wanted = both(prnn.rnnt_loss, x, **options)[1]
+    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    weights = torch.linspace(0.5, 2.0, 3, device="cuda")
+    for inplace in (False, True):
+        leaf = torch.zeros(x.numel() + 1, dtype=dtype, device="cuda").requires_grad_()
+        made = leaf + torch.cat([torch.zeros(1, dtype=dtype), x.flatten()]).cuda()
+        costs = prnn.rnnt_loss(made[1:].view(x.shape), **moved, reduction="none", inplace=inplace)
+        (costs * weights.to(costs.dtype)).sum().backward()
+        assert_same([(costs.detach().cpu().double(), leaf.grad[1:].view(x.shape).cpu().double()), wanted], dtype)
 
 
 @pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])

@@ -31,34 +31,44 @@ struct alignas(sizeof(Element) * kWidth) Piece {
 constexpr int kRowThreads = 256;  // of a block; each group of lanes has one row
 constexpr int kPieces = 4;        // that a lane has in flight
 
-// Calls launch.run<Element, kWidth, kGroup>() with the width of a piece and the number of lanes that share a row. Short
-// rows get few lanes, so that no lane is without work and a warp still reads one run of memory. `step` is a common
-// divisor of the distances between rows, in elements.
+// How rows are taken: by kGroup lanes each, in pieces of kWidth elements that lie at multiples of a piece's size.
+// kWhole: a row is made of pieces alone; else it begins and ends anywhere, with up to kWidth - 1 elements on either
+// side of them. kHeld: the lanes can hold a row whole.
+template <class T, int kPieceWidth, int kLanes, bool kPiecesAlone, bool kHoldsRow>
+struct RowShape {
+  using Element = T;
+  using Real = decltype(to_real(T()));
+  static constexpr int kWidth = kPieceWidth, kGroup = kLanes, kAround = kPiecesAlone ? 0 : 2 * (kPieceWidth - 1);
+  static constexpr bool kWhole = kPiecesAlone, kHeld = kHoldsRow;
+};
+
+// Calls launch.run<Shape>() with the shape for rows of `classes` elements. Short rows get few lanes, so that no lane is
+// without work and a warp still reads one run of memory. `step` is a common divisor of the distances between rows, in
+// elements. Rows whose pieces lie otherwise in one of the arrays than in the others are taken element by element. For
+// short rows of an even length pieces of two elements take fewer instructions than wide ones with elements around them.
 template <class Element, class Launch>
 void for_row_shape(int64_t classes, int64_t step, std::initializer_list<const void*> arrays, const Launch& launch) {
-  const auto fits = [&](int width) {
-    bool aligned = classes % width == 0 && step % width == 0;
-    for (const void* array : arrays)
-      aligned = aligned && reinterpret_cast<uintptr_t>(array) % (width * sizeof(Element)) == 0;
-    return aligned;
-  };
   constexpr int kWide = 16 / sizeof(Element);
-  if (fits(kWide)) {
-    if (classes <= 8 * kPieces * kWide)
-      launch.template run<Element, kWide, 8>();
-    else
-      launch.template run<Element, kWide, 32>();
-  } else if (fits(2)) {
-    if (classes <= 8 * kPieces * 2)
-      launch.template run<Element, 2, 8>();
-    else
-      launch.template run<Element, 2, 32>();
-  } else {
-    if (classes <= 8 * kPieces)
-      launch.template run<Element, 1, 8>();
-    else
-      launch.template run<Element, 1, 32>();
-  }
+  const auto offset = [](const void* array) { return reinterpret_cast<uintptr_t>(array) % 16; };
+  const uintptr_t first = offset(*arrays.begin());
+  bool alike = true;
+  for (const void* array : arrays) alike = alike && offset(array) == first;
+  const auto whole = [&](int width) {
+    return first % (width * sizeof(Element)) == 0 && classes % width == 0 && step % width == 0;
+  };
+  if (!alike)
+    launch.template run<RowShape<Element, 1, 32, true, false>>();
+  else if (classes > 32 * kPieces * kWide)
+    whole(kWide) ? launch.template run<RowShape<Element, kWide, 32, true, false>>()
+                 : launch.template run<RowShape<Element, kWide, 32, false, false>>();
+  else if (classes > 8 * kPieces * kWide)
+    launch.template run<RowShape<Element, kWide, 32, false, true>>();
+  else if (whole(kWide))
+    launch.template run<RowShape<Element, kWide, 8, true, true>>();
+  else if (whole(2) && classes <= 8 * kPieces * 2)
+    launch.template run<RowShape<Element, 2, 8, true, true>>();
+  else
+    launch.template run<RowShape<Element, kWide, 8, false, true>>();
 }
 
 // The same, over the element types that are computed in Real.
@@ -108,72 +118,136 @@ __device__ __forceinline__ Real group_sum(Real value) {
   return value;
 }
 
+// Where a row's pieces lie: from `head` on. `rest` elements lie around them.
+template <class Shape>
+struct Split {
+  int head = 0, rest = 0;
+  unsigned pieces;
+
+  __device__ __forceinline__ Split(const typename Shape::Element* row, int classes) : pieces(classes / Shape::kWidth) {
+    if constexpr (!Shape::kWhole) {
+      constexpr int kWidth = Shape::kWidth;
+      const int over = static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(*row) % kWidth);
+      head = min(classes, (kWidth - over) % kWidth);
+      pieces = (classes - head) / kWidth;
+      rest = classes - static_cast<int>(pieces) * kWidth;
+    }
+  }
+  // Where the i-th of the elements around the pieces lies.
+  __device__ __forceinline__ int at(int i) const { return i < head ? i : i + static_cast<int>(pieces) * Shape::kWidth; }
+};
+
+// A few elements of a row, at most kMost, spread over the lanes of a group and fetched ahead of the many that lie in
+// pieces.
+template <class Real, int kGroup, int kMost>
+struct Few {
+  static constexpr int kEach = (kMost + kGroup - 1) / kGroup;
+
+  Real held[kEach > 0 ? kEach : 1];  // minus infinity where there is none
+
+  template <class Element, class Place>
+  __device__ __forceinline__ Few(const Element* row, int count, int lane, Place place) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      held[i] = static_cast<Real>(kNever);
+      if (lane + i * kGroup < count) held[i] = to_real(row[place(lane + i * kGroup)]);
+    }
+  }
+  __device__ __forceinline__ Real highest(Real value) const {  // and `value`
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) value = max(value, held[i]);
+    return value;
+  }
+  __device__ __forceinline__ Real sum_exp(Real shift) const {
+    Real sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += fast_exp(held[i] - shift);
+    return sum;
+  }
+};
+
+// Those around a row's pieces.
+template <class Shape>
+using Around = Few<typename Shape::Real, Shape::kGroup, Shape::kAround>;
+
+// What is subtracted from a row before its exponentials are added up.
+template <class Real>
+__device__ __forceinline__ Real shift_of(Real highest) {
+  return highest == static_cast<Real>(kNever) ? Real(0) : highest;
+}
+
 // log of the sum of exp over a row, which is read once; NaN if one is in it. All lanes of the warp take part; a group
 // whose row is not wanted passes classes = 0.
-template <class Real, class Element, int kWidth, int kGroup>
-__device__ __forceinline__ Real row_log_sum_exp(const Element* row, int64_t classes, int lane) {
-  constexpr Real kEmpty = static_cast<Real>(kNever);
-  const int64_t pieces = classes / kWidth;
-  const auto* source = reinterpret_cast<const Piece<Element, kWidth>*>(row);
-  Real maximum = kEmpty, sum = 0;  // of this lane: the sum is scaled by exp(-maximum)
-  for (int64_t base = lane; base < pieces; base += kGroup * kPieces) {
-    Piece<Element, kWidth> held[kPieces];
+template <class Shape>
+__device__ __forceinline__ typename Shape::Real row_log_sum_exp(const typename Shape::Element* row, int classes,
+                                                                int lane) {
+  using Real = typename Shape::Real;
+  constexpr int kWidth = Shape::kWidth, kGroup = Shape::kGroup;
+  const Split<Shape> split(row, classes);
+  const Around<Shape> around(row, split.rest, lane, [&](int i) { return split.at(i); });
+  const auto* source = reinterpret_cast<const Piece<typename Shape::Element, kWidth>*>(row + split.head);
+  Real maximum = static_cast<Real>(kNever), sum = 0;  // of this lane: the sum is scaled by exp(-maximum)
+  for (unsigned base = lane; base < split.pieces; base += kGroup * kPieces) {
+    Piece<typename Shape::Element, kWidth> held[kPieces];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      if (base + i * kGroup < pieces) held[i] = source[base + i * kGroup];
+      if (base + i * kGroup < split.pieces) held[i] = source[base + i * kGroup];
     }
     Real highest = maximum;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        if (base + i * kGroup < pieces) highest = max(highest, to_real(held[i].at[k]));
+        if (base + i * kGroup < split.pieces) highest = max(highest, to_real(held[i].at[k]));
       }
     }
-    const Real shift = highest == kEmpty ? Real(0) : highest;
+    const Real shift = shift_of(highest);
     if (highest != maximum) sum *= fast_exp(maximum - shift);
     maximum = highest;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        if (base + i * kGroup < pieces) sum += fast_exp(to_real(held[i].at[k]) - shift);
+        if (base + i * kGroup < split.pieces) sum += fast_exp(to_real(held[i].at[k]) - shift);
       }
     }
   }
-  const Real highest = group_max<kGroup>(maximum);
-  const Real shift = highest == kEmpty ? Real(0) : highest;
-  return shift + log(group_sum<kGroup>(sum * fast_exp(maximum - shift)));
+  const Real shift = shift_of(group_max<kGroup>(around.highest(maximum)));
+  return shift + log(group_sum<kGroup>(sum * fast_exp(maximum - shift) + around.sum_exp(shift)));
 }
 
 // The same for a row that the group's lanes can hold whole, with one exponential an element; `wanted` is false for a
 // group whose row is not wanted, and classes the same for all groups.
-template <class Real, class Element, int kWidth, int kGroup>
-__device__ __forceinline__ Real held_row_log_sum_exp(const Element* row, int classes, bool wanted, int lane) {
-  constexpr Real kEmpty = static_cast<Real>(kNever);
-  const auto* source = reinterpret_cast<const Piece<Element, kWidth>*>(row);
-  const int pieces = classes / kWidth;
-  Piece<Element, kWidth> held[kPieces];
+template <class Shape>
+__device__ __forceinline__ typename Shape::Real held_row_log_sum_exp(const typename Shape::Element* row, int classes,
+                                                                     bool wanted, int lane) {
+  using Real = typename Shape::Real;
+  constexpr int kWidth = Shape::kWidth, kGroup = Shape::kGroup;
+  const Split<Shape> split(row, wanted ? classes : 0);
+  const Around<Shape> around(row, split.rest, lane, [&](int i) { return split.at(i); });
+  const auto* source = reinterpret_cast<const Piece<typename Shape::Element, kWidth>*>(row + split.head);
+  const int most = classes / kWidth;  // pieces of any group's row
+  Piece<typename Shape::Element, kWidth> held[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    if (wanted && lane + i * kGroup < pieces) held[i] = source[lane + i * kGroup];
+    if (lane + i * kGroup < split.pieces) held[i] = source[lane + i * kGroup];
   }
-  Real values[kPieces * kWidth], maximum = kEmpty, sum = 0;
+  Real values[kPieces * kWidth], maximum = around.highest(static_cast<Real>(kNever));
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    if (i * kGroup >= pieces) break;
+    if (i * kGroup >= most) break;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      const Real value = wanted && lane + i * kGroup < pieces ? to_real(held[i].at[k]) : kEmpty;
+      const Real value = lane + i * kGroup < split.pieces ? to_real(held[i].at[k]) : static_cast<Real>(kNever);
       values[i * kWidth + k] = value;
       maximum = max(maximum, value);
     }
   }
-  maximum = group_max<kGroup>(maximum);
-  const Real shift = maximum == kEmpty ? Real(0) : maximum;
+  const Real shift = shift_of(group_max<kGroup>(maximum));
+  Real sum = around.sum_exp(shift);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    if (i * kGroup >= pieces) break;
+    if (i * kGroup >= most) break;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) sum += fast_exp(values[i * kWidth + k] - shift);
   }
@@ -182,56 +256,76 @@ __device__ __forceinline__ Real held_row_log_sum_exp(const Element* row, int cla
 
 // target[v] = function(v, source[v]) for the whole row; with `reads` false the source is not read and function gets 0.
 // Source and target may be the same.
-template <class Element, int kWidth, int kGroup, class Function>
-__device__ __forceinline__ void row_map(const Element* source, Element* target, int64_t classes, int lane, bool reads,
-                                        Function function) {
-  using Real = decltype(to_real(Element()));
-  const int64_t pieces = classes / kWidth;
-  for (int64_t base = lane; base < pieces; base += kGroup * kPieces) {
-    Piece<Element, kWidth> held[kPieces];
+template <class Shape, class Function>
+__device__ __forceinline__ void row_map(const typename Shape::Element* source, typename Shape::Element* target,
+                                        int classes, int lane, bool reads, Function function) {
+  using Real = typename Shape::Real;
+  constexpr int kWidth = Shape::kWidth, kGroup = Shape::kGroup;
+  using Pieces = Piece<typename Shape::Element, kWidth>;
+  const Split<Shape> split(source, classes);
+  const Around<Shape> around(source, reads ? split.rest : 0, lane, [&](int i) { return split.at(i); });
+  const auto* from = reinterpret_cast<const Pieces*>(source + split.head);
+  auto* to = reinterpret_cast<Pieces*>(target + split.head);
+  for (unsigned base = lane; base < split.pieces; base += kGroup * kPieces) {
+    Pieces held[kPieces];
     if (reads) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const int64_t piece = base + i * kGroup;
-        if (piece < pieces) held[i] = reinterpret_cast<const Piece<Element, kWidth>*>(source)[piece];
+        if (base + i * kGroup < split.pieces) held[i] = from[base + i * kGroup];
       }
     }
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int64_t piece = base + i * kGroup;
-      if (piece >= pieces) continue;
+      const unsigned piece = base + i * kGroup;
+      if (piece >= split.pieces) continue;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         const Real x = reads ? to_real(held[i].at[k]) : Real(0);
-        from_real(held[i].at[k], function(piece * kWidth + k, x));
+        from_real(held[i].at[k], function(split.head + static_cast<int>(piece) * kWidth + k, x));
       }
-      reinterpret_cast<Piece<Element, kWidth>*>(target)[piece] = held[i];
+      to[piece] = held[i];
     }
+  }
+#pragma unroll
+  for (int i = 0; i < Around<Shape>::kEach; ++i) {
+    if (lane + i * kGroup >= split.rest) continue;
+    const int v = split.at(lane + i * kGroup);
+    from_real(target[v], function(v, reads ? around.held[i] : Real(0)));
   }
 }
 
 // The same for a row that the group's lanes can hold whole.
-template <class Element, int kWidth, int kGroup, class Function>
-__device__ __forceinline__ void held_row_map(const Element* source, Element* target, int classes, int lane, bool reads,
-                                             Function function) {
-  using Real = decltype(to_real(Element()));
-  const int pieces = classes / kWidth;
-  Piece<Element, kWidth> held[kPieces];
+template <class Shape, class Function>
+__device__ __forceinline__ void held_row_map(const typename Shape::Element* source, typename Shape::Element* target,
+                                             int classes, int lane, bool reads, Function function) {
+  using Real = typename Shape::Real;
+  constexpr int kWidth = Shape::kWidth, kGroup = Shape::kGroup;
+  using Pieces = Piece<typename Shape::Element, kWidth>;
+  const Split<Shape> split(source, classes);
+  const Around<Shape> around(source, reads ? split.rest : 0, lane, [&](int i) { return split.at(i); });
+  const auto* from = reinterpret_cast<const Pieces*>(source + split.head);
+  auto* to = reinterpret_cast<Pieces*>(target + split.head);
+  Pieces held[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    const int piece = lane + i * kGroup;
-    if (reads && piece < pieces) held[i] = reinterpret_cast<const Piece<Element, kWidth>*>(source)[piece];
+    if (reads && lane + i * kGroup < split.pieces) held[i] = from[lane + i * kGroup];
   }
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    if (i * kGroup >= pieces) break;
-    const int piece = lane + i * kGroup;
+    if (i * kGroup >= split.pieces) break;
+    const unsigned piece = lane + i * kGroup;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       const Real x = reads ? to_real(held[i].at[k]) : Real(0);
-      from_real(held[i].at[k], function(piece * kWidth + k, x));
+      from_real(held[i].at[k], function(split.head + static_cast<int>(piece) * kWidth + k, x));
     }
-    if (piece < pieces) reinterpret_cast<Piece<Element, kWidth>*>(target)[piece] = held[i];
+    if (piece < split.pieces) to[piece] = held[i];
+  }
+#pragma unroll
+  for (int i = 0; i < Around<Shape>::kEach; ++i) {
+    if (lane + i * kGroup >= split.rest) continue;
+    const int v = split.at(lane + i * kGroup);
+    from_real(target[v], function(v, reads ? around.held[i] : Real(0)));
   }
 }
 

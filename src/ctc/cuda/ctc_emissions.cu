@@ -21,8 +21,10 @@ struct Frame {
   }
 };
 
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads) emissions_kernel(CtcParams p, Arrays<Real> arrays, Real* normalisers) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   const prnnCTCLossOptions_t& o = p.options;
   const int lane = threadIdx.x % kGroup;
   const Frame frame = Frame::of_group<kGroup>(o, arrays.sequences);
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(CtcParams p, Arr
       static_cast<const Element*>(p.activations) + frame.t * o.timeStride + frame.n * o.batchStride;
   Real normaliser = 0;
   if (o.input == PRNN_LOSS_LOGITS) {
-    normaliser = row_log_sum_exp<Real, Element, kWidth, kGroup>(activations, frame.real ? o.classes : 0, lane);
+    normaliser = row_log_sum_exp<Shape>(activations, frame.real ? static_cast<int>(o.classes) : 0, lane);
   }
   if (!frame.real) return;
   const Sequence s = arrays.sequences[frame.n];
@@ -47,9 +49,12 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(CtcParams p, Arr
 // With b the share of the blank, y_i those of the labels and m their sum,
 //   d cost / d logit_v = m softmax_v - [v is the blank] b - sum of y_i over the positions i of symbol v.
 // First the whole row, then the symbols of the target, each by the lane that has its first position.
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
-    gradients_kernel(CtcParams p, Reserve<Real> reserve, const Real* cost_gradients, Element* gradients) {
+    gradients_kernel(CtcParams p, Reserve<Real> reserve, const Real* cost_gradients,
+                     typename Shape::Element* gradients) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   const prnnCTCLossOptions_t& o = p.options;
   const int lane = threadIdx.x % kGroup;
   const Frame frame = Frame::of_group<kGroup>(o, reserve.sequences);
@@ -69,9 +74,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   const bool reads = o.input == PRNN_LOSS_LOGITS && mass != 0;
   if (frame.n < o.batch) {
-    row_map<Element, kWidth, kGroup>(
-        static_cast<const Element*>(p.activations) + offset, gradients + offset, o.classes, lane, reads,
-        [&](int64_t, Real x) { return reads ? mass * fast_exp(x - normaliser) * scale : Real(0); });
+    row_map<Shape>(static_cast<const Element*>(p.activations) + offset, gradients + offset, static_cast<int>(o.classes),
+                   lane, reads, [&](int, Real x) { return reads ? mass * fast_exp(x - normaliser) * scale : Real(0); });
   }
   __syncwarp();
   if (mass == 0) return;
@@ -95,10 +99,10 @@ struct EmissionsLaunch {
   Real* normalisers;
   cudaStream_t stream;
 
-  template <class Element, int kWidth, int kGroup>
+  template <class Shape>
   void run() const {
-    const unsigned blocks = blocks_for_rows<kGroup>(params.options.batch * params.options.maxFrames);
-    emissions_kernel<Element, kWidth, kGroup><<<blocks, kRowThreads, 0, stream>>>(params, arrays, normalisers);
+    const unsigned blocks = blocks_for_rows<Shape::kGroup>(params.options.batch * params.options.maxFrames);
+    emissions_kernel<Shape><<<blocks, kRowThreads, 0, stream>>>(params, arrays, normalisers);
     check_launch("ctc emissions_kernel");
   }
 };
@@ -111,11 +115,11 @@ struct GradientsLaunch {
   void* gradients;
   cudaStream_t stream;
 
-  template <class Element, int kWidth, int kGroup>
+  template <class Shape>
   void run() const {
-    const unsigned blocks = blocks_for_rows<kGroup>(params.options.batch * params.options.maxFrames);
-    gradients_kernel<Element, kWidth, kGroup>
-        <<<blocks, kRowThreads, 0, stream>>>(params, reserve, cost_gradients, static_cast<Element*>(gradients));
+    const unsigned blocks = blocks_for_rows<Shape::kGroup>(params.options.batch * params.options.maxFrames);
+    gradients_kernel<Shape><<<blocks, kRowThreads, 0, stream>>>(params, reserve, cost_gradients,
+                                                                static_cast<typename Shape::Element*>(gradients));
     check_launch("ctc gradients_kernel");
   }
 };

@@ -8,55 +8,15 @@
 namespace prnn::duration_cuda {
 namespace {
 
-// A row of any length at any address: pieces of kWidth elements from `head` on, and the elements around them.
-template <class Element, int kWidth>
-struct Split {
-  int64_t head, whole, rest;
+// A cell's duration logits.
+template <class Shape>
+using Durations = Few<typename Shape::Real, Shape::kGroup, PRNN_MAX_DURATIONS>;
 
-  __device__ Split(const Element* row, int64_t classes) {
-    const int over = static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(Element) % kWidth);
-    head = over == 0 ? 0 : kWidth - over;
-    if (head > classes) head = classes;
-    whole = (classes - head) / kWidth * kWidth;
-    rest = classes - whole;
-  }
-  // Where the i-th of the elements around the pieces lies.
-  __device__ int64_t at(int64_t i) const { return i < head ? i : i + whole; }
-};
-
-// A few elements of a row, spread over the lanes of a group and fetched ahead of the many that lie in pieces. No more
-// than 16, which the durations are, and the elements around pieces.
-template <class Real, class Element, int kGroup>
-struct Few {
-  static constexpr int kEach = kGroup < 16 ? 16 / kGroup : 1;
-
-  Real held[kEach];  // minus infinity where there is none
-
-  template <class Place>
-  __device__ Few(const Element* row, int64_t count, int lane, Place place) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      held[i] = static_cast<Real>(kNever);
-      if (lane + i * kGroup < count) held[i] = to_real(row[place(lane + i * kGroup)]);
-    }
-  }
-
-  // log of the sum of exp over them and over something whose such logarithm is known. All lanes of the warp take part.
-  __device__ Real log_sum_exp(Real known) const {
-    Real highest = known, sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) highest = max(highest, held[i]);
-    highest = group_max<kGroup>(highest);
-    const Real shift = highest == static_cast<Real>(kNever) ? Real(0) : highest;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) sum += fast_exp(held[i] - shift);
-    return shift + log(group_sum<kGroup>(sum) + exp(known - shift));
-  }
-};
-
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
     emissions_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, Shares<Real> shares) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   __shared__ DurationArc arcs[DurationArcs::kMaxArcs];  // lanes look at different ones
   if (threadIdx.x < DurationArcs::kMaxArcs) arcs[threadIdx.x] = p.arcs.arc[threadIdx.x];
   __syncthreads();
@@ -67,11 +27,10 @@ __global__ void __launch_bounds__(kRowThreads)
   const Element* tokens = static_cast<const Element*>(p.tokens) + index * p.token_stride;
   const Element* durations = static_cast<const Element*>(p.durations) + index * p.duration_stride;
   const int entries = p.arcs.entries;
-  const Split<Element, kWidth> split(tokens, real ? p.classes : 0);
-  const Few<Real, Element, kGroup> around(tokens, split.rest, lane, [&](int64_t i) { return split.at(i); });
-  const Few<Real, Element, kGroup> few(durations, real ? entries : 0, lane, [](int64_t i) { return i; });
-  const Real inside = row_log_sum_exp<Real, Element, kWidth, kGroup>(tokens + split.head, split.whole, lane);
-  const Real token_norm = around.log_sum_exp(inside), duration_norm = few.log_sum_exp(static_cast<Real>(kNever));
+  const Durations<Shape> few(durations, real ? entries : 0, lane, [](int i) { return i; });
+  const Real token_norm = row_log_sum_exp<Shape>(tokens, real ? static_cast<int>(p.classes) : 0, lane);
+  const Real shift = shift_of(group_max<kGroup>(few.highest(static_cast<Real>(kNever))));
+  const Real duration_norm = shift + log(group_sum<kGroup>(few.sum_exp(shift)));
   if (!real) return;
   if (lane == 0 && shares.token_normalisers) {
     shares.token_normalisers[index] = token_norm;
@@ -100,10 +59,13 @@ struct Limits {
   }
 };
 
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads, 2)
     gradients_kernel(const __grid_constant__ Problem p, const Sequence* sequences, Shares<Real> shares,
-                     const Real* cost_gradients, Element* token_gradients, Element* duration_gradients) {
+                     const Real* cost_gradients, typename Shape::Element* token_gradients,
+                     typename Shape::Element* duration_gradients) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   const int64_t index = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
   const int lane = threadIdx.x % kGroup;
   if (index >= p.cells()) return;
@@ -140,50 +102,15 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const Element* durations = static_cast<const Element*>(p.durations) + index * p.duration_stride;
   token_gradients += index * p.token_stride;
   duration_gradients += index * p.duration_stride;
-  using Small = Few<Real, Element, kGroup>;
-  const Split<Element, kWidth> split(tokens, p.classes);
-  const Small around(tokens, reads ? split.rest : 0, lane, [&](int64_t i) { return split.at(i); });
-  const Small few(durations, reads_entries ? entries : 0, lane, [](int64_t i) { return i; });
-  const int head = static_cast<int>(split.head);
-  row_map<Element, kWidth, kGroup>(tokens + head, token_gradients + head, split.whole, lane, reads,
-                                   [&](int64_t v, Real x) { return gradient(head + static_cast<int>(v), x); });
+  const Durations<Shape> few(durations, reads_entries ? entries : 0, lane, [](int i) { return i; });
+  row_map<Shape>(tokens, token_gradients, static_cast<int>(p.classes), lane, reads, gradient);
 #pragma unroll
-  for (int i = 0; i < Small::kEach; ++i) {
+  for (int i = 0; i < Durations<Shape>::kEach; ++i) {
     const int at = lane + i * kGroup;
-    if (at < split.rest)
-      from_real(token_gradients[split.at(at)], gradient(static_cast<int>(split.at(at)), around.held[i]));
-    if (at < entries) {
-      Real value = 0;
-      if (reads_entries) value = entry_total * fast_exp(few.held[i] - duration_norm) - slots[1 + blanks + at];
-      from_real(duration_gradients[at], limits(value));
-    }
-  }
-}
-
-// Elements of a piece.
-template <class Element>
-constexpr int kWide = 16 / sizeof(Element);
-
-// Calls launch.run<Element, kGroup>(): short rows get few lanes, so that none is without work.
-template <class Element, class Launch>
-void for_group(int64_t classes, const Launch& launch) {
-  if (classes <= 8 * kPieces * kWide<Element>)
-    launch.template run<Element, 8>();
-  else
-    launch.template run<Element, 32>();
-}
-
-// The same, over the element types that are computed in Real.
-template <class Real, class Launch>
-void for_types(const Problem& problem, const Launch& launch) {
-  if constexpr (sizeof(Real) == sizeof(double)) {
-    for_group<double>(problem.classes, launch);
-  } else if (problem.type == PRNN_DATA_HALF) {
-    for_group<__half>(problem.classes, launch);
-  } else if (problem.type == PRNN_DATA_BFLOAT16) {
-    for_group<__nv_bfloat16>(problem.classes, launch);
-  } else {
-    for_group<float>(problem.classes, launch);
+    if (at >= entries) continue;
+    Real value = 0;
+    if (reads_entries) value = entry_total * fast_exp(few.held[i] - duration_norm) - slots[1 + blanks + at];
+    from_real(duration_gradients[at], limits(value));
   }
 }
 
@@ -194,10 +121,10 @@ struct EmissionsLaunch {
   const Shares<Real>& shares;
   cudaStream_t stream;
 
-  template <class Element, int kGroup>
+  template <class Shape>
   void run() const {
-    emissions_kernel<Element, kWide<Element>, kGroup>
-        <<<blocks_for_rows<kGroup>(problem.cells()), kRowThreads, 0, stream>>>(problem, lattices, shares);
+    emissions_kernel<Shape>
+        <<<blocks_for_rows<Shape::kGroup>(problem.cells()), kRowThreads, 0, stream>>>(problem, lattices, shares);
     check_launch("duration emissions_kernel");
   }
 };
@@ -211,19 +138,10 @@ struct GradientsLaunch {
   void *token_gradients, *duration_gradients;
   cudaStream_t stream;
 
-  template <class Element, int kGroup>
+  template <class Shape>
   void run() const {
-    // Pieces must lie alike in logits and gradients.
-    const auto apart = reinterpret_cast<uintptr_t>(problem.tokens) - reinterpret_cast<uintptr_t>(token_gradients);
-    if (apart % 16 == 0)
-      launch<Element, kWide<Element>, kGroup>();
-    else
-      launch<Element, 1, 32>();
-  }
-
-  template <class Element, int kWidth, int kGroup>
-  void launch() const {
-    gradients_kernel<Element, kWidth, kGroup><<<blocks_for_rows<kGroup>(problem.cells()), kRowThreads, 0, stream>>>(
+    using Element = typename Shape::Element;
+    gradients_kernel<Shape><<<blocks_for_rows<Shape::kGroup>(problem.cells()), kRowThreads, 0, stream>>>(
         problem, sequences, shares, cost_gradients, static_cast<Element*>(token_gradients),
         static_cast<Element*>(duration_gradients));
     check_launch("duration gradients_kernel");
@@ -235,14 +153,16 @@ struct GradientsLaunch {
 template <class Real>
 void run_emissions(const Problem& problem, const Lattices<Real>& lattices, const Shares<Real>& shares,
                    cudaStream_t stream) {
-  for_types<Real>(problem, EmissionsLaunch<Real>{problem, lattices, shares, stream});
+  for_rows<Real>(problem.type, problem.classes, problem.token_stride, {problem.tokens},
+                 EmissionsLaunch<Real>{problem, lattices, shares, stream});
 }
 
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
                    const Real* cost_gradients, void* token_gradients, void* duration_gradients, cudaStream_t stream) {
-  for_types<Real>(problem, GradientsLaunch<Real>{problem, sequences, shares, cost_gradients, token_gradients,
-                                                 duration_gradients, stream});
+  for_rows<Real>(
+      problem.type, problem.classes, problem.token_stride, {problem.tokens, token_gradients},
+      GradientsLaunch<Real>{problem, sequences, shares, cost_gradients, token_gradients, duration_gradients, stream});
 }
 
 template void run_emissions(const Problem&, const Lattices<float>&, const Shares<float>&, cudaStream_t);

@@ -24,8 +24,10 @@ __device__ __forceinline__ void write_arcs(const Problem& p, const Lattice<Real>
   if (normalisers) normalisers[row] = normaliser;
 }
 
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Lattice<Real> lattice, Real* normalisers) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
   const int lane = threadIdx.x % kGroup;
   Cell cell{0, 0, 0, false};
@@ -33,16 +35,17 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Latti
   const Element* activations = static_cast<const Element*>(p.activations) + row * p.classes;
   Real normaliser = 0;
   if (p.input == PRNN_LOSS_LOGITS) {
-    normaliser = row_log_sum_exp<Real, Element, kWidth, kGroup>(activations, cell.real ? p.classes : 0, lane);
+    normaliser = row_log_sum_exp<Shape>(activations, cell.real ? static_cast<int>(p.classes) : 0, lane);
   }
   if (cell.real && lane == 0) write_arcs<Element>(p, lattice, normalisers, cell, row, normaliser);
 }
 
 // Each lane has a row, of which it finds out what it is and whose arcs it writes; the sums are made by groups of lanes.
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
     short_emissions_kernel(Problem p, Lattice<Real> lattice, Real* normalisers, int rounds) {
-  constexpr int kGroups = 32 / kGroup;
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup, kGroups = 32 / kGroup;
   const int lane = threadIdx.x % 32;
   const int64_t first =
       (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / 32 * (kGroups * rounds);  // of the warp's rows
@@ -55,8 +58,8 @@ __global__ void __launch_bounds__(kRowThreads)
     const Element* activations = static_cast<const Element*>(p.activations) + first * p.classes;
     for (int round = 0; round < rounds; ++round) {
       const int at = round * kGroups + lane / kGroup;
-      const Real sum = held_row_log_sum_exp<Real, Element, kWidth, kGroup>(
-          activations + at * p.classes, classes, __shfl_sync(~0u, cell.real, at), lane % kGroup);
+      const Real sum = held_row_log_sum_exp<Shape>(activations + at * p.classes, classes,
+                                                   __shfl_sync(~0u, cell.real, at), lane % kGroup);
       const Real mine = __shfl_sync(~0u, sum, lane % kGroups * kGroup);
       if (round == lane / kGroups) normaliser = mine;
     }
@@ -80,17 +83,16 @@ struct EmissionsLaunch {
   Real* normalisers;
   cudaStream_t stream;
 
-  template <class Element, int kWidth, int kGroup>
+  template <class Shape>
   void run() const {
+    constexpr int kGroup = Shape::kGroup;
     const int64_t rows = problem.activation_cells();
-    if constexpr (kGroup < 32) {
+    if constexpr (Shape::kHeld) {
       const int rounds = rounds_for_rows<kGroup>(rows);
       const unsigned blocks = blocks_for_rows<kGroup>(ceil_div(rows, rounds));
-      short_emissions_kernel<Element, kWidth, kGroup>
-          <<<blocks, kRowThreads, 0, stream>>>(problem, lattice, normalisers, rounds);
+      short_emissions_kernel<Shape><<<blocks, kRowThreads, 0, stream>>>(problem, lattice, normalisers, rounds);
     } else {
-      emissions_kernel<Element, kWidth, kGroup>
-          <<<blocks_for_rows<kGroup>(rows), kRowThreads, 0, stream>>>(problem, lattice, normalisers);
+      emissions_kernel<Shape><<<blocks_for_rows<kGroup>(rows), kRowThreads, 0, stream>>>(problem, lattice, normalisers);
     }
     check_launch("rnnt emissions_kernel");
   }

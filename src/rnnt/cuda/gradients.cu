@@ -52,8 +52,7 @@ struct Gradient {
   __device__ explicit Gradient(const Problem& p)
       : limit(p.clamp > 0 ? static_cast<Real>(p.clamp) : static_cast<Real>(-kNever)),
         blank_at(p.input == PRNN_LOSS_GATHERED ? 0 : p.blank) {}
-  template <class Index>
-  __device__ __forceinline__ Real operator()(const Row<Real>& row, Index v, Real x) const {
+  __device__ __forceinline__ Real operator()(const Row<Real>& row, int v, Real x) const {
     Real gradient = row.reads ? row.both * fast_exp(x - row.normaliser) : Real(0);
     if (v == blank_at) gradient -= row.blank;
     if (v == row.label_at) gradient -= row.label;
@@ -62,26 +61,28 @@ struct Gradient {
   }
 };
 
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads, 2)
     gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares, const Real* cost_gradients,
-                     Element* gradients) {
+                     typename Shape::Element* gradients) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
   const int lane = threadIdx.x % kGroup;
   if (at >= p.activation_cells()) return;
   const Row<Real> row(p, sequences, shares, cost_gradients, find_cell(p, sequences, at), at);
   const Gradient<Real> gradient(p);
-  row_map<Element, kWidth, kGroup>(static_cast<const Element*>(p.activations) + at * p.classes,
-                                   gradients + at * p.classes, p.classes, lane, row.reads,
-                                   [&](auto v, Real x) { return gradient(row, v, x); });
+  row_map<Shape>(static_cast<const Element*>(p.activations) + at * p.classes, gradients + at * p.classes,
+                 static_cast<int>(p.classes), lane, row.reads, [&](int v, Real x) { return gradient(row, v, x); });
 }
 
 // Each lane finds out about a row; the gradients are made by groups of lanes.
-template <class Element, int kWidth, int kGroup, class Real>
+template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
     short_gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares, const Real* cost_gradients,
-                           Element* gradients, int rounds) {
-  constexpr int kGroups = 32 / kGroup;
+                           typename Shape::Element* gradients, int rounds) {
+  using Element = typename Shape::Element;
+  constexpr int kGroup = Shape::kGroup, kGroups = 32 / kGroup;
   const int lane = threadIdx.x % 32, classes = static_cast<int>(p.classes);
   const int64_t rows = p.activation_cells();
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / 32 * (kGroups * rounds);
@@ -94,9 +95,8 @@ __global__ void __launch_bounds__(kRowThreads)
     const int at = round * kGroups + lane / kGroup;
     const Row<Real> row(own, at);
     if (first + at < rows) {
-      held_row_map<Element, kWidth, kGroup>(source + at * classes, gradients + (first + at) * classes, classes,
-                                            lane % kGroup, row.reads,
-                                            [&](int v, Real x) { return gradient(row, v, x); });
+      held_row_map<Shape>(source + at * classes, gradients + (first + at) * classes, classes, lane % kGroup, row.reads,
+                          [&](int v, Real x) { return gradient(row, v, x); });
     }
   }
 }
@@ -110,16 +110,18 @@ struct GradientsLaunch {
   void* gradients;
   cudaStream_t stream;
 
-  template <class Element, int kWidth, int kGroup>
+  template <class Shape>
   void run() const {
+    using Element = typename Shape::Element;
+    constexpr int kGroup = Shape::kGroup;
     const int64_t rows = problem.activation_cells();
-    if constexpr (kGroup < 32) {
+    if constexpr (Shape::kHeld) {
       const int rounds = rounds_for_rows<kGroup>(rows);
       const unsigned blocks = blocks_for_rows<kGroup>(ceil_div(rows, rounds));
-      short_gradients_kernel<Element, kWidth, kGroup><<<blocks, kRowThreads, 0, stream>>>(
-          problem, sequences, shares, cost_gradients, static_cast<Element*>(gradients), rounds);
+      short_gradients_kernel<Shape><<<blocks, kRowThreads, 0, stream>>>(problem, sequences, shares, cost_gradients,
+                                                                        static_cast<Element*>(gradients), rounds);
     } else {
-      gradients_kernel<Element, kWidth, kGroup><<<blocks_for_rows<kGroup>(rows), kRowThreads, 0, stream>>>(
+      gradients_kernel<Shape><<<blocks_for_rows<kGroup>(rows), kRowThreads, 0, stream>>>(
           problem, sequences, shares, cost_gradients, static_cast<Element*>(gradients));
     }
     check_launch("rnnt gradients_kernel");
