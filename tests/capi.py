@@ -91,6 +91,12 @@ def check(name: str, **arguments: Any) -> None:
     assert status == SUCCESS, f"prnn{name}: {status}: {message(arguments.get('handle')) or message()}"
 
 
+class Plan(ctypes.Structure):
+    """prnnRNNPlan_t."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("unitsPerBlock", "clusterBlocks", "groups", "pauseCycles")]
+
+
 class Object:
     """An object behind an opaque pointer; destroyed with this one."""
 

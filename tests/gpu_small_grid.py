@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from reference import rnn as reference
-from test_rnn_cuda import MODES, TYPES, CudaCase
+from test_rnn_cuda import MODES, TYPES, CudaCase, TeamCase
 
 for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values(), ([5, 4, 2], [20] * 3)):
     CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype).train()
@@ -22,6 +22,11 @@ for cell, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bflo
 for mode, name in itertools.product(MODES.values(), ("half", "bfloat16")):
     CudaCase(reference.Stack(mode, 24, 72), [121, 3], TYPES[name]).train()
     CudaCase(reference.Stack(mode, 24, 500, 1, 2), [9, 9, 4], TYPES[name]).train()
+    torch.cuda.synchronize()
+for cell, name, (batch_sizes, groups) in itertools.product(
+    ("lstm", "gru"), ("half", "bfloat16"), (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
+):
+    TeamCase(reference.Stack(MODES[cell], 24, 264), batch_sizes, TYPES[name], groups).train()
     torch.cuda.synchronize()
 for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
     CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together

@@ -47,6 +47,20 @@ class CudaCase(RnnCase):
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
 
+class TeamCase(CudaCase):
+    """CudaCase for the team kernels, forward and backward, whatever the size."""
+
+    def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, groups: int) -> None:
+        self.groups = groups
+        super().__init__(stack, batch_sizes, dtype)
+
+    def set_rnn(self, **changes: object) -> None:
+        super().set_rnn(**changes)
+        teams = (2, 8 if self.stack.mode == reference.LSTM else 6)
+        forward, backward = (ctypes.byref(capi.Plan(16, team, self.groups, 100)) for team in teams)
+        capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=forward, backward=backward)
+
+
 def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float = 1) -> None:
     expected = case.expected()
     for name in names:
@@ -99,6 +113,29 @@ def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
 def test_wide_kernels(mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
     torch.manual_seed(8)
     case = CudaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
+@pytest.mark.parametrize(
+    ("hidden", "directions", "groups", "batch_sizes"),
+    [
+        (264, 1, 3, [130, 70, 64, 3, 1]),  # several groups, some of which run out of sequences
+        (264, 2, 1, [40, 33, 33, 2]),
+        (512, 1, 2, [5] * 6),
+        (512, 1, 1, [150] * 3),  # three passes
+        (1000, 1, 2, [60, 33, 8, 8, 1]),
+        (1280, 1, 1, [16] * 3),  # weights beyond the registers
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
+def test_team_kernels(
+    mode: int, hidden: int, directions: int, groups: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(9)
+    case = TeamCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, groups)
     case.train()
     assert_results(case)
 

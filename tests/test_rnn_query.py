@@ -213,14 +213,8 @@ def test_largest_layers_of_a_row(gpu: str) -> None:
                 assert info.batchPerPass >= min(batch, 8)
 
 
-class Plan(ctypes.Structure):
-    """prnnRNNPlan_t."""
-
-    _fields_ = [(name, ctypes.c_int) for name in ("unitsPerBlock", "clusterBlocks", "groups", "pauseCycles")]
-
-
 def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int, ...] | None) -> int:
-    plans = [None if plan is None else ctypes.byref(Plan(*plan)) for plan in (forward, backward)]
+    plans = [None if plan is None else ctypes.byref(capi.Plan(*plan)) for plan in (forward, backward)]
     return capi.call("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=plans[0], backward=plans[1])
 
 
@@ -239,6 +233,20 @@ def test_a_plan_of_ones_own() -> None:
         assert info.reason == b"the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
     assert set_plan(layer, None, None) == capi.SUCCESS
     assert layer.query_gpu("H200").supported == 1
+
+
+@pytest.mark.parametrize(("mode", "team"), [(2, 8), (3, 6)])
+def test_a_plan_of_team_kernels(mode: int, team: int) -> None:
+    layer = Layer(mode, hidden=512, batch=16)
+    assert set_plan(layer, (16, 2, 3, 100), (16, team, 2, 100)) == capi.SUCCESS
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.groups) == (1, 16, 32, 3)
+    assert info.batchPerPass == 24
+    for forward, backward in [((16, 2, 5, 0), None), (None, (16, team, 5, 0)), ((8, 2, 1, 0), None)]:
+        assert set_plan(layer, forward, backward) == capi.SUCCESS
+        assert layer.query_gpu("H200").supported == 0
+    assert set_plan(layer, (16, 2, 3, 100), None) == capi.SUCCESS
+    assert layer.query_gpu("A100").supported == 0
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:

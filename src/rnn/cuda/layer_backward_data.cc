@@ -101,6 +101,12 @@ class BackwardData : LayerRun {
     // The sums for the biases: one slot for each group of each pass.
     for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
       params.sizes = sizes;
+      if (plan.backward.is_team()) {
+        const int64_t blocks = int64_t{sizes.blocks} * sizes.groups * sizes.directions;
+        const int64_t floats = blocks * 2 * p.gates() * plan.backward.wide_columns * kWideUnits;
+        params.sums = work.sums;
+        require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(floats) * sizeof(float), stream), "a memset");
+      }
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];

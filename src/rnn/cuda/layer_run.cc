@@ -10,6 +10,14 @@ int64_t padded_hidden(const RnnProblem& p) {
   return (p.hidden + unit - 1) / unit * unit;
 }
 
+// Bounds BackwardParams::sums, whatever the plan: groups serve at most 2 N + 192 columns, their last team is not full.
+int64_t sums_bytes(const RnnProblem& p) {
+  if (p.gates() == 1 || type_bytes(p.type) != 2) return 0;
+  const int64_t units = padded_hidden(p) + kWideUnits * team_blocks_together(p, true),
+                columns = 2 * p.max_batch() + 192;
+  return p.directions * 2 * p.gates() * units * columns * 4;
+}
+
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
 
 }  // namespace
@@ -53,8 +61,10 @@ Workspace::Workspace(const RnnProblem& p, void* base) {
   for (int64_t d = 0; d < p.directions; ++d) {
     xw.push_back(arena.take<char>(p.rows * p.gates() * p.hidden * element));
     // ResidentSizes::exchange_columns() is below 2 N.
-    exchange.push_back(arena.take<char>(p.steps() * 2 * p.max_batch() * padded * element));
+    const int64_t bytes = p.steps() * 2 * p.max_batch() * padded * element;
+    exchange.push_back(arena.take<char>(d == 0 ? std::max(bytes, sums_bytes(p)) : bytes));
   }
+  sums = reinterpret_cast<float*>(exchange[0]);
   for (int64_t i = 0; i < p.layers * p.directions; ++i) {
     initial.push_back(arena.take<char>(p.max_batch() * padded * element));
   }

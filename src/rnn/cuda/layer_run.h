@@ -42,6 +42,7 @@ struct Workspace {
   StepSizes* table;             // [T] where the batch varies
   std::vector<char*> xw;        // per direction: [rows, G H]
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
+  float* sums;                  // BackwardParams::sums; where exchange[0] is
   std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps
   std::vector<char*> between;   // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
   char* previous;               // [rows, H]

@@ -24,6 +24,10 @@ template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
 cudaError_t launch_cluster_forward(const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE, int PAIRS, int CLUSTER>
 cudaError_t launch_cluster_backward(const BackwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_team_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_team_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
 
 namespace {
 
@@ -77,6 +81,10 @@ cudaError_t run_cluster(prnnRNNMode_t mode, prnnDataType_t type, const ResidentS
 template <class T>
 cudaError_t wide_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
                                  cudaStream_t stream) {
+  if (shape.is_team()) {
+    return mode == PRNN_LSTM ? launch_team_forward<T, PRNN_LSTM>(shape, params, stream)
+                             : launch_team_forward<T, PRNN_GRU>(shape, params, stream);
+  }
   return mode == PRNN_LSTM ? launch_wide_forward<T, PRNN_LSTM>(shape, params, stream)
                            : launch_wide_forward<T, PRNN_GRU>(shape, params, stream);
 }
@@ -84,6 +92,10 @@ cudaError_t wide_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape,
 template <class T>
 cudaError_t wide_backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const BackwardParams& params,
                                   cudaStream_t stream) {
+  if (shape.is_team()) {
+    return mode == PRNN_LSTM ? launch_team_backward<T, PRNN_LSTM>(shape, params, stream)
+                             : launch_team_backward<T, PRNN_GRU>(shape, params, stream);
+  }
   return mode == PRNN_LSTM ? launch_wide_backward<T, PRNN_LSTM>(shape, params, stream)
                            : launch_wide_backward<T, PRNN_GRU>(shape, params, stream);
 }

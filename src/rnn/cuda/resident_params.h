@@ -86,6 +86,7 @@ struct BackwardParams {
   ResidentSizes sizes;
   int y_row;
   BackwardDirection direction[2];
+  float* sums;  // team kernels: [blocks of the launch][2][G][columns of the kernel][kWideUnits], zeros beforehand
 };
 
 // Enqueues the kernel on the current device. The status is cudaErrorInvalidDeviceFunction where the binary has no code

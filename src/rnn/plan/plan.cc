@@ -64,11 +64,15 @@ Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
 bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, const prnnRNNPlan_t& plan,
                 ResidentShape* shape) {
   const int unit_octets = plan.unitsPerBlock / kOctetRows, cluster = plan.clusterBlocks, groups = plan.groups;
-  if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) return false;
   if (groups > problem.max_batch()) return false;
-  if (!shape_for(row, problem, backward, unit_octets, cluster, groups, shape)) return false;
+  if (problem.gates() > 1 && plan.unitsPerBlock == kWideUnits && cluster == team_blocks_together(problem, backward)) {
+    if (!team_shape_for(row, problem, backward, groups, shape)) return false;
+  } else {
+    if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) return false;
+    if (!shape_for(row, problem, backward, unit_octets, cluster, groups, shape)) return false;
+  }
   shape->pause_cycles = plan.pauseCycles;
-  return int64_t{shape->blocks} * groups * directions <= resident_blocks(row, cluster);
+  return int64_t{shape->blocks} * groups * directions <= resident_blocks(row, shape->cluster);
 }
 
 // Whether a layer that the wide kernels take is theirs. Staging the states in shared memory costs a small layer more
@@ -79,9 +83,16 @@ bool wants_wide(const RnnProblem& problem, bool backward, int directions) {
   return states >= (columns >= 32 ? 16384 : 32768);
 }
 
+// Whether a layer is the team kernels' where they fit: those that are bound by what a block reads. Measured.
+bool wants_team(const RnnProblem& problem, bool backward, int directions) {
+  return problem.max_batch() * directions >= 32 && problem.hidden >= (backward ? 1024 : 1921);
+}
+
+using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, bool, int, ResidentShape*);
+
+// Of the wide or of the team kernels.
 bool choose_wide_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
-                       ResidentShape* best) {
-  if (!wants_wide(problem, backward, directions)) return false;
+                       ShapeFor shape_for_groups, ResidentShape* best) {
   const auto rank = [&](const ResidentShape& shape) {
     const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
     return std::make_tuple(passes * shape.wide_columns, ceil_div(problem.max_batch(), shape.groups));
@@ -89,7 +100,7 @@ bool choose_wide_shape(const GpuRow& row, const RnnProblem& problem, bool backwa
   bool found = false;
   for (int groups = 1; groups <= std::min<int64_t>(problem.max_batch(), 64); ++groups) {
     ResidentShape shape;
-    if (!wide_shape_for(row, problem, backward, groups, &shape)) break;
+    if (!shape_for_groups(row, problem, backward, groups, &shape)) break;
     if (shape.blocks * groups * directions > resident_blocks(row, shape.cluster)) break;
     if (!found || rank(shape) < rank(*best)) *best = shape;
     found = true;
@@ -103,7 +114,14 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
   if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
   if (choose_cluster_shape(row, problem, backward, directions, best)) return true;
-  if (choose_wide_shape(row, problem, backward, directions, best)) return true;
+  if (wants_team(problem, backward, directions) &&
+      choose_wide_shape(row, problem, backward, directions, team_shape_for, best)) {
+    return true;
+  }
+  if (wants_wide(problem, backward, directions) &&
+      choose_wide_shape(row, problem, backward, directions, wide_shape_for, best)) {
+    return true;
+  }
   bool found = false;
   for (int cluster : {1, 2, 3, 4}) {
     for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
@@ -284,6 +302,46 @@ bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
     shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
     shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
     shape->pause_cycles = pause_cycles(*shape, backward);
+    return true;
+  }
+  return false;
+}
+
+int team_blocks_together(const RnnProblem& problem, bool backward) {
+  return kTeamCluster * static_cast<int>(backward ? problem.gates() : 1);
+}
+
+bool team_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape) {
+  const bool is_16bit = problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16;
+  if (row.arch != 90 || !is_16bit || problem.gates() == 1 || problem.hidden % 2 != 0) return false;
+  const int64_t padded = ceil_div(problem.hidden, pair_units(false)) * pair_units(false);
+  const int together = team_blocks_together(problem, backward);
+  *shape = ResidentShape();
+  shape->unit_octets = kWideUnits / kOctetRows;
+  shape->cluster = kTeamCluster;
+  shape->groups = groups;
+  shape->octets = 16;
+  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWideUnits} * together) * together);
+  if (shape->blocks > resident_blocks(row, kTeamCluster)) return false;
+  const int64_t chunks = 2 * ceil_div(padded, 2 * kTeamCluster * kWideChunk);  // of a tile
+  const int64_t wanted = ceil_div(problem.max_batch(), groups);
+  const int64_t in_registers = std::min<int64_t>(chunks, kTeamRegisterChunks), in_shared = chunks - in_registers;
+  const int64_t chunk_bytes = 64 * kWideChunk * 2;
+  for (int columns = 64; columns >= 8; columns /= 2) {
+    const int64_t needed = ceil_div(wanted, ceil_div(wanted, columns));  // of a pass, passes being even
+    if (columns > 8 && needed <= columns / 2) continue;
+    const int64_t ring = int64_t{kTeamSets} * team_batch(columns) * columns * kWideChunk * 2;
+    const int64_t sums = int64_t{3} * 4 * 64 * columns;
+    const int64_t inputs = int64_t{2} * 8 * kWideUnits * columns;
+    const int64_t bytes = ring + sums + inputs + 2 * in_shared * chunk_bytes;
+    if (bytes + 1024 > row.shared_bytes) continue;  // the barriers take an aligned piece
+    shape->wide_columns = columns;
+    shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
+    shape->pairs = static_cast<int>(chunks);
+    shape->shared_bytes = bytes;
+    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    shape->pause_cycles = !backward ? 1000 : columns > 8 ? 1200 : 600;
     return true;
   }
   return false;

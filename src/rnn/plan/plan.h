@@ -37,6 +37,13 @@ constexpr int wide_batch(int columns) { return columns <= 16 ? 4 : 64 / columns;
 // Chunks whose weights a warpgroup keeps in registers (16 a thread each).
 constexpr int wide_register_chunks(int columns) { return columns <= 32 ? 8 : 6; }
 
+// The team kernels: wide kernels for the largest layers. kTeamCluster blocks split K; forward they are a team, backward
+// a team has such a cluster for each gate.
+constexpr int kTeamCluster = 2;
+constexpr int kTeamSets = 4;            // batches of chunks that shared memory holds
+constexpr int kTeamRegisterChunks = 8;  // of a warpgroup
+constexpr int team_batch(int columns) { return columns == 64 ? 1 : 4; }
+
 // Elements along K that a thread quad covers with one 16-byte load each: a pair of matrix instructions.
 constexpr int pair_units(bool is_float32) { return is_float32 ? 16 : 32; }
 
@@ -67,7 +74,9 @@ struct ResidentShape {
   int64_t register_bytes = 0;       // recurrent weights in registers, whole group
   int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole group
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
-  int wide_columns = 0;             // 8, 16, 32 or 64: the wide kernel of that many columns; 0: the other kernels
+  int wide_columns = 0;             // 8, 16, 32 or 64: the wide or team kernel of that many columns; 0: the others
+
+  bool is_team() const { return wide_columns > 0 && cluster == kTeamCluster; }
 
   int units_per_block() const { return unit_octets * kOctetRows; }
   int64_t columns() const { return int64_t{tiles} * kTileColumns; }
@@ -96,7 +105,11 @@ bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
 // plan_rnn() makes the choices itself.
 bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int unit_octets, int cluster, int groups,
                ResidentShape* shape);
-// The same for the wide kernels.
+// The same for the wide and for the team kernels.
 bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape);
+bool team_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape);
+
+// Blocks of a team.
+int team_blocks_together(const RnnProblem& problem, bool backward);
 
 }  // namespace prnn

@@ -1,0 +1,12 @@
+// Team kernels, GRU, bfloat16.
+#include "rnn/cuda/resident_team_backward.cuh"
+#include "rnn/cuda/resident_team_forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_team_forward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&, const ForwardParams&,
+                                                                  cudaStream_t);
+template cudaError_t launch_team_backward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&, const BackwardParams&,
+                                                                   cudaStream_t);
+
+}  // namespace prnn
