@@ -160,11 +160,11 @@ def test_process_has_one_openmp_runtime() -> None:
     assert done.stdout == "1\n", done.stderr
 
 
-def test_resident_kernels_keep_their_weights_in_registers() -> None:
-    # A thread's weights take 128 registers, 512 bytes. Kernels that want more than 255 registers in all set aside up to
-    # some hundred bytes; from half the weights' size on, weights would be reloaded each timestep. The wide kernels set
-    # aside 36 bytes at most (CUDA 13.0), the team kernels nothing.
-    limit, limits = 256, {"_wide_": 40, "_team_": 0}
+# Bytes that a kernel of these files may still spill (CUDA 13.0); every other file's spill nothing.
+SPILLS = {"*_wide_*": 36, "wavefront_*": 128, "gru_*_tf32.txt": 12}
+
+
+def test_resident_kernels_spill_no_registers() -> None:
     sources = list(ROOT.glob("src/rnn/cuda/**/*.cu"))
     logs = [ROOT / "build/release/ptxas" / path.relative_to(ROOT / "src").with_suffix(".txt") for path in sources]
     if not any(log.exists() for log in logs):
@@ -173,7 +173,7 @@ def test_resident_kernels_keep_their_weights_in_registers() -> None:
     for log in logs:
         kernels = re.findall(r"Function properties for (\S+)\n.* (\d+) bytes spill stores", log.read_text())
         assert kernels, f"{log} says nothing about any kernel"
-        most = next((least for part, least in limits.items() if part in log.name), limit)
+        most = max((limit for pattern, limit in SPILLS.items() if log.match(pattern)), default=0)
         spilling += [f"{log.name}: {name}: {stores} bytes" for name, stores in kernels if int(stores) > most]
     assert not spilling, "\n".join(spilling)
 

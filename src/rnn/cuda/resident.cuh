@@ -49,6 +49,20 @@ __device__ __forceinline__ uint64_t global_nanoseconds() {
   return time;
 }
 
+// The same number, of which the compiler knows nothing: what rare code works out from it stays there, and takes no
+// registers from the loop around it.
+__device__ __forceinline__ int only_here(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+// Differences of up to 2 seconds count.
+__device__ __forceinline__ unsigned clock_low() {
+  unsigned cycles;
+  asm volatile("mov.u32 %0,%clock;" : "=r"(cycles)::"memory");
+  return cycles;
+}
+
 // Whether a wait goes on. Looks at the clock and at the fault flag only now and then. False: give up, the kernel's
 // results are lost and `fault` says so to the next call.
 struct Patience {
@@ -141,6 +155,9 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 
 // ---- the product of resident weights with a tile of states ----
 
+// Where row `row` of an octet and column `column` are among the octet's sums.
+__device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
+
 // OCTETS of rows by the warp's pairs of K; pair i of warp w is w + 8 i. `Load` is a function (octet, pair) -> uint4
 // that fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the
 // pair. STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts. Pairs are loaded
@@ -148,7 +165,7 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 template <class T, int OCTETS, int STRIDE>
 struct ResidentProduct {
   static constexpr int kInRegisters = register_pairs(OCTETS);
-  static constexpr int kTiles = (OCTETS + 1) / 2;    // of 16 rows
+  static constexpr int kTiles = (OCTETS + 1) / 2;    // of 16 rows; an odd octet's has 8
   static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
   using Sums = float[kSets][kTiles][4];
 
@@ -158,7 +175,6 @@ struct ResidentProduct {
   int pair_stride;      // bytes from a warp's pair of states to its next
 
   uint4 states[2][kChunkPairs];
-  const char* source[2];  // of what is in each slot
 
   template <class Load>
   __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
@@ -174,9 +190,13 @@ struct ResidentProduct {
       }
     }
     for (int i = kInRegisters; i < pairs; ++i) {
-      for (int o = 0; o < OCTETS; ++o) {
-        more_weights[((i - kInRegisters) * OCTETS + o) * kResidentThreads] = load(o, warp + i * kResidentWarps);
+      uint4* const to = more_weights + (i - kInRegisters) * OCTETS * kResidentThreads;
+      for (int o = 0; o + 1 < OCTETS; o += 2) {  // in the order of the instruction's operand
+        const uint4 low = load(o, warp + i * kResidentWarps), high = load(o + 1, warp + i * kResidentWarps);
+        to[o * kResidentThreads] = {low.x, high.x, low.y, high.y};
+        to[(o + 1) * kResidentThreads] = {low.z, high.z, low.w, high.w};
       }
+      if (OCTETS % 2 == 1) to[(OCTETS - 1) * kResidentThreads] = load(OCTETS - 1, warp + i * kResidentWarps);
     }
   }
 
@@ -184,16 +204,17 @@ struct ResidentProduct {
   // are not to read get zeros, and so does a pair beyond the last.
   template <int SLOT>
   __device__ __forceinline__ void begin(int chunk, const char* base, bool reads) {
-    source[SLOT] = base + chunk * (kChunkPairs * pair_stride);
+    const char* const source = base + chunk * (kChunkPairs * pair_stride);
 #pragma unroll
     for (int i = 0; i < kChunkPairs; ++i) {
-      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, source[SLOT] + i * pair_stride);
+      states[SLOT][i] = load_or_zeros(reads && chunk * kChunkPairs + i < pairs, source + i * pair_stride);
     }
   }
 
-  // Waits until the chunk in the slot has arrived whole.
+  // Waits until the chunk in the slot has arrived whole. `chunk` and `base` are those of begin().
   template <int SLOT>
-  __device__ __forceinline__ void finish(int* fault, bool& gave_up) {
+  __device__ __forceinline__ void finish(int chunk, const char* base, int* fault, bool& gave_up) {
+    const char* const source = base + chunk * (kChunkPairs * pair_stride);
     Patience patience;
     while (!gave_up) {
       uint32_t largest = 0;
@@ -202,7 +223,7 @@ struct ResidentProduct {
       if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
       if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
 #pragma unroll
-      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], source[SLOT] + i * pair_stride);
+      for (int i = 0; i < kChunkPairs; ++i) reload_if_missing(states[SLOT][i], source + i * pair_stride);
     }
   }
 
@@ -215,19 +236,27 @@ struct ResidentProduct {
       const int pair = FIRST_PAIR < 0 ? chunk * kChunkPairs + i : FIRST_PAIR + i;
       if (known >= kInRegisters && pair >= pairs) continue;  // shared memory has no zeros beyond the last pair
       const uint4 b = states[SLOT][i];
+      const uint4* const from = more_weights + (pair - kInRegisters) * OCTETS * kResidentThreads;
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        uint4 low, high = {0, 0, 0, 0};
+      for (int o = 0; o + 1 < OCTETS; o += 2) {
+        uint4 first, second;  // halves of the pair, 16 rows each
         if (known < kInRegisters) {
-          low = weights[known < kInRegisters ? known : 0][2 * m];
-          if (2 * m + 1 < OCTETS) high = weights[known < kInRegisters ? known : 0][2 * m + 1 < OCTETS ? 2 * m + 1 : 0];
+          const uint4 low = weights[known < kInRegisters ? known : 0][o];
+          const uint4 high = weights[known < kInRegisters ? known : 0][o + 1];
+          first = {low.x, high.x, low.y, high.y};
+          second = {low.z, high.z, low.w, high.w};
         } else {
-          const uint4* from = more_weights + ((pair - kInRegisters) * OCTETS + 2 * m) * kResidentThreads;
-          low = from[0];
-          if (2 * m + 1 < OCTETS) high = from[kResidentThreads];
+          first = from[o * kResidentThreads];
+          second = from[(o + 1) * kResidentThreads];
         }
-        Element<T>::mma(sums[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
-        Element<T>::mma(sums[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+        Element<T>::mma(sums[0][o / 2], first.x, first.y, first.z, first.w, b.x, b.y);
+        Element<T>::mma(sums[kSets - 1][o / 2], second.x, second.y, second.z, second.w, b.z, b.w);
+      }
+      if (OCTETS % 2 == 1) {  // transposed: as the other operand an octet alone needs no registers for 8 rows of zeros
+        const uint4 last = known < kInRegisters ? weights[known < kInRegisters ? known : 0][OCTETS - 1]
+                                                : from[(OCTETS - 1) * kResidentThreads];
+        Element<T>::mma(sums[0][kTiles - 1], b.x, 0, b.y, 0, last.x, last.y);
+        Element<T>::mma(sums[kSets - 1][kTiles - 1], b.z, 0, b.w, 0, last.z, last.w);
       }
     }
   }
@@ -241,7 +270,8 @@ struct ResidentProduct {
       for (int e = 0; e < 2; ++e) {
         const int q = o % 2 * 2 + e;
         const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
-        shared[o * STRIDE + e * 32 + lane] = sum;
+        const bool is_transposed = OCTETS % 2 == 1 && o == OCTETS - 1;
+        shared[o * STRIDE + (is_transposed ? sum_index(lane % 4 * 2 + e, lane / 4) : e * 32 + lane)] = sum;
       }
     }
   }
@@ -272,10 +302,10 @@ struct ResidentProduct {
       const bool goes_on = looks_ahead && (j + 1 < count || follows);
       const char* const ahead = base(j + 1);
       const bool ahead_reads = reads(j + 1);
-      finish<0>(fault, gave_up);
+      finish<0>(0, here, fault, gave_up);
       multiply<0, 0>(0, sums);
       if (goes_on) begin<0>(0, ahead, ahead_reads);
-      finish<1>(fault, gave_up);
+      finish<1>(1, here, fault, gave_up);
       multiply<1, kChunkPairs>(1, sums);
       if (goes_on) begin<1>(1, ahead, ahead_reads);
       if (!looks_ahead) {
@@ -283,9 +313,9 @@ struct ResidentProduct {
         for (int chunk = 2; chunk < chunks; chunk += 2) {
           begin<0>(chunk, here, reads(j));
           begin<1>(chunk + 1, here, reads(j));
-          finish<0>(fault, gave_up);
+          finish<0>(chunk, here, fault, gave_up);
           multiply<0, -1>(chunk, sums);
-          finish<1>(fault, gave_up);
+          finish<1>(chunk + 1, here, fault, gave_up);
           multiply<1, -1>(chunk + 1, sums);
         }
         if (j + 1 < count) {
@@ -308,7 +338,7 @@ struct ResidentProduct {
     for (int j = 0; j < (WAVE == 1 ? 1 : count); j += 2) {
       {
         Sums sums = {};
-        finish<0>(fault, gave_up);
+        finish<0>(0, base(j), fault, gave_up);
         multiply<0, 0>(0, sums);
         const int ahead = WAVE > 1 && j + 2 < count ? j + 2 : count;
         if (ahead < count || follows) begin<0>(0, base(ahead), reads(ahead));
@@ -316,7 +346,7 @@ struct ResidentProduct {
       }
       if (WAVE > 1 && j + 1 < count) {
         Sums sums = {};
-        finish<1>(fault, gave_up);
+        finish<1>(0, base(j + 1), fault, gave_up);
         multiply<1, 0>(0, sums);
         const int ahead = j + 3 < count ? j + 3 : count + 1;
         if (ahead < count || follows) begin<1>(0, base(ahead), reads(ahead));
@@ -326,9 +356,6 @@ struct ResidentProduct {
     return follows;
   }
 };
-
-// Where row `row` of an octet and column `column` are among the octet's sums.
-__device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
 
 // Sum over the warps of element `index` of their sums.
 __device__ __forceinline__ float sum_over_warps(const float* sums, int floats_per_warp, int index) {

@@ -14,6 +14,9 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int UNIT_OCTETS, int CLUSTER, bool SINGLE>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_backward(const __grid_constant__ BackwardParams params) {
+#if __CUDA_ARCH__ < 900
+  if constexpr (CLUSTER > 1) return;  // never launched there
+#endif
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
   constexpr int kOctets = UNIT_OCTETS * CLUSTER;
@@ -77,8 +80,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_pairs + warp) * 64 + sub * 16;
   bool gave_up = false, asked = false;
-  int round = 0;  // waves done so far: which of two buffers, and the barriers' phase
-  long long published = 0;
+  int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
+  unsigned published = 0;  // the clock's low half
 
   // A backward step runs t downwards unless the layer's direction is reversed.
   const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
@@ -117,16 +120,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       if (SINGLE || !asked) {
         if (SINGLE && sizes.pause_cycles > 0) {
-          while (clock64() - published < sizes.pause_cycles) {
+          while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
           }
         }
         product.ask(gradients_at, reads, count);
       }
 
       // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. No
-      // branches, so that nothing waits for it here.
-      T dy[kWave][kRounds], cell[kWave][kRounds], before[kWave][kRounds];  // c (LSTM), y (RNN); c, h a timestep earlier
-      Four<T> gates[kWave][kRounds];
+      // branches, so that nothing waits for it here. With gates, lane `sub` of a unit loads gate `sub` and one of what
+      // else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a timestep earlier.
+      constexpr int kBeforeSub = MODE == PRNN_LSTM ? 2 : 1;
+      T own_gate[kWave][kRounds], other[kWave][kRounds];  // without gates: h, dy
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp, n = group_column + column;
@@ -137,17 +141,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           const int u = wanted ? unit + r * kOctetRows : 0;
           const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
           const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
-          dy[j][r] = __ldcs(static_cast<const T*>(dir.dy) + y_at);
+          const T* const dy = static_cast<const T*>(dir.dy) + y_at;
           if constexpr (!kGated) {
-            cell[j][r] = static_cast<const T*>(dir.y)[y_at];
+            own_gate[j][r] = static_cast<const T*>(dir.y)[y_at];
+            other[j][r] = __ldcs(dy);
           } else {
-            gates[j][r] = static_cast<const Four<T>*>(dir.gates)[at];
+            own_gate[j][r] = static_cast<const T*>(dir.gates)[at * 4 + sub];
             const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
             const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
             const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
-            before[j][r] = *(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                               : states + (int64_t{row_before} * state_row + u));
-            if (MODE == PRNN_LSTM) cell[j][r] = states[at];
+            const T* const before = !has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
+                                                                      : states + (int64_t{row_before} * state_row + u);
+            other[j][r] = *(sub == kBeforeSub ? before : MODE == PRNN_LSTM && sub == 1 ? states + at : dy);
           }
         }
       }
@@ -213,7 +218,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kOctetRows;
           const bool exists = own_lane && u < hidden;
-          const int64_t state_index = int64_t{n} * hidden + u;
+          const int64_t state_index = int64_t{n} * hidden + only_here(u);
           float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
@@ -234,14 +239,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             }
           }
           if (!is_active) continue;
-          dh += Element<T>::to_float(dy[j][r]);
+          const float loaded_gate = Element<T>::to_float(own_gate[j][r]), loaded = Element<T>::to_float(other[j][r]);
+          const auto gate = [&](int from) { return __shfl_sync(kWholeWarp, loaded_gate, from, 4); };
+          dh += kGated ? __shfl_sync(kWholeWarp, loaded, 0, 4) : loaded;
           T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
 
           if constexpr (MODE == PRNN_LSTM) {
-            const float i = Element<T>::to_float(gates[j][r].value[0]), f = Element<T>::to_float(gates[j][r].value[1]);
-            const float g = Element<T>::to_float(gates[j][r].value[2]), o = Element<T>::to_float(gates[j][r].value[3]);
-            const float c_before = n < next.batch || dir.cx != nullptr ? Element<T>::to_float(before[j][r]) : 0;
-            const float squashed = hyperbolic_tangent<sizeof(T) == 4>(Element<T>::to_float(cell[j][r]));
+            const float i = gate(0), f = gate(1), g = gate(2), o = gate(3);
+            const float cell = __shfl_sync(kWholeWarp, loaded, 1, 4);
+            const float earlier = __shfl_sync(kWholeWarp, loaded, kBeforeSub, 4);
+            const float c_before = n < next.batch || dir.cx != nullptr ? earlier : 0;
+            const float squashed = hyperbolic_tangent<sizeof(T) == 4>(cell);
             const float dc = past + dh * o * (1 - squashed * squashed);
             float da = sub == 0   ? dc * g * i * (1 - i)
                        : sub == 1 ? dc * c_before * f * (1 - f)
@@ -252,11 +260,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             if (sub == 0) *carry = dc * f;
             *bias_sum += da;
           } else if constexpr (MODE == PRNN_GRU) {
-            const float reset = Element<T>::to_float(gates[j][r].value[0]);
-            const float z = Element<T>::to_float(gates[j][r].value[1]);
-            const float fresh = Element<T>::to_float(gates[j][r].value[2]);
-            const float recurrent = Element<T>::to_float(gates[j][r].value[3]);
-            const float h_before = n < next.batch || dir.hx != nullptr ? Element<T>::to_float(before[j][r]) : 0;
+            const float reset = gate(0), z = gate(1), fresh = gate(2), recurrent = gate(3);
+            const float earlier = __shfl_sync(kWholeWarp, loaded, kBeforeSub, 4);
+            const float h_before = n < next.batch || dir.hx != nullptr ? earlier : 0;
             dh += past;
             const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
             float da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
@@ -269,7 +275,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             if (sub == 3 && exists) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
             *bias_sum += da;
           } else {
-            const float h = Element<T>::to_float(cell[j][r]);
+            const float h = loaded_gate;
             float da = sizes.relu ? (h > 0 ? dh : (h <= 0 ? 0 : h)) : dh * (1 - h * h);
             da = exists ? da : 0;
             publish_four_octets(out, lane, da, own_lane && u < padded);
@@ -277,7 +283,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           }
         }
       }
-      published = clock64();
+      if (SINGLE) published = clock_low();
     }
   }
 

@@ -21,6 +21,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   constexpr int kStride = kOctetFloats + 1;  // of the octets' sums: the 4 subs of a unit read different banks
   constexpr int kSumFloats = kOctets * kStride;
   constexpr bool kAccurate = sizeof(T) == 4;
+  // Registers do not suffice for addresses that are worked out beforehand.
+  constexpr bool kTight = !SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_OCTETS == 1));
   using Product = ResidentProduct<T, kOctets, kStride>;
 
   const ResidentSizes& sizes = params.sizes;
@@ -36,6 +38,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 
   extern __shared__ uint4 shared[];
   __shared__ float carried[kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  __shared__ float biases[kRounds][32];                         // of what a lane finishes
   float* const sums = reinterpret_cast<float*>(shared);         // [2][tile of a wave][warps][octets][kStride]
 
   Product product;
@@ -52,20 +55,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   const int unit = first_unit + own_octet * kOctetRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_OCTETS;
   const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
-  float bias[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const bool exists = own_lane && unit + r * kOctetRows < hidden;
     const int64_t at = int64_t{input_gate} * hidden + unit + r * kOctetRows;
     const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
     const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
-    bias[r] = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
+    const float sum = MODE == PRNN_GRU && sub == 3   ? input
+                      : MODE == PRNN_GRU && sub == 2 ? recurrent
+                                                     : input + recurrent;
+    if (warp == 0) biases[r][lane] = sum;
   }
 
   // Addresses of this lane's first column and unit, so that a timestep adds little to them.
   constexpr int kPairElements = 64 / sizeof(T);
   const int tile_columns = sizes.tile_columns(), tile_elements = tile_columns * padded;
-  const int64_t slot_elements = int64_t{sizes.exchange_columns()} * padded;
+  const int slot_elements = sizes.exchange_columns() * padded;
   T* const exchange = static_cast<T*>(dir.exchange) + int64_t{group * sizes.group_tiles()} * tile_elements;
   product.pair_stride = tile_columns * 64 * kResidentWarps;
   const char* const states_of_lane =
@@ -75,33 +80,37 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
     return u / kPairElements * (tile_columns * kPairElements) + c * kPairElements + u % kPairElements;
   };
   const int64_t first_row = group_column + warp;
-  T* const gates_of_lane =
-      kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + unit) * 4 + sub : nullptr;
-  T* const cells_of_lane = static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + unit : 0);
-  T* const y_of_lane = static_cast<T*>(dir.y) + (first_row * params.y_row + unit);
-  const T* input_of_lane[kRounds];
-  bool exists[kRounds];
-#pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    exists[r] = own_lane && unit + r * kOctetRows < hidden;
-    input_of_lane[r] =
-        static_cast<const T*>(dir.xw) + (exists[r] ? int64_t{input_gate} * params.xw_gate + unit + r * kOctetRows : 0);
-  }
+  const auto gates_of = [&](int u) {
+    return kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + u) * 4 + sub : nullptr;
+  };
+  const auto cells_of = [&](int u) {
+    return static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + u : 0);
+  };
+  const auto y_of = [&](int u) { return static_cast<T*>(dir.y) + (first_row * params.y_row + u); };
+  T* const gates_of_lane = gates_of(unit);
+  T* const cells_of_lane = cells_of(unit);
+  T* const y_of_lane = y_of(unit);
+  const auto exists = [&](int round) { return own_lane && unit + round * kOctetRows < hidden; };
+  const auto input_of = [&](int u) {
+    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
+  };
+  const T* const input_of_lane = input_of(unit);
   bool gave_up = false, asked = false;
   int buffer = 0;
-  long long published = 0;
+  unsigned published = 0;  // the clock's low half
 
   // The block's units of the initial states of sequences [first, last), which start with step s.
   const auto publish_initial = [&](int s, int first, int last) {
     const T* const hx = static_cast<const T*>(dir.hx);
+    const int block_unit = only_here(first_unit), lane_of_warp = only_here(lane);
     for (int n = max(first, group_column) + warp; n < min(last, group_column + group_columns); n += kResidentWarps) {
       const int column = n - group_column;
       const auto value = [&](int u) {
         return hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
       };
-      T* const tile = exchange + s * slot_elements + column / kTileColumns * tile_elements;
-      for (int i = lane * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
-        const int u = first_unit + i;
+      T* const tile = exchange + (int64_t{s} * slot_elements + column / kTileColumns * tile_elements);
+      for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
+        const int u = block_unit + i;
         publish_word(u < padded, tile + state_at(u, column % kTileColumns), Element<T>::pack(value(u), value(u + 1)));
       }
     }
@@ -129,7 +138,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       const auto states_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int tile_of_group = of_next ? tile - count : wave * kWave + tile;
-        return states_of_lane + ((s + (of_next ? 1 : 0)) * slot_elements + tile_of_group * tile_elements) * sizeof(T);
+        const int64_t at = int64_t{s + (of_next ? 1 : 0)} * slot_elements + tile_of_group * tile_elements;
+        return states_of_lane + at * sizeof(T);
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
@@ -140,7 +150,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       if (SINGLE) {
         const char* only = states_at(0);
         asm volatile("" : "+l"(only));  // worked out before the pause
-        while (clock64() - published < sizes.pause_cycles) {
+        while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
         }
         product.ask([&](int) { return only; }, reads, count);
       } else if (!asked) {
@@ -149,13 +159,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 
       // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
       // waits for them here.
+      const T* const input_here = kTight ? input_of(only_here(unit)) : input_of_lane;
       T input[kWave][kRounds];
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
         const int row = column < columns ? current.row + group_column + column : 0;
 #pragma unroll
-        for (int r = 0; r < kRounds; ++r) input[j][r] = __ldcs(input_of_lane[r] + int64_t{row} * params.xw_row);
+        for (int r = 0; r < kRounds; ++r) {
+          input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kOctetRows : 0)));
+        }
       }
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
@@ -167,13 +180,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       // Where a sequence starts, what it carries comes from its initial state.
       if (kGated && group_column + min(columns, first + kWave * kTileColumns) > previous.batch) {
         const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+        const int first_of_lane = only_here(unit);
 #pragma unroll
         for (int j = 0; j < kWave; ++j) {
           const int column = first + j * kTileColumns + warp, n = group_column + column;
           if (column >= columns || n < previous.batch) continue;
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
-            const int u = unit + r * kOctetRows;
+            const int u = first_of_lane + r * kOctetRows;
             const float value =
                 initial != nullptr && u < hidden ? Element<T>::to_float(initial[int64_t{n} * hidden + u]) : 0;
             if (sub == 0) carried[column / kTileColumns][warp][lane / 4 + r * kOctetRows] = value;
@@ -204,14 +218,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
         for (int r = 0; r < kRounds; ++r) {
           const float x = Element<T>::to_float(input[j][r]);
           if constexpr (MODE == PRNN_LSTM) {
-            value[j][r] = squash<kAccurate>(value[j][r] + x + bias[r], sub == 2);
+            value[j][r] = squash<kAccurate>(value[j][r] + x + biases[r][lane], sub == 2);
           } else if constexpr (MODE == PRNN_GRU) {
             // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
-            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + bias[r];
+            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + biases[r][lane];
             const float gate = sigmoid(sum);
             value[j][r] = sub >= 2 ? sum : gate;
           } else {
-            const float sum = value[j][r] + x + bias[r];
+            const float sum = value[j][r] + x + biases[r][lane];
             value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<kAccurate>(sum);  // NaN stays NaN
           }
         }
@@ -220,7 +234,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
         const int tile = min(column / kTileColumns, kMaxTiles - 1);
-        T* const out = exchange + (s + 1) * slot_elements + tile * tile_elements;
+        T* const out = exchange + (int64_t{s + 1} * slot_elements + tile * tile_elements);
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kOctetRows;
@@ -255,9 +269,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
           }
         }
       }
-      published = clock64();
+      if (SINGLE) published = clock_low();
 
       // Nobody waits for what follows.
+      T* const gates_here = kTight ? gates_of(only_here(unit)) : gates_of_lane;
+      T* const cells_here = kTight ? cells_of(only_here(unit)) : cells_of_lane;
+      T* const y_here = kTight ? y_of(only_here(unit)) : y_of_lane;
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp, n = group_column + column;
@@ -265,18 +282,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
         const int row = current.row + first + j * kTileColumns;  // and first_row, which the lanes' addresses contain
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-          if (!exists[r]) continue;
-          if (gates_of_lane != nullptr) {
-            store_float<T>(gates_of_lane, int64_t{row} * (4 * hidden) + r * 4 * kOctetRows, kept[j][r]);
+          if (!exists(r)) continue;
+          if (gates_here != nullptr) {
+            store_float<T>(gates_here, int64_t{row} * (4 * hidden) + r * 4 * kOctetRows, kept[j][r]);
             if (MODE == PRNN_LSTM && sub == 1) {
-              store_float<T>(cells_of_lane, int64_t{row} * hidden + r * kOctetRows, cell[j][r]);
+              store_float<T>(cells_here, int64_t{row} * hidden + r * kOctetRows, cell[j][r]);
             }
           }
           if (!kGated || sub == 0) {
-            store_float<T>(y_of_lane, int64_t{row} * params.y_row + r * kOctetRows, value[j][r]);
+            store_float<T>(y_here, int64_t{row} * params.y_row + r * kOctetRows, value[j][r]);
           }
           if (n >= next.batch) {  // the sequence ends
-            const int64_t at = int64_t{n} * hidden + unit + r * kOctetRows;
+            const int64_t at = int64_t{n} * hidden + only_here(unit) + r * kOctetRows;
             if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, value[j][r]);
             if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, cell[j][r]);
           }
