@@ -28,6 +28,14 @@ for cell, name, (batch_sizes, groups) in itertools.product(
 ):
     TeamCase(reference.Stack(MODES[cell], 24, 264), batch_sizes, TYPES[name], groups).train()
     torch.cuda.synchronize()
+# The lean kernels, which only large layers use.
+for cell, dtype, hidden in (
+    ("lstm", torch.float16, 2100),
+    ("gru", torch.float32, 1600),
+    ("tanh", torch.bfloat16, 4300),
+):
+    CudaCase(reference.Stack(MODES[cell], 8, hidden), [3, 1], dtype).train()
+    torch.cuda.synchronize()
 for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
     CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together
     torch.cuda.synchronize()

@@ -224,3 +224,28 @@ def test_a_batch_whose_tiles_do_not_fit_together_goes_in_passes(mode: int, hidde
     case = CudaCase(reference.Stack(mode, 8, hidden), [20] * 3, torch.float32)
     case.train()
     assert_results(case)
+
+
+# Layers that only the lean kernels take: in 16 bits, in float.
+LARGEST = {reference.LSTM: (2432, 1664), reference.GRU: (2816, 1920), reference.RNN_TANH: (4864, 3328)}
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    ("smaller_by", "directions", "batch_sizes"),
+    [
+        (0, 1, [4] * 3),
+        (0, 1, [8, 5, 5, 1]),
+        (75, 2, [20, 11, 3]),  # rows that are not aligned, several passes, both directions one after the other
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", LARGEST, ids=["lstm", "gru", "tanh"])
+def test_largest_layers(
+    mode: int, smaller_by: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(9)
+    hidden = LARGEST[mode][dtype == torch.float32] - smaller_by
+    case = CudaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype)
+    case.train()
+    assert_results(case)

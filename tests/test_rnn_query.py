@@ -188,16 +188,16 @@ def test_bad_arguments() -> None:
     assert layer.info.supported == -5
 
 
-# Hidden sizes that stay resident at N = 4 in 16 bits and in float: LSTM, GRU, RNN.
+# Hidden sizes that stay resident in 16 bits and in float: LSTM, GRU, RNN.
 LARGEST = {
-    "H200": ((2048, 1056), (2112, 1536), (4224, 2560)),
-    "H100": ((2048, 1056), (2112, 1536), (4224, 2560)),
-    "A100": ((1536, 864), (1728, 1104), (3456, 2048)),
-    "A10": ((1024, 576), (1152, 768), (2304, 1536)),
-    "RTX 3090": ((1024, 656), (1312, 768), (2624, 1536)),
-    "L40": ((1120, 960), (1536, 1136), (3072, 2272)),
-    "L4": ((928, 512), (1024, 768), (1856, 1536)),
-    "RTX 4090": ((1024, 960), (1536, 1024), (3072, 2048)),
+    "H200": ((2432, 1664), (2816, 1936), (4992, 3392)),
+    "H100": ((2432, 1664), (2816, 1936), (4992, 3392)),
+    "A100": ((1984, 1344), (2336, 1568), (4096, 2768)),
+    "A10": ((1344, 928), (1568, 1072), (2720, 1872)),
+    "RTX 3090": ((1536, 1040), (1792, 1120), (3104, 2128)),
+    "L40": ((1568, 1040), (1824, 1136), (3264, 2272)),
+    "L4": ((1088, 752), (1248, 864), (2176, 1536)),
+    "RTX 4090": ((1568, 1040), (1824, 1120), (3264, 2144)),
 }
 
 
@@ -211,6 +211,29 @@ def test_largest_layers_of_a_row(gpu: str) -> None:
                 assert info.supported, info.reason
                 assert info.largestHiddenSize >= least
                 assert info.batchPerPass >= min(batch, 8)
+
+
+@pytest.mark.parametrize(
+    ("mode", "data_type", "hidden", "units"),
+    [
+        (2, capi.HALF, 2432, 19),
+        (3, capi.BFLOAT16, 2816, 22),
+        (0, capi.HALF, 4864, 38),
+        (2, capi.FLOAT, 1664, 13),
+        (3, capi.FLOAT, 1920, 15),
+        (1, capi.FLOAT, 3328, 26),
+    ],
+)
+def test_lean_kernels_take_what_fits_no_other(mode: int, data_type: int, hidden: int, units: int) -> None:
+    info = Layer(mode, hidden=hidden, data_type=data_type, batch=4).query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks) == (1, units, 128)
+    assert (info.groups, info.batchPerPass) == (1, 8)
+    assert info.registerBytes + info.sharedBytes >= {2: 4, 3: 3}.get(mode, 1) * hidden**2 * (4 if data_type == 0 else 2)
+    info = Layer(mode, hidden=info.largestHiddenSize + 1, data_type=data_type, batch=4).query_gpu("H200")
+    assert info.supported == 0
+    assert b"more than stays resident" in info.reason
+    small = Layer(mode, hidden=512, data_type=data_type, batch=4).query_gpu("H200")
+    assert small.unitsPerBlock % 8 == 0
 
 
 def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int, ...] | None) -> int:

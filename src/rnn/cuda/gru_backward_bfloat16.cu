@@ -9,10 +9,6 @@ template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 1>(const Reside
                                                                     cudaStream_t);
 template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 1>(const ResidentShape&, const BackwardParams&,
                                                                     cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 1, 3>(const ResidentShape&, const BackwardParams&,
-                                                                    cudaStream_t);
-template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 2, 3>(const ResidentShape&, const BackwardParams&,
-                                                                    cudaStream_t);
 template cudaError_t launch_backward<__nv_bfloat16, PRNN_GRU, 3, 3>(const ResidentShape&, const BackwardParams&,
                                                                     cudaStream_t);
 

@@ -5,7 +5,6 @@ namespace prnn {
 
 template cudaError_t launch_backward<float, PRNN_LSTM, 1, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
 template cudaError_t launch_backward<float, PRNN_LSTM, 2, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
-template cudaError_t launch_backward<float, PRNN_LSTM, 1, 2>(const ResidentShape&, const BackwardParams&, cudaStream_t);
 template cudaError_t launch_backward<float, PRNN_LSTM, 2, 2>(const ResidentShape&, const BackwardParams&, cudaStream_t);
 template cudaError_t launch_backward<float, PRNN_LSTM, 1, 4>(const ResidentShape&, const BackwardParams&, cudaStream_t);
 template cudaError_t launch_backward<float, PRNN_LSTM, 2, 4>(const ResidentShape&, const BackwardParams&, cudaStream_t);

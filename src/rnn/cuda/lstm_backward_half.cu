@@ -7,13 +7,7 @@ template cudaError_t launch_backward<__half, PRNN_LSTM, 1, 1>(const ResidentShap
                                                               cudaStream_t);
 template cudaError_t launch_backward<__half, PRNN_LSTM, 2, 1>(const ResidentShape&, const BackwardParams&,
                                                               cudaStream_t);
-template cudaError_t launch_backward<__half, PRNN_LSTM, 1, 2>(const ResidentShape&, const BackwardParams&,
-                                                              cudaStream_t);
 template cudaError_t launch_backward<__half, PRNN_LSTM, 2, 2>(const ResidentShape&, const BackwardParams&,
-                                                              cudaStream_t);
-template cudaError_t launch_backward<__half, PRNN_LSTM, 1, 4>(const ResidentShape&, const BackwardParams&,
-                                                              cudaStream_t);
-template cudaError_t launch_backward<__half, PRNN_LSTM, 2, 4>(const ResidentShape&, const BackwardParams&,
                                                               cudaStream_t);
 
 }  // namespace prnn

@@ -28,6 +28,10 @@ template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_team_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_team_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_lean_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_lean_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
 
 namespace {
 
@@ -79,6 +83,29 @@ cudaError_t run_cluster(prnnRNNMode_t mode, prnnDataType_t type, const ResidentS
 }
 
 template <class T>
+constexpr bool kIsFloat32 = std::is_same_v<T, float> || std::is_same_v<T, Tf32>;
+
+template <class T>
+cudaError_t lean_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
+                                 cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM: return launch_lean_forward<T, PRNN_LSTM>(shape, params, stream);
+    case PRNN_GRU: return launch_lean_forward<T, PRNN_GRU>(shape, params, stream);
+    default: return launch_lean_forward<T, PRNN_RNN_TANH>(shape, params, stream);
+  }
+}
+
+template <class T>
+cudaError_t lean_backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const BackwardParams& params,
+                                  cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM: return launch_lean_backward<T, PRNN_LSTM>(shape, params, stream);
+    case PRNN_GRU: return launch_lean_backward<T, PRNN_GRU>(shape, params, stream);
+    default: return launch_lean_backward<T, PRNN_RNN_TANH>(shape, params, stream);
+  }
+}
+
+template <class T>
 cudaError_t wide_forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
                                  cudaStream_t stream) {
   if (shape.is_team()) {
@@ -103,6 +130,7 @@ cudaError_t wide_backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape
 template <class T>
 cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const ForwardParams& params,
                             cudaStream_t stream) {
+  if (shape.lean_units > 0) return lean_forward_of_type<T>(mode, shape, params, stream);
   switch (mode) {
     case PRNN_LSTM:
       switch (shape.unit_octets) {
@@ -119,7 +147,6 @@ cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, cons
       break;
     default:
       switch (shape.unit_octets) {
-        case 1: return launch_forward<T, PRNN_RNN_TANH, 1>(shape, params, stream);
         case 2: return launch_forward<T, PRNN_RNN_TANH, 2>(shape, params, stream);
         case 4: return launch_forward<T, PRNN_RNN_TANH, 4>(shape, params, stream);
       }
@@ -141,20 +168,22 @@ cudaError_t gated_backward(const ResidentShape& shape, const BackwardParams& par
 template <class T>
 cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const BackwardParams& params,
                              cudaStream_t stream) {
+  if (shape.lean_units > 0) return lean_backward_of_type<T>(mode, shape, params, stream);
   switch (mode) {
     case PRNN_LSTM:
       switch (shape.cluster) {
         case 1: return gated_backward<T, PRNN_LSTM, 1>(shape, params, stream);
-        case 2: return gated_backward<T, PRNN_LSTM, 2>(shape, params, stream);
-        case 4: return gated_backward<T, PRNN_LSTM, 4>(shape, params, stream);
+        case 2: return launch_backward<T, PRNN_LSTM, 2, 2>(shape, params, stream);
+        case 4:
+          if constexpr (kIsFloat32<T>) return gated_backward<T, PRNN_LSTM, 4>(shape, params, stream);
       }
       break;
     case PRNN_GRU:
-      return shape.cluster == 3 ? gated_backward<T, PRNN_GRU, 3>(shape, params, stream)
-                                : gated_backward<T, PRNN_GRU, 1>(shape, params, stream);
+      if (shape.cluster == 1) return gated_backward<T, PRNN_GRU, 1>(shape, params, stream);
+      if constexpr (kIsFloat32<T>) return gated_backward<T, PRNN_GRU, 3>(shape, params, stream);
+      return launch_backward<T, PRNN_GRU, 3, 3>(shape, params, stream);
     default:
       switch (shape.unit_octets) {
-        case 1: return launch_backward<T, PRNN_RNN_TANH, 1, 1>(shape, params, stream);
         case 2: return launch_backward<T, PRNN_RNN_TANH, 2, 1>(shape, params, stream);
         case 4: return launch_backward<T, PRNN_RNN_TANH, 4, 1>(shape, params, stream);
       }

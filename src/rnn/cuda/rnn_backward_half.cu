@@ -3,8 +3,6 @@
 
 namespace prnn {
 
-template cudaError_t launch_backward<__half, PRNN_RNN_TANH, 1, 1>(const ResidentShape&, const BackwardParams&,
-                                                                  cudaStream_t);
 template cudaError_t launch_backward<__half, PRNN_RNN_TANH, 2, 1>(const ResidentShape&, const BackwardParams&,
                                                                   cudaStream_t);
 template cudaError_t launch_backward<__half, PRNN_RNN_TANH, 4, 1>(const ResidentShape&, const BackwardParams&,

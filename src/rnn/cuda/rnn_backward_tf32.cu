@@ -4,8 +4,6 @@
 
 namespace prnn {
 
-template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 1, 1>(const ResidentShape&, const BackwardParams&,
-                                                                cudaStream_t);
 template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 2, 1>(const ResidentShape&, const BackwardParams&,
                                                                 cudaStream_t);
 template cudaError_t launch_backward<Tf32, PRNN_RNN_TANH, 4, 1>(const ResidentShape&, const BackwardParams&,

@@ -3,7 +3,6 @@
 
 namespace prnn {
 
-template cudaError_t launch_forward<float, PRNN_RNN_TANH, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 template cudaError_t launch_forward<float, PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 template cudaError_t launch_forward<float, PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 

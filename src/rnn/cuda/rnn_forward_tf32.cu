@@ -4,7 +4,6 @@
 
 namespace prnn {
 
-template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 template cudaError_t launch_forward<Tf32, PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&, cudaStream_t);
 

@@ -68,7 +68,7 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int
   if (problem.gates() > 1 && plan.unitsPerBlock == kWideUnits && cluster == team_blocks_together(problem, backward)) {
     if (!team_shape_for(row, problem, backward, groups, shape)) return false;
   } else {
-    if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) return false;
+    if (!(backward ? has_backward_kernel : has_forward_kernel)(problem, unit_octets, cluster)) return false;
     if (!shape_for(row, problem, backward, unit_octets, cluster, groups, shape)) return false;
   }
   shape->pause_cycles = plan.pauseCycles;
@@ -108,7 +108,8 @@ bool choose_wide_shape(const GpuRow& row, const RnnProblem& problem, bool backwa
   return found;
 }
 
-bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, ResidentShape* best) {
+bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions, bool may_be_lean,
+                  ResidentShape* best) {
   const prnnRNNPlan_t& asked = backward ? problem.backward_plan : problem.forward_plan;
   if (asked.unitsPerBlock > 0) return take_shape(row, problem, backward, directions, asked, best);
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
@@ -125,7 +126,7 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
   bool found = false;
   for (int cluster : {1, 2, 3, 4}) {
     for (int unit_octets = 1; unit_octets <= 4; ++unit_octets) {
-      if (!(backward ? has_backward_kernel : has_forward_kernel)(problem.mode, unit_octets, cluster)) continue;
+      if (!(backward ? has_backward_kernel : has_forward_kernel)(problem, unit_octets, cluster)) continue;
       for (int groups = 1; groups <= std::min<int64_t>(problem.max_batch(), 64); ++groups) {
         ResidentShape shape;
         if (!shape_for(row, problem, backward, unit_octets, cluster, groups, &shape)) break;
@@ -135,27 +136,30 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
       }
     }
   }
-  return found;
+  return found || (may_be_lean && directions == 1 && lean_shape_for(row, problem, backward, best));
 }
 
-bool choose_both(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_lean, RnnPlan* plan) {
   for (int directions = static_cast<int>(problem.directions); directions >= 1; --directions) {
     plan->directions_at_once = directions;
-    if (choose_shape(row, problem, false, directions, &plan->forward) &&
-        choose_shape(row, problem, true, directions, &plan->backward)) {
+    if (choose_shape(row, problem, false, directions, may_be_lean, &plan->forward) &&
+        choose_shape(row, problem, true, directions, may_be_lean, &plan->backward)) {
       return true;
     }
   }
   return false;
 }
 
-// A batch whose tiles do not fit together beside the weights is served in passes of one tile a group.
+// A batch whose tiles do not fit together beside the weights is served in passes of one tile a group. Where that does
+// not fit either, there are the lean kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
-  if (choose_both(row, problem, plan)) return true;
-  if (problem.max_batch() <= kTileColumns) return false;
-  RnnProblem one_tile = problem;
-  one_tile.batch = {kTileColumns};
-  return choose_both(row, one_tile, plan);
+  if (choose_both(row, problem, false, plan)) return true;
+  if (problem.max_batch() > kTileColumns) {
+    RnnProblem one_tile = problem;
+    one_tile.batch = {kTileColumns};
+    if (choose_both(row, one_tile, false, plan)) return true;
+  }
+  return choose_both(row, problem, true, plan);
 }
 
 // The original project's GPUs: capacity is what its largest RNN layer takes.
@@ -211,20 +215,22 @@ int resident_blocks(const GpuRow& row, int cluster) {
 
 int64_t type_bytes(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
 
-bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
+bool has_forward_kernel(const RnnProblem& problem, int unit_octets, int cluster) {
   if (cluster != 1) return false;
-  switch (mode) {
+  switch (problem.mode) {
     case PRNN_LSTM: return unit_octets == 1 || unit_octets == 2;
     case PRNN_GRU: return unit_octets >= 1 && unit_octets <= 3;
-    default: return unit_octets == 1 || unit_octets == 2 || unit_octets == 4;
+    default: return unit_octets == 2 || unit_octets == 4;
   }
 }
 
-bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster) {
-  switch (mode) {
-    case PRNN_LSTM: return (cluster == 1 || cluster == 2 || cluster == 4) && (unit_octets == 1 || unit_octets == 2);
-    case PRNN_GRU: return (cluster == 1 || cluster == 3) && unit_octets >= 1 && unit_octets <= 3;
-    default: return cluster == 1 && (unit_octets == 1 || unit_octets == 2 || unit_octets == 4);
+bool has_backward_kernel(const RnnProblem& problem, int unit_octets, int cluster) {
+  if (cluster == 1) return has_forward_kernel(problem, unit_octets, 1);
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;  // in 16 bits the wide kernels serve most of such layers
+  switch (problem.mode) {
+    case PRNN_LSTM: return (cluster == 2 && unit_octets == 2) || (cluster == 4 && unit_octets <= 2 && is_float32);
+    case PRNN_GRU: return cluster == 3 && (unit_octets == 3 || (unit_octets <= 2 && is_float32));
+    default: return false;
   }
 }
 
@@ -255,8 +261,10 @@ bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int 
   const int64_t wave = wanted == 1 ? 1 : wave_tiles(shape->octets, lane_rounds(gated, unit_octets));
   const int64_t sums = 2 * kResidentWarps * wave * (shape->octets * octet_sums + (backward ? 4 : 4 * shape->octets));
   const int64_t partial = cluster > 1 ? 2 * wave * shape->octets * octet_sums : 0;
-  // Static: what a tile carries from step to step, for each unit and sequence.
-  const int64_t carried = gated || !backward ? int64_t{4} * kMaxTiles * kTileColumns * unit_octets * kOctetRows : 512;
+  // Static: what a tile carries from step to step, for each unit and sequence; forward, the biases.
+  const int64_t biases = backward ? 0 : int64_t{4} * 32 * lane_rounds(gated, unit_octets);
+  const int64_t carried =
+      biases + (gated || !backward ? int64_t{4} * kMaxTiles * kTileColumns * unit_octets * kOctetRows : 512);
   const int64_t bias_sums = backward ? int64_t{4} * kResidentWarps * 32 * (gated ? unit_octets : 1) : 0;  // a tile
   const int64_t fixed = weights + sums + partial + 256;
   if (fixed + carried + bias_sums > row.shared_bytes) return false;
@@ -345,6 +353,40 @@ bool team_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
     return true;
   }
   return false;
+}
+
+bool lean_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, ResidentShape* shape) {
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
+  const int64_t unit = pair_units(is_float32), padded = ceil_div(problem.hidden, unit) * unit;
+  const int64_t units = lean_units(problem.mode, is_float32), rows = units * (backward ? 1 : problem.gates());
+  const int64_t k_pairs = padded / unit * (backward ? problem.gates() : 1);
+  *shape = ResidentShape();
+  shape->lean_units = static_cast<int>(units);
+  shape->unit_octets = static_cast<int>(ceil_div(units, kOctetRows));
+  shape->groups = shape->tiles = 1;
+  shape->blocks = static_cast<int>(ceil_div(padded, units));
+  if (shape->blocks > resident_blocks(row, 1)) return false;
+  shape->octets = static_cast<int>(ceil_div(rows, kOctetRows));
+  shape->pairs = static_cast<int>(ceil_div(k_pairs, kResidentWarps));
+
+  // See LeanProduct. `split`: the octets of the pair of which only some are in registers.
+  const int64_t fragment = 512, whole = rows / kOctetRows, in_registers = lean_register_octets(is_float32);
+  const int64_t split = in_registers % whole > 0 ? whole - in_registers % whole : 0;
+  const int64_t first_shared = kResidentWarps * ceil_div(in_registers, whole);
+  const int64_t weights = kResidentWarps * split * fragment +
+                          std::max<int64_t>(k_pairs - first_shared, 0) * whole * fragment +
+                          k_pairs * (rows % kOctetRows) * fragment / kOctetRows;
+  const int64_t sums = int64_t{4} * kResidentWarps * rows * kLeanSumColumns;
+  // Static: what a tile carries from step to step; biases of what a lane finishes or their sums; inputs that wait.
+  const int64_t rounds = lean_rounds(problem.mode, is_float32);
+  const int64_t own = int64_t{4} * (kResidentWarps * units + (backward ? kResidentWarps : 1) * rounds * 32) +
+                      (is_float32 ? 0 : int64_t{backward ? 4 : 2} * kResidentThreads * rounds) + 64;
+  shape->shared_bytes = weights + sums;
+  if (shape->shared_bytes + own > row.shared_bytes) return false;
+  shape->register_bytes = in_registers * fragment * kResidentWarps * shape->blocks;
+  shape->shared_weight_bytes = weights * shape->blocks;
+  shape->pause_cycles = pause_cycles(*shape, backward);
+  return true;
 }
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {

@@ -44,6 +44,26 @@ constexpr int kTeamSets = 4;            // batches of chunks that shared memory 
 constexpr int kTeamRegisterChunks = 8;  // of a warpgroup
 constexpr int team_batch(int columns) { return columns == 64 ? 1 : 4; }
 
+// The lean kernels, for layers that fit no other: one tile of sequences, a number of units a block that is no multiple
+// of 8, more weights in registers. Each cell has one such number, that of the largest layer on 128 blocks.
+constexpr int lean_units(prnnRNNMode_t mode, bool is_float32) {
+  switch (mode) {
+    case PRNN_LSTM: return is_float32 ? 13 : 19;
+    case PRNN_GRU: return is_float32 ? 15 : 22;
+    default: return is_float32 ? 26 : 38;
+  }
+}
+
+// Units that a lane of a lean kernel finishes: the gates of a unit lie in 4 lanes.
+constexpr int lean_rounds(prnnRNNMode_t mode, bool is_float32) {
+  const bool gated = mode == PRNN_LSTM || mode == PRNN_GRU;
+  return gated ? (lean_units(mode, is_float32) + 7) / 8 : (lean_units(mode, is_float32) + 31) / 32;
+}
+
+// Octets of a pair of K whose weights a lean warp keeps in registers (4 a thread each).
+constexpr int lean_register_octets(bool is_float32) { return is_float32 ? 32 : 40; }
+constexpr int kLeanSumColumns = kTileColumns + 1;  // of a row of sums, against bank conflicts
+
 // Elements along K that a thread quad covers with one 16-byte load each: a pair of matrix instructions.
 constexpr int pair_units(bool is_float32) { return is_float32 ? 16 : 32; }
 
@@ -75,10 +95,11 @@ struct ResidentShape {
   int64_t shared_weight_bytes = 0;  // recurrent weights in shared memory, whole group
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
   int wide_columns = 0;             // 8, 16, 32 or 64: the wide or team kernel of that many columns; 0: the others
+  int lean_units = 0;               // the lean kernel of that many units a block; 0: the other kernels
 
   bool is_team() const { return wide_columns > 0 && cluster == kTeamCluster; }
 
-  int units_per_block() const { return unit_octets * kOctetRows; }
+  int units_per_block() const { return lean_units > 0 ? lean_units : unit_octets * kOctetRows; }
   int64_t columns() const { return int64_t{tiles} * kTileColumns; }
   int64_t batch_per_pass() const { return groups * columns(); }
 };
@@ -97,9 +118,9 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 // Blocks that the row keeps resident at once in clusters of this size.
 int resident_blocks(const GpuRow& row, int cluster);
 
-// The shapes that kernels are compiled for.
-bool has_forward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
-bool has_backward_kernel(prnnRNNMode_t mode, int unit_octets, int cluster);
+// The shapes that kernels are compiled for: those that some plan takes.
+bool has_forward_kernel(const RnnProblem& problem, int unit_octets, int cluster);
+bool has_backward_kernel(const RnnProblem& problem, int unit_octets, int cluster);
 
 // Sets `shape` to the layout with these choices; false if it does not fit the row. For tuning and for tests;
 // plan_rnn() makes the choices itself.
@@ -108,6 +129,8 @@ bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int 
 // The same for the wide and for the team kernels.
 bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape);
 bool team_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int groups, ResidentShape* shape);
+// The same for the lean kernels, which have one group.
+bool lean_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, ResidentShape* shape);
 
 // Blocks of a team.
 int team_blocks_together(const RnnProblem& problem, bool backward);

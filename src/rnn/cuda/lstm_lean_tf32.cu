@@ -1,0 +1,11 @@
+// Lean resident kernels, LSTM, tf32.
+#include "rnn/cuda/resident_lean_backward.cuh"
+#include "rnn/cuda/resident_lean_forward.cuh"
+#include "rnn/cuda/resident_tf32.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_lean_forward<Tf32, PRNN_LSTM>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lean_backward<Tf32, PRNN_LSTM>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn

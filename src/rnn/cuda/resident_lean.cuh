@@ -1,0 +1,292 @@
+// What the lean kernels have in common, which serve the largest layers: weights in more registers, a number of units a
+// block that is no multiple of 8, one tile of sequences. docs/resident_kernels.md explains the arithmetic.
+#pragma once
+
+#include "rnn/cuda/resident.cuh"
+#include "rnn/cuda/resident_launch.cuh"
+
+namespace prnn {
+
+// Read anew each time, so that neither it nor what comes of it takes a register all along.
+__device__ __forceinline__ int lane_id() {
+  int lane;
+  asm volatile("mov.u32 %0,%laneid;" : "=r"(lane));
+  return lane;
+}
+
+// ---- exchange ----
+
+// A word of 16-bit elements may be of two blocks: each stores its half, and a half that is all ones has not arrived.
+template <class T>
+__device__ __forceinline__ void publish_element(bool valid, T* address, T value) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p st.relaxed.gpu.global.u16 [%0],%1;}" ::"l"(address),
+                 "h"(reinterpret_cast<const uint16_t&>(value)), "r"(static_cast<uint32_t>(valid))
+                 : "memory");
+  } else {
+    publish_word(valid, address, Element<T>::pack(Element<T>::to_float(value), 0));
+  }
+}
+
+// Not zero if an element has not arrived. Halves: (x - 1) & ~x has the highest bit of a half that is 0, x being ~word.
+template <class T>
+__device__ __forceinline__ uint32_t missing_elements(const uint4& v) {
+  if constexpr (sizeof(T) == 4) return largest_word(v) == kEmpty;
+  const auto gap = [](uint32_t word) { return ~(word + 0x00010001u) & word; };
+  return (gap(v.x) | gap(v.y) | gap(v.z) | gap(v.w)) & 0x80008000u;
+}
+
+__device__ __forceinline__ void reload_if(bool wanted, uint4& v, const void* address) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%4,0; @p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "r"(static_cast<uint32_t>(wanted)), "l"(address)
+               : "memory");
+}
+
+// ---- cells, the gates of a unit in 4 lanes ----
+
+// Forward: what lane `sub` of a unit makes of its sum, R h, and its input product.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ float gate_of_lane(float sum, float input, float bias, int sub, int relu) {
+  if constexpr (MODE == PRNN_LSTM) return squash<ACCURATE>(sum + input + bias, sub == 2);
+  if constexpr (MODE == PRNN_GRU) {
+    // 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
+    const float total = (sub == 3 ? 0 : sum) + (sub == 2 ? 0 : input) + bias;
+    return sub >= 2 ? total : sigmoid(total);
+  }
+  const float total = sum + input + bias;
+  return relu ? (total < 0 ? 0 : total) : hyperbolic_tangent<ACCURATE>(total);  // NaN stays NaN
+}
+
+// Of a unit: h, what it carries to the next step, and what this lane keeps of its gates for the backward pass.
+struct UnitStates {
+  float h, carried, kept;
+};
+
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ UnitStates finish_unit(float gate, float carried, int sub) {
+  const float first = __shfl_sync(kWholeWarp, gate, 0, 4), second = __shfl_sync(kWholeWarp, gate, 1, 4);
+  const float third = __shfl_sync(kWholeWarp, gate, 2, 4), fourth = __shfl_sync(kWholeWarp, gate, 3, 4);
+  if constexpr (MODE == PRNN_LSTM) {  // i, f, g, o
+    const float c = second * carried + first * third;
+    return {fourth * hyperbolic_tangent<ACCURATE>(c), c, gate};
+  }
+  const float fresh = hyperbolic_tangent<ACCURATE>(fourth + first * third);
+  const float h = fresh + second * (carried - fresh);
+  return {h, h, sub == 2 ? fresh : sub == 3 ? third : gate};
+}
+
+// Backward: the gradient of this lane's gate, and what sub 0's unit carries to the next step.
+struct UnitGradients {
+  float gate, carried;
+};
+
+// `loaded`: dy of sub 0; LSTM: c of sub 1, c a timestep earlier of sub 2; GRU: h a timestep earlier of sub 1. A GRU's
+// sub 3 has the candidate's gradient with respect to W x + bW, its sub 2 that with respect to R h + bR.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ UnitGradients unit_gradients(float gate, float loaded, bool has_before, float dh, float past,
+                                                        int sub) {
+  const float first = __shfl_sync(kWholeWarp, gate, 0, 4), second = __shfl_sync(kWholeWarp, gate, 1, 4);
+  const float third = __shfl_sync(kWholeWarp, gate, 2, 4), fourth = __shfl_sync(kWholeWarp, gate, 3, 4);
+  const float earlier = __shfl_sync(kWholeWarp, loaded, MODE == PRNN_LSTM ? 2 : 1, 4);
+  const float before = has_before ? earlier : 0;
+  dh += __shfl_sync(kWholeWarp, loaded, 0, 4);
+  if constexpr (MODE == PRNN_LSTM) {
+    const float i = first, f = second, g = third, o = fourth;
+    const float squashed = hyperbolic_tangent<ACCURATE>(__shfl_sync(kWholeWarp, loaded, 1, 4));
+    const float dc = past + dh * o * (1 - squashed * squashed);
+    const float da = sub == 0   ? dc * g * i * (1 - i)
+                     : sub == 1 ? dc * before * f * (1 - f)
+                     : sub == 2 ? dc * i * (1 - g * g)
+                                : dh * squashed * o * (1 - o);
+    return {da, dc * f};
+  }
+  const float reset = first, z = second, fresh = third, recurrent = fourth;
+  dh += past;
+  const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+  const float da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
+                   : sub == 1 ? dh * (before - fresh) * z * (1 - z)
+                   : sub == 2 ? dcandidate * reset
+                              : dcandidate;
+  return {da, dh * z};
+}
+
+// ---- the product of resident weights with a tile of states ----
+
+// ROWS rows by the warp's pairs of K; pair i of warp w is w + 8 i. Whole octets lie in registers as far as
+// REGISTER_OCTETS go, pair after pair, and then in shared memory; the last rows, fewer than 8, in shared memory alone,
+// where they take no more room than they are. `load` is a function (row, pair) -> uint4 that fetches 16 bytes of a row,
+// those of this lane % 4.
+template <class T, int ROWS, int REGISTER_OCTETS>
+struct LeanProduct {
+  static constexpr int kWhole = ROWS / kOctetRows, kRest = ROWS % kOctetRows;
+  static constexpr int kSplit = REGISTER_OCTETS % kWhole;  // octets in registers of a pair that is not there whole
+  static constexpr int kFirstShared = REGISTER_OCTETS / kWhole + (kSplit > 0 ? 1 : 0);  // first pair without any
+  static constexpr int kSplitShared = kSplit > 0 ? kWhole - kSplit : 0;
+  static constexpr int kTiles = kWhole / 2;  // of 16 rows; an octet that is left over and the rest go transposed
+  static constexpr int kChunk = kTiles >= 4 ? 2 : kChunkPairs;  // pairs that are loaded and multiplied together
+  static constexpr int kKnownChunks = (kFirstShared + 2 * kChunk - 1) / (2 * kChunk) * 2;
+  static_assert(kSplit % 2 == 0 && kRest > 0, "octets of a tile lie together");
+
+  struct Sums {
+    float tiles[kTiles > 0 ? kTiles : 1][4];
+    float single[4], rest[4];
+  };
+
+  uint4 weights[REGISTER_OCTETS];
+  uint4 *split, *shared_octets, *rest;  // shared memory, of this lane
+  int pairs;                            // of this warp
+  int pair_stride;                      // bytes from a warp's pair of states to its next
+  uint4 states[2][kChunk];
+
+  __device__ __forceinline__ uint4* place(int pair, int octet) const {
+    if (pair < kFirstShared) return split + (octet - kSplit) * 32;
+    return shared_octets + ((pair - kFirstShared) * kResidentWarps * kWhole + octet) * 32;
+  }
+
+  template <class Load>
+  __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    pairs = warp < k_pairs ? (k_pairs - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    uint4* const base = static_cast<uint4*>(shared);
+    split = base + warp * kSplitShared * 32 + lane;
+    shared_octets = base + (kResidentWarps * kSplitShared + warp * kWhole) * 32 + lane;
+    rest = base + (kResidentWarps * kSplitShared + max(k_pairs - kResidentWarps * kFirstShared, 0) * kWhole) * 32 +
+           warp * kRest * 4 + lane;
+#pragma unroll
+    for (int f = 0; f < REGISTER_OCTETS; ++f) {
+      const int i = f / kWhole, o = f % kWhole;
+      weights[f] = i < pairs ? load(o * kOctetRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll 1
+    for (int i = kFirstShared - (kSplit > 0 ? 1 : 0); i < pairs; ++i) {
+      int o = i < kFirstShared ? kSplit : 0;
+#pragma unroll 1
+      for (; o + 1 < kWhole; o += 2) {  // in the order of the instruction's operand
+        const uint4 low = load(o * kOctetRows + lane / 4, warp + i * kResidentWarps);
+        const uint4 high = load((o + 1) * kOctetRows + lane / 4, warp + i * kResidentWarps);
+        *place(i, o) = {low.x, high.x, low.y, high.y};
+        *place(i, o + 1) = {low.z, high.z, low.w, high.w};
+      }
+      if (o < kWhole) *place(i, o) = load(o * kOctetRows + lane / 4, warp + i * kResidentWarps);
+    }
+    if (lane < kRest * 4) {
+#pragma unroll 2
+      for (int i = 0; i < pairs; ++i) {
+        rest[i * kResidentWarps * kRest * 4] = load(kWhole * kOctetRows + lane / 4, warp + i * kResidentWarps);
+      }
+    }
+  }
+
+  // First look at the states of a chunk. `base` is where this lane's 16 bytes of the warp's first pair are; lanes that
+  // are not to read get zeros, and so does a pair beyond the last.
+  __device__ __forceinline__ void begin(int slot, int chunk, const char* base, bool reads) {
+    const char* const source = base + chunk * (kChunk * pair_stride);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      states[slot][i] = load_or_zeros(reads && chunk * kChunk + i < pairs, source + i * pair_stride);
+    }
+  }
+
+  // Waits until the chunk in the slot has arrived whole.
+  __device__ __forceinline__ void finish(int slot, int chunk, const char* base, int* fault, bool& gave_up) {
+    const char* const source = base + chunk * (kChunk * pair_stride);
+    Patience patience;
+    while (!gave_up) {
+      uint32_t missing = 0;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) missing |= missing_elements<T>(states[slot][i]);
+      if (!__any_sync(kWholeWarp, missing != 0)) return;
+      if (!__all_sync(kWholeWarp, patience.lasts(fault))) gave_up = true;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        reload_if(missing_elements<T>(states[slot][i]) != 0, states[slot][i], source + i * pair_stride);
+      }
+    }
+  }
+
+  // Adds a pair. KNOWN: whether `pair` is known when compiling.
+  template <bool KNOWN>
+  __device__ __forceinline__ void multiply(int pair, const uint4& b, Sums& sums) const {
+    if (!(KNOWN && pair < kFirstShared) && pair >= pairs) return;
+#pragma unroll
+    for (int o = 0; o + 1 < kWhole; o += 2) {
+      uint4 first, second;  // halves of the pair, 16 rows each
+      if (KNOWN && pair * kWhole + o < REGISTER_OCTETS) {
+        const uint4 low = weights[KNOWN ? pair * kWhole + o : 0], high = weights[KNOWN ? pair * kWhole + o + 1 : 0];
+        first = {low.x, high.x, low.y, high.y};
+        second = {low.z, high.z, low.w, high.w};
+      } else {
+        first = *place(pair, o);
+        second = *place(pair, o + 1);
+      }
+      Element<T>::mma(sums.tiles[o / 2], first.x, first.y, first.z, first.w, b.x, b.y);
+      Element<T>::mma(sums.tiles[o / 2], second.x, second.y, second.z, second.w, b.z, b.w);
+    }
+    if constexpr (kWhole % 2 == 1) {
+      constexpr int kLast = kWhole - 1;
+      const bool in_register = KNOWN && pair * kWhole + kLast < REGISTER_OCTETS;
+      const uint4 last = in_register ? weights[KNOWN && in_register ? pair * kWhole + kLast : 0] : *place(pair, kLast);
+      Element<T>::mma(sums.single, b.x, 0, b.y, 0, last.x, last.y);
+      Element<T>::mma(sums.single, b.z, 0, b.w, 0, last.z, last.w);
+    }
+    uint4 last = {0, 0, 0, 0};
+    if (lane_id() < kRest * 4 && pair < pairs) last = rest[pair * kResidentWarps * kRest * 4];
+    Element<T>::mma(sums.rest, b.x, 0, b.y, 0, last.x, last.y);
+    Element<T>::mma(sums.rest, b.z, 0, b.w, 0, last.z, last.w);
+  }
+
+  // First look at the first states; base and reads as for run().
+  __device__ __forceinline__ void ask(const char* base, bool reads) {
+    begin(0, 0, base, reads);
+    begin(1, 1, base, reads);
+  }
+
+  // The product with the states that have been asked for. `arrived` is called when the first are there.
+  template <class Arrived>
+  __device__ __forceinline__ void run(const char* base, bool reads, int* fault, bool& gave_up, Sums& sums,
+                                      const Arrived& arrived) {
+    sums = {};
+#pragma unroll
+    for (int c = 0; c < kKnownChunks; ++c) {
+      finish(c % 2, c, base, fault, gave_up);
+      if (c == 0) arrived();
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) multiply<true>(c * kChunk + i, states[c % 2][i], sums);
+      if ((c + 2) * kChunk < pairs) begin(c % 2, c + 2, base, reads);
+    }
+#pragma unroll 1
+    for (int c = kKnownChunks; c * kChunk < pairs; c += 2) {
+#pragma unroll
+      for (int slot = 0; slot < 2; ++slot) {
+        if ((c + slot) * kChunk >= pairs) break;
+        finish(slot, c + slot, base, fault, gave_up);
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) multiply<false>((c + slot) * kChunk + i, states[slot][i], sums);
+        if ((c + slot + 2) * kChunk < pairs) begin(slot, c + slot + 2, base, reads);
+      }
+    }
+  }
+
+  static constexpr int kSumFloats = ROWS * kLeanSumColumns;  // of a warp
+  static __device__ __forceinline__ int sum_at(int row, int column) { return row * kLeanSumColumns + column; }
+
+  // The warp's sums into `shared`.
+  static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        shared[sum_at(m * 2 * kOctetRows + e / 2 * kOctetRows + row, column + e % 2)] = sums.tiles[m][e];
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {  // transposed
+      if (kWhole % 2 == 1) shared[sum_at((kWhole - 1) * kOctetRows + column + e, row)] = sums.single[e];
+      if (column + e < kRest) shared[sum_at(kWhole * kOctetRows + column + e, row)] = sums.rest[e];
+    }
+  }
+};
+
+}  // namespace prnn
