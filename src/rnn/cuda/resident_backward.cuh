@@ -106,16 +106,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       // Where this lane finds the gradients of its column (lane / 4) of a tile.
       const auto gradients_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        const Step& before = of_next ? current : previous;
+        const int row_before = of_next ? current.row : previous.row;
         const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
-        const T* const row = dgates + int64_t{before.row + group_column + column} * row_elements;
+        const T* const row = dgates + int64_t{row_before + group_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        const Step& before = of_next ? current : previous;
+        const int batch_before = of_next ? current.batch : previous.batch;
         return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
-               min(group_columns, before.batch - group_column);
+               min(group_columns, batch_before - group_column);
       };
 
       if (SINGLE || !asked) {
