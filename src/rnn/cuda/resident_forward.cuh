@@ -73,8 +73,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   const int slot_elements = sizes.exchange_columns() * padded;
   T* const exchange = static_cast<T*>(dir.exchange) + int64_t{group * sizes.group_tiles()} * tile_elements;
   product.pair_stride = tile_columns * 64 * kResidentWarps;
-  const char* const states_of_lane =
-      reinterpret_cast<const char*>(exchange) + (warp * tile_columns + lane / 4) * 64 + sub * 16;
+  const auto states_of = [&](int of_lane) {
+    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + of_lane / 4) * 64 + of_lane % 4 * 16;
+  };
+  const char* const states_of_lane = states_of(lane);
   // Element of a tile where unit u of its column c is.
   const auto state_at = [&](int u, int c) {
     return u / kPairElements * (tile_columns * kPairElements) + c * kPairElements + u % kPairElements;
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
         const bool of_next = is_last_wave && tile >= count;
         const int tile_of_group = of_next ? tile - count : wave * kWave + tile;
         const int64_t at = int64_t{s + (of_next ? 1 : 0)} * slot_elements + tile_of_group * tile_elements;
-        return states_of_lane + at * sizeof(T);
+        return (kTight && UNIT_OCTETS == 3 ? states_of(only_here(lane)) : states_of_lane) + at * sizeof(T);
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
