@@ -82,7 +82,8 @@ struct WavefrontProduct {
   static_assert(Rows::kOctets % 2 == 0, "fragments are of two octets");
   static constexpr int kTiles = Rows::kOctets / 2, kSumTiles = Rows::kSumOctets / 2;
   static constexpr int kFragments = 2 * PAIRS * kTiles * 2;
-  static constexpr int kInRegisters = kFragments < kWavefrontFragments ? kFragments : kWavefrontFragments;
+  static constexpr int kRoom = wavefront_register_fragments(PAIRS);
+  static constexpr int kInRegisters = kFragments < kRoom ? kFragments : kRoom;
   static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
   static constexpr int kSumFloats = Rows::kSumOctets * Rows::kStride;
   static constexpr int kPairBytes = 64 * kResidentWarps;
@@ -138,12 +139,13 @@ struct WavefrontProduct {
     }
   }
 
-  template <int PART>
+  // Adds pairs FROM up to TO of a part.
+  template <int PART, int FROM = 0, int TO = PAIRS>
   __device__ __forceinline__ void multiply(Sums& sums) const {
     constexpr int kTogether = kTiles % 3 == 0 ? 3 : 2;  // independent products between two to the same sums
     static_assert(kTiles % kTogether == 0, "whole groups of tiles");
 #pragma unroll
-    for (int i = 0; i < PAIRS; ++i) {
+    for (int i = FROM; i < TO; ++i) {
       const uint4 b = states[PART][i];
 #pragma unroll
       for (int m = 0; m < kTiles; m += kTogether) {
@@ -216,6 +218,34 @@ struct WavefrontTiles {
     const char* const base = of_next ? states.next : states.here;
     const bool reads = base != nullptr && tile * kTileColumns + static_cast<int>(threadIdx.x) % 32 / 4 < columns;
     product.template ask<PART>(base + tile * states.tile_bytes, reads);
+  }
+
+  // A step of a group with one tile. The neighbour's states have been here for long; the own ones are asked for when
+  // ASK pairs of them have been multiplied, and not before `pause` cycles since `published`: asked for earlier, they
+  // would be asked for twice.
+  template <int PAIRS, int ASK>
+  __device__ __forceinline__ void run_single(bool goes_on, long long published, int pause, int* fault, bool& gave_up,
+                                             float* shared) {
+    typename Product::Sums sums = {};
+    const auto ask_own = [&] {
+      while (clock64() - published < pause) {
+      }
+      ask<kOwn>(own, false, 0);
+    };
+    if (has_neighbour) {
+      if (!neighbour_asked) ask<kNeighbour>(neighbour, false, 0);
+      product.template finish<kNeighbour>(fault, gave_up);
+      product.template multiply<kNeighbour, 0, ASK>(sums);
+      ask_own();
+      product.template multiply<kNeighbour, ASK, PAIRS>(sums);
+      neighbour_asked = goes_on;
+      if (goes_on) ask<kNeighbour>(neighbour, true, 0);
+    } else {
+      ask_own();
+    }
+    product.template finish<kOwn>(fault, gave_up);
+    product.template multiply<kOwn>(sums);
+    Product::store(sums, shared);
   }
 
   // `goes_on`: another step follows.

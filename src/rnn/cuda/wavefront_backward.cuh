@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const T* const before_at = s < last ? states_at - step_elements : initial != nullptr ? initial + lane_at : nullptr;
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
-      if (!walk.own_asked) {
+      if (!SINGLE && !walk.own_asked) {
         while (clock64() - published < sizes.pause_cycles) {
         }
         walk.template ask<kOwn>(walk.own, false, first_tile);
@@ -155,8 +155,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      walk.run(first_tile, count, s + 1 < steps, sizes.gave_up, gave_up, wave_sums + warp * kSumFloats,
-               kResidentWarps * kSumFloats);
+      if constexpr (SINGLE) {
+        walk.template run_single<PAIRS, PAIRS>(s + 1 < steps, published, sizes.pause_cycles, sizes.gave_up, gave_up,
+                                               wave_sums + warp * kSumFloats);
+      } else {
+        walk.run(first_tile, count, s + 1 < steps, sizes.gave_up, gave_up, wave_sums + warp * kSumFloats,
+                 kResidentWarps * kSumFloats);
+      }
       __syncthreads();
 
       // Every block of the cluster has the sums of all the cluster's units over its own share of K: to each its units.

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   for (int t = 0; t < sizes.steps; ++t) {
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
-      if (!walk.own_asked) {
+      if (!SINGLE && !walk.own_asked) {
         while (clock64() - published < sizes.pause_cycles) {
         }
         walk.template ask<kOwn>(walk.own, false, first_tile);
@@ -139,8 +139,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
-      walk.run(first_tile, count, t + 1 < sizes.steps, sizes.gave_up, gave_up, wave_sums + warp * kSumFloats,
-               kResidentWarps * kSumFloats);
+      if constexpr (SINGLE) {
+        walk.template run_single<PAIRS, (PAIRS + 1) / 2>(t + 1 < sizes.steps, published, sizes.pause_cycles, sizes.gave_up,
+                                                         gave_up, wave_sums + warp * kSumFloats);
+      } else {
+        walk.run(first_tile, count, t + 1 < sizes.steps, sizes.gave_up, gave_up, wave_sums + warp * kSumFloats,
+                 kResidentWarps * kSumFloats);
+      }
       __syncthreads();
 
       if (kGated && t == 0) {  // what is carried comes from the initial state

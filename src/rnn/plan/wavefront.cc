@@ -21,7 +21,8 @@ int64_t shared_bytes(const RnnProblem& problem, const WavefrontKernel& kernel, b
   const int64_t octets = kernel.unit_octets * (backward ? kernel.cluster : gates);
   const int64_t sum_octets = backward || !gated ? octets : kernel.unit_octets * 4;
   const int64_t fragments = 2 * kernel.pairs * octets;
-  const int64_t weights = std::max<int64_t>(fragments - kWavefrontFragments, 0) * 512 * kResidentWarps;
+  const int64_t in_registers = wavefront_register_fragments(kernel.pairs);
+  const int64_t weights = std::max<int64_t>(fragments - in_registers, 0) * 512 * kResidentWarps;
   const int64_t octet_sums = int64_t{4} * kOctetRows * kTileColumns, wave = tiles == 1 ? 1 : kWavefrontWave;
   const int64_t sums = 2 * wave * kResidentWarps * sum_octets * (octet_sums + 4);
   const int64_t partial = kernel.cluster > 1 ? 2 * wave * octets * octet_sums : 0;
@@ -74,7 +75,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, bool backward, const Wa
     shape.pairs = kernel.pairs;
     shape.tiles = static_cast<int>(tiles);
     shape.shared_bytes = bytes;
-    shape.pause_cycles = !backward && kernel.unit_octets == 1 ? 500 : 300;  // measured on an H200
+    shape.pause_cycles = tiles > 1 ? 300 : backward ? 900 : kernel.pairs > 2 ? 700 : 500;  // measured on an H200
     *best = shape;
   }
   return best_layers;

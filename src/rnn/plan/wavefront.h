@@ -8,7 +8,9 @@ namespace prnn {
 
 constexpr int kWavefrontLayers = 8;      // at most, in one launch
 constexpr int kWavefrontWave = 2;        // tiles with one barrier for all, where a group has more than one
-constexpr int kWavefrontFragments = 32;  // octets x pairs of weights that a warp keeps in registers
+
+// Fragments of weights (16 rows, half a pair of K) that a warp keeps in registers, beside the states of its pairs.
+constexpr int wavefront_register_fragments(int pairs) { return pairs > 4 ? 28 : 32; }
 
 // A kernel that exists: units of a block in eights, blocks that split K, pairs of K of a warp in each of the two parts
 // of K (a layer's own state, and its neighbour's).
