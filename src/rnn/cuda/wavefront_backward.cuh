@@ -326,10 +326,12 @@ cudaError_t launch_wavefront_backward(const ResidentShape& shape, const Wavefron
                                       cudaStream_t stream) {
   return launch_wavefront<WavefrontKernels<MODE>::backward>(shape, [&](auto index) {
     constexpr WavefrontKernel kernel = WavefrontKernels<MODE>::backward[decltype(index)::value];
+    constexpr int kUnitOctets = kernel.unit_octets, kCluster = kernel.cluster, kPairs = kernel.pairs;
+    constexpr bool kAlwaysSingle = has_one_tile(MODE, kernel);
     const bool single = params.sizes.columns_per_group <= kTileColumns;
-    return launch_resident(single
-                               ? wavefront_backward<T, MODE, kernel.unit_octets, kernel.cluster, kernel.pairs, true>
-                               : wavefront_backward<T, MODE, kernel.unit_octets, kernel.cluster, kernel.pairs, false>,
+    if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+    return launch_resident(single ? wavefront_backward<T, MODE, kUnitOctets, kCluster, kPairs, true>
+                                  : wavefront_backward<T, MODE, kUnitOctets, kCluster, kPairs, kAlwaysSingle>,
                            shape, params, stream);
   });
 }

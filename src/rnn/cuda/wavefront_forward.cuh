@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // waits for it.
   struct Finished {
     int count = 0, first_tile = 0;
-    T *gates, *cells;
+    T *gates = nullptr, *cells = nullptr;  // undefined, nvcc 13.0 takes those of the step in progress
     float c[kWave][kRounds], gate[kWave][kRounds];
   } finished;
   const auto store_finished = [&] {
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
       if constexpr (SINGLE) {
-        walk.template run_single<PAIRS, (PAIRS + 1) / 2>(t + 1 < sizes.steps, published, sizes.pause_cycles, sizes.gave_up,
-                                                         gave_up, wave_sums + warp * kSumFloats);
+        walk.template run_single<PAIRS, (PAIRS + 1) / 2>(t + 1 < sizes.steps, published, sizes.pause_cycles,
+                                                         sizes.gave_up, gave_up, wave_sums + warp * kSumFloats);
       } else {
         walk.run(first_tile, count, t + 1 < sizes.steps, sizes.gave_up, gave_up, wave_sums + warp * kSumFloats,
                  kResidentWarps * kSumFloats);
@@ -284,9 +284,11 @@ cudaError_t launch_wavefront_forward(const ResidentShape& shape, const Wavefront
                                      cudaStream_t stream) {
   return launch_wavefront<WavefrontKernels<MODE>::forward>(shape, [&](auto index) {
     constexpr WavefrontKernel kernel = WavefrontKernels<MODE>::forward[decltype(index)::value];
+    constexpr bool kAlwaysSingle = has_one_tile(MODE, kernel);
     const bool single = params.sizes.columns_per_group <= kTileColumns;
+    if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
     return launch_resident(single ? wavefront_forward<T, MODE, kernel.unit_octets, kernel.pairs, true>
-                                  : wavefront_forward<T, MODE, kernel.unit_octets, kernel.pairs, false>,
+                                  : wavefront_forward<T, MODE, kernel.unit_octets, kernel.pairs, kAlwaysSingle>,
                            shape, params, stream);
   });
 }

@@ -6,8 +6,8 @@
 
 namespace prnn {
 
-constexpr int kWavefrontLayers = 8;      // at most, in one launch
-constexpr int kWavefrontWave = 2;        // tiles with one barrier for all, where a group has more than one
+constexpr int kWavefrontLayers = 8;  // at most, in one launch
+constexpr int kWavefrontWave = 2;    // tiles with one barrier for all, where a group has more than one
 
 // Fragments of weights (16 rows, half a pair of K) that a warp keeps in registers, beside the states of its pairs.
 constexpr int wavefront_register_fragments(int pairs) { return pairs > 4 ? 28 : 32; }
@@ -33,6 +33,12 @@ struct WavefrontKernels<PRNN_GRU> {
   static constexpr WavefrontKernel forward[] = {{2, 1, 1}, {2, 1, 2}, {4, 1, 2}, {2, 1, 4}};
   static constexpr WavefrontKernel backward[] = {{2, 3, 1}, {2, 3, 2}, {4, 3, 2}};
 };
+
+// Whether a group has no more than one tile where this kernel runs: the weights of large gated layers, more than 2
+// pairs of K, leave no room for more.
+constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel) {
+  return (mode == PRNN_LSTM || mode == PRNN_GRU) && kernel.pairs > 2;
+}
 
 // Of each pass of a stack: how many layers a launch takes, and their layout. Where fewer layers than that are left, the
 // launch has fewer blocks; one layer alone runs as a stack of one does.
