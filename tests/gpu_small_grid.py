@@ -39,4 +39,8 @@ for cell, dtype, hidden in (
 for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
     CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together
     torch.cuda.synchronize()
+# Wide wavefront kernels: two tiles of rows or one.
+for dtype, hidden in itertools.product((torch.float16, torch.bfloat16), (288, 544)):
+    CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype).train()
+    torch.cuda.synchronize()
 print("ran")

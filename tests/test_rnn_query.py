@@ -132,7 +132,22 @@ def test_layers_that_run_together(mode: int, hidden: int, layers: int, together:
     assert Layer(mode, hidden, layers=layers).query_gpu("H200").layersTogether == together
 
 
-@pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 9}, {"data_type": capi.FLOAT}], ids=str)
+@pytest.mark.parametrize(
+    ("gpu", "mode", "hidden", "batch", "together"),
+    [
+        ("H200", 2, 512, 32, 5),
+        ("H200", 2, 512, 64, 4),
+        ("H200", 2, 1024, 32, 2),
+        ("H200", 2, 1024, 16, 1),
+        ("H200", 3, 1024, 32, 1),
+        ("A100", 2, 1024, 32, 1),
+    ],
+)
+def test_many_sequences_that_run_together(gpu: str, mode: int, hidden: int, batch: int, together: int) -> None:
+    assert Layer(mode, hidden, layers=5, batch=batch).query_gpu(gpu).layersTogether == together
+
+
+@pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 33}, {"data_type": capi.FLOAT}], ids=str)
 def test_layers_that_run_one_after_the_other(changes: dict[str, int]) -> None:
     assert Layer(**({"hidden": 256, "layers": 5} | changes)).query_gpu("H200").layersTogether == 1
 

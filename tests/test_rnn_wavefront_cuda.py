@@ -25,6 +25,13 @@ SIZES = [
     (2, 1024, 8, 3),
     (5, 1024, 8, 3),
     (3, 768, 2, 4),
+    # The wide kernels: one group or two, one tile of rows or two, some of the last of either unused.
+    (3, 480, 18, 6),
+    (5, 512, 32, 7),
+    (3, 288, 40, 3),
+    (5, 512, 64, 3),
+    (2, 1024, 17, 6),
+    (3, 800, 31, 5),
 ]
 
 

@@ -9,6 +9,12 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_wavefront_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
                                      cudaStream_t stream);
+template <class T>
+cudaError_t launch_wavefront_wide_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
+                                          cudaStream_t stream);
+template <class T>
+cudaError_t launch_wavefront_wide_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                           cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_wavefront_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                       cudaStream_t stream);
@@ -18,6 +24,7 @@ namespace {
 template <class T>
 cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const WavefrontForwardParams& params,
                             cudaStream_t stream) {
+  if (shape.wide_columns > 0) return launch_wavefront_wide_forward<T>(shape, params, stream);
   switch (mode) {
     case PRNN_LSTM: return launch_wavefront_forward<T, PRNN_LSTM>(shape, params, stream);
     case PRNN_GRU: return launch_wavefront_forward<T, PRNN_GRU>(shape, params, stream);
@@ -28,6 +35,7 @@ cudaError_t forward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, cons
 template <class T>
 cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, const WavefrontBackwardParams& params,
                              cudaStream_t stream) {
+  if (shape.wide_columns > 0) return launch_wavefront_wide_backward<T>(shape, params, stream);
   switch (mode) {
     case PRNN_LSTM: return launch_wavefront_backward<T, PRNN_LSTM>(shape, params, stream);
     case PRNN_GRU: return launch_wavefront_backward<T, PRNN_GRU>(shape, params, stream);

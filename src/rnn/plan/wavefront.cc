@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "rnn/plan/wavefront_wide.h"
+
 namespace prnn {
 namespace {
 
@@ -59,7 +61,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, bool backward, const Wa
     const int64_t batch = problem.max_batch();
     const int64_t most_groups = std::min(room / (blocks * layers), ceil_div(batch, kTileColumns));
     const int64_t tiles = ceil_div(ceil_div(batch, most_groups), kTileColumns);
-    if (tiles > kMaxTiles) continue;
+    if (tiles > (has_one_tile(problem.mode, kernel) ? 1 : kMaxTiles)) continue;
     const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
     if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) continue;
     const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_octets};
@@ -84,8 +86,15 @@ int choose(const GpuRow& row, const RnnProblem& problem, bool backward, const Wa
 template <prnnRNNMode_t MODE>
 WavefrontPlan plan_of(const GpuRow& row, const RnnProblem& problem) {
   WavefrontPlan plan;
-  plan.forward_layers = choose(row, problem, false, WavefrontKernels<MODE>::forward, &plan.forward);
-  plan.backward_layers = choose(row, problem, true, WavefrontKernels<MODE>::backward, &plan.backward);
+  plan.forward_layers = choose_wide_wavefront(row, problem, false, &plan.forward);
+  plan.backward_layers = choose_wide_wavefront(row, problem, true, &plan.backward);
+  if (problem.max_batch() > most_sequences(problem)) return plan;
+  if (plan.forward_layers == 1) {
+    plan.forward_layers = choose(row, problem, false, WavefrontKernels<MODE>::forward, &plan.forward);
+  }
+  if (plan.backward_layers == 1) {
+    plan.backward_layers = choose(row, problem, true, WavefrontKernels<MODE>::backward, &plan.backward);
+  }
   return plan;
 }
 
@@ -96,7 +105,7 @@ bool may_run_together(const RnnProblem& problem) {
   return problem.layers > 1 && problem.directions == 1 && problem.projection == 0 && !has_own_plan &&
          (problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16) &&
          problem.hidden % pair_units(false) == 0 && problem.batch.front() == problem.batch.back() &&
-         problem.max_batch() <= most_sequences(problem);
+         problem.max_batch() <= 64;
 }
 
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
