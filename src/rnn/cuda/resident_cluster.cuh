@@ -130,8 +130,8 @@ __device__ __forceinline__ int steps_of_column(const ResidentSizes& sizes, int c
 template <class Params>
 cudaError_t launch_cluster(void (*kernel)(Params), int cluster, int threads, size_t shared_bytes, const Params& params,
                            cudaStream_t stream) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes));
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};

@@ -18,7 +18,7 @@ struct ClusterBackward {
   static constexpr int kUnits = kSplit.units, kPairs = kSplit.pairs, kTiles = kSplit.tiles;
   static constexpr int kThreads = kSplit.warps * 32;
   static constexpr int kBundle = kSplit.bundle, kBundleTiles = kBundle / 16, kBundles = kTiles / kBundleTiles;
-  static constexpr int kLaneUnits = kBundle / 8;  // of a bundle: what a lane has of a sequence
+  static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
   static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
   static_assert(kBundles * kBundleTiles == kTiles && kTiles * kSplit.warps == 2 * PAIRS, "whole bundles");
   static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
@@ -65,9 +65,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, PAIRS, CLUSTER>::kThrea
   const int group_column = sizes.first_column + group * sizes.columns_per_group;
   const int group_columns = min(sizes.columns_per_group, sizes.first_column + sizes.columns - group_column);
   const int steps = steps_of_column(sizes, group_column);
-  const auto size_at = [&](int s) {
-    return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0};
-  };
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0}; };
   const auto columns_of = [&](const Step& step) { return min(group_columns, step.batch - group_column); };
 
   extern __shared__ uint4 dynamic_shared[];
@@ -132,7 +130,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, PAIRS, CLUSTER>::kThrea
 
   // What the forward pass kept. Loads without branches, so that nothing waits for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
-  uint2 gates;            // four of 16 bits
+  uint2 gates;                 // four of 16 bits
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
     const int64_t row = wanted ? step.row + n : 0, u = wanted ? unit : 0;
@@ -196,8 +194,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, PAIRS, CLUSTER>::kThrea
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
 
-    // All that does not need dh. LSTM: dc = carried + dh * factor[0]; the gradients of i, f and g are dc * factor[1 ..],
-    // that of o is dh * factor[4]. GRU: each is dh * factor[..].
+    // All that does not need dh. LSTM: dc = carried + dh * factor[0]; the gradients of i, f and g are dc * factor[1
+    // ..], that of o is dh * factor[4]. GRU: each is dh * factor[..].
     [[maybe_unused]] float factor[5], forget = 0, added = element_value<T>(dy);
     const float own_state = element_value<T>(state);
     const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;

@@ -51,9 +51,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, PAIRS, CLUSTER>::kThread
   const int group_column = sizes.first_column + group * sizes.columns_per_group;
   const int group_columns = min(sizes.columns_per_group, sizes.first_column + sizes.columns - group_column);
   const int steps = steps_of_column(sizes, group_column);
-  const auto size_at = [&](int s) {
-    return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0};
-  };
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
   const auto columns_of = [&](const Step& step) { return min(group_columns, step.batch - group_column); };
 
   extern __shared__ uint4 dynamic_shared[];
@@ -80,8 +78,8 @@ __global__ void __launch_bounds__((ClusterForward<MODE, PAIRS, CLUSTER>::kThread
       const int octet = part * Layout::kUnitOctets + o / kGates, unit = first_unit + octet * kOctetRows + lane / 4;
       const int k = (share + Layout::kShares * i) * 32 + sub * 8;
       const int64_t row = int64_t{o % kGates} * hidden + unit;
-      weights[i][o] = load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k,
-                                        unit < hidden ? hidden - k : 0);
+      weights[i][o] =
+          load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
     }
   }
 

@@ -38,7 +38,7 @@ constexpr ClusterForwardSplit cluster_forward_split(int gates, int pairs, int cl
 // Backward, a block multiplies its own gates' gradients with its columns of R' and sends each block its units' part of
 // the sums: rows are all units, K the block's gates, one after the other.
 struct ClusterBackwardSplit {
-  int units;   // of a block
+  int units;  // of a block
   int warps;
   int tiles;   // of 16 rows, of a warp
   int pairs;   // of K, the last one perhaps not full
