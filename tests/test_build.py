@@ -160,9 +160,11 @@ def test_process_has_one_openmp_runtime() -> None:
     assert done.stdout == "1\n", done.stderr
 
 
-# Bytes that a kernel of these files may still spill (CUDA 13.0; gru_forward_* and wavefront_* in code for 8.0 alone);
-# every other file's spill nothing.
-SPILLS = {"gru_wide_*": 36, "lstm_wide_*": 36, "wavefront_*": 4, "gru_forward_*": 20, "lstm_forward_float*": 8}
+# Bytes that a kernel of these files may still spill in code for compute capability 9.0 (CUDA 13.0); every other file's
+# spill nothing. A thread's weights take 512 bytes of registers: code for other GPUs, which is not tuned, may spill less
+# than half of that.
+SPILLS = {"gru_wide_*": 36, "lstm_wide_*": 36, "lstm_forward_float*": 8}
+UNTUNED = 256
 
 
 def test_resident_kernels_spill_no_registers() -> None:
@@ -172,10 +174,14 @@ def test_resident_kernels_spill_no_registers() -> None:
         pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
     spilling = []
     for log in logs:
-        kernels = re.findall(r"Function properties for (\S+)\n.* (\d+) bytes spill stores", log.read_text())
+        kernels = re.findall(
+            r"entry function '(\S+)' for '(\S+)'\n[^\n]*\n.* (\d+) bytes spill stores", log.read_text()
+        )
         assert kernels, f"{log} says nothing about any kernel"
-        most = max((limit for pattern, limit in SPILLS.items() if log.match(pattern)), default=0)
-        spilling += [f"{log.name}: {name}: {stores} bytes" for name, stores in kernels if int(stores) > most]
+        tuned = max((limit for pattern, limit in SPILLS.items() if log.match(pattern)), default=0)
+        for name, arch, stores in kernels:
+            if int(stores) > (tuned if arch.startswith("sm_90") else UNTUNED):
+                spilling.append(f"{log.name}: {name} for {arch}: {stores} bytes")
     assert not spilling, "\n".join(spilling)
 
 
