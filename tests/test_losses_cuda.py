@@ -17,7 +17,7 @@ def both(loss, x, **options):
     """Costs and gradients of `loss(x)` on the GPU and, from the same rounded values, in float64 on the CPU."""
     results = []
     for device, dtype in (("cuda", x.dtype), ("cpu", torch.float64)):
-        leaf = x.to(device, dtype).requires_grad_()
+        leaf = x.to(device, dtype, copy=True).requires_grad_()
         moved = {
             key: value.to(device, torch.float64 if value.is_floating_point() else value.dtype)
             if isinstance(value, torch.Tensor) and device == "cpu"

@@ -34,11 +34,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // The own gradients' slots, the neighbour's, the sums that it leaves, the shares of the cluster's blocks, weights.
   extern __shared__ __align__(1024) char shared[];
   __shared__ uint64_t shares_are_there;
+  __shared__ Handover handover;
   const uint32_t own_slots = shared_address(shared), fed_slots = own_slots + kSlots * Product::kSlotBytes;
   const uint32_t fed_sums = fed_slots + kRing * Product::kSlotBytes, shares = fed_sums + Product::kSumBytes;
   constexpr int kShareBytes = kItems / 4 * kWarpgroupThreads * 16;  // of a block
   const uint32_t weights = shares + kWideCluster * kShareBytes;
-  if (threadIdx.x == 0) init_barrier(&shares_are_there);
+  if (threadIdx.x == 0) {
+    init_barrier(&shares_are_there);
+    handover.init();
+  }
 
   Product product;
   const T* const matrix = static_cast<const T*>(is_own ? layer.recurrent : layer.input_above);
@@ -85,7 +89,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
         product.add_neighbour(sums, s, sizes.steps, above, -step_bytes, sizes.gave_up, gave_up);
         above -= step_bytes;
-        if (s > 0) sync_named<kResidentThreads>(kSumsAreTaken);
+        if (s > 0) Handover::wait(&handover.taken, s - 1);
         product.store_sums(sums, fed_sums);
       } else {  // the highest layer: dy, for the units that this block finishes; beyond the timesteps nothing
         typename Product::Sums sums;
@@ -103,10 +107,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           }
         }
         dy_at -= step_elements;
-        if (s > 0) sync_named<kResidentThreads>(kSumsAreTaken);
+        if (s > 0) Handover::wait(&handover.taken, s - 1);
         product.store_sums(sums, fed_sums);
       }
-      arrive_named<kResidentThreads>(kSumsAreThere);
+      Handover::arrive(&handover.there);
     }
     sync_cluster();
     return;
@@ -151,9 +155,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       before[i] = load_element(wanted && before_at != nullptr, before_at + column_of(i) * hidden);
     }
     typename Product::Sums sums;
-    sync_named<kResidentThreads>(kSumsAreThere);
+    Handover::wait(&handover.there, s);
     product.load_sums(sums, fed_sums);
-    if (s + 1 < steps) arrive_named<kResidentThreads>(kSumsAreTaken);
+    if (s + 1 < steps) Handover::arrive(&handover.taken);
     product.add_own(sums, own, sizes.gave_up, gave_up);
 
     // To each block of the cluster the sums of its units.

@@ -35,6 +35,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // The own state's slots, the neighbour's, the sums that it leaves, the states of a step in their transposition,
   // weights.
   extern __shared__ __align__(1024) char shared[];
+  __shared__ Handover handover;
+  if (threadIdx.x == 0) handover.init();
+  __syncthreads();
   const uint32_t own_slots = shared_address(shared), fed_slots = own_slots + kSlots * Product::kSlotBytes;
   const uint32_t fed_sums = fed_slots + kRing * Product::kSlotBytes;
   const uint32_t transposition = fed_sums + Product::kSumBytes;
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
         product.add_neighbour(sums, t, sizes.steps, below, step_bytes, sizes.gave_up, gave_up);
         below += step_bytes;
-        if (t > 0) sync_named<kResidentThreads>(kSumsAreTaken);
+        if (t > 0) Handover::wait(&handover.taken, t - 1);
         product.store_sums(sums, fed_sums);
       } else {
         typename Product::Sums sums;
@@ -104,10 +107,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           }
         }
         input_at += input_step;
-        if (t > 0) sync_named<kResidentThreads>(kSumsAreTaken);
+        if (t > 0) Handover::wait(&handover.taken, t - 1);
         product.store_sums(sums, fed_sums);
       }
-      arrive_named<kResidentThreads>(kSumsAreThere);
+      Handover::arrive(&handover.there);
     }
     return;
   }
@@ -144,9 +147,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) product.ask(b, b, own);
     typename Product::Sums sums;
-    sync_named<kResidentThreads>(kSumsAreThere);
+    Handover::wait(&handover.there, t);
     product.load_sums(sums, fed_sums);
-    if (t + 1 < sizes.steps) arrive_named<kResidentThreads>(kSumsAreTaken);
+    if (t + 1 < sizes.steps) Handover::arrive(&handover.taken);
     product.add_own(sums, own, sizes.gave_up, gave_up);
 
     float gate[kItems][4], h[kItems];
