@@ -1,8 +1,9 @@
-"""A few small layers on the GPU, for compute-sanitizer: every cell and type, two directions, even and ragged batch, and
-layers that run together."""
+"""A few small layers on the GPU, for compute-sanitizer: every kind of kernel, cell and type, two directions, even and
+ragged batches. `gpu_small_grid.py [KIND ...]` runs those kinds of kernels alone."""
 
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -11,36 +12,61 @@ import torch
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TYPES, CudaCase, TeamCase
 
-for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values(), ([5, 4, 2], [20] * 3)):
-    CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype).train()
-    torch.cuda.synchronize()
-# The wide kernels: 16-bit gated cells of some size.
-for cell, name, batch_sizes in itertools.product(("lstm", "gru"), ("half", "bfloat16"), ([70, 33, 2], [64] * 3)):
-    CudaCase(reference.Stack(MODES[cell], 24, 264, 1, 2), batch_sizes, TYPES[name]).train()
-    torch.cuda.synchronize()
-# A batch too large for the cluster kernels, which take the first layers above, and clusters of 16 blocks.
-for mode, name in itertools.product(MODES.values(), ("half", "bfloat16")):
-    CudaCase(reference.Stack(mode, 24, 72), [121, 3], TYPES[name]).train()
-    CudaCase(reference.Stack(mode, 24, 500, 1, 2), [9, 9, 4], TYPES[name]).train()
-    torch.cuda.synchronize()
-for cell, name, (batch_sizes, groups) in itertools.product(
-    ("lstm", "gru"), ("half", "bfloat16"), (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
-):
-    TeamCase(reference.Stack(MODES[cell], 24, 264), batch_sizes, TYPES[name], groups).train()
-    torch.cuda.synchronize()
-# The lean kernels, which only large layers use.
-for cell, dtype, hidden in (
-    ("lstm", torch.float16, 2100),
-    ("gru", torch.float32, 1600),
-    ("tanh", torch.bfloat16, 4300),
-):
-    CudaCase(reference.Stack(MODES[cell], 8, hidden), [3, 1], dtype).train()
-    torch.cuda.synchronize()
-for mode, dtype, batch in itertools.product(MODES.values(), (torch.float16, torch.bfloat16), (5, 20)):
-    CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype).train()  # layers together
-    torch.cuda.synchronize()
-# Wide wavefront kernels: two tiles of rows or one.
-for dtype, hidden in itertools.product((torch.float16, torch.bfloat16), (288, 544)):
-    CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype).train()
-    torch.cuda.synchronize()
-print("ran")
+GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def resident() -> Iterator[CudaCase]:
+    for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values(), ([5, 4, 2], [20] * 3, [1] * 3)):
+        yield CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype)
+
+
+def wide() -> Iterator[CudaCase]:
+    """16-bit gated cells of some size."""
+    for (mode, dtype), batch_sizes in itertools.product(GATED, ([70, 33, 2], [64] * 3)):
+        yield CudaCase(reference.Stack(mode, 24, 264, 1, 2), batch_sizes, dtype)
+
+
+def cluster() -> Iterator[CudaCase]:
+    """Clusters of 16 blocks, of which smaller ones take layers of 72 above, and a batch too large for them."""
+    for mode, dtype in itertools.product(MODES.values(), HALF_TYPES):
+        yield CudaCase(reference.Stack(mode, 24, 500, 1, 2), [9, 9, 4], dtype)
+        yield CudaCase(reference.Stack(mode, 24, 72), [121, 3], dtype)
+
+
+def team() -> Iterator[CudaCase]:
+    for (mode, dtype), (batch_sizes, groups) in itertools.product(
+        GATED, (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
+    ):
+        yield TeamCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, groups)
+
+
+def lean() -> Iterator[CudaCase]:
+    """Large layers."""
+    for cell, dtype, hidden in (
+        ("lstm", torch.float16, 2100),
+        ("gru", torch.float32, 1600),
+        ("tanh", torch.bfloat16, 4300),
+    ):
+        yield CudaCase(reference.Stack(MODES[cell], 8, hidden), [3, 1], dtype)
+
+
+def wavefront() -> Iterator[CudaCase]:
+    """Layers together."""
+    for mode, dtype, batch in itertools.product(MODES.values(), HALF_TYPES, (5, 20)):
+        yield CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype)
+
+
+def wide_wavefront() -> Iterator[CudaCase]:
+    """Two tiles of rows or one."""
+    for dtype, hidden in itertools.product(HALF_TYPES, (288, 544)):
+        yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
+
+
+KINDS = {kind.__name__: kind for kind in (resident, wide, cluster, team, lean, wavefront, wide_wavefront)}
+
+for name in sys.argv[1:] or KINDS:
+    for case in KINDS[name]():
+        case.train()
+        torch.cuda.synchronize()
+    print(name, "ran")

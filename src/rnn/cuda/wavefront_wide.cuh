@@ -60,22 +60,20 @@ __device__ __forceinline__ void sync_warpgroup(int barrier) {
   asm volatile("bar.sync %0,%1;" ::"r"(barrier), "n"(kWarpgroupThreads) : "memory");
 }
 
-// The neighbour's sums go from one warpgroup to the other through shared memory. Each says to the other when they are
-// there and when they have been taken, one lane for its warp. (Not bar.arrive, for which racecheck has no eyes.)
+// The neighbour's sums go from one warpgroup to the other through shared memory. Each thread says to the other
+// warpgroup when they are there and when they have been taken. (bar.arrive would do as well, but racecheck does not
+// follow it, nor one lane's arrival for its warp.)
 struct Handover {
   uint64_t there, taken;
 
   __device__ void init() {  // by one thread, before the block's first barrier
     for (uint64_t* const barrier : {&there, &taken}) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(shared_address(barrier)), "n"(kWarpgroupThreads / 32)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(shared_address(barrier)), "n"(kWarpgroupThreads)
                    : "memory");
     }
   }
   static __device__ __forceinline__ void arrive(uint64_t* barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(shared_address(barrier)) : "memory");
-    }
+    asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(shared_address(barrier)) : "memory");
   }
   // Waits for the end of phase `count`.
   static __device__ __forceinline__ void wait(uint64_t* barrier, int count) {
