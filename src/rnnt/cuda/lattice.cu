@@ -316,6 +316,7 @@ __global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(Problem p, 
     Scaled<Real>* out = lattice.beta + n * p.steps() * width;
     for (int step = track.last_step; step >= 0; --step) {
       for (int u = threadIdx.x; u <= track.targets; u += blockDim.x) {
+        if (step != track.last_step && step < track.skew * u) continue;  // nothing comes here
         Scaled<Real> own = scaled_zero<Real>();
         if (step == track.last_step) {
           if (u == track.targets) own = {1, 0};
@@ -325,7 +326,7 @@ __global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(Problem p, 
           if (u < track.targets) own = own + out[(step + 1) * width + u + 1] * scaled_exp(arcs.label);
           own = normalised(own);
         }
-        if (step == track.last_step || step >= track.skew * u) out[step * width + u] = own;
+        out[step * width + u] = own;
       }
       __syncthreads();
     }
