@@ -162,7 +162,7 @@ __device__ __forceinline__ int sum_index(int row, int column) { return column % 
 // that fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the
 // pair. STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts. Pairs are loaded
 // and multiplied in chunks of kChunkPairs; two chunks are in flight, each in its slot.
-template <class T, int OCTETS, int STRIDE>
+template <class T, int OCTETS, int STRIDE, bool SINGLE>
 struct ResidentProduct {
   static constexpr int kInRegisters = register_pairs(OCTETS);
   static constexpr int kTiles = (OCTETS + 1) / 2;    // of 16 rows; an odd octet's has 8
@@ -175,6 +175,15 @@ struct ResidentProduct {
   int pair_stride;      // bytes from a warp's pair of states to its next
 
   uint4 states[2][kChunkPairs];
+
+  // Floats of one sequence: the matrix instructions would multiply it and seven columns of nothing three times over.
+  // Every lane has its row and its part of K of that sequence instead, and adds in float.
+  static constexpr bool kMayBeLone = SINGLE && sizeof(T) == 4 && OCTETS < 8;  // eight leave no registers for it
+  const int* group_columns = nullptr;  // where the kernel's parameters say it, which takes no register
+
+  __device__ __forceinline__ bool is_lone() const { return kMayBeLone && *group_columns == 1; }
+  // The column whose states this lane loads.
+  __device__ __forceinline__ int column_of(int lane) const { return is_lone() ? 0 : lane / 4; }
 
   template <class Load>
   __device__ __forceinline__ void load_weights(int k_pairs, void* shared, const Load& load) {
@@ -230,6 +239,7 @@ struct ResidentProduct {
   // Adds the chunk in the slot. FIRST_PAIR: of the chunk, where it is known when compiling; -1: `chunk` says.
   template <int SLOT, int FIRST_PAIR>
   __device__ __forceinline__ void multiply(int chunk, Sums& sums) const {
+    if (is_lone()) return multiply_lone<SLOT, FIRST_PAIR>(chunk, sums);
 #pragma unroll
     for (int i = 0; i < kChunkPairs; ++i) {
       const int known = FIRST_PAIR < 0 ? kInRegisters : FIRST_PAIR + i;
@@ -262,8 +272,20 @@ struct ResidentProduct {
   }
 
   // The warp's sums for one tile into `shared`: row r of octet o and column c at o * STRIDE + sum_index(r, c).
-  static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
+  __device__ __forceinline__ void store(const Sums& sums, float* shared) const {
     const int lane = threadIdx.x % 32;
+    if (is_lone()) {
+#pragma unroll
+      for (int o = 0; o < OCTETS; ++o) {
+        float sum = 0;
+#pragma unroll
+        for (int set = 0; set < kSets; ++set) sum += sums[set][o / 2][o % 2 * 2] + sums[set][o / 2][o % 2 * 2 + 1];
+        sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+        sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+        shared[o * STRIDE + lane] = sum;  // row lane / 4, column 0; the other columns are nobody's
+      }
+      return;
+    }
 #pragma unroll
     for (int o = 0; o < OCTETS; ++o) {
 #pragma unroll
@@ -329,6 +351,44 @@ struct ResidentProduct {
   }
 
  private:
+  template <int SLOT, int FIRST_PAIR>
+  __device__ __forceinline__ void multiply_lone(int chunk, Sums& sums) const {
+#pragma unroll
+    for (int i = 0; i < kChunkPairs; ++i) {
+      const int known = FIRST_PAIR < 0 ? kInRegisters : FIRST_PAIR + i;
+      const int pair = FIRST_PAIR < 0 ? chunk * kChunkPairs + i : FIRST_PAIR + i;
+      if (known >= kInRegisters && pair >= pairs) continue;
+      const uint4 b = states[SLOT][i];
+      const uint4* const from = more_weights + (pair - kInRegisters) * OCTETS * kResidentThreads;
+#pragma unroll
+      for (int o = 0; o < OCTETS; o += 2) {
+        const bool is_alone = o + 1 == OCTETS;
+        uint4 low, high;  // of row lane / 4 of two octets
+        if (known < kInRegisters) {
+          low = weights[known < kInRegisters ? known : 0][o];
+          high = weights[known < kInRegisters ? known : 0][is_alone ? o : o + 1];
+        } else {
+          low = from[o * kResidentThreads];
+          if (!is_alone) {
+            const uint4 first = low, second = from[(o + 1) * kResidentThreads];
+            low = {first.x, first.z, second.x, second.z};
+            high = {first.y, first.w, second.y, second.w};
+          }
+        }
+        float (&sum)[4] = sums[i % kSets][o / 2];
+        add_products(sum[0], sum[1], low, b);
+        if (!is_alone) add_products(sum[2], sum[3], high, b);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void add_products(float& even, float& odd, const uint4& a, const uint4& b) {
+    even = fmaf(__uint_as_float(a.x), __uint_as_float(b.x), even);
+    odd = fmaf(__uint_as_float(a.y), __uint_as_float(b.y), odd);
+    even = fmaf(__uint_as_float(a.z), __uint_as_float(b.z), even);
+    odd = fmaf(__uint_as_float(a.w), __uint_as_float(b.w), odd);
+  }
+
   // With one chunk the slots hold two tiles.
   template <int WAVE, class Base, class Reads>
   __device__ __forceinline__ bool run_one_chunk(int count, bool follows, const Base& base, const Reads& reads,

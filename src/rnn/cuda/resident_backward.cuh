@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kPairUnits = pair_units(sizeof(T) == 4);
   constexpr int kSumFloats = kOctets * kOctetFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_OCTETS * kOctetFloats;
-  using Product = ResidentProduct<T, kOctets, kOctetFloats>;
+  using Product = ResidentProduct<T, kOctets, kOctetFloats, SINGLE>;
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // K runs over the gates one after the other, each rounded up to whole pairs; a block of a cluster has its share.
   const int gate_pairs = padded / kPairUnits, block_pairs = gate_pairs * kGates / CLUSTER;
   Product product;
+  product.group_columns = &sizes.columns_per_group;
   product.pair_stride = 64 * kResidentWarps;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(block_pairs, bias_sums + tiles * bias_floats, [&](int octet, int pair) {
@@ -107,14 +108,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const auto gradients_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int row_before = of_next ? current.row : previous.row;
-        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
+        const int column =
+            (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane);
         const T* const row = dgates + int64_t{row_before + group_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int batch_before = of_next ? current.batch : previous.batch;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
                min(group_columns, batch_before - group_column);
       };
 

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   constexpr bool kAccurate = sizeof(T) == 4;
   // Registers do not suffice for addresses that are worked out beforehand.
   constexpr bool kTight = !SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_OCTETS == 1));
-  using Product = ResidentProduct<T, kOctets, kStride>;
+  using Product = ResidentProduct<T, kOctets, kStride, SINGLE>;
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   float* const sums = reinterpret_cast<float*>(shared);         // [2][tile of a wave][warps][octets][kStride]
 
   Product product;
+  product.group_columns = &sizes.columns_per_group;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(padded / kPairUnits, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int octet, int pair) {
     const int unit = first_unit + octet % UNIT_OCTETS * kOctetRows + lane / 4;
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   T* const exchange = static_cast<T*>(dir.exchange) + int64_t{group * sizes.group_tiles()} * tile_elements;
   product.pair_stride = tile_columns * 64 * kResidentWarps;
   const auto states_of = [&](int of_lane) {
-    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + of_lane / 4) * 64 + of_lane % 4 * 16;
+    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + product.column_of(of_lane)) * 64 +
+           of_lane % 4 * 16;
   };
   const char* const states_of_lane = states_of(lane);
   // Element of a tile where unit u of its column c is.
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
                (of_next ? next_columns : columns);
       };
 
