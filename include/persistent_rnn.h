@@ -39,7 +39,7 @@ typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1 } prnnRNNInputMode_t;
 typedef enum {
   PRNN_PERSISTENT_BACKEND = 0, /* the resident kernels, or NOT_SUPPORTED */
   PRNN_CUDNN_BACKEND = 1,      /* libcudnn, loaded at run time, or NOT_SUPPORTED */
-  PRNN_BEST_BACKEND = 2        /* the resident kernels where they can, else cuDNN; the default */
+  PRNN_BEST_BACKEND = 2        /* the resident kernels where they can and are not slower, else cuDNN; the default */
 } prnnRNNBackend_t;
 
 /* How float matrices may be multiplied on a GPU; half and bfloat16 always go to the tensor cores, with sums in float.

@@ -126,6 +126,18 @@ def test_best_goes_on_beyond_the_resident_limit(mode: int, hidden: int) -> None:
     assert_results(case, slack=SLACK)
 
 
+def test_best_takes_the_faster_for_the_largest_layers() -> None:
+    """Of 16-bit layers that only the lean kernels hold, larger batches go to cuDNN."""
+    torch.manual_seed(6)
+    stack = reference.Stack(reference.LSTM, 16, 2300)
+    small, large = (CudnnCase(stack, [batch] * 2, torch.float16, backend=BEST) for batch in (16, 17))
+    assert (small.query().backend, large.query().supported, large.query().backend) == (PERSISTENT, 1, CUDNN)
+    assert large.query().reason == b"cuDNN is faster for a layer of this size and batch"
+    large.train()
+    assert_results(large, slack=SLACK)
+    assert CudnnCase(stack, [17], torch.float16, backend=PERSISTENT).query().backend == PERSISTENT
+
+
 def test_query_says_which_backend() -> None:
     stack = reference.Stack(reference.GRU, 24, 40)
     best = CudnnCase(stack, [4], torch.float16, backend=BEST).query()

@@ -83,13 +83,18 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
     set_text(info.reason, sizeof info.reason, state.no_row);
   } else {
     info = info_from_plan(state.row, problem);
-    if (info.supported != 0 && rnn.backend != PRNN_CUDNN_BACKEND) return info;
   }
-  info.supported = 0;
+  const bool fits = info.supported != 0;
+  if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
   try {
-    select_cuda_backend(context, rnn.backend, problem);
+    const RnnBackend& chosen = select_cuda_backend(context, rnn.backend, problem);
+    if (fits && &chosen == &select_cuda_backend(context, PRNN_PERSISTENT_BACKEND, problem)) return info;
     info.backend = PRNN_CUDNN_BACKEND;
-    if (info.reason[0] == '\0') set_text(info.reason, sizeof info.reason, "PRNN_CUDNN_BACKEND was asked for");
+    if (fits) {
+      const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
+      set_text(info.reason, sizeof info.reason,
+               was_asked ? "PRNN_CUDNN_BACKEND was asked for" : "cuDNN is faster for a layer of this size and batch");
+    }
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
   }

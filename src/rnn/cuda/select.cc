@@ -28,15 +28,23 @@ class ResidentBackend : public RnnBackend {
   }
 };
 
-// Why the resident kernels do not serve the problem; empty if they do.
-std::string why_not_resident(const prnnContext& context, const RnnProblem& problem) {
+// Why the resident kernels do not serve the problem; empty if they do, and then `plan` is how.
+std::string why_not_resident(const prnnContext& context, const RnnProblem& problem, RnnPlan* plan) {
   const GpuRow& row = cuda_state(context).row;
   if (row.name == nullptr) return cuda_state(context).no_row;
   if (problem.rows > INT32_MAX) {
     return "the sequences have " + std::to_string(problem.rows) + " rows in all; the resident kernels take at most " +
            std::to_string(INT32_MAX);
   }
-  return plan_rnn(row, problem).reason;
+  *plan = plan_rnn(row, problem);
+  return plan->reason;
+}
+
+// The lean kernels read a part of the weights again for every 8 sequences. In 16 bits, where cuDNN has matrix products
+// for a large batch, it is ahead of three such passes: docs/resident_kernels.md has the measurements.
+bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
+  const bool is_lean = plan.forward.lean_units > 0 || plan.backward.lean_units > 0;
+  return is_lean && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
 }
 
 }  // namespace
@@ -47,12 +55,15 @@ const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wan
     fail(PRNN_STATUS_NOT_SUPPORTED, "double is served on CPU handles only; a CUDA handle takes float, half, bfloat16");
   }
   if (wanted == PRNN_CUDNN_BACKEND) return require_cudnn_backend();
-  const std::string reason = why_not_resident(context, problem);
-  if (reason.empty()) return resident;
+  RnnPlan plan;
+  const std::string reason = why_not_resident(context, problem, &plan);
+  const bool runs = reason.empty();
+  if (runs && (wanted == PRNN_PERSISTENT_BACKEND || !is_behind_cudnn(problem, plan))) return resident;
   if (wanted == PRNN_PERSISTENT_BACKEND) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", reason.c_str());
   try {
     return require_cudnn_backend();
   } catch (const Failure& failure) {
+    if (runs) return resident;
     fail(failure.status(), "%s; %s", reason.c_str(), failure.what());
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <tuple>
 
 #include "rnn/plan/cluster.h"
@@ -46,6 +47,8 @@ int pause_cycles(const ResidentShape& shape, bool backward) {
 // do
 //   and leave more SMs to other groups.
 // - Few sequences a group.
+// One sequence of floats has products of its own (ResidentProduct::is_lone), which are short: without gates fewer units
+// a block are better then, and backward a large layer does not gain from a cluster.
 struct Rank {
   int64_t tiles, cluster, units, columns;
   bool operator<(const Rank& other) const {
@@ -54,10 +57,14 @@ struct Rank {
 };
 
 Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
-  const bool wants_cluster = problem.hidden > 256;
+  const bool is_lone = problem.type == PRNN_DATA_FLOAT && problem.max_batch() == 1;
+  const bool wants_cluster = problem.hidden > 256 && !(is_lone && problem.hidden > 768);
+  const int64_t units = problem.gates() > 1 ? shape.unit_octets
+                        : is_lone           ? std::abs(shape.unit_octets - 2)
+                                            : -shape.unit_octets;
   const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
-  return {passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster,
-          problem.gates() > 1 ? shape.unit_octets : -shape.unit_octets, ceil_div(problem.max_batch(), shape.groups)};
+  return {passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster, units,
+          ceil_div(problem.max_batch(), shape.groups)};
 }
 
 // The shape of a plan that somebody else chose; false if it has no kernel or does not fit.
