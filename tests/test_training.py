@@ -131,9 +131,29 @@ def test_processes_share_the_batches_of_an_epoch(dataset: UtteranceDataset) -> N
     order = BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5)
     loaders = [BatchLoader(dataset, order, process=process, processes=3) for process in range(3)]
     assert [len(loader) for loader in loaders] == [len(order) // 3] * 3
-    shares = [[batch.texts for batch in loader] for loader in loaders]
+    shares = [batch.texts for loader in loaders for batch in loader]
     whole = [batch.texts for batch in BatchLoader(dataset, order)]
-    assert [shares[i % 3][i // 3] for i in range(len(whole) // 3 * 3)] == whole[: len(whole) // 3 * 3]
+    for texts in shares:
+        whole.remove(texts)
+    assert len(whole) == len(order) % 3
+    assert [order.epoch(0, process, 100) for process in (0, len(order))] == [order.epoch(0, 0, 100)] * 2
+    assert len(order.epoch(0, 1, 100)) == 1
+
+
+@pytest.mark.parametrize("processes", [2, 3, 8])
+def test_processes_have_batches_of_similar_durations(processes: int) -> None:
+    durations = np.random.default_rng(0).gamma(4.0, 3.0, size=5000)
+    order = BatchOrder(durations.tolist(), 8, 1e9, seed=1)
+    left_out = set()
+    for number in range(3):
+        shares = [order.epoch(number, process, processes) for process in range(processes)]
+        assert {len(share) for share in shares} == {len(order) // processes}
+        longest = np.array([[durations[batch].max() for batch in share] for share in shares])
+        assert longest.max(0).mean() < 1.03 * longest.mean()
+        taken = [index for share in shares for batch in share for index in batch]
+        assert len(taken) == len(set(taken))
+        left_out.add(tuple(sorted(set(range(5000)) - set(taken))))
+    assert len(left_out) == (3 if len(order) % processes else 1)
 
 
 def test_every_epoch_has_every_utterance_once_in_another_order() -> None:

@@ -165,6 +165,9 @@ class BatchOrder:
     Utterances are divided by duration into buckets; an epoch shuffles each bucket, cuts it into batches and shuffles
     those. Every epoch has the same number of batches.
 
+    Processes that train together wait for one another at each step, so that they have batches at a time whose longest
+    utterances are about as long.
+
     Args:
         durations: seconds of each utterance.
         batch_size: most utterances in a batch.
@@ -177,20 +180,31 @@ class BatchOrder:
         buckets = np.array_split(by_duration, max(1, min(_BUCKETS, len(durations) // (2 * batch_size))))
         self._buckets = [bucket for bucket in buckets if len(bucket)]
         self._sizes = [max(1, min(batch_size, int(batch_seconds / durations[bucket[-1]]))) for bucket in self._buckets]
+        self._durations = durations
         self._seed = seed
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return sum(-(-len(bucket) // size) for bucket, size in zip(self._buckets, self._sizes, strict=True))
 
-    def epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch, each a list of utterance numbers."""
+    def epoch(self, number: int, process: int = 0, processes: int = 1) -> list[list[int]]:
+        """The batches of an epoch, each a list of utterance numbers, for one of the processes that train together. All
+        have as many; what is then left over, drawn for each epoch, nobody has."""
         rng = None if self._seed is None else np.random.default_rng([self._seed, number])
         batches = []
         for bucket, size in zip(self._buckets, self._sizes, strict=True):
             order = bucket if rng is None else rng.permutation(bucket)
             batches += [order[start : start + size].tolist() for start in range(0, len(order), size)]
-        return batches if rng is None else [batches[index] for index in rng.permutation(len(batches))]
+        if len(batches) < processes:
+            return [batches[process % len(batches)]]
+        if rng is None:
+            return batches[process : len(batches) // processes * processes : processes]
+        if processes > 1:
+            kept = rng.permutation(len(batches))[len(batches) % processes :]
+            batches = [batches[index] for index in kept]
+            batches.sort(key=lambda batch: max(self._durations[index] for index in batch))
+        own = batches[process::processes]
+        return [own[index] for index in rng.permutation(len(own))]
 
 
 class BatchLoader:
@@ -201,7 +215,7 @@ class BatchLoader:
         dataset: where batches come from.
         order: which batches.
         workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
-        process: which of the ``processes`` that train together this is; each takes as many batches of an epoch.
+        process: which of the ``processes`` that train together this is.
         processes: how many they are.
     """
 
@@ -224,9 +238,7 @@ class BatchLoader:
             self._epoch += 1
             self._next = 0
         self.dataset.epoch = self._epoch
-        batches = self.order.epoch(self._epoch)
-        own = [batches[i % len(batches)] for i in range(self.process, self.processes * len(self), self.processes)]
-        due = own[self._next :]
+        due = self.order.epoch(self._epoch, self.process, self.processes)[self._next :]
         for batch in make_loader(self.dataset, due, self.workers):
             self._next += 1
             yield batch
