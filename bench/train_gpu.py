@@ -12,8 +12,8 @@ Both sides share weights and code outside the layers and the loss. torchaudio wa
 float32, and indexes them with 32 bits: beyond 2^31 logits it cannot run.
 
 Under torchrun every process has a GPU and a batch of its own; each size is measured without, then with
-DistributedDataParallel. "alone" has the times of all GPUs without it; "scaling" is the throughput of all GPUs together
-over the mean of theirs alone.
+prnn.distributed.GradientMean, which sends bfloat16 if that is the precision. "alone" has the times of all GPUs without
+it; "scaling" is the throughput of all GPUs together over the mean of theirs alone.
 """
 
 import argparse
@@ -36,9 +36,9 @@ from torch.distributed import (
     init_process_group,
     is_initialized,
 )
-from torch.nn.parallel import DistributedDataParallel
 
 import prnn
+from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 
 FRAMES_A_SECOND, SYMBOLS_A_SECOND, STACK = 100, 4, 4
@@ -88,8 +88,10 @@ def make_batch(size: int, seconds: float, classes: int) -> Batch:
     return features, torch.full((size,), frames), targets, torch.full((size,), symbols)
 
 
-def measure(model: nn.Module, batch: Batch, precision: str, seconds: float) -> dict[str, float]:
-    """Median milliseconds of a training step and peak MiB."""
+def measure(
+    model: nn.Module, batch: Batch, precision: str, seconds: float, average: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """Median milliseconds of a training step and peak MiB; `average` comes after backward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
 
@@ -97,6 +99,8 @@ def measure(model: nn.Module, batch: Batch, precision: str, seconds: float) -> d
         with torch.autocast("cuda", DTYPES[precision], enabled=precision != "fp32"):
             loss = model(*batch)
         scaler.scale(loss).backward()
+        if average is not None:
+            average()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         scaler.step(optimizer)
@@ -146,13 +150,14 @@ def measure_size(classes: int, size: int, options: argparse.Namespace) -> dict[s
     batch = make_batch(size, options.seconds, classes)
     row: dict[str, object] = {"V": classes, "N": size}
 
-    def time_of(module: nn.Module) -> dict[str, float] | str:
-        return attempt(lambda: measure(module, batch, options.precision, options.measure))
+    def time_of(module: nn.Module, average: Callable[[], None] | None = None) -> dict[str, float] | str:
+        return attempt(lambda: measure(module, batch, options.precision, options.measure, average))
 
     if is_initialized():
         alone = time_of(copy.deepcopy(model))
         barrier()
-        together = time_of(DistributedDataParallel(model, device_ids=[torch.cuda.current_device()]))
+        dtype = torch.bfloat16 if options.precision == "bf16" else None
+        together = time_of(model, GradientMean(model, dtype, early=model.encoder))
         row |= {"one GPU": alone, f"{get_world_size()} GPUs": together}
         if isinstance(alone, dict) and isinstance(together, dict):
             each: list[float] = [0.0] * get_world_size()

@@ -180,7 +180,7 @@ class Transducer(nn.Module):
         """The losses of a batch of utterances.
 
         On a GPU, leave lengths and targets on the CPU, where they are checked: nothing then waits for the GPU, and the
-        loss computes no padding.
+        loss computes no padding. `DistributedDataParallel` with device_ids would move them; without, it does not.
 
         Args:
             features: (N, T, F), float.
@@ -197,9 +197,10 @@ class Transducer(nn.Module):
         targets, target_lengths = check_targets(
             targets, target_lengths, features.shape[0], self.joiner.vocab_size, self.blank
         )
-        encoder_out, lengths = self.encoder(features, feature_lengths)
         targets = targets.to(features.device, non_blocking=True)
+        # The predictor first, so that its backward is last: the encoder's gradients can be on their way to other GPUs.
         predictor_out = self.predictor(targets)
+        encoder_out, lengths = self.encoder(features, feature_lengths)
         simple = None
         parts = (self.joiner, encoder_out, lengths, predictor_out, targets, target_lengths, self.blank)
         if self.simple_joiner is not None:
