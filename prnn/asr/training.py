@@ -15,7 +15,9 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 
+from prnn.distributed import GradientMean
 from prnn.transducer import Encoder, Transducer, TransducerConfig
 
 from .augment import Augmentation
@@ -87,6 +89,23 @@ class _AtomicCheckpoints(TorchCheckpointIO):
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+
+
+class _DataParallel(DDPStrategy):
+    """GradientMean in the place of DistributedDataParallel; `dtype` is GradientMean's."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def configure_ddp(self) -> None:
+        assert isinstance(self.model, TransducerTask)
+        encoder = self.model.model.encoder
+        assert isinstance(encoder, Encoder)
+        self._average = GradientMean(self.model, self._dtype, early=encoder)
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        self._average()
 
 
 def last_checkpoint(output: Path) -> Path:
@@ -211,10 +230,11 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     ]
     if progress:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
+    exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
     trainer = lightning.Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
-        strategy="ddp" if options.devices > 1 else "auto",
+        strategy=_DataParallel(exchanged) if options.devices > 1 else "auto",
         precision=options.precision,  # type: ignore[arg-type]
         max_epochs=options.epochs,
         gradient_clip_val=options.clip,
