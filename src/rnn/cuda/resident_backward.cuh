@@ -3,7 +3,7 @@
 // forward pass did after.
 #pragma once
 
-#include "rnn/cuda/resident.cuh"
+#include "rnn/cuda/resident_cluster.cuh"
 #include "rnn/cuda/resident_launch.cuh"
 
 namespace prnn {
@@ -120,14 +120,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                min(group_columns, batch_before - group_column);
       };
 
-      if (SINGLE || !asked) {
-        if (SINGLE && sizes.pause_cycles > 0) {
-          while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
-          }
-        }
-        product.ask(gradients_at, reads, count);
-      }
-
       // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. No
       // branches, so that nothing waits for it here. With gates, lane `sub` of a unit loads gate `sub` and one of what
       // else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a timestep earlier.
@@ -159,6 +151,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
 
+      if (SINGLE || !asked) {
+        if (SINGLE && sizes.pause_cycles > 0) {
+          while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
+          }
+        }
+        product.ask(gradients_at, reads, count);
+      }
+
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       asked = product.template run<kWave>(count, follows, gradients_at, reads, sizes.gave_up, gave_up,
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                        address_in_rank(shared_address(&barriers[buffer]), owner), sum);
         }
         Patience patience;
-        while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[buffer], round / 2 & 1))) {
+        while (!gave_up && !__all_sync(kWholeWarp, has_arrived(shared_address(&barriers[buffer]), round / 2 & 1))) {
           if (!__all_sync(kWholeWarp, patience.lasts(sizes.gave_up))) gave_up = true;
         }
       }

@@ -6,6 +6,22 @@
 
 namespace prnn {
 
+// sum_over_warps() of sums at a shared address.
+template <int FLOATS_PER_WARP>
+__device__ __forceinline__ float sum_over_warps(uint32_t address) {
+  float value[kResidentWarps];
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) {
+    asm volatile("ld.shared.f32 %0,[%1];" : "=f"(value[w]) : "r"(address + w * FLOATS_PER_WARP * 4) : "memory");
+  }
+#pragma unroll
+  for (int step = 1; step < kResidentWarps; step *= 2) {
+#pragma unroll
+    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
+  }
+  return value[0];
+}
+
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the part of the candidate that comes from the input), and the octet of units of an RNN. SINGLE:
 // a group has no more than one tile, and the loops over tiles fall away.
@@ -23,6 +39,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   constexpr bool kAccurate = sizeof(T) == 4;
   // Registers do not suffice for addresses that are worked out beforehand.
   constexpr bool kTight = !SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_OCTETS == 1));
+  // With one tile, what a lane wants after the products is in registers, or its address is, before the states arrive.
+  constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_OCTETS <= 2;
   using Product = ResidentProduct<T, kOctets, kStride, SINGLE>;
 
   const ResidentSizes& sizes = params.sizes;
@@ -37,17 +55,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   if (group_columns <= 0) return;
 
   extern __shared__ uint4 shared[];
-  __shared__ float carried[kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
-  __shared__ float biases[kRounds][32];                         // of what a lane finishes
-  float* const sums = reinterpret_cast<float*>(shared);         // [2][tile of a wave][warps][octets][kStride]
+  __shared__ float carried[kReady ? 1 : kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  __shared__ float biases[kRounds][32];                                      // of what a lane finishes
+  float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][octets][kStride]
 
   Product product;
   product.group_columns = &sizes.columns_per_group;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(padded / kPairUnits, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int octet, int pair) {
-    const int unit = first_unit + octet % UNIT_OCTETS * kOctetRows + lane / 4;
+    const int unit = first_unit + octet / kGates * kOctetRows + lane / 4;
     const int k = pair * kPairUnits + sub * (16 / static_cast<int>(sizeof(T)));
-    const int64_t row = int64_t{octet / UNIT_OCTETS} * hidden + unit;
+    const int64_t row = int64_t{octet % kGates} * hidden + unit;
     return load_row_fragment(weights, row * hidden + k, unit < hidden ? hidden - k : 0);
   });
 
@@ -99,6 +117,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
     return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
   };
   const T* const input_of_lane = input_of(unit);
+  float bias_of_lane[kRounds], carried_by_lane[kRounds];  // kReady
+  if constexpr (kReady) {
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) bias_of_lane[r] = biases[r][lane];
+  }
   bool gave_up = false, asked = false;
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
@@ -151,16 +175,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
                (of_next ? next_columns : columns);
       };
 
-      if (SINGLE) {
-        const char* only = states_at(0);
-        asm volatile("" : "+l"(only));  // worked out before the pause
-        while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
-        }
-        product.ask([&](int) { return only; }, reads, count);
-      } else if (!asked) {
-        product.ask(states_at, reads, count);
-      }
-
       // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
       // waits for them here.
       const T* const input_here = kTight ? input_of(only_here(unit)) : input_of_lane;
@@ -175,8 +189,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
         }
       }
 
+      if (SINGLE) {
+        const char* only = states_at(0);
+        asm volatile("" : "+l"(only));  // worked out before the pause
+        while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
+        }
+        product.ask([&](int) { return only; }, reads, count);
+      } else if (!asked) {
+        product.ask(states_at, reads, count);
+      }
+
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
+      const int first_sum = (kGated ? input_gate : own_lane ? own_octet : 0) * kStride + sum_index(lane / 4, warp);
+      uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
+      T* out_of_lane = exchange + (int64_t{s + 1} * slot_elements + state_at(first_unit, warp)) + 2 * lane;
+      if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // worked out before the wait
       asked = product.template run<kWave>(count, follows, states_at, reads, sizes.gave_up, gave_up,
                                           wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
@@ -194,7 +222,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             const int u = first_of_lane + r * kOctetRows;
             const float value =
                 initial != nullptr && u < hidden ? Element<T>::to_float(initial[int64_t{n} * hidden + u]) : 0;
-            if (sub == 0) carried[column / kTileColumns][warp][lane / 4 + r * kOctetRows] = value;
+            if constexpr (kReady) {
+              carried_by_lane[r] = value;
+            } else if (sub == 0) {
+              carried[column / kTileColumns][warp][lane / 4 + r * kOctetRows] = value;
+            }
           }
         }
         __syncwarp();
@@ -208,11 +240,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
-          const int octet = kGated ? input_gate * UNIT_OCTETS + r : own_lane ? own_octet : 0;
+          const int at = first_sum + r * kGates * kStride;
           value[j][r] = 0;
-          if (j < count) {
-            value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats,
-                                         octet * kStride + sum_index(lane / 4, warp));
+          if constexpr (kReady) {
+            value[j][r] = sum_over_warps<kSumFloats>(sums_of_lane + r * kGates * kStride * 4);
+          } else if (j < count) {
+            value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
           }
         }
       }
@@ -220,16 +253,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
       for (int j = 0; j < kWave; ++j) {
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-          const float x = Element<T>::to_float(input[j][r]);
+          const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
           if constexpr (MODE == PRNN_LSTM) {
-            value[j][r] = squash<kAccurate>(value[j][r] + x + biases[r][lane], sub == 2);
+            value[j][r] = squash<kAccurate>(value[j][r] + x + bias, sub == 2);
           } else if constexpr (MODE == PRNN_GRU) {
             // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
-            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + biases[r][lane];
+            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + bias;
             const float gate = sigmoid(sum);
             value[j][r] = sub >= 2 ? sum : gate;
           } else {
-            const float sum = value[j][r] + x + biases[r][lane];
+            const float sum = value[j][r] + x + bias;
             value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<kAccurate>(sum);  // NaN stays NaN
           }
         }
@@ -237,13 +270,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp;
-        const int tile = min(column / kTileColumns, kMaxTiles - 1);
+        const int tile = kReady ? 0 : min(column / kTileColumns, kMaxTiles - 1);
         T* const out = exchange + (int64_t{s + 1} * slot_elements + tile * tile_elements);
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kOctetRows;
           const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
-          float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
+          float* const carry =
+              kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kOctetRows : 0];
           const float gate = value[j][r];
           float h = gate;
           if constexpr (MODE == PRNN_LSTM) {
@@ -251,8 +285,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             const float g = __shfl_sync(kWholeWarp, gate, 2, 4), o = __shfl_sync(kWholeWarp, gate, 3, 4);
             const float c = f * *carry + i * g;
             h = o * hyperbolic_tangent<kAccurate>(c);
-            __syncwarp();
-            if (sub == 0) *carry = c;
+            if (!kReady) __syncwarp();
+            if (kReady || sub == 0) *carry = c;
             cell[j][r] = c;
             kept[j][r] = gate;
           } else if constexpr (MODE == PRNN_GRU) {
@@ -260,13 +294,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
             const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
             const float fresh = hyperbolic_tangent<kAccurate>(fed + reset * recurrent);
             h = fresh + z * (*carry - fresh);
-            __syncwarp();
-            if (sub == 0) *carry = h;
+            if (!kReady) __syncwarp();
+            if (kReady || sub == 0) *carry = h;
             kept[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
           }
           value[j][r] = h;
           h = u < hidden ? h : 0;
-          if constexpr (kGated) {
+          if constexpr (kReady) {
+            publish_octet(out_of_lane + r * kOctetRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
+          } else if constexpr (kGated) {
             publish_octet(out + state_at(first_unit + r * kOctetRows, warp), lane, h, publishes);
           } else {
             publish_four_octets(out + state_at(unit - lane / 4, warp), lane, h, publishes);
