@@ -59,7 +59,7 @@ class TunedLayer:
 
 def candidates(batch: int, backward: bool) -> Iterator[tuple[int, int, int]]:
     """(units, cluster, groups); the library says which of them there are."""
-    clusters = (1, 2, 3, 4, 6, 8) if backward else (1, 2)
+    clusters = (1, 2, 3, 4, 6, 8) if backward else (1, 2, 4)
     yield from itertools.product((8, 16, 24, 32), clusters, range(1, min(batch, 16) + 1))
 
 

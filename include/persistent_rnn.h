@@ -68,9 +68,9 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
 /* Lets the products of float matrices on a GPU be rounded to tf32, or not, which is the default. */
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
-/* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). 16 units a block and 2 blocks
- * that share them forward, 8 (LSTM) or 6 (GRU) in the data gradient, are the team kernels. A layer that is split by a
- * plan does without the wide kernels, which have one split for each number of groups (docs/resident_kernels.md). */
+/* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). In 16 bits, 16 units a block and 4 blocks
+ * are the wide kernels, though forward their blocks share nothing; 16 units and 2 blocks forward, 8 (LSTM) or 6 (GRU) in
+ * the data gradient, are the team kernels (docs/resident_kernels.md). */
 typedef struct {
   int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */
   int clusterBlocks; /* blocks that share their units and split the sums; 1: none do */

@@ -47,18 +47,27 @@ class CudaCase(RnnCase):
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
 
-class TeamCase(CudaCase):
-    """CudaCase for the team kernels, forward and backward, whatever the size."""
+class WideCase(CudaCase):
+    """CudaCase for the wide kernels, forward and backward, whatever the size."""
 
     def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, groups: int) -> None:
         self.groups = groups
         super().__init__(stack, batch_sizes, dtype)
 
+    def blocks_together(self) -> tuple[int, int]:
+        return 4, 4
+
     def set_rnn(self, **changes: object) -> None:
         super().set_rnn(**changes)
-        teams = (2, 8 if self.stack.mode == reference.LSTM else 6)
-        forward, backward = (ctypes.byref(capi.Plan(16, team, self.groups, 100)) for team in teams)
+        forward, backward = (ctypes.byref(capi.Plan(16, n, self.groups, 100)) for n in self.blocks_together())
         capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=forward, backward=backward)
+
+
+class TeamCase(WideCase):
+    """CudaCase for the team kernels."""
+
+    def blocks_together(self) -> tuple[int, int]:
+        return 2, 8 if self.stack.mode == reference.LSTM else 6
 
 
 def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float = 1) -> None:
@@ -113,6 +122,30 @@ def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
 def test_wide_kernels(mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
     torch.manual_seed(8)
     case = CudaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
+@pytest.mark.parametrize(
+    ("hidden", "directions", "groups", "batch_sizes"),
+    [
+        (264, 1, 3, [130, 70, 64, 3, 1]),  # warpgroups that run out of sequences at different times
+        (264, 2, 1, [40, 33, 33, 2]),
+        (512, 1, 1, [1] * 4),  # a warpgroup without sequences
+        (512, 2, 2, [5] * 6),
+        (1000, 1, 1, [23, 12, 11, 8, 8]),
+        (1280, 1, 1, [64, 64, 40]),  # weights beyond the registers
+        (1536, 1, 1, [9] * 5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
+def test_wide_kernels_by_plan(
+    mode: int, hidden: int, directions: int, groups: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(10)
+    case = WideCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, groups)
     case.train()
     assert_results(case)
 

@@ -273,6 +273,20 @@ def test_a_plan_of_ones_own() -> None:
     assert layer.query_gpu("H200").supported == 1
 
 
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_plan_of_wide_kernels(mode: int) -> None:
+    layer = Layer(mode, hidden=512, batch=16)
+    assert set_plan(layer, (16, 4, 4, 100), (16, 4, 3, 100)) == capi.SUCCESS
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.groups) == (1, 16, 32, 4)
+    for forward, backward in [((16, 4, 5, 0), None), (None, (16, 4, 4, 0)), ((8, 4, 1, 0), None)]:
+        assert set_plan(layer, forward, backward) == capi.SUCCESS
+        assert layer.query_gpu("H200").supported == 0
+    for other, row in ((layer, "A100"), (Layer(mode, hidden=512, data_type=capi.FLOAT, batch=16), "H200")):
+        assert set_plan(other, (16, 4, 1, 100), None) == capi.SUCCESS
+        assert other.query_gpu(row).supported == 0
+
+
 @pytest.mark.parametrize(("mode", "team"), [(2, 8), (3, 6)])
 def test_a_plan_of_team_kernels(mode: int, team: int) -> None:
     layer = Layer(mode, hidden=512, batch=16)

@@ -143,7 +143,7 @@ struct WideProduct {
   // elements 8 piece onwards of the chunk; TRANSPOSED: of K element `row` of the chunk, rows 8 piece onwards.
   template <bool TRANSPOSED, class Load>
   __device__ __forceinline__ void load_weights(int share, uint32_t ring_of_block, uint32_t more, const Load& load) {
-    group = threadIdx.x / kWarpgroupThreads;
+    group = __shfl_sync(kWholeWarp, threadIdx.x / kWarpgroupThreads, 0);  // in a uniform register
     thread = threadIdx.x % kWarpgroupThreads;
     const int lane = thread % 32, warp = thread / 32;
     chunks = (share + 2 * kWideChunk - 1) / (2 * kWideChunk);
@@ -283,6 +283,7 @@ struct WideProduct {
       step_with_shared<0>(b, sums, fault, gave_up);
       if (b + 1 < batches) step_with_shared<1>(b + 1, sums, fault, gave_up);
     }
+    if (batches % 2 == 1) sync_warpgroup();  // the next product begins with the same set
   }
 
   // The sums of a warpgroup lie where its states were.
@@ -300,6 +301,43 @@ struct WideProduct {
     for (int j = 0; j < COLUMNS / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) to[sum_at(row + i / 2 * 8, j * 8 + column + i % 2)] = sums[j * 4 + i];
+    }
+  }
+
+  // Or: each warpgroup finishes half of the columns, kEighths times 8 of them; of 8 columns the first one all.
+  static constexpr int kEighths = COLUMNS > 8 ? COLUMNS / 16 : 1;
+  static constexpr int kExchangeBytes = 2 * kEighths * kWarpgroupThreads * 16;
+  using OwnSums = float[kEighths][4];
+
+  // Adds up the two warpgroups' sums of what this one finishes, of 16 columns or more: of each eighth's rows
+  // 16 w + lane / 4 and 8 more, columns lane % 4 * 2 and one more, as wgmma has them. `shared` has kExchangeBytes; two
+  // such places are used in turn.
+  __device__ __forceinline__ void exchange_sums(const Sums& sums, uint32_t shared, OwnSums& own) const {
+    const uint32_t here = shared + thread * 16;
+    constexpr int kGroupBytes = kEighths * kWarpgroupThreads * 16;
+#pragma unroll
+    for (int r = 0; r < kEighths; ++r) {
+      float given[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = sums[r * 4 + i], high = sums[(kEighths + r) * 4 + i];
+        own[r][i] = group == 0 ? low : high;
+        given[i] = group == 0 ? high : low;
+      }
+      asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(here + (1 - group) * kGroupBytes + r * 2048),
+                   "f"(given[0]), "f"(given[1]), "f"(given[2]), "f"(given[3])
+                   : "memory");
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kEighths; ++r) {
+      float other[4];
+      asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
+                   : "=f"(other[0]), "=f"(other[1]), "=f"(other[2]), "=f"(other[3])
+                   : "r"(here + group * kGroupBytes + r * 2048)
+                   : "memory");
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[r][i] += other[i];
     }
   }
 };

@@ -1,22 +1,29 @@
 // The wide backward resident kernel: gated cells in 16 bits, one tile of COLUMNS sequences a group.
 #pragma once
 
+#include "rnn/cuda/resident_cluster.cuh"
 #include "rnn/cuda/resident_launch.cuh"
+#include "rnn/cuda/resident_pieces.cuh"
 #include "rnn/cuda/resident_wide.cuh"
 
 namespace prnn {
 
 // A cluster of kWideCluster blocks owns 64 units, the rows of the product; its blocks split K, which runs over all
-// gates' gradients. Each block finishes kWideUnits of the units: a lane has unit lane % 16 of one column a round.
+// gates' gradients, and their warpgroups again. A warp's 16 rows are the units that one of the blocks finishes: it
+// sends that block its sums as it has them. A lane finishes unit lane % 16 of one column a round.
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __grid_constant__ BackwardParams params) {
   constexpr int kGates = gate_count(MODE);
-  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   constexpr int kRows = kWideCluster * kWideUnits;
+  constexpr bool kAddsFirst = COLUMNS > 16;  // the warpgroups' sums in the block, before they are sent
+  constexpr int kShares = kAddsFirst ? kWideCluster : 2 * kWideCluster;  // of K that a unit's sums come from
+  constexpr int kShareFloats = COLUMNS * kWideUnits, kBufferFloats = kShares * kShareFloats;
   using Product = WideProduct<T, COLUMNS>;
+  constexpr int kRounds = Product::kEighths;
+  constexpr int kExchangeBytes = kAddsFirst ? Product::kExchangeBytes : 0;
 
   const ResidentSizes& sizes = params.sizes;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int blocks_per_direction = sizes.blocks * sizes.groups;
   const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
   const int group = blockIdx.x % blocks_per_direction / sizes.blocks;
@@ -27,10 +34,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
   const int group_column = sizes.first_column + group * sizes.columns_per_group;
   const int group_columns = min(sizes.columns_per_group, sizes.first_column + sizes.columns - group_column);
 
-  // The ring of the product; [2][ranks][column][unit] sums of the cluster's blocks; weights beyond the registers.
+  // The ring of the product; sums for this block's units, [2][share of K][columns / 8][128]; the exchange of the
+  // warpgroups' sums, twice; weights beyond the registers.
   extern __shared__ __align__(1024) char ring[];
   __shared__ uint64_t barriers[2];
   float* const partial = reinterpret_cast<float*>(ring + Product::kRingBytes);
+  const uint32_t exchange = shared_address(partial + 2 * kBufferFloats);
   if (threadIdx.x == 0) {
     init_barrier(&barriers[0]);
     init_barrier(&barriers[1]);
@@ -39,27 +48,38 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
   const int share = kGates * padded / kWideCluster;  // of K, in elements
   Product product;
   const T* const weights = static_cast<const T*>(dir.weights);
-  product.template load_weights<true>(
-      share, shared_address(ring), shared_address(partial + 2 * kRows * COLUMNS), [&](int chunk, int row, int piece) {
-        const int at = chunk * kWideChunk + row, gate = (rank * share + at) / padded, k = (rank * share + at) % padded;
-        const int unit = cluster_unit + piece * 8;
-        return load_row_fragment(weights, (int64_t{gate} * hidden + k) * hidden + unit,
-                                 at < share && k < hidden ? hidden - unit : 0);
-      });
+  const auto load_weights = [&](const auto& load) {
+    product.template load_weights<true>(share, shared_address(ring), exchange + 2 * kExchangeBytes,
+                                        [&](int chunk, int row, int piece) {
+                                          const int at = chunk * kWideChunk + row, gate = (rank * share + at) / padded,
+                                                    k = (rank * share + at) % padded;
+                                          const int unit = cluster_unit + piece * 8;
+                                          return load(weights, (int64_t{gate} * hidden + k) * hidden + unit,
+                                                      at < share && k < hidden ? hidden - unit : 0);
+                                        });
+  };
+  if (COLUMNS < 64 && has_whole_pieces(weights, hidden)) {
+    load_weights(load_whole_piece<T>);
+  } else {
+    load_weights(load_row_fragment<T>);
+  }
   __syncthreads();
   sync_cluster();
 
   const int unit = first_unit + lane % 16;
-  const int own_column = warp * 2 + lane / 16;  // round r: 16 r further
-  const bool exists = unit < hidden, finishes = COLUMNS > 8 || warp < 4;
+  const int own_column = product.group * (COLUMNS / 2) + warp * 2 + lane / 16;  // round r: 8 r further
+  const bool exists = unit < hidden, finishes = COLUMNS > 8 || product.group == 0;
+  const int piece = lane % 8 * 4 + warp;  // of 16 bytes
+  const int own_place =
+      product.group * (COLUMNS * 8) + (piece ^ piece / 8) * 4 + lane / 8 % 2 * 2 + lane / 16;  // of its sum in a share
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   float carried[kRounds], bias_sum[4] = {0, 0, 0, 0};  // carried: the gradient that goes past the matrix
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
   bool gave_up = false;
-  int round = 0;  // steps done so far: which of two buffers, and the barriers' phase
-  long long published = 0;
+  int round = 0;           // steps done so far: which of two buffers, and the barriers' phase
+  unsigned published = 0;  // the clock's low half
 
   // A backward step runs t downwards unless the layer's direction is reversed.
   const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
@@ -83,19 +103,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
       const bool reads = column < min(group_columns, previous.batch - group_column);
       product.left[i] = reads ? share - product.first_element() : 0;
     }
-    if (sizes.pause_cycles > 0) {
-      while (clock64() - published < sizes.pause_cycles) {
-      }
-    }
-    product.ask();
-
     // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. No
     // branches, so that nothing waits for it here.
     T dy[kRounds], cell[kRounds], before[kRounds];  // c (LSTM); c (LSTM) or h (GRU) a timestep earlier
     Four<T> gates[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int column = own_column + r * 16, n = group_column + column;
+      const int column = own_column + r * 8, n = group_column + column;
       const bool wanted = finishes && exists && column < group_columns && n < current.batch;
       const bool has_before = wanted && n < next.batch;
       const int u = wanted ? unit : 0, row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
@@ -110,46 +124,54 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
       if (MODE == PRNN_LSTM) cell[r] = states[at];
     }
 
+    while (clock_low() - published < static_cast<unsigned>(sizes.pause_cycles)) {
+    }
+    product.ask();
+
+    // A warp has the sums of all units of one of the cluster's blocks over its share of K, and gives them to it.
+    const int buffer = round & 1;
+    float* const own_partial = partial + buffer * kBufferFloats;
     {
       typename Product::Sums sums;
       product.run(sums, sizes.gave_up, gave_up);
-      product.store_sums(sums, ring);
+      const int own_share = kAddsFirst ? rank : rank * 2 + product.group;
+      const int own_eighth = kAddsFirst ? product.group * kRounds : 0;
+      const float* const place = own_partial + own_share * kShareFloats + own_eighth * 128 + (lane ^ lane / 8) * 4;
+      const uint32_t there = address_in_rank(shared_address(place), warp);
+      const uint32_t barrier = address_in_rank(shared_address(&barriers[buffer]), warp);
+      if constexpr (kAddsFirst) {
+        typename Product::OwnSums own;
+        product.exchange_sums(sums, exchange + buffer * kExchangeBytes, own);
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          send_to_rank(there + r * 512, barrier, {own[r][0], own[r][1], own[r][2], own[r][3]});
+        }
+      } else {
+#pragma unroll
+        for (int r = 0; r < COLUMNS / 8; ++r) {
+          send_to_rank(there + r * 512, barrier, {sums[r * 4], sums[r * 4 + 1], sums[r * 4 + 2], sums[r * 4 + 3]});
+        }
+      }
     }
-    __syncthreads();
-
-    // Every block of the cluster has the sums of all the cluster's units over its own share of K: to each its units.
-    const int buffer = round & 1;
-    float* const own_partial = partial + buffer * kRows * COLUMNS;
-    if (threadIdx.x == 0) expect_bytes(&barriers[buffer], kRows * columns * sizeof(float));
-    for (int i = threadIdx.x; i < columns * (kRows / 4); i += kResidentThreads) {
-      const int row = i % (kRows / 4) * 4, column = i / (kRows / 4), at = Product::sum_at(row, column);
-      const float4 first = *reinterpret_cast<const float4*>(ring + Product::sums_offset(0) + at * 4);
-      const float4 second = *reinterpret_cast<const float4*>(ring + Product::sums_offset(1) + at * 4);
-      const float4 sum = {first.x + second.x, first.y + second.y, first.z + second.z, first.w + second.w};
-      const uint32_t owner = row / kWideUnits;
-      const float* const place = own_partial + (rank * COLUMNS + column) * kWideUnits + row % kWideUnits;
-      send_to_rank(address_in_rank(shared_address(place), owner),
-                   address_in_rank(shared_address(&barriers[buffer]), owner), sum);
-    }
+    if (threadIdx.x == 0) expect_bytes(&barriers[buffer], kBufferFloats * sizeof(float));
     Patience patience;
-    while (!gave_up && !__all_sync(kWholeWarp, has_completed(&barriers[buffer], round / 2 & 1))) {
+    while (!gave_up && !__all_sync(kWholeWarp, has_arrived(shared_address(&barriers[buffer]), round / 2 & 1))) {
       if (!__all_sync(kWholeWarp, patience.lasts(sizes.gave_up))) gave_up = true;
     }
     ++round;
 
+    published = clock_low();
     if (finishes) {
       float da[kRounds][4];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = group_column + column;
+        const int column = own_column + r * 8, n = group_column + column;
         const bool in_group = column < columns, is_active = in_group && n < current.batch;
         const bool was_active = in_group && n < previous.batch;
         const int64_t state_index = int64_t{n} * hidden + unit;
         float dh = 0, past = carried[r];
 #pragma unroll
-        for (int from = 0; from < kWideCluster; ++from) {
-          dh += own_partial[(from * COLUMNS + column) * kWideUnits + lane % 16];
-        }
+        for (int from = 0; from < kShares; ++from) dh += own_partial[from * kShareFloats + own_place + r * 128];
         if (!was_active) {
           dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
           past = 0;
@@ -190,7 +212,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
       }
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = group_column + column;
+        const int column = own_column + r * 8, n = group_column + column;
         const bool publishes = column < columns && n < current.batch && lane % 2 == 0 && unit < padded;
         T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
 #pragma unroll
@@ -199,31 +221,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_backward(const __gri
           publish_word(publishes, out + g * padded, Element<T>::pack(da[r][g], beside));
         }
       }
-      published = clock64();
+      published = clock_low();
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = group_column + column;
+        const int column = own_column + r * 8, n = group_column + column;
         if (MODE == PRNN_GRU && exists && column < columns && n < current.batch) {
           store_float<T>(dir.dcandidate, int64_t{current.row + n} * hidden + unit, da[r][3]);
         }
 #pragma unroll
         for (int g = 0; g < 4; ++g) bias_sum[g] += da[r][g];
       }
-    } else {
-      published = clock64();
     }
-    __syncthreads();  // the sums have been read: the ring is free
   }
+  __syncthreads();
 
   // The sums for the biases, over the sequences of this group. A GRU's 2 and 3 are its candidate's bR and bW.
   float* const all = reinterpret_cast<float*>(ring);
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
     const float both = bias_sum[g] + __shfl_xor_sync(kWholeWarp, bias_sum[g], 16);
-    if (lane < 16) all[(warp * 4 + g) * 16 + lane] = both;
+    if (lane < 16) all[(threadIdx.x / 32 * 4 + g) * 16 + lane] = both;
   }
   __syncthreads();
-  if (warp < 2) {
+  if (threadIdx.x < 64) {
     const int g = threadIdx.x / 16;
     float sum = 0;
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rnn/cuda/resident_launch.cuh"
+#include "rnn/cuda/resident_pieces.cuh"
 #include "rnn/cuda/resident_wide.cuh"
 
 namespace prnn {
@@ -28,12 +29,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_forward(const __grid
   extern __shared__ __align__(1024) char ring[];
   Product product;
   const T* const weights = static_cast<const T*>(dir.weights);
-  product.template load_weights<false>(
-      padded, shared_address(ring), shared_address(ring) + Product::kRingBytes, [&](int chunk, int row, int piece) {
-        const int unit = first_unit + row % kWideUnits, gate = row / kWideUnits, k = chunk * kWideChunk + piece * 8;
-        const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
-        return load_row_fragment(weights, index, unit < hidden && gate < kGates ? hidden - k : 0);
-      });
+  const auto load_weights = [&](const auto& load) {
+    product.template load_weights<false>(
+        padded, shared_address(ring), shared_address(ring) + Product::kRingBytes, [&](int chunk, int row, int piece) {
+          const int unit = first_unit + row % kWideUnits, gate = row / kWideUnits, k = chunk * kWideChunk + piece * 8;
+          const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
+          return load(weights, index, unit < hidden && gate < kGates ? hidden - k : 0);
+        });
+  };
+  if (COLUMNS < 64 && has_whole_pieces(weights, hidden)) {
+    load_weights(load_whole_piece<T>);
+  } else {
+    load_weights(load_row_fragment<T>);
+  }
 
   const int unit = first_unit + lane % 16;
   const int own_column = warp / 4 * 8 + warp % 4 + lane / 16 * 4;  // round r: 16 r further
@@ -76,14 +84,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_forward(const __grid
       product.source[i] = reinterpret_cast<const char*>(from + product.first_element());
       product.left[i] = column < columns ? padded - product.first_element() : 0;
     }
-    if (sizes.pause_cycles > 0) {
-      while (clock64() - published < sizes.pause_cycles) {
-      }
-    }
-    product.ask();
-
-    // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
-    // waits for them here.
+    // The input products of what this lane finishes: on their way during the pause. No branches, so that nothing waits
+    // for them here.
     T input[kRounds][kGates];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
@@ -93,6 +95,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wide_forward(const __grid
 #pragma unroll
       for (int g = 0; g < kGates; ++g) input[r][g] = __ldcs(from + g * params.xw_gate);
     }
+
+    if (sizes.pause_cycles > 0) {
+      while (clock64() - published < sizes.pause_cycles) {
+      }
+    }
+    product.ask();
 
     {
       typename Product::Sums sums;

@@ -29,15 +29,15 @@ std::string format(const char* text, long long a = 0, long long b = 0, const cha
 }
 
 // How long a block leaves the others alone after it has published its share. Looking too early slows down the very
-// stores that it waits for, the more so the more blocks look; measured on an H200.
-int pause_cycles(const ResidentShape& shape, bool backward) {
+// stores that it waits for, the more so the more blocks look; measured on an H200. `states`: of a timestep and group.
+int pause_cycles(const ResidentShape& shape, bool backward, int64_t states) {
   if (shape.wide_columns > 0) {
-    if (shape.blocks < 48) return 0;
-    return backward ? 300 : shape.blocks < 96 ? 400 : 600;
+    if (backward) return states < 6144 ? 600 : 900;
+    return shape.blocks < 48 ? 600 : shape.wide_columns <= 16 ? 900 : 1200;
   }
   if (shape.blocks < 48) return 100;
   if (shape.blocks < 96) return 250;
-  return backward ? 700 : 450;
+  return backward ? 700 : states < 6144 ? 450 : 600;
 }
 
 // What makes a shape better than another, the most important first. Measured: docs/resident_kernels.md.
@@ -72,8 +72,11 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int
                 ResidentShape* shape) {
   const int unit_octets = plan.unitsPerBlock / kOctetRows, cluster = plan.clusterBlocks, groups = plan.groups;
   if (groups > problem.max_batch()) return false;
-  if (problem.gates() > 1 && plan.unitsPerBlock == kWideUnits && cluster == team_blocks_together(problem, backward)) {
+  const bool may_be_wide = problem.gates() > 1 && problem.type != PRNN_DATA_FLOAT && plan.unitsPerBlock == kWideUnits;
+  if (may_be_wide && cluster == team_blocks_together(problem, backward)) {
     if (!team_shape_for(row, problem, backward, groups, shape)) return false;
+  } else if (may_be_wide && cluster == kWideCluster) {
+    if (!wide_shape_for(row, problem, backward, groups, shape)) return false;
   } else {
     if (!(backward ? has_backward_kernel : has_forward_kernel)(problem, unit_octets, cluster)) return false;
     if (!shape_for(row, problem, backward, unit_octets, cluster, groups, shape)) return false;
@@ -91,8 +94,8 @@ bool wants_wide(const RnnProblem& problem, bool backward, int directions) {
 }
 
 // Whether a layer is the team kernels' where they fit: those that are bound by what a block reads. Measured.
-bool wants_team(const RnnProblem& problem, bool backward, int directions) {
-  return problem.max_batch() * directions >= 32 && problem.hidden >= (backward ? 1024 : 1921);
+bool wants_team(const RnnProblem& problem, int directions) {
+  return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
 }
 
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, bool, int, ResidentShape*);
@@ -122,8 +125,7 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
   if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
   if (choose_cluster_shape(row, problem, backward, directions, best)) return true;
-  if (wants_team(problem, backward, directions) &&
-      choose_wide_shape(row, problem, backward, directions, team_shape_for, best)) {
+  if (wants_team(problem, directions) && choose_wide_shape(row, problem, backward, directions, team_shape_for, best)) {
     return true;
   }
   if (wants_wide(problem, backward, directions) &&
@@ -282,7 +284,9 @@ bool shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, int 
   shape->shared_bytes = fixed + bias_sums * shape->tiles;
   shape->register_bytes = in_registers * shape->octets * fragment * shape->blocks;
   shape->shared_weight_bytes = in_shared * shape->octets * fragment * shape->blocks;
-  shape->pause_cycles = pause_cycles(*shape, backward);
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
+  const int64_t states = is_float32 ? 0 : problem.hidden * ceil_div(problem.max_batch(), groups);
+  shape->pause_cycles = pause_cycles(*shape, backward, states);
   return true;
 }
 
@@ -307,8 +311,10 @@ bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
     const int64_t in_registers = std::min<int64_t>(chunks, wide_register_chunks(columns));
     const int64_t chunk_bytes = 64 * kWideChunk * 2, in_shared = chunks - in_registers;
     const int64_t ring = int64_t{4} * wide_batch(columns) * columns * kWideChunk * 2;
-    const int64_t partial = backward ? int64_t{2} * 4 * cluster * kWideUnits * columns : 0;
-    const int64_t bytes = ring + partial + 2 * in_shared * chunk_bytes;
+    // Backward, twice: sums for the units, of each block or, of up to 16 columns, of each warpgroup; and otherwise what
+    // the warpgroups give each other.
+    const int64_t sums = backward ? int64_t{2} * 2 * 4 * 64 * columns : 0;
+    const int64_t bytes = ring + sums + 2 * in_shared * chunk_bytes;
     if (bytes + 1024 > row.shared_bytes) continue;  // the barriers take an aligned piece
     shape->wide_columns = columns;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
@@ -316,7 +322,7 @@ bool wide_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
     shape->shared_bytes = bytes;
     shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
     shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
-    shape->pause_cycles = pause_cycles(*shape, backward);
+    shape->pause_cycles = pause_cycles(*shape, backward, problem.hidden * wanted);
     return true;
   }
   return false;
@@ -356,7 +362,7 @@ bool team_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
     shape->shared_bytes = bytes;
     shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
     shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
-    shape->pause_cycles = !backward ? 1000 : columns > 8 ? 1200 : 600;
+    shape->pause_cycles = backward ? (columns > 8 ? 1200 : 900) : columns <= 16 ? 450 : columns == 32 ? 600 : 1000;
     return true;
   }
   return false;
@@ -392,7 +398,7 @@ bool lean_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward,
   if (shape->shared_bytes + own > row.shared_bytes) return false;
   shape->register_bytes = in_registers * fragment * kResidentWarps * shape->blocks;
   shape->shared_weight_bytes = weights * shape->blocks;
-  shape->pause_cycles = pause_cycles(*shape, backward);
+  shape->pause_cycles = pause_cycles(*shape, backward, 0);
   return true;
 }
 
