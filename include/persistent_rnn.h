@@ -69,8 +69,8 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
 /* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). In 16 bits, 16 units a block and 4 blocks
- * are the wide kernels, though forward their blocks share nothing; 16 units and 2 blocks forward, 8 (LSTM) or 6 (GRU) in
- * the data gradient, are the team kernels (docs/resident_kernels.md). */
+ * are the wide kernels, though forward their blocks share nothing; 16 units and 2 blocks forward, 8 (LSTM) or 6 (GRU)
+ * in the data gradient, are the team kernels (docs/resident_kernels.md). */
 typedef struct {
   int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */
   int clusterBlocks; /* blocks that share their units and split the sums; 1: none do */
