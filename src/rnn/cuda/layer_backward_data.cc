@@ -127,7 +127,7 @@ class BackwardData : LayerRun {
       sum.gates = own.dgates;
       sum.row_stride = row;
       sum.gate_stride = padded;
-      sum.count = static_cast<int>(p.mode == PRNN_GRU ? gates - 1 : gates);
+      sum.count = static_cast<int>(gates_of_both_products(p));
       sum.candidate = own.dcandidate;
       sum.out = dx;
       sum.rows = p.rows;
@@ -137,19 +137,27 @@ class BackwardData : LayerRun {
       return;
     }
     const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
-    bool accumulate = direction > 0;
-    const auto add = [&](const void* gradients, int64_t stride, int64_t gate, int64_t count) {
-      multiply(p.rows, width, count * p.hidden, 1, view(gradients, stride),
-               view(at(weights, gate * p.hidden * width), width), accumulate ? 1 : 0, dx, p.type, width);
-      accumulate = true;
-    };
-    const int64_t shared = p.mode == PRNN_GRU ? gates - 1 : gates;  // gates whose W and R gradients are the same
-    if (padded == p.hidden) {
-      add(own.dgates, row, 0, shared);
-    } else {
-      for (int64_t g = 0; g < shared; ++g) add(at(own.dgates, g * padded), row, g, 1);
+    const int64_t both = gates_of_both_products(p);
+    const bool pads = both > 1 && padded > p.hidden;
+    multiply(p.rows, width, pads ? both * padded : both * p.hidden, 1, view(own.dgates, row),
+             view(pads ? padded_input_weights(weights, both, width) : weights, width), direction > 0 ? 1 : 0, dx,
+             p.type, width);
+    if (both < gates) {
+      multiply(p.rows, width, p.hidden, 1, view(own.dcandidate, p.hidden),
+               view(at(weights, both * p.hidden * width), width), 1, dx, p.type, width);
     }
-    if (p.mode == PRNN_GRU) add(own.dcandidate, p.hidden, gates - 1, 1);
+  }
+
+  // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
+  // gates, in float.
+  const void* padded_input_weights(const void* weights, int64_t gates, int64_t width) {
+    const size_t used = static_cast<size_t>(p.hidden * width * element),
+                 pitch = static_cast<size_t>(padded * width * element), count = static_cast<size_t>(gates);
+    require_launch(
+        cudaMemcpy2DAsync(work.input_weights, pitch, weights, used, used, count, cudaMemcpyDeviceToDevice, stream),
+        "a copy");
+    require_launch(cudaMemset2DAsync(work.input_weights + used, pitch, 0, pitch - used, count, stream), "a memset");
+    return work.input_weights;
   }
 
   const RnnBackwardDataArgs& args_;

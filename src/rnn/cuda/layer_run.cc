@@ -18,6 +18,16 @@ int64_t sums_bytes(const RnnProblem& p) {
   return p.directions * 2 * p.gates() * units * columns * 4;
 }
 
+// Of BackwardData's padded_input_weights(), where one is wanted.
+int64_t input_weights_bytes(const RnnProblem& p) {
+  const int64_t gates = gates_of_both_products(p), padded = padded_hidden(p);
+  int64_t widest = 0;
+  for (int64_t layer = 0; layer < p.layers; ++layer) {
+    if (p.has_input_matrices(layer)) widest = std::max(widest, p.layer_input(layer));
+  }
+  return gates > 1 && padded > p.hidden ? gates * padded * widest * type_bytes(p.type) : 0;
+}
+
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
 
 }  // namespace
@@ -59,11 +69,13 @@ Workspace::Workspace(const RnnProblem& p, void* base) {
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = arena.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   for (int64_t d = 0; d < p.directions; ++d) {
-    xw.push_back(arena.take<char>(p.rows * p.gates() * p.hidden * element));
+    const int64_t products = p.rows * p.gates() * p.hidden * element;
+    xw.push_back(arena.take<char>(d == 0 ? std::max(products, input_weights_bytes(p)) : products));
     // ResidentSizes::exchange_columns() is below 2 N.
     const int64_t bytes = p.steps() * 2 * p.max_batch() * padded * element;
     exchange.push_back(arena.take<char>(d == 0 ? std::max(bytes, sums_bytes(p)) : bytes));
   }
+  input_weights = xw[0];
   sums = reinterpret_cast<float*>(exchange[0]);
   for (int64_t i = 0; i < p.layers * p.directions; ++i) {
     initial.push_back(arena.take<char>(p.max_batch() * padded * element));

@@ -17,6 +17,9 @@ namespace prnn {
 // Throws EXECUTION_FAILED (ARCH_MISMATCH where the binary has no code for the device) unless the launch was taken.
 void require_launch(cudaError_t error, const char* what);
 
+// Gates whose gradients with respect to W x and to R h are the same.
+inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
+
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 struct Reserve {
   Reserve(const RnnProblem& problem, void* base);
@@ -41,6 +44,7 @@ struct Workspace {
 
   StepSizes* table;             // [T] where the batch varies
   std::vector<char*> xw;        // per direction: [rows, G H]
+  char* input_weights;          // [gates, padded, layer input]; where xw[0] is
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
   float* sums;                  // BackwardParams::sums; where exchange[0] is
   std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps
