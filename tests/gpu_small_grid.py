@@ -21,6 +21,12 @@ def resident() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype)
 
 
+def long() -> Iterator[CudaCase]:
+    """Float layers of more timesteps than their biases' gradients are summed over at once."""
+    for mode, batch in itertools.product(MODES.values(), (3, 20)):
+        yield CudaCase(reference.Stack(mode, 8, 72), [batch] * 34, torch.float32)
+
+
 def wide() -> Iterator[CudaCase]:
     """16-bit gated cells of some size; those that a cluster does not hold, with few sequences, forward with 8 warps."""
     for (mode, dtype), batch_sizes in itertools.product(GATED, ([70, 33, 2], [64] * 3)):
@@ -67,7 +73,7 @@ def wide_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
 
 
-KINDS = {kind.__name__: kind for kind in (resident, wide, cluster, team, lean, wavefront, wide_wavefront)}
+KINDS = {kind.__name__: kind for kind in (resident, long, wide, cluster, team, lean, wavefront, wide_wavefront)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

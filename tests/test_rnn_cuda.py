@@ -202,6 +202,14 @@ def test_a_long_sequence(mode: int) -> None:
     assert_results(case, slack=4)
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_float_biases_are_summed_piece_by_piece(mode: int) -> None:
+    torch.manual_seed(4)
+    case = CudaCase(reference.Stack(mode, 8, 72, 1, 2), [20] * 33 + [9] * 32 + [4] * 5, torch.float32)
+    case.train()
+    assert_results(case)
+
+
 @pytest.mark.parametrize("batch", [6, 24, 64])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_the_same_bits_every_time(mode: int, batch: int) -> None:
@@ -280,5 +288,13 @@ def test_largest_layers(
     torch.manual_seed(9)
     hidden = LARGEST[mode][dtype == torch.float32] - smaller_by
     case = CudaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("mode", LARGEST, ids=["lstm", "gru", "tanh"])
+def test_largest_float_layers_over_many_steps(mode: int) -> None:
+    torch.manual_seed(9)
+    case = CudaCase(reference.Stack(mode, 8, LARGEST[mode][1]), [2] * 33 + [1] * 3, torch.float32)
     case.train()
     assert_results(case)

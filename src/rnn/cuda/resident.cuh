@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "rnn/cuda/resident_math.cuh"
 #include "rnn/cuda/resident_params.h"
@@ -155,18 +156,74 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 
 // ---- the product of resident weights with a tile of states ----
 
+// The instruction rounds its sums towards zero. 16 bits and tf32 bear that; float's accuracy does not for many pairs.
+template <class T>
+constexpr bool kExact = std::is_same_v<T, float>;
+
+// Timesteps whose gradients are summed for the biases before the sum goes to that of earlier ones, since adding a float
+// to a long sum loses more; 0: all at once.
+template <class T>
+constexpr int kBiasSteps = kExact<T> ? 32 : 0;
+
+// Whether that is to be done before step s.
+template <class T>
+__device__ __forceinline__ bool is_bias_step(int s) {
+  if constexpr (kBiasSteps<T> > 0) return s > 0 && s % kBiasSteps<T> == 0;
+  return false;
+}
+
+// Calls multiply(first, second), which adds the products of the two halves of a pair to these sums, and makes good for
+// how the instruction rounds. APART: the pair's product is made alone and added with float's rounding, to the nearest.
+// Else the six instructions of a pair round the sum itself, and what that takes on the average is added.
+template <class T, bool APART, class Multiply>
+__device__ __forceinline__ void add_pair(float (&first_sum)[4], float (&second_sum)[4], const Multiply& multiply) {
+  if constexpr (kExact<T> && APART) {
+    float part[4] = {0, 0, 0, 0};
+    multiply(part, part);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) first_sum[i] += part[i];
+  } else {
+    multiply(first_sum, second_sum);
+    if constexpr (kExact<T>) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) first_sum[i] = fmaf(first_sum[i], 1.9e-7f, first_sum[i]);
+    }
+  }
+}
+
+// Adds the product of a pair of K: 16 rows of weights, as two operands of the instruction, and 8 columns of states.
+template <class T, bool APART>
+__device__ __forceinline__ void multiply_pair(float (&first_sum)[4], float (&second_sum)[4], const uint4& first,
+                                              const uint4& second, const uint4& states) {
+  add_pair<T, APART>(first_sum, second_sum, [&](float (&one)[4], float (&other)[4]) {
+    Element<T>::mma(one, first.x, first.y, first.z, first.w, states.x, states.y);
+    Element<T>::mma(other, second.x, second.y, second.z, second.w, states.z, states.w);
+  });
+}
+
+// The same for an octet, transposed: as the other operand an octet alone needs no registers for 8 rows of zeros.
+template <class T, bool APART>
+__device__ __forceinline__ void multiply_octet(float (&first_sum)[4], float (&second_sum)[4], const uint4& weights,
+                                               const uint4& states) {
+  add_pair<T, APART>(first_sum, second_sum, [&](float (&one)[4], float (&other)[4]) {
+    Element<T>::mma_transposed(one, states.x, states.y, weights.x, weights.y);
+    Element<T>::mma_transposed(other, states.z, states.w, weights.z, weights.w);
+  });
+}
+
 // Where row `row` of an octet and column `column` are among the octet's sums.
 __device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
 
 // OCTETS of rows by the warp's pairs of K; pair i of warp w is w + 8 i. `Load` is a function (octet, pair) -> uint4
 // that fetches the 16 bytes of this lane: row lane / 4 of the octet, K elements (lane % 4) * 16 bytes onwards of the
 // pair. STRIDE: floats between the sums of two octets, chosen by the kernel against bank conflicts. Pairs are loaded
-// and multiplied in chunks of kChunkPairs; two chunks are in flight, each in its slot.
-template <class T, int OCTETS, int STRIDE, bool SINGLE>
+// and multiplied in chunks of kChunkPairs; two chunks are in flight, each in its slot. APART: see add_pair().
+template <class T, int OCTETS, int STRIDE, bool SINGLE, bool APART>
 struct ResidentProduct {
   static constexpr int kInRegisters = register_pairs(OCTETS);
-  static constexpr int kTiles = (OCTETS + 1) / 2;    // of 16 rows; an odd octet's has 8
-  static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
+  static constexpr int kTiles = (OCTETS + 1) / 2;  // of 16 rows; an odd octet's has 8
+  // Independent chains of sums, to hide their latency.
+  static constexpr int kSets = kTiles <= 2 && !kExact<T> ? 2 : 1;
   using Sums = float[kSets][kTiles][4];
 
   uint4 weights[kInRegisters][OCTETS];
@@ -259,14 +316,12 @@ struct ResidentProduct {
           first = from[o * kResidentThreads];
           second = from[(o + 1) * kResidentThreads];
         }
-        Element<T>::mma(sums[0][o / 2], first.x, first.y, first.z, first.w, b.x, b.y);
-        Element<T>::mma(sums[kSets - 1][o / 2], second.x, second.y, second.z, second.w, b.z, b.w);
+        multiply_pair<T, APART>(sums[0][o / 2], sums[kSets - 1][o / 2], first, second, b);
       }
-      if (OCTETS % 2 == 1) {  // transposed: as the other operand an octet alone needs no registers for 8 rows of zeros
+      if (OCTETS % 2 == 1) {
         const uint4 last = known < kInRegisters ? weights[known < kInRegisters ? known : 0][OCTETS - 1]
                                                 : from[(OCTETS - 1) * kResidentThreads];
-        Element<T>::mma(sums[0][kTiles - 1], b.x, 0, b.y, 0, last.x, last.y);
-        Element<T>::mma(sums[kSets - 1][kTiles - 1], b.z, 0, b.w, 0, last.z, last.w);
+        multiply_octet<T, APART>(sums[0][kTiles - 1], sums[kSets - 1][kTiles - 1], last, b);
       }
     }
   }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kPairUnits = pair_units(sizeof(T) == 4);
   constexpr int kSumFloats = kOctets * kOctetFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_OCTETS * kOctetFloats;
-  using Product = ResidentProduct<T, kOctets, kOctetFloats, SINGLE>;
+  using Product = ResidentProduct<T, kOctets, kOctetFloats, SINGLE, (kOctets < 8)>;  // 8 leave no registers
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -84,6 +84,33 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
+  // Adds the sums for the biases, over the sequences of this group, to those of earlier timesteps, and begins new ones.
+  // A GRU's subs 2 and 3 are its candidate's bR and bW.
+  const auto add_bias_sums = [&](bool is_first) {
+    constexpr int kBiases = kGated ? 4 : 1;
+    const int first = only_here(first_unit), count = only_here(tiles);
+    float* const group_sums = dir.bias_sums + int64_t{only_here(group)} * kBiases * hidden;
+#pragma unroll 1
+    for (int i = only_here(threadIdx.x); i < kBiases * kUnits; i += kResidentThreads) {
+      const int own = i % kUnits, octet = own / kOctetRows;
+      if (first + own >= hidden) continue;
+      const int from = (kGated ? octet * 32 + i / kUnits : octet) + own % kOctetRows * 4;
+      float* const to = group_sums + (i / kUnits * hidden + first + own);
+      float sum = 0;
+#pragma unroll 1
+      for (int tile = 0; tile < count; ++tile) {
+        float of_tile = 0;
+        for (int w = 0; w < kResidentWarps; ++w) {
+          float& value = bias_sums[tile * bias_floats + w * kRounds * 32 + from];
+          of_tile += value;
+          value = 0;
+        }
+        sum += of_tile;
+      }
+      *to = is_first ? sum : *to + sum;
+    }
+  };
+
   // A backward step runs t downwards unless the layer's direction is reversed.
   const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
   Step previous, current, next = step_at(sizes, start);
@@ -91,6 +118,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int last_step =
       dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
   for (int s = 0; s <= last_step; ++s) {
+    if (is_bias_step<T>(s)) {
+      __syncthreads();
+      add_bias_sums(s == kBiasSteps<T>);
+      __syncthreads();
+    }
     previous = current;
     current = next;
     next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
@@ -289,19 +321,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   }
 
-  // The sums for the biases, over the sequences of this group. A GRU's subs 2 and 3 are its candidate's bR and bW.
   __syncthreads();
-  constexpr int kBiases = kGated ? 4 : 1;
-  for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
-    const int own = i % kUnits, octet = own / kOctetRows;
-    if (first_unit + own >= hidden) continue;
-    const int from = (kGated ? octet * 32 + i / kUnits : octet) + own % kOctetRows * 4;
-    float sum = 0;
-    for (int tile = 0; tile < tiles; ++tile) {
-      for (int w = 0; w < kResidentWarps; ++w) sum += bias_sums[tile * bias_floats + w * kRounds * 32 + from];
-    }
-    dir.bias_sums[(int64_t{group} * kBiases + i / kUnits) * hidden + first_unit + own] = sum;
-  }
+  add_bias_sums(kBiasSteps<T> == 0 || last_step < kBiasSteps<T>);
   // No block leaves while others may still write to its shared memory.
   if constexpr (CLUSTER > 1) sync_cluster();
 }

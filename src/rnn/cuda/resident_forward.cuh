@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) resident_forward(const __
   constexpr int kSumFloats = kOctets * kStride;
   constexpr bool kAccurate = sizeof(T) == 4;
   // Registers do not suffice for addresses that are worked out beforehand.
-  constexpr bool kTight = !SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_OCTETS == 1));
+  constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_OCTETS == 1)));
   // With one tile, what a lane wants after the products is in registers, or its address is, before the states arrive.
   constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_OCTETS <= 2;
-  using Product = ResidentProduct<T, kOctets, kStride, SINGLE>;
+  using Product = ResidentProduct<T, kOctets, kStride, SINGLE, true>;
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;

@@ -220,20 +220,17 @@ struct LeanProduct {
         first = *place(pair, o);
         second = *place(pair, o + 1);
       }
-      Element<T>::mma(sums.tiles[o / 2], first.x, first.y, first.z, first.w, b.x, b.y);
-      Element<T>::mma(sums.tiles[o / 2], second.x, second.y, second.z, second.w, b.z, b.w);
+      multiply_pair<T, false>(sums.tiles[o / 2], sums.tiles[o / 2], first, second, b);
     }
     if constexpr (kWhole % 2 == 1) {
       constexpr int kLast = kWhole - 1;
       const bool in_register = KNOWN && pair * kWhole + kLast < REGISTER_OCTETS;
       const uint4 last = in_register ? weights[KNOWN && in_register ? pair * kWhole + kLast : 0] : *place(pair, kLast);
-      Element<T>::mma(sums.single, b.x, 0, b.y, 0, last.x, last.y);
-      Element<T>::mma(sums.single, b.z, 0, b.w, 0, last.z, last.w);
+      multiply_octet<T, false>(sums.single, sums.single, last, b);
     }
     uint4 last = {0, 0, 0, 0};
     if (lane_id() < kRest * 4 && pair < pairs) last = rest[pair * kResidentWarps * kRest * 4];
-    Element<T>::mma(sums.rest, b.x, 0, b.y, 0, last.x, last.y);
-    Element<T>::mma(sums.rest, b.z, 0, b.w, 0, last.z, last.w);
+    multiply_octet<T, false>(sums.rest, sums.rest, last, b);
   }
 
   // First look at the first states; base and reads as for run().

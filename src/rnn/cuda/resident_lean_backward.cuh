@@ -59,8 +59,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1) lean_backward(const __gri
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step =
       dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  // Adds the sums for the biases to those of earlier timesteps, and begins new ones. A GRU's subs 2 and 3 are its
+  // candidate's bR and bW.
+  const auto add_bias_sums = [&](bool is_first) {
+    for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
+      const int u = i % kUnits;
+      if (first_unit + u >= hidden) continue;
+      const int of_lane = kGated ? u % kRoundUnits * 4 + i / kUnits : u % kRoundUnits;
+      float* const to = dir.bias_sums + (int64_t{i / kUnits} * hidden + first_unit + u);
+      float sum = is_first ? 0 : *to;
+      for (int w = 0; w < kResidentWarps; ++w) {
+        sum += bias_sums[w][u / kRoundUnits][of_lane];
+        bias_sums[w][u / kRoundUnits][of_lane] = 0;
+      }
+      *to = sum;
+    }
+  };
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
+    if (is_bias_step<T>(s)) {
+      __syncthreads();
+      add_bias_sums(s == kBiasSteps<T>);
+      __syncthreads();
+    }
     previous = current;
     current = next;
     next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
@@ -180,16 +201,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) lean_backward(const __gri
     published = clock_low();
   }
 
-  // The sums for the biases. A GRU's subs 2 and 3 are its candidate's bR and bW.
   __syncthreads();
-  for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
-    const int u = i % kUnits;
-    if (first_unit + u >= hidden) continue;
-    const int of_lane = kGated ? u % kRoundUnits * 4 + i / kUnits : u % kRoundUnits;
-    float sum = 0;
-    for (int w = 0; w < kResidentWarps; ++w) sum += bias_sums[w][u / kRoundUnits][of_lane];
-    dir.bias_sums[int64_t{i / kUnits} * hidden + first_unit + u] = sum;
-  }
+  add_bias_sums(kBiasSteps<T> == 0 || last_step < kBiasSteps<T>);
 }
 
 template <class T, prnnRNNMode_t MODE>

@@ -13,7 +13,8 @@ namespace prnn {
 constexpr uint32_t kEmpty = 0xFFFFFFFFu;
 
 // Words: two 16-bit elements or one float, the unit in which states travel. `matmul` adds the product of 16 rows (two
-// octets, `low` and `high`) of weights and 8 columns of states over the K that 16 bytes a thread cover.
+// octets, `low` and `high`) of weights and 8 columns of states over the K that 16 bytes a thread cover,
+// `mma_transposed` that of one octet, which is the other operand there.
 template <class T>
 struct Element;
 
@@ -31,6 +32,9 @@ struct Element<__half> {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+  static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+    mma(sum, a0, 0, a2, 0, b0, b1);
   }
 };
 
@@ -50,21 +54,29 @@ struct Element<__nv_bfloat16> {
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
+  static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+    mma(sum, a0, 0, a2, 0, b0, b1);
+  }
 };
 
 // Float32 on the tf32 units without losing float32's accuracy: each factor is split into two tf32 numbers, and the
-// three products that matter are added (the fourth is below 2^-22 of the first).
+// three products that matter are added (the fourth is below 2^-22 of the first). docs/resident_kernels.md, "Accuracy".
 template <>
 struct Element<float> {
   static constexpr int kPerWord = 1;
   static __device__ float to_float(float value) { return value; }
   static __device__ float from_float(float value) { return value; }
   static __device__ uint32_t pack(float value, float) { return isnan(value) ? 0x7FFFFFFFu : __float_as_uint(value); }
-  static __device__ uint32_t high(uint32_t word) { return word & 0xFFFFE000u; }
-  // Volatile, so that it is computed where it is used: kept for all weights, it would not fit the registers.
+
+  // The instruction reads the first 19 bits of a word: a number is its own high part. The low part is made larger by
+  // ADDED 2^-23 of the number, which is, on the average, what the instruction cuts off. Volatile, so that it is
+  // computed where it is used: kept for all weights, it would not fit the registers.
+  template <int ADDED>
   static __device__ uint32_t low(uint32_t word) {
     uint32_t rest;
-    asm volatile("{.reg .b32 h; and.b32 h,%1,0xFFFFE000; sub.f32 %0,%1,h;}" : "=r"(rest) : "r"(word));
+    asm volatile("{.reg .b32 h; and.b32 h,%1,0xFFFFE000; neg.f32 h,h; fma.rn.f32 %0,%1,%2,h;}"
+                 : "=r"(rest)
+                 : "r"(word), "f"(1 + ADDED / 8388608.0f));
     return rest;
   }
   static __device__ void mma_tf32(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -75,9 +87,14 @@ struct Element<float> {
   }
   static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                              uint32_t b1) {
-    mma_tf32(sum, low(a0), low(a1), low(a2), low(a3), high(b0), high(b1));
-    mma_tf32(sum, high(a0), high(a1), high(a2), high(a3), low(b0), low(b1));
-    mma_tf32(sum, high(a0), high(a1), high(a2), high(a3), high(b0), high(b1));
+    mma_tf32(sum, low<2>(a0), low<2>(a1), low<2>(a2), low<2>(a3), b0, b1);
+    mma_tf32(sum, a0, a1, a2, a3, low<1>(b0), low<1>(b1));
+    mma_tf32(sum, a0, a1, a2, a3, b0, b1);
+  }
+  static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+    mma_tf32(sum, a0, 0, a2, 0, low<2>(b0), low<2>(b1));
+    mma_tf32(sum, low<1>(a0), 0, low<1>(a2), 0, b0, b1);
+    mma_tf32(sum, a0, 0, a2, 0, b0, b1);
   }
 };
 
@@ -99,9 +116,10 @@ template <bool ACCURATE>
 __device__ __forceinline__ float hyperbolic_tangent(float x) {
   const float far = 1.0f - 2.0f * reciprocal_of_one_plus_exp2(2.0f * kLog2E * x);
   if constexpr (!ACCURATE) return far;
-  const float square = x * x;
-  const float near = x + x * square * (-0.33333333f + square * (0.13333333f - 0.05396825f * square));
-  return square < 0.03f ? near : far;
+  const float square = x * x;  // below 0.3, the best polynomial of its degree: off by 1e-9 of the value at most
+  const float series = 0.13332609f + square * (-0.053854868f + square * (0.021083021f - 0.0062913704f * square));
+  const float near = x + x * square * (-0.33333318f + square * series);
+  return square < 0.3f ? near : far;
 }
 
 // The logistic function, or tanh where `is_tanh`, without diverging: sigma(x) = (1 + tanh(x / 2)) / 2.

@@ -27,6 +27,9 @@ struct Element<Tf32> : Element<float> {
                              uint32_t b1) {
     mma_tf32(sum, round(a0), round(a1), round(a2), round(a3), round(b0), round(b1));
   }
+  static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+    mma(sum, a0, 0, a2, 0, b0, b1);
+  }
 };
 
 }  // namespace prnn
