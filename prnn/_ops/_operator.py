@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from prnn._ops._reduction import Reduction
 
@@ -82,9 +84,7 @@ def directly(
         return gradients if isinstance(gradients, Tensor) else gradients[0], None, None
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
-    # Function.apply also looks after functorch's tensors, of which there are none here.
-    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    apply = _apply_of(type(f"{_name(op)}_function", (torch.autograd.Function,), members))
 
     def call(reduction: Reduction | None, first: Tensor, *rest: Any) -> Tensor:
         loss: Tensor
@@ -116,11 +116,13 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _undisturbed() -> bool:
-    """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform or jit trace."""
+    """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform, dual level of
+    forward-mode derivatives or jit trace."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
     )
 
@@ -128,6 +130,13 @@ def _undisturbed() -> bool:
 def _name(op: Any) -> str:
     name: str = op._schema.name
     return name.removeprefix("prnn::")
+
+
+def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """What makes a node of the function. Function.apply also looks after functorch's transforms, for which it wants a
+    setup_context."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
 
 
 def _function(
@@ -140,7 +149,7 @@ def _function(
         return outputs
 
     def backward(ctx: Any, first: Tensor | None, *rest: Any) -> Any:
-        if first is None:  # the only output that anybody differentiates
+        if first is None and all(gradient is None for gradient in rest):
             return (None,) * len(ctx.needs_input_grad)
         return gradients(ctx, first, *rest)
 
@@ -153,11 +162,28 @@ def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]
         with torch._C._AutoDispatchBelowAutograd():
             return op(*arguments)
 
+    def below_transform(*arguments: Any) -> Any:
+        with torch.enable_grad():  # an autograd function has none, but what is around this transform may want gradients
+            return below(*arguments)
+
     name = _name(op)
-    function = _function(name, below, setup, gradients)
+    apply, apply_transform = (
+        _apply_of(_function(name, kernel, setup, gradients)) for kernel in (below, below_transform)
+    )
 
     def autograd(*arguments: Any) -> Any:
-        wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-        return function.apply(*arguments) if wanted else below(*arguments)
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+            raise RuntimeError(
+                f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd), only in reverse mode"
+            )
+        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+            return below(*arguments)
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return apply(*arguments)
+        # The dispatcher calls this for each of functorch's transforms (torch.func.grad) with that one's tensors alone,
+        # as it calls the derivatives of torch's own operators.
+        with enable_single_level_autograd_function():
+            return apply_transform(*arguments)
 
     _library.impl(name, autograd, "Autograd")
