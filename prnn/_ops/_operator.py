@@ -112,6 +112,26 @@ def without_dispatch(op: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def with_own_node(
+    op: Callable[..., Any],
+    kernel: Callable[..., Any],
+    setup: Callable[[Any, tuple[Any, ...], Any], None],
+    gradients: Callable[..., tuple[Tensor | None, ...]],
+) -> Callable[..., Any]:
+    """For a differentiable operator: a function that calls `kernel` where that makes no difference. setup, gradients:
+    as of `differentiate`."""
+    apply = _apply_of(_function(_name(op), kernel, setup, gradients))
+
+    def call(*arguments: Any) -> Any:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if not (all(type(x) in _PLAIN for x in tensors) and _undisturbed()):
+            return op(*arguments)
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        return apply(*arguments) if wanted else kernel(*arguments)
+
+    return call
+
+
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 

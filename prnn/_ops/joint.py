@@ -1,5 +1,9 @@
-"""RNN-T with its joiner on a GPU as torch operators; prnn/losses/joint.py checks arguments and calls them."""
+"""RNN-T with its joiner on a GPU as torch operators; prnn/losses/joint.py checks arguments and calls them.
 
+call_joint_rnnt_loss takes and returns what the operator joint_rnnt_loss does, with less to do on the way there.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -7,7 +11,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, operator, without_dispatch
+from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 
 
 class _Inputs(NamedTuple):
@@ -72,15 +76,14 @@ def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: tor
     return torch.empty(_C.joint_rnnt_loss_workspace_size(library, options), dtype=torch.uint8, device=device)
 
 
-def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
     """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
     inputs = _Inputs(*arguments[:_COUNT])
     zero_infinity, keep = arguments[_COUNT:]
     options, encoder = inputs.options(), inputs.encoder
     options.zero_infinity = zero_infinity
     costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
-    # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
-    reserve = torch.zeros(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
+    reserve = new_reserve(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
     with device_of(encoder):
         library = handle(encoder.device)
         workspace = _workspace(library, options, encoder.device)
@@ -95,6 +98,11 @@ def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
             reserve.numel(),
         )
     return costs, reserve
+
+
+def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
+    # Zeros, because an operator's outputs must be reproducible in all their bytes, and padding is not written.
+    return _forward(*arguments, new_reserve=torch.zeros)
 
 
 def _joint_rnnt_loss_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -178,3 +186,4 @@ def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | No
 
 
 differentiate(joint_rnnt_loss, _setup, _gradients, joint_rnnt_loss_backward)
+call_joint_rnnt_loss = with_own_node(joint_rnnt_loss, _forward, _setup, _gradients)

@@ -90,10 +90,7 @@ def joint_rnnt_loss(
     symbols = _checks.integers(targets, "targets", device)
     if tuple(symbols.shape) != (batch, width - 1):
         raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {width - 1})")
-    lengths = (
-        _checks.lengths(logit_lengths, "logit_lengths", batch, device),
-        _checks.lengths(target_lengths, "target_lengths", batch, device),
-    )
+    lengths, extents = _lengths(logit_lengths, target_lengths, batch, frames, width - 1, device)
     begins, kept = _checked_ranges(ranges, batch, frames, width, device)
     kind = _checks.RNNT_TYPES.index(rnnt_type)
     fastemit_lambda = _checks.number(fastemit_lambda, "fastemit_lambda")
@@ -121,7 +118,6 @@ def joint_rnnt_loss(
             keep,
         )
         return _checks.reduce(costs, reduction)
-    extents = _extents(logit_lengths, target_lengths, batch, frames, width - 1)
     layers = (encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous())
     if device.type == "cpu":
         costs, _, _ = blockwise.joint_rnnt_loss_blockwise(
@@ -144,7 +140,7 @@ def joint_rnnt_loss(
         )
     else:
         real = torch.float64 if encoder_out.dtype == torch.float64 else torch.float32
-        costs, _ = ops.joint_rnnt_loss(
+        costs, _ = ops.call_joint_rnnt_loss(
             *layers,
             None if bias is None else bias.to(real).contiguous(),
             symbols,
@@ -236,16 +232,25 @@ def _checked_layers(encoder_out: object, predictor_out: object, weight: object, 
     return _Layers(encoder, predictor, matrix, vector)
 
 
-def _extents(logit_lengths: object, target_lengths: object, batch: int, frames: int, symbols: int) -> Tensor:
-    """(2, N) on the CPU: how many frames and symbols of each sequence are computed. Out-of-range lengths are left to
-    the lattice, which refuses them."""
-    rows = []
-    for value, name, most in ((logit_lengths, "logit_lengths", frames), (target_lengths, "target_lengths", symbols)):
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            rows.append(torch.full((batch,), most))
-        else:
-            rows.append(_checks.lengths(value, name, batch, torch.device("cpu")).long().clamp(0, most))
-    return torch.stack(rows)
+def _lengths(
+    logit_lengths: object, target_lengths: object, batch: int, frames: int, symbols: int, device: torch.device
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Both lengths on the device, and, (2, N) on the CPU, how many frames and symbols of each sequence are computed.
+    Out-of-range lengths are left to the lattice, which refuses them."""
+    values = ((logit_lengths, "logit_lengths", frames), (target_lengths, "target_lengths", symbols))
+    on_host = [not isinstance(value, Tensor) or value.device.type == "cpu" for value, _, _ in values]
+    if all(on_host):
+        rows = [_checks.lengths(value, name, batch, torch.device("cpu")) for value, name, _ in values]
+        extents = torch.stack([row.clamp(0, most) for row, (_, _, most) in zip(rows, values, strict=True)]).long()
+        return torch.stack(rows).to(device, non_blocking=True).unbind(), extents  # one transfer of both
+    lengths = tuple(_checks.lengths(value, name, batch, device) for value, name, _ in values)
+    bounds = [
+        _checks.lengths(value, name, batch, torch.device("cpu")).long().clamp(0, most)
+        if host
+        else torch.full((batch,), most)
+        for (value, name, most), host in zip(values, on_host, strict=True)
+    ]
+    return lengths, torch.stack(bounds)
 
 
 class JointRNNTLoss(nn.Module):
