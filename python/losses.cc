@@ -42,6 +42,25 @@ std::pair<size_t, size_t> sizes(const Handle& handle, const Options& options) {
   return {size<Options, workspace>(handle, options), size<Options, reserve>(handle, options)};
 }
 
+// A loss and its reduction are one call, for each call from Python costs time: the costs become `loss`, and their
+// gradients are made of `loss_gradient`, unless these are 0.
+template <class Options>
+prnnDataType_t cost_type(const Options& options) {
+  return options.dataType == PRNN_DATA_DOUBLE ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT;
+}
+template <class Options>
+prnnStatus_t reduce(prnnHandle_t h, const Options& o, double scale, Address lengths, Address costs, Address loss) {
+  if (!loss) return PRNN_STATUS_SUCCESS;
+  return prnnReduceCosts(h, cost_type(o), o.batch, scale, pointer<int>(lengths), pointer(costs), pointer(loss));
+}
+template <class Options>
+prnnStatus_t spread(prnnHandle_t h, const Options& o, double scale, Address lengths, Address loss_gradient,
+                    Address cost_gradients) {
+  if (!loss_gradient) return PRNN_STATUS_SUCCESS;
+  return prnnReduceCostsBackward(h, cost_type(o), o.batch, scale, pointer<int>(lengths), pointer(loss_gradient),
+                                 pointer(cost_gradients));
+}
+
 // An enumeration's field, as the integer that Python has.
 template <class Options, class Enum>
 void def_enum(py::class_<Options>& options, const char* name, Enum Options::* field) {
@@ -74,19 +93,25 @@ void bind_ctc(py::module_& module) {
   module.def("ctc_loss_sizes", &sizes<Options, prnnGetCTCLossWorkspaceSize, prnnGetCTCLossReserveSize>,
              "Bytes of workspace and of reserve space.");
   module.def("ctc_align_workspace_size", &size<Options, prnnGetCTCAlignWorkspaceSize>, "Bytes.");
-  module.def("ctc_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
-                                    Address frame_lengths, Address target_lengths, Address costs, Address workspace,
-                                    size_t workspace_size, Address reserve, size_t reserve_size) {
-    run(handle, [&](prnnHandle_t h) {
-      return prnnCTCLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
-                                pointer<int>(target_lengths), pointer(costs), pointer(workspace), workspace_size,
-                                pointer(reserve), reserve_size);
-    });
-  });
+  module.def("ctc_loss_forward",
+             [](const Handle& handle, const Options& options, Address activations, Address targets,
+                Address frame_lengths, Address target_lengths, Address costs, Address workspace, size_t workspace_size,
+                Address reserve, size_t reserve_size, double scale, Address divided_by, Address loss) {
+               run(handle, [&](prnnHandle_t h) {
+                 const prnnStatus_t status =
+                     prnnCTCLossForward(h, &options, pointer(activations), pointer<int>(targets),
+                                        pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs),
+                                        pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+                 return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
+               });
+             });
   module.def("ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                                      Address frame_lengths, Address target_lengths, Address cost_gradients,
-                                     Address gradients, Address reserve, size_t reserve_size) {
+                                     Address gradients, Address reserve, size_t reserve_size, double scale,
+                                     Address divided_by, Address loss_gradient) {
     run(handle, [&](prnnHandle_t h) {
+      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
+      if (status != PRNN_STATUS_SUCCESS) return status;
       return prnnCTCLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
                                  pointer<int>(target_lengths), pointer(cost_gradients), pointer(gradients),
                                  pointer(reserve), reserve_size);
@@ -133,18 +158,23 @@ void bind_rnnt(py::module_& module) {
   module.def("rnnt_align_workspace_size", &size<Options, prnnGetRNNTAlignWorkspaceSize>, "Bytes.");
   module.def("rnnt_loss_forward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                                      Address frame_lengths, Address target_lengths, Address range_begins, Address costs,
-                                     Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
+                                     Address workspace, size_t workspace_size, Address reserve, size_t reserve_size,
+                                     double scale, Address divided_by, Address loss) {
     run(handle, [&](prnnHandle_t h) {
-      return prnnRNNTLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
-                                 pointer<int>(target_lengths), pointer<int>(range_begins), pointer(costs),
-                                 pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+      const prnnStatus_t status =
+          prnnRNNTLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
+                              pointer<int>(target_lengths), pointer<int>(range_begins), pointer(costs),
+                              pointer(workspace), workspace_size, pointer(reserve), reserve_size);
+      return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
     });
   });
   module.def("rnnt_loss_backward", [](const Handle& handle, const Options& options, Address activations,
                                       Address targets, Address frame_lengths, Address target_lengths,
                                       Address range_begins, Address cost_gradients, Address gradients, Address reserve,
-                                      size_t reserve_size) {
+                                      size_t reserve_size, double scale, Address divided_by, Address loss_gradient) {
     run(handle, [&](prnnHandle_t h) {
+      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
+      if (status != PRNN_STATUS_SUCCESS) return status;
       return prnnRNNTLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
                                   pointer<int>(target_lengths), pointer<int>(range_begins), pointer(cost_gradients),
                                   pointer(gradients), pointer(reserve), reserve_size);
@@ -276,41 +306,31 @@ void bind_duration_rnnt(py::module_& module) {
   module.def("duration_rnnt_loss_sizes",
              &sizes<Options, prnnGetDurationRNNTLossWorkspaceSize, prnnGetDurationRNNTLossReserveSize>,
              "Bytes of workspace and of reserve space.");
-  module.def(
-      "duration_rnnt_loss_forward", [](const Handle& handle, const Options& options, Address tokens, Address durations,
-                                       Address targets, Address frame_lengths, Address target_lengths, Address costs,
-                                       Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
-        run(handle, [&](prnnHandle_t h) {
-          return prnnDurationRNNTLossForward(h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
-                                             pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs),
-                                             pointer(workspace), workspace_size, pointer(reserve), reserve_size);
-        });
-      });
+  module.def("duration_rnnt_loss_forward",
+             [](const Handle& handle, const Options& options, Address tokens, Address durations, Address targets,
+                Address frame_lengths, Address target_lengths, Address costs, Address workspace, size_t workspace_size,
+                Address reserve, size_t reserve_size, double scale, Address divided_by, Address loss) {
+               run(handle, [&](prnnHandle_t h) {
+                 const prnnStatus_t status = prnnDurationRNNTLossForward(
+                     h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
+                     pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs), pointer(workspace),
+                     workspace_size, pointer(reserve), reserve_size);
+                 return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
+               });
+             });
   module.def("duration_rnnt_loss_backward", [](const Handle& handle, const Options& options, Address tokens,
                                                Address durations, Address targets, Address frame_lengths,
                                                Address target_lengths, Address cost_gradients, Address token_gradients,
-                                               Address duration_gradients, Address reserve, size_t reserve_size) {
+                                               Address duration_gradients, Address reserve, size_t reserve_size,
+                                               double scale, Address divided_by, Address loss_gradient) {
     run(handle, [&](prnnHandle_t h) {
+      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
+      if (status != PRNN_STATUS_SUCCESS) return status;
       return prnnDurationRNNTLossBackward(h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
                                           pointer<int>(frame_lengths), pointer<int>(target_lengths),
                                           pointer(cost_gradients), pointer(token_gradients),
                                           pointer(duration_gradients), pointer(reserve), reserve_size);
     });
-  });
-}
-
-void bind_reduce_costs(py::module_& module) {
-  module.def("reduce_costs", [](const Handle& handle, int dtype, int64_t batch, double scale, Address lengths,
-                                Address costs, Address loss) {
-    check(prnnReduceCosts(handle.get(), static_cast<prnnDataType_t>(dtype), batch, scale, pointer<int>(lengths),
-                          pointer(costs), pointer(loss)),
-          handle.get());
-  });
-  module.def("reduce_costs_backward", [](const Handle& handle, int dtype, int64_t batch, double scale, Address lengths,
-                                         Address loss_gradient, Address cost_gradients) {
-    check(prnnReduceCostsBackward(handle.get(), static_cast<prnnDataType_t>(dtype), batch, scale, pointer<int>(lengths),
-                                  pointer(loss_gradient), pointer(cost_gradients)),
-          handle.get());
   });
 }
 
@@ -331,7 +351,6 @@ void bind_losses(py::module_& module) {
   module.attr("DURATION_TDT") = static_cast<int>(PRNN_DURATION_TDT);
   module.attr("DURATION_MULTI_BLANK") = static_cast<int>(PRNN_DURATION_MULTI_BLANK);
   module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;
-  bind_reduce_costs(module);
   bind_ctc(module);
   bind_rnnt(module);
   bind_joint_rnnt(module);

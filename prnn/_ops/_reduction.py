@@ -1,11 +1,8 @@
-"""From the costs of a batch to the number that is differentiated, and back, in one launch each."""
+"""From the costs of a batch to the number that is differentiated, and back."""
 
 from typing import NamedTuple
 
 from torch import Tensor
-
-from prnn import _C
-from prnn._ops._handles import DTYPES
 
 
 class Reduction(NamedTuple):
@@ -25,20 +22,6 @@ class Reduction(NamedTuple):
         gradients = (gradient / batch if self.mean else gradient).expand(batch)
         return gradients if self.lengths is None else gradients / self.lengths.clamp(min=1)
 
-    def run(self, library: _C.Handle, costs: Tensor) -> Tensor:
-        """The loss, by the library; the costs' GPU must be the current one."""
-        loss = costs.new_empty(())
-        addresses = costs.data_ptr(), loss.data_ptr()
-        _C.reduce_costs(library, DTYPES[costs.dtype], *self._weights(costs), *addresses)
-        return loss
-
-    def run_backward(self, library: _C.Handle, gradient: Tensor, batch: int) -> Tensor:
-        """The gradients of the costs, likewise."""
-        gradients = gradient.new_empty(batch)
-        addresses = gradient.data_ptr(), gradients.data_ptr()
-        _C.reduce_costs_backward(library, DTYPES[gradient.dtype], *self._weights(gradients), *addresses)
-        return gradients
-
-    def _weights(self, costs: Tensor) -> tuple[int, float, int]:
-        batch = costs.shape[0]
-        return batch, 1.0 / batch if self.mean else 1.0, 0 if self.lengths is None else self.lengths.data_ptr()
+    def weights(self, batch: int) -> tuple[float, int]:
+        """As libprnn takes them: the factor of all costs, and the address of the lengths."""
+        return 1.0 / batch if self.mean else 1.0, 0 if self.lengths is None else self.lengths.data_ptr()

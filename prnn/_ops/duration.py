@@ -16,7 +16,17 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, directly, operator
 from prnn._ops._reduction import Reduction
-from prnn._ops.losses import _RNNT_NAMES, _blocks, _new_costs, _pointer, _reserve, _run, _workspace
+from prnn._ops.losses import (
+    _RNNT_NAMES,
+    _blocks,
+    _forward_space,
+    _new_costs,
+    _pointer,
+    _reserve,
+    _run,
+    _space,
+    _spread_space,
+)
 
 
 def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
@@ -74,13 +84,10 @@ def _forward(
     options = _options(logits, duration_logits, durations, type, blank)
     options.sigma, options.omega, options.zero_infinity = sigma, omega, zero_infinity
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
-    costs = _new_costs(logits, logits.shape[0])
     with device_of(logits):
         library = handle(logits.device)
-        size, reserve_size = _run(_C.duration_rnnt_loss_sizes, _RNNT_NAMES, library, options)
-        workspace = _workspace(size, logits)
-        if reserve is None:
-            reserve = _workspace(reserve_size if keep else 0, logits)
+        sizes = _run(_C.duration_rnnt_loss_sizes, _RNNT_NAMES, library, options)
+        result, reserve, _, space = _forward_space(logits, logits.shape[0], sizes, keep, reduction, reserve)
         _run(
             _C.duration_rnnt_loss_forward,
             _RNNT_NAMES,
@@ -91,13 +98,9 @@ def _forward(
             targets.data_ptr(),
             logit_lengths.data_ptr(),
             target_lengths.data_ptr(),
-            costs.data_ptr(),
-            workspace.data_ptr(),
-            workspace.numel(),
-            reserve.data_ptr() if keep else 0,
-            reserve.numel(),
+            *space,
         )
-        return costs if reduction is None else reduction.run(library, costs), reserve, options
+    return result, reserve, options
 
 
 def _loss(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -125,10 +128,7 @@ def _loss_backward(
     gradients, duration_gradients = _loss_backward_fake(cost_gradients, logits, duration_logits)
     with device_of(logits):
         library = handle(logits.device)
-        if reduction is None:
-            cost_gradients = cost_gradients.contiguous()
-        else:
-            cost_gradients = reduction.run_backward(library, cost_gradients, logits.shape[0])
+        cost_gradients, spread = _spread_space(cost_gradients, logits.shape[0], reduction)
         _run(
             _C.duration_rnnt_loss_backward,
             _RNNT_NAMES,
@@ -142,8 +142,8 @@ def _loss_backward(
             cost_gradients.data_ptr(),
             gradients.data_ptr(),
             _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
-            reserve.data_ptr(),
-            reserve.numel(),
+            *_space(reserve),
+            *spread,
         )
     return gradients, duration_gradients
 

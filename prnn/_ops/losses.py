@@ -34,6 +34,48 @@ def _reserve(size: int, like: Tensor) -> Tensor:
     return like.new_zeros(size, dtype=torch.uint8)
 
 
+_SMALL = 2**20  # bytes
+
+
+def _forward_space(
+    activations: Tensor,
+    batch: int,
+    sizes: tuple[int, int],
+    keep: bool,
+    reduction: Reduction | None,
+    reserve: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, tuple[int | float, ...]]:
+    """The result of a forward call, the reserve space (`reserve`, if given), the workspace, and what the binding takes
+    from the costs on. sizes: of workspace and reserve space."""
+    dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
+    size, reserve_size = sizes[0], sizes[1] if keep else 0
+    room = size if reduction is None else size + 8 * batch  # costs that are reduced lie behind the workspace
+    if reserve is None and reserve_size + room <= _SMALL:  # one piece of memory, for each takes time
+        workspace = reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
+        begin = workspace.data_ptr() + reserve_size
+    else:
+        workspace = activations.new_empty(room, dtype=torch.uint8)
+        begin = workspace.data_ptr()
+        if reserve is None:
+            reserve = activations.new_empty(reserve_size, dtype=torch.uint8)
+    spaces = begin, size, reserve.data_ptr() if keep else 0, reserve.numel()
+    if reduction is None:
+        costs = activations.new_empty(batch, dtype=dtype)
+        return costs, reserve, workspace, (costs.data_ptr(), *spaces, 1.0, 0, 0)
+    loss = activations.new_empty((), dtype=dtype)
+    return loss, reserve, workspace, (begin + size, *spaces, *reduction.weights(batch), loss.data_ptr())
+
+
+def _spread_space(
+    cost_gradients: Tensor, batch: int, reduction: Reduction | None
+) -> tuple[Tensor, tuple[float, int, int]]:
+    """The gradients of the costs, still to be made of those of the loss if there is a reduction, and what the binding
+    takes from the reserve space on."""
+    if reduction is None:
+        return cost_gradients.contiguous(), (1.0, 0, 0)
+    return cost_gradients.new_empty(batch), (*reduction.weights(batch), cost_gradients.data_ptr())
+
+
 def _bound(lengths: Tensor, given: int, total: int) -> int:
     """No less than the largest valid length, of at most `total`."""
     if given >= 0:
@@ -149,17 +191,22 @@ def _ctc_forward(
     """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,), or what reduction makes of them; the
     reserve; the options."""
     options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets, zero_infinity)
-    costs = _new_costs(activations, activations.shape[1])
-    arrays = activations, targets, input_lengths, target_lengths, costs
     with device_of(activations):
         library = handle(activations.device)
-        size, reserve_size = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
-        workspace = _workspace(size, activations)
-        if reserve is None:
-            reserve = _workspace(reserve_size if keep else 0, activations)
-        spaces = *_space(workspace), *_space(reserve)
-        _run(_C.ctc_loss_forward, _CTC_NAMES, library, options, *map(_pointer, arrays), *spaces)
-        return costs if reduction is None else reduction.run(library, costs), reserve, options
+        sizes = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
+        result, reserve, _, space = _forward_space(activations, activations.shape[1], sizes, keep, reduction, reserve)
+        _run(
+            _C.ctc_loss_forward,
+            _CTC_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            *space,
+        )
+    return result, reserve, options
 
 
 def _ctc_loss(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -186,12 +233,21 @@ def _ctc_loss_backward(
     gradients = _gradients_for(activations, inplace)
     with device_of(activations):
         library = handle(activations.device)
-        if reduction is None:
-            cost_gradients = cost_gradients.contiguous()
-        else:
-            cost_gradients = reduction.run_backward(library, cost_gradients, activations.shape[1])
-        arrays = activations, targets, input_lengths, target_lengths, cost_gradients, gradients
-        _run(_C.ctc_loss_backward, _CTC_NAMES, library, options, *map(_pointer, arrays), *_space(reserve))
+        cost_gradients, spread = _spread_space(cost_gradients, activations.shape[1], reduction)
+        _run(
+            _C.ctc_loss_backward,
+            _CTC_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            cost_gradients.data_ptr(),
+            gradients.data_ptr(),
+            *_space(reserve),
+            *spread,
+        )
     return gradients
 
 
@@ -354,16 +410,23 @@ def _rnnt_forward(
     arrays = activations, targets, logit_lengths, target_lengths, range_begins
     bounds, weights = (max_frames, max_targets), (fastemit_lambda, clamp, delay_penalty)
     options = _rnnt_options(*arrays, input, rnnt_type, blank, *bounds, *weights, zero_infinity)
-    costs = _new_costs(activations, logit_lengths.shape[0])
     with device_of(activations):
         library = handle(activations.device)
-        size, reserve_size = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
-        workspace = _workspace(size, activations)
-        if reserve is None:
-            reserve = _workspace(reserve_size if keep else 0, activations)
-        spaces = *_space(workspace), *_space(reserve)
-        _run(_C.rnnt_loss_forward, _RNNT_NAMES, library, options, *map(_pointer, (*arrays, costs)), *spaces)
-        return costs if reduction is None else reduction.run(library, costs), reserve, options
+        sizes = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
+        result, reserve, _, space = _forward_space(activations, logit_lengths.shape[0], sizes, keep, reduction, reserve)
+        _run(
+            _C.rnnt_loss_forward,
+            _RNNT_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
+            *space,
+        )
+    return result, reserve, options
 
 
 def _rnnt_loss(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -396,12 +459,22 @@ def _rnnt_loss_backward(
     gradients = _gradients_for(activations, inplace)
     with device_of(activations):
         library = handle(activations.device)
-        if reduction is None:
-            cost_gradients = cost_gradients.contiguous()
-        else:
-            cost_gradients = reduction.run_backward(library, cost_gradients, logit_lengths.shape[0])
-        pointers = map(_pointer, (*arrays, cost_gradients, gradients))
-        _run(_C.rnnt_loss_backward, _RNNT_NAMES, library, options, *pointers, *_space(reserve))
+        cost_gradients, spread = _spread_space(cost_gradients, logit_lengths.shape[0], reduction)
+        _run(
+            _C.rnnt_loss_backward,
+            _RNNT_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
+            cost_gradients.data_ptr(),
+            gradients.data_ptr(),
+            *_space(reserve),
+            *spread,
+        )
     return gradients
 
 
