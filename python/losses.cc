@@ -194,31 +194,30 @@ void bind_rnnt(py::module_& module) {
 void bind_joint_rnnt(py::module_& module) {
   using Options = prnnJointRNNTLossOptions_t;
   using Seed = unsigned long long;
-  py::class_<Options> options(module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t with its default values.");
-  options
-      .def(py::init([] {
-        Options o;
-        check(prnnInitJointRNNTLossOptions(&o));
-        return o;
-      }))
-      .def_readwrite("batch", &Options::batch)
-      .def_readwrite("max_frames", &Options::maxFrames)
-      .def_readwrite("max_targets", &Options::maxTargets)
-      .def_readwrite("rows", &Options::rows)
-      .def_readwrite("prune_range", &Options::pruneRange)
-      .def_readwrite("joiner_size", &Options::joinerSize)
-      .def_readwrite("classes", &Options::classes)
-      .def_readwrite("blank", &Options::blank)
-      .def_readwrite("chunk_cells", &Options::chunkCells)
-      .def_readwrite("zero_infinity", &Options::zeroInfinity)
-      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
-      .def_readwrite("clamp", &Options::clamp)
-      .def_readwrite("delay_penalty", &Options::delayPenalty)
-      .def_readwrite("dropout", &Options::dropout)
-      .def_readwrite("allow_tf32", &Options::allowTf32);
-  def_enum(options, "dtype", &Options::dataType);
-  def_enum(options, "activation", &Options::activation);
-  def_enum(options, "type", &Options::type);
+  py::class_<Options>(module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t, its fields in their order.")
+      .def(py::init([](int dtype, int activation, int type, int64_t batch, int64_t max_frames, int64_t max_targets,
+                       int64_t rows, int64_t prune_range, int64_t joiner_size, int64_t classes, int64_t blank,
+                       int64_t chunk_cells, bool zero_infinity, double fastemit_lambda, double clamp,
+                       double delay_penalty, double dropout, bool allow_tf32) {
+        return Options{static_cast<prnnDataType_t>(dtype),
+                       static_cast<prnnJointActivation_t>(activation),
+                       static_cast<prnnRNNTType_t>(type),
+                       batch,
+                       max_frames,
+                       max_targets,
+                       rows,
+                       prune_range,
+                       joiner_size,
+                       classes,
+                       blank,
+                       chunk_cells,
+                       zero_infinity,
+                       fastemit_lambda,
+                       clamp,
+                       delay_penalty,
+                       dropout,
+                       allow_tf32};
+      }));
 
   module.def("joint_rnnt_loss_workspace_size", &size<Options, prnnGetJointRNNTLossWorkspaceSize>, "Bytes.");
   module.def("joint_rnnt_loss_reserve_size", &size<Options, prnnGetJointRNNTLossReserveSize>, "Bytes.");

@@ -38,21 +38,28 @@ class _Inputs(NamedTuple):
     delay_penalty: float
     chunk_cells: int
 
-    def options(self) -> _C.JointRnntLossOptions:
-        options = _C.JointRnntLossOptions()
-        options.dtype, options.activation, options.type = DTYPES[self.encoder.dtype], self.activation, self.rnnt_type
-        options.batch, options.max_frames, options.joiner_size = self.encoder.shape
-        options.max_targets, options.classes = self.predictor.shape[1] - 1, self.weight.shape[0]
-        options.blank = self.blank
-        if self.range_begins is None:
-            options.rows = max(1, int((self.extents[0] * (self.extents[1] + 1)).sum()))
-        else:
-            options.prune_range = self.kept
-        options.dropout, options.fastemit_lambda = self.dropout, self.fastemit_lambda
-        options.clamp, options.delay_penalty = self.clamp, self.delay_penalty
-        options.chunk_cells = self.chunk_cells
-        options.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
-        return options
+    def options(self, zero_infinity: bool = False) -> _C.JointRnntLossOptions:
+        pruned = self.range_begins is not None
+        cells = 0 if pruned else sum(t * (u + 1) for t, u in zip(*self.extents.tolist(), strict=True))
+        return _C.JointRnntLossOptions(
+            DTYPES[self.encoder.dtype],
+            self.activation,
+            self.rnnt_type,
+            *self.encoder.shape[:2],
+            self.predictor.shape[1] - 1,
+            0 if pruned else max(1, cells),
+            self.kept if pruned else 0,
+            self.encoder.shape[2],
+            self.weight.shape[0],
+            self.blank,
+            self.chunk_cells,
+            zero_infinity,
+            self.fastemit_lambda,
+            self.clamp,
+            self.delay_penalty,
+            self.dropout,
+            torch.get_float32_matmul_precision() != "highest",
+        )
 
     def pointers(self) -> tuple[int, ...]:
         return tuple(0 if tensor is None else tensor.data_ptr() for tensor in self[:9])
@@ -80,8 +87,7 @@ def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) 
     """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
     inputs = _Inputs(*arguments[:_COUNT])
     zero_infinity, keep = arguments[_COUNT:]
-    options, encoder = inputs.options(), inputs.encoder
-    options.zero_infinity = zero_infinity
+    options, encoder = inputs.options(zero_infinity), inputs.encoder
     costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
     reserve = new_reserve(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
     with device_of(encoder):
