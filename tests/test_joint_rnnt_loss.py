@@ -238,6 +238,21 @@ def test_cells_that_hardly_a_path_takes_are_left_out(dtype, tolerance):
 
 
 @needs_gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+@pytest.mark.parametrize(
+    "sizes",
+    [{"n": 2, "t": 20, "u": 290, "d": 40}, {"n": 1, "t": 1500, "u": 2, "d": 72}, {"n": 130, "t": 4, "u": 3, "d": 9}],
+    ids=str,
+)
+def test_more_symbols_frames_and_sequences_than_a_block_takes(dtype, tolerance, sizes):
+    """Sequences of the same lengths, in chunks that end anywhere."""
+    leaves, targets, _, _ = case("cuda", dtype, v=30, **sizes)
+    lengths = torch.full((sizes["n"],), sizes["t"]), torch.full((sizes["n"],), sizes["u"])
+    for block_elements in (30 * 1700, None):
+        assert_close_to_float64(leaves, (targets, *lengths), tolerance, block_elements)
+
+
+@needs_gpu
 @pytest.mark.parametrize(
     "options",
     [

@@ -26,8 +26,41 @@ struct Run {
   }
   __device__ __forceinline__ void store(Element* target) const {
 #pragma unroll
-    for (int i = 0; i < kCount; i += kWidth)
-      *reinterpret_cast<Piece<Element, kWidth>*>(target + i) = *reinterpret_cast<const Piece<Element, kWidth>*>(at + i);
+    for (int i = 0; i < kCount; i += kWidth) {
+      if constexpr (kWidth * sizeof(Element) == 16)  // the compiler on its own would store 4 bytes at a time
+        __stwb(reinterpret_cast<uint4*>(target + i), *reinterpret_cast<const uint4*>(at + i));
+      else
+        *reinterpret_cast<Piece<Element, kWidth>*>(target + i) =
+            *reinterpret_cast<const Piece<Element, kWidth>*>(at + i);
+    }
+  }
+};
+
+// kCount neighbouring elements as they lie in memory, in pieces of 16 bytes: loads that wait take no more registers.
+template <class Element, int kCount>
+struct Words {
+  static constexpr int kPieces = kCount * static_cast<int>(sizeof(Element)) / 16;
+  uint32_t words[kPieces * 4];
+
+  __device__ __forceinline__ void load_piece(int i, const void* source) {
+    const uint4 piece = *static_cast<const uint4*>(source);
+    words[i * 4] = piece.x;
+    words[i * 4 + 1] = piece.y;
+    words[i * 4 + 2] = piece.z;
+    words[i * 4 + 3] = piece.w;
+  }
+  __device__ __forceinline__ auto at(int i) const { return value(static_cast<const Element*>(nullptr), i); }
+
+ private:
+  __device__ __forceinline__ double value(const double*, int i) const {
+    return __hiloint2double(static_cast<int>(words[i * 2 + 1]), static_cast<int>(words[i * 2]));
+  }
+  __device__ __forceinline__ float value(const float*, int i) const { return __uint_as_float(words[i]); }
+  __device__ __forceinline__ float value(const __nv_bfloat16*, int i) const {
+    return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+  }
+  __device__ __forceinline__ float value(const __half*, int i) const {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(words[i / 2] >> i % 2 * 16)));
   }
 };
 
@@ -80,9 +113,7 @@ __device__ __forceinline__ int64_t row_of(const Problem& p, const Sequence& s, c
 }
 
 // Of a real cell.
-__device__ __forceinline__ Emission find_emission(const Problem& p, const Frames& frames, const Sequence* sequences,
-                                                  int64_t cell_number) {
-  const Cell cell = find_cell(p, frames, cell_number);
+__device__ __forceinline__ Emission find_emission(const Problem& p, const Sequence* sequences, const Cell& cell) {
   const Sequence s = sequences[cell.n];
   return {lattice_index(p, cell), row_of(p, s, cell), cell.u < s.targets ? p.targets[s.target_begin + cell.u] : -1,
           cell.t, s.frames};
@@ -102,11 +133,9 @@ __device__ __forceinline__ void write_emission(const Problem& p, const Emission&
 }
 
 template <class Real>
-__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const Frames& frames,
-                                        const Shares<Real>& shares, const Real* cost_gradients, Real scale,
-                                        int64_t cell_number) {
+__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const Shares<Real>& shares,
+                                        const Real* cost_gradients, Real scale, const Cell& cell) {
   CellShares<Real> result{0, 0, 0, 0, -1};
-  const Cell cell = find_cell(p, frames, cell_number);
   if (!cell.real) return result;
   const Sequence s = sequences[cell.n];
   const int64_t row = row_of(p, s, cell);
@@ -143,6 +172,29 @@ __device__ __forceinline__ Real logit_scale(const Scales* scales) {
   return Real(1) / (static_cast<Real>(scales->activation) * static_cast<Real>(scales->weight));
 }
 
+// The derivative of the activation where its stored value is `value`, or that and its `lower` half. kPlain: tanh
+// without dropout.
+template <class Form, bool kPlain>
+struct Slope {
+  using Real = typename Form::Real;
+  bool is_tanh = true;
+  Real keep_scale = 1, unscale = 1;  // unscale: of stored activations
+
+  Slope() = default;
+  __device__ __forceinline__ Slope(const Joint& joint, const Scales& scales)
+      : is_tanh(joint.activation == PRNN_JOINT_TANH),
+        keep_scale(static_cast<Real>(joint.keep_scale)),
+        unscale(1 / (static_cast<Real>(scales.activation) * keep_scale)) {}
+
+  __device__ __forceinline__ Real of(Real value, Real lower) const {
+    if (!kPlain && value == 0 && signbit(value)) return 0;  // dropped
+    if (Form::kTerms == 3) value += lower;
+    if (!kPlain || Form::kTerms == 3) value *= unscale;
+    const Real slope = fma(-value, value, Real(1));
+    return kPlain ? slope : keep_scale * (is_tanh ? slope : value > 0 ? Real(1) : isnan(value) ? value : Real(0));
+  }
+};
+
 // ---- Layouts of a chunk's matrices ----
 
 // Rows one after the other, the terms of a row side by side.
@@ -172,6 +224,11 @@ struct TileLayout {
     return static_cast<int64_t>(r / kTileRows) * (stride * terms * kTileRows) +
            static_cast<int64_t>(inside) * (kTileRows * kColumns) +
            (r % kTileRows * kColumns + piece * kPiece + c % kPiece);
+  }
+  // Where the row's part of the tile that has the column begins.
+  __device__ __forceinline__ int64_t origin(int64_t row, int term, int64_t column) const {
+    return row / kTileRows * (stride * terms * kTileRows) +
+           (column / kColumns * terms + term) * (kTileRows * kColumns) + row % kTileRows * kColumns;
   }
 };
 

@@ -83,6 +83,7 @@ struct Joint {
 struct Frames {
   int64_t* first;  // {N * T + 1}: how many cells lie before a frame; the last: how many there are
   int* begin;      // {N * T}: a frame's first symbol position
+  int64_t* chunk;  // {2}: the first and the last frame of a chunk, of which run_activations() tells
 };
 
 // All cells of the sequences and, with `shares`, of those the ones which a path takes with a probability above
@@ -115,11 +116,37 @@ void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights
 // A chunk's matrices lie in rows (for cuBLAS) or in tiles (for run_tile_products); what says kTiled is for either.
 constexpr int kTileRows = 128, kTileBytes = 128;
 
+// Where a cell's arcs and its normaliser go, and what the arcs are made of. label: -1 after the last target. arcs: -1
+// for what is no cell.
+struct Emission {
+  int64_t arcs, row;
+  int label, t, frames;
+};
+
+// A cell's part in the gradients of its logits.
+template <class Real>
+struct CellShares {
+  Real blank, label, normaliser, scale;
+  int label_at;
+};
+
+// What the products from tiles want to know of a chunk's cells: `emissions` forward, `cells` backward, else NULL.
+template <class Real>
+struct CellRecords {
+  const Sequence* sequences;
+  Emission* emissions;
+  CellShares<Real>* cells;
+  Shares<Real> shares;         // of which `cells` are made
+  const Real* cost_gradients;  // likewise; NULL: ones
+};
+
 // activations {count, kTerms, padded_size}, kLeft: drop(activation(encoder + predictor)); zeros for padding. What
 // dropout took is minus zero, everything else that is zero is plus zero.
+// With kTiled also what `records` has room for, and Frames::chunk.
 template <class Form, bool kTiled>
 void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
-                     int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream);
+                     int64_t first, int64_t count, typename Form::Matrix* activations,
+                     const CellRecords<typename Form::Real>& records, cudaStream_t stream);
 
 // From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions().
 template <class Form>
@@ -149,27 +176,13 @@ int64_t joint_bias_slots(int64_t chunk);
 
 // Adds a chunk's part to the gradients of encoder {N, T, size} and predictor {N, U + 1, size}. products: gradients of
 // the activations {count, padded_size}, times the scales of gradient and weight.
-template <class Form, bool kTiled>
+template <class Form>
 void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
                          const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
                          const typename Form::Product* products, typename Form::Real* encoder_gradients,
                          typename Form::Real* predictor_gradients, cudaStream_t stream);
 
 // ---- The products on compute capability 9.0, from tiles; docs/joint_rnnt_loss.md ----
-
-// Where a cell's arcs and its normaliser go, and what the arcs are made of. label: -1 after the last target. arcs: -1
-// for what is no cell.
-struct Emission {
-  int64_t arcs, row;
-  int label, t, frames;
-};
-
-// A cell's part in the gradients of its logits.
-template <class Real>
-struct CellShares {
-  Real blank, label, normaliser, scale;
-  int label_at;
-};
 
 // The output layer in tiles.
 template <class Form>
@@ -199,19 +212,25 @@ int64_t tile_splits(const Joint& joint);
 template <class Form>
 void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeights<Form>& weights, cudaStream_t stream);
 
-// From the activations of a chunk to arcs, and normalisers unless NULL. emissions {count}: room. `blocks`: one a
-// multiprocessor.
+// From the activations of a chunk to arcs, and normalisers unless NULL. `blocks`: one a multiprocessor.
 template <class Form>
 void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
                         const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
-                        const typename Form::Matrix* activations, Emission* emissions, float* normalisers, int blocks,
-                        cudaStream_t stream);
+                        const typename Form::Matrix* activations, const Emission* emissions, float* normalisers,
+                        int blocks, cudaStream_t stream);
 
 // From the activations of a chunk to everything else of it; adds to the sums.
 template <class Form>
 void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
                        const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
                        const TileSums& sums, int blocks, cudaStream_t stream);
+
+// As run_input_gradients().
+template <class Form>
+void run_tile_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences,
+                              const Frames& frames, const Scales* scales, int64_t first, int64_t count,
+                              const TileChunk<Form>& chunk, float* encoder_gradients, float* predictor_gradients,
+                              cudaStream_t stream);
 
 // weight {classes, size} and, unless NULL, bias {classes}: the sums, divided by their scales.
 template <class Form>

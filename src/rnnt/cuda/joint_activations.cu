@@ -101,77 +101,105 @@ __device__ __forceinline__ auto tangent<__nv_bfloat16>(float x) {
   return y;
 }
 
-// Elements d .. d + kCount - 1 of a row, zero where there are none.
-template <bool kWhole, class Element>
-__device__ __forceinline__ void load_row(Run<Element, kCount>& out, const void* array, int64_t row, int64_t size,
-                                         int64_t d) {
-  const Element* source = static_cast<const Element*>(array) + row * size + d;
-  if constexpr (kWhole) {
-    out.load(source);
-  } else {
+// Elements d .. d + kCount - 1 of a row, zero where there are none. kWhole: rows hold whole runs, aligned.
+template <class Element, bool kWhole>
+struct RowRun : Words<Element, kCount> {
+  __device__ __forceinline__ void load(const void* array, int64_t row, int64_t size, int64_t d) {
+    const auto* source = reinterpret_cast<const char*>(static_cast<const Element*>(array) + row * size + d);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (d + i < size)
-        out.at[i] = source[i];
-      else
-        from_real(out.at[i], 0);
-    }
+    for (int i = 0; i < this->kPieces; ++i) this->load_piece(i, source + i * 16);
   }
-}
+};
+template <class Element>
+struct RowRun<Element, false> {
+  decltype(to_real(Element())) elements[kCount];
 
-// kWhole: rows hold whole runs of kCount elements, aligned.
+  __device__ __forceinline__ void load(const void* array, int64_t row, int64_t size, int64_t d) {
+    const Element* source = static_cast<const Element*>(array) + row * size + d;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) elements[i] = d + i < size ? to_real(source[i]) : 0;
+  }
+  __device__ __forceinline__ auto at(int i) const { return elements[i]; }
+};
+
 template <class Form, bool kWhole, template <class> class Layout>
 __global__ void __launch_bounds__(kThreads)
     activations_kernel(Problem p, Joint joint, Frames frames, const Scales* scales, int64_t first, int64_t count,
-                       Layout<typename Form::Matrix> layout, typename Form::Matrix* out) {
+                       Layout<typename Form::Matrix> layout, typename Form::Matrix* out,
+                       CellRecords<typename Form::Real> records) {
   using Element = typename Form::Element;
   using Real = typename Form::Real;
+  constexpr int kAtOnce = kWhole ? 8 / sizeof(Element) : 1, kParts = kThreads / kRunThreads;
   __shared__ int64_t encoder_rows[kBlockRows], predictor_rows[kBlockRows];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows, left = frames_end(p, frames) - first;
   if (left <= 0 || (layout.kTiled && base >= (left + kTileRows - 1) / kTileRows * kTileRows)) return;
+  Cell own;
   if (threadIdx.x < kBlockRows) {
-    const Cell cell = find_cell(p, frames, first + base + threadIdx.x);
-    encoder_rows[threadIdx.x] = cell.real ? cell.n * p.max_frames + cell.t : -1;
-    predictor_rows[threadIdx.x] = cell.n * p.width() + cell.u;
+    own = find_cell(p, frames, first + base + threadIdx.x);
+    encoder_rows[threadIdx.x] = own.real ? own.n * p.max_frames + own.t : -1;
+    predictor_rows[threadIdx.x] = own.n * p.width() + own.u;
   }
   __syncthreads();
+  if constexpr (Layout<typename Form::Matrix>::kTiled) {
+    if (threadIdx.x < kBlockRows) {
+      const int64_t at = base + threadIdx.x;
+      if (at == 0) frames.chunk[0] = encoder_rows[threadIdx.x];
+      if (at == min(count, left) - 1) frames.chunk[1] = encoder_rows[threadIdx.x];
+      if (records.emissions)
+        records.emissions[at] = own.real ? find_emission(p, records.sequences, own) : Emission{-1, 0, -1, 0, 0};
+      if (records.cells)
+        records.cells[at] =
+            cell_shares(p, records.sequences, records.shares, records.cost_gradients, Real(scales->gradient), own);
+    }
+  }
   const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);
   const Real scale = Form::kTerms == 3 ? static_cast<Real>(scales->activation) : Real(1);
   const unsigned long long seed = joint.drop_below ? *joint.seed : 0;
-  const auto write = [&](int slot, int64_t d) {
-    const int64_t encoder_row = encoder_rows[slot], predictor_row = predictor_rows[slot];
-    Real values[kCount] = {};
-    if (encoder_row >= 0 && d < joint.padded_size) {
-      alignas(16) Run<Element, kCount> a, b;
-      load_row<kWhole>(a, joint.encoder, encoder_row, joint.size, d);
-      load_row<kWhole>(b, joint.predictor, predictor_row, joint.size, d);
+  const bool is_tanh = joint.activation == PRNN_JOINT_TANH;
+  const auto drop = [&](Real(&values)[kCount], int64_t encoder_row, int64_t predictor_row, int64_t d) {
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        const Real x = to_real(a.at[k]) + to_real(b.at[k]);
-        // What is not a number stays none; plus zero is for minus zero, which is for the dropped alone.
-        const Real y = joint.activation == PRNN_JOINT_TANH ? Real(tangent<Element>(x)) : x < 0 ? Real(0) : x;
-        values[k] = (y + Real(0)) * scale;
-      }
-      if (joint.drop_below != 0) {
+    for (int k = 0; k < kCount; k += 4) {
+      // A draw for four elements of a cell of the whole lattice.
+      const int64_t u = predictor_row % p.width();
+      const int64_t draw = ((encoder_row * p.width() + u) * joint.padded_size + d + k) / 4;
+      uint32_t random[4] = {static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), 0, 0};
+      philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 #pragma unroll
-        for (int k = 0; k < kCount; k += 4) {
-          // A draw for four elements of a cell of the whole lattice.
-          const int64_t u = predictor_row % p.width();
-          const int64_t draw = ((encoder_row * p.width() + u) * joint.padded_size + d + k) / 4;
-          uint32_t random[4] = {static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), 0, 0};
-          philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            values[k + j] =
-                random[j] < joint.drop_below ? -Real(0) : values[k + j] * static_cast<Real>(joint.keep_scale);
-        }
-      }
+      for (int j = 0; j < 4; ++j)
+        values[k + j] = random[j] < joint.drop_below ? -Real(0) : values[k + j] * static_cast<Real>(joint.keep_scale);
     }
-    store_terms<Form, Side::kLeft>(out, layout, base + slot, d, values);
   };
   for (int64_t d = threadIdx.x % kRunThreads * kCount; d < layout.stride; d += kRunThreads * kCount) {
-#pragma unroll 4
-    for (int slot = threadIdx.x / kRunThreads; slot < rows; slot += kThreads / kRunThreads) write(slot, d);
+    // A few rows at a time, all of which are on their way before the first is needed.
+    for (int from = threadIdx.x / kRunThreads; from < rows; from += kAtOnce * kParts) {
+      RowRun<Element, kWhole> a[kAtOnce], b[kAtOnce];
+      bool has[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int slot = from + i * kParts;
+        has[i] = slot < rows && encoder_rows[slot] >= 0 && d < joint.padded_size;
+        if (!has[i]) continue;
+        a[i].load(joint.encoder, encoder_rows[slot], joint.size, d);
+        b[i].load(joint.predictor, predictor_rows[slot], joint.size, d);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int slot = from + i * kParts;
+        if (slot >= rows) break;
+        Real values[kCount] = {};
+        if (has[i]) {
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) {
+            const Real x = a[i].at(k) + b[i].at(k);
+            // What is not a number stays none; plus zero is for minus zero, which is for the dropped alone.
+            const Real y = is_tanh ? Real(tangent<Element>(x)) : x < 0 ? Real(0) : x;
+            values[k] = (y + Real(0)) * scale;
+          }
+          if (joint.drop_below != 0) drop(values, encoder_rows[slot], predictor_rows[slot], d);
+        }
+        store_terms<Form, Side::kLeft>(out, layout, base + slot, d, values);
+      }
+    }
   }
 }
 
@@ -213,7 +241,8 @@ void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights
 
 template <class Form, bool kTiled>
 void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
-                     int64_t first, int64_t count, typename Form::Matrix* activations, cudaStream_t stream) {
+                     int64_t first, int64_t count, typename Form::Matrix* activations,
+                     const CellRecords<typename Form::Real>& records, cudaStream_t stream) {
   using Element = typename Form::Element;
   using Matrix = typename Form::Matrix;
   using Layout = std::conditional_t<kTiled, TileLayout<Matrix>, RowLayout<Matrix>>;
@@ -224,10 +253,10 @@ void run_activations(const Problem& problem, const Joint& joint, const Frames& f
   const auto blocks = static_cast<unsigned>(ceil_div(count, kBlockRows));
   if (whole)
     activations_kernel<Form, true>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations);
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations, records);
   else
     activations_kernel<Form, false>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations);
+        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations, records);
   check_launch("joint activations_kernel");
 }
 
@@ -236,7 +265,7 @@ void run_activations(const Problem& problem, const Joint& joint, const Frames& f
                                  cudaStream_t);                                                                        \
   template void run_prepare_weights<Form>(const Joint&, const Scales*, const Weights<Form>&, cudaStream_t);            \
   template void run_activations<Form, false>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t,      \
-                                             int64_t, Form::Matrix*, cudaStream_t);
+                                             int64_t, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
 PRNN_INSTANTIATE(DoubleForm)
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
@@ -246,7 +275,7 @@ PRNN_INSTANTIATE(Tf32Form)
 
 #define PRNN_INSTANTIATE(Form)                                                                                   \
   template void run_activations<Form, true>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t, \
-                                            int64_t, Form::Matrix*, cudaStream_t);
+                                            int64_t, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
 PRNN_INSTANTIATE(SplitForm)

@@ -103,6 +103,7 @@ struct Call {
     extremes = workspace.take<Extremes>(1);
     frames.first = workspace.take<int64_t>(encoder_rows() + 1);
     frames.begin = workspace.take<int>(encoder_rows());
+    frames.chunk = workspace.take<int64_t>(2);
   }
   int64_t encoder_rows() const { return problem.batch * problem.max_frames; }
   int64_t predictor_rows() const { return problem.batch * problem.width(); }
@@ -139,7 +140,7 @@ struct RowCall : Call<Form> {
 
   void make_logits(prnnHandle_t handle, int64_t first, int64_t count) const {
     const Joint& joint = this->joint;
-    run_activations<Form, false>(this->problem, joint, this->frames, this->scales, first, count, activations,
+    run_activations<Form, false>(this->problem, joint, this->frames, this->scales, first, count, activations, {},
                                  handle->stream);
     const int64_t terms = kTerms * joint.padded_size;
     multiply(handle, count, joint.padded_classes, terms, {activations, type_of(Matrix()), terms},
@@ -348,7 +349,7 @@ class CudaJointBackend final : public JointBackend {
               [&] { run_weight_tiles(call.joint, call.scales, call.weights, handle->stream); },
               [&](int64_t first, int64_t, float* normalisers) {
                 run_activations<Form, true>(call.problem, call.joint, call.frames, call.scales, first, call.chunk,
-                                            call.activations, handle->stream);
+                                            call.activations, {call.lattice.sequences, call.emissions}, handle->stream);
                 run_tile_emissions<Form>(call.problem, call.joint, call.frames, call.lattice, call.scales, call.weights,
                                          first, call.chunk, call.activations, call.emissions, normalisers,
                                          blocks(handle), handle->stream);
@@ -441,9 +442,8 @@ class CudaJointBackend final : public JointBackend {
                     {call.activations, type, size}, first > 0, call.weight, size);
       call.multiply(handle, count, size, kTerms * classes, {call.gradients, type, kTerms * classes},
                     {call.weights.for_gradients, type, size}, 0, call.products, size);
-      run_input_gradients<Form, false>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, count,
-                                       call.activations, call.products, call.inputs.encoder, call.inputs.predictor,
-                                       stream);
+      run_input_gradients<Form>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, count,
+                                call.activations, call.products, call.inputs.encoder, call.inputs.predictor, stream);
     });
     call.inputs.finish(out, call.scales, stream);
     run_finish(call.weight, joint.classes, joint.size, size, true, call.scales, static_cast<Element*>(out.weight),
@@ -466,14 +466,14 @@ class CudaJointBackend final : public JointBackend {
     cudaMemsetAsync(call.sums.bias, 0, call.bias_elements() * sizeof(float), stream);
     check_launch("a fill");
     run_weight_tiles(joint, call.scales, call.weights, stream);
+    const CellRecords<float> records{inputs.sequences, nullptr, call.tiles.cells, inputs.shares, inputs.cost_gradients};
     call.for_chunks([&](int64_t first, int64_t) {
       run_activations<Form, true>(call.problem, joint, call.frames, call.scales, first, call.chunk,
-                                  call.tiles.activations, stream);
+                                  call.tiles.activations, records, stream);
       run_tile_products<Form>(call.problem, joint, inputs, call.weights, first, call.chunk, call.tiles, call.sums,
                               blocks(handle), stream);
-      run_input_gradients<Form, true>(call.problem, joint, inputs.sequences, call.frames, call.scales, first,
-                                      call.chunk, call.tiles.activations, call.tiles.products, call.inputs.encoder,
-                                      call.inputs.predictor, stream);
+      run_tile_input_gradients<Form>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, call.chunk,
+                                     call.tiles, call.inputs.encoder, call.inputs.predictor, stream);
     });
     call.inputs.finish(out, call.scales, stream);
     run_finish_tiles<Form>(joint, call.sums, call.scales, static_cast<Element*>(out.weight),

@@ -1,5 +1,5 @@
-// From the gradients of a chunk's activations to those of encoder and predictor: times the activation's derivative,
-// then sums over the cells of a frame and over those of a symbol position, each in a fixed order.
+// From the gradients of a chunk's activations, in rows, to those of encoder and predictor: times the activation's
+// derivative, then sums over the cells of a frame and over those of a symbol position, each in a fixed order.
 #include "rnnt/cuda/joint.cuh"
 
 namespace prnn::rnnt_cuda {
@@ -9,31 +9,19 @@ constexpr int kRunThreads = 64, kParts = 4;  // a block: each thread has kCount 
 constexpr int kCount = 8;
 constexpr int kListed = 512;  // frames whose cells a block looks up at a time
 
-// The sum of a thread's cells, and where they come from. kPlain: tanh without dropout.
-template <class Form, template <class> class Layout, bool kPlain>
+// The sum of a thread's cells, and where they come from.
+template <class Form>
 struct Sum {
   using Matrix = typename Form::Matrix;
   using Product = typename Form::Product;
   using Real = typename Form::Real;
   const Matrix* activations;
   const Product* products;
-  Layout<Matrix> activation_layout;
-  Layout<Product> product_layout;
+  RowLayout<Matrix> activation_layout;
+  RowLayout<Product> product_layout;
+  Slope<Form, false> slope;
   int64_t d;
-  bool is_tanh;
-  Real keep_scale, unscale;  // unscale: of stored activations
   Real at[kCount] = {};
-
-  // What lies side by side in any layout: 16 bytes.
-  template <class Element>
-  static constexpr int kPiece = 16 / static_cast<int>(sizeof(Element));
-  template <class Element>
-  __device__ __forceinline__ static void load(Run<Element, kCount>& out, const Element* source,
-                                              const Layout<Element>& layout, int row, int term, int64_t d) {
-#pragma unroll
-    for (int j = 0; j < kCount; j += kPiece<Element>)
-      reinterpret_cast<Run<Element, kPiece<Element>>*>(out.at + j)->load(source + layout.at(row, term, d + j));
-  }
 
   // Adds the rows cell(k) of the chunk for k = from, from + kParts .. below end, a few at a time, all of which are on
   // their way before the first is needed. Negative: none.
@@ -49,28 +37,17 @@ struct Sum {
         const int k = from + i * kParts, row = k < end ? cell(k) : -1;
         has[i] = row >= 0;
         if (!has[i]) continue;
-        load(product[i], products, product_layout, row, 0, d);
-        load(upper[i], activations, activation_layout, row, 0, d);
-        if constexpr (Form::kTerms == 3) load(lower[i], activations, activation_layout, row, 1, d);
+        product[i].load(products + product_layout.at(row, 0, d));
+        upper[i].load(activations + activation_layout.at(row, 0, d));
+        if constexpr (Form::kTerms == 3) lower[i].load(activations + activation_layout.at(row, 1, d));
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (has[i]) add(product[i], upper[i], lower[i]);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void add(const Run<Product, kCount>& product, const Run<Matrix, kCount>& upper,
-                                      const Run<Matrix, kCount>& lower) {
+        if (!has[i]) continue;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      Real value = to_real(upper.at[k]);
-      const bool dropped = !kPlain && value == 0 && signbit(value);
-      if constexpr (Form::kTerms == 3) value += to_real(lower.at[k]);
-      if (!kPlain || Form::kTerms == 3) value *= unscale;
-      Real slope = fma(-value, value, Real(1));
-      if (!kPlain) slope = keep_scale * (is_tanh ? slope : value > 0 ? Real(1) : isnan(value) ? value : Real(0));
-      at[k] = fma(to_real(product.at[k]), dropped ? Real(0) : slope, at[k]);
+        for (int k = 0; k < kCount; ++k)
+          at[k] = fma(to_real(product[i].at[k]), slope.of(to_real(upper[i].at[k]), to_real(lower[i].at[k])), at[k]);
+      }
     }
   }
 };
@@ -96,11 +73,11 @@ __device__ void add_parts(Real (&parts)[kParts][kCount][kRunThreads], const Real
 }
 
 // blockIdx.y: 0 sums the cells of a frame, 1 those of a symbol position. blockIdx.z: elements.
-template <class Form, template <class> class Layout, bool kPlain>
+template <class Form>
 __global__ void __launch_bounds__(kRunThreads* kParts, 2)
     input_gradients_kernel(Problem p, Joint joint, const Sequence* sequences, Frames frames, const Scales* scales,
-                           int64_t first, int64_t count, Sum<Form, Layout, kPlain> none,
-                           typename Form::Real* encoder_gradients, typename Form::Real* predictor_gradients) {
+                           int64_t first, int64_t count, Sum<Form> none, typename Form::Real* encoder_gradients,
+                           typename Form::Real* predictor_gradients) {
   using Real = typename Form::Real;
   __shared__ Real parts[kParts][kCount][kRunThreads];
   __shared__ int cells[kListed];
@@ -111,9 +88,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
   const int64_t stride = joint.padded_size;
   const int part = threadIdx.y;
   const Real scale = 1 / (static_cast<Real>(scales->gradient) * static_cast<Real>(scales->weight));
-  none.is_tanh = joint.activation == PRNN_JOINT_TANH;
-  none.keep_scale = static_cast<Real>(joint.keep_scale);
-  none.unscale = 1 / (static_cast<Real>(scales->activation) * none.keep_scale);
+  none.slope = Slope<Form, false>(joint, *scales);
   for (int64_t d = (static_cast<int64_t>(blockIdx.z) * kRunThreads + threadIdx.x) * kCount;
        d - static_cast<int64_t>(threadIdx.x) * kCount < stride;
        d += static_cast<int64_t>(gridDim.z) * kRunThreads * kCount) {
@@ -123,7 +98,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
       for (int64_t frame = from_frame + blockIdx.x; frame <= to_frame; frame += gridDim.x) {
         const int64_t begin = max(frames.first[frame], first), end = min(frames.first[frame + 1], last + 1);
         if (begin >= end) continue;
-        Sum<Form, Layout, kPlain> sum = none;
+        Sum<Form> sum = none;
         const int from = static_cast<int>(begin - first);
         if (inside) sum.add(part, static_cast<int>(end - begin), [&](int k) { return from + k; });
         add_parts(parts, sum.at, scale, d, joint.size, encoder_gradients + frame * joint.size);
@@ -136,7 +111,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
         const Sequence s = sequences[n];
         if (u > s.targets || s.frames == 0) continue;
         const int64_t begin = max(n * p.max_frames, from_frame), end = min(n * p.max_frames + s.frames, to_frame + 1);
-        Sum<Form, Layout, kPlain> sum = none;
+        Sum<Form> sum = none;
         for (int64_t from = begin; from < end; from += kListed) {
           const int listed = static_cast<int>(min(end - from, int64_t{kListed}));
           for (int k = part * kRunThreads + threadIdx.x; k < listed; k += kRunThreads * kParts) {
@@ -168,28 +143,20 @@ __global__ void finish_kernel(const Real* sums, int64_t rows, int64_t columns, i
 
 }  // namespace
 
-template <class Form, bool kTiled>
+template <class Form>
 void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
                          const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
                          const typename Form::Product* products, typename Form::Real* encoder_gradients,
                          typename Form::Real* predictor_gradients, cudaStream_t stream) {
-  const auto launch = [&](auto sum) {
-    sum.activations = activations;
-    sum.products = products;
-    sum.activation_layout = chunk_layout<decltype(sum.activation_layout)>(joint.padded_size, Form::kTerms);
-    sum.product_layout = chunk_layout<decltype(sum.product_layout)>(joint.padded_size, 1);
-    const int64_t slabs = ceil_div(joint.padded_size, int64_t{kRunThreads} * kCount);
-    const dim3 grid(132 * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
-    input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(
-        problem, joint, sequences, frames, scales, first, count, sum, encoder_gradients, predictor_gradients);
-  };
-  const bool plain = joint.activation == PRNN_JOINT_TANH && joint.drop_below == 0;
-  if constexpr (!kTiled)
-    launch(Sum<Form, RowLayout, false>{});
-  else if (plain)
-    launch(Sum<Form, TileLayout, true>{});
-  else
-    launch(Sum<Form, TileLayout, false>{});
+  Sum<Form> sum{};
+  sum.activations = activations;
+  sum.products = products;
+  sum.activation_layout = {joint.padded_size, Form::kTerms};
+  sum.product_layout = {joint.padded_size, 1};
+  const int64_t slabs = ceil_div(joint.padded_size, int64_t{kRunThreads} * kCount);
+  const dim3 grid(132 * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
+  input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(
+      problem, joint, sequences, frames, scales, first, count, sum, encoder_gradients, predictor_gradients);
   check_launch("joint input_gradients_kernel");
 }
 
@@ -202,18 +169,15 @@ void run_finish(const Real* sums, int64_t rows, int64_t columns, int64_t stride,
   check_launch("joint finish_kernel");
 }
 
-#define PRNN_INSTANTIATE(Form, tiled)                                                                          \
-  template void run_input_gradients<Form, tiled>(const Problem&, const Joint&, const Sequence*, const Frames&, \
-                                                 const Scales*, int64_t, int64_t, const Form::Matrix*,         \
-                                                 const Form::Product*, Form::Real*, Form::Real*, cudaStream_t);
-PRNN_INSTANTIATE(DoubleForm, false)
-PRNN_INSTANTIATE(HalfForm, false)
-PRNN_INSTANTIATE(Bfloat16Form, false)
-PRNN_INSTANTIATE(SplitForm, false)
-PRNN_INSTANTIATE(Tf32Form, false)
-PRNN_INSTANTIATE(HalfForm, true)
-PRNN_INSTANTIATE(Bfloat16Form, true)
-PRNN_INSTANTIATE(SplitForm, true)
+#define PRNN_INSTANTIATE(Form)                                                                                         \
+  template void run_input_gradients<Form>(const Problem&, const Joint&, const Sequence*, const Frames&, const Scales*, \
+                                          int64_t, int64_t, const Form::Matrix*, const Form::Product*, Form::Real*,    \
+                                          Form::Real*, cudaStream_t);
+PRNN_INSTANTIATE(DoubleForm)
+PRNN_INSTANTIATE(HalfForm)
+PRNN_INSTANTIATE(Bfloat16Form)
+PRNN_INSTANTIATE(SplitForm)
+PRNN_INSTANTIATE(Tf32Form)
 #undef PRNN_INSTANTIATE
 
 template void run_finish(const float*, int64_t, int64_t, int64_t, bool, const Scales*, __half*, cudaStream_t);

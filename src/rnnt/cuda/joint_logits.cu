@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int rows = static_cast<int>(min(min(left, count - base), int64_t{kBlockRows}));
   if (rows <= 0) return;
   if (threadIdx.x < rows)
-    emissions[threadIdx.x] = find_emission(p, frames, lattice.sequences, first + base + threadIdx.x);
+    emissions[threadIdx.x] = find_emission(p, lattice.sequences, find_cell(p, frames, first + base + threadIdx.x));
   __syncthreads();
   const int lane = threadIdx.x % 32;
   const Real scale = logit_scale<Real>(scales);
@@ -84,8 +84,9 @@ __global__ void __launch_bounds__(kColumnThreads* kRowParts)
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int thread = threadIdx.x, part = threadIdx.y;
   if (part == 0 && thread < kBlockRows)
-    cells[thread] = cell_shares(p, inputs.sequences, inputs.frames, inputs.shares, inputs.cost_gradients,
-                                static_cast<Real>(inputs.scales->gradient), first + base + thread);
+    cells[thread] =
+        cell_shares(p, inputs.sequences, inputs.shares, inputs.cost_gradients,
+                    static_cast<Real>(inputs.scales->gradient), find_cell(p, inputs.frames, first + base + thread));
   __syncthreads();
   const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);
   const Real scale = logit_scale<Real>(inputs.scales), limit = clamp_limit<Real>(p);

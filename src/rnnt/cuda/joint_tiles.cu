@@ -38,24 +38,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    cells_kernel(Problem p, GradientInputs<float> inputs, int64_t first, int64_t count, CellShares<float>* cells) {
-  if (first >= frames_end(p, inputs.frames)) return;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at < count)
-    cells[at] = cell_shares(p, inputs.sequences, inputs.frames, inputs.shares, inputs.cost_gradients,
-                            inputs.scales->gradient, first + at);
-}
-
-__global__ void __launch_bounds__(kThreads) emission_cells_kernel(Problem p, Frames frames, const Sequence* sequences,
-                                                                  int64_t first, int64_t count, Emission* emissions) {
-  const int64_t left = frames_end(p, frames) - first;
-  if (left <= 0) return;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at < count)
-    emissions[at] = at < left ? find_emission(p, frames, sequences, first + at) : Emission{-1, 0, -1, 0, 0};
-}
-
 // ---- Products ----
 
 enum class Kind { kEmissions, kGradients, kProducts, kWeights };
@@ -595,11 +577,8 @@ void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeight
 template <class Form>
 void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
                         const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
-                        const typename Form::Matrix* activations, Emission* emissions, float* normalisers, int blocks,
-                        cudaStream_t stream) {
-  emission_cells_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(
-      problem, frames, lattice.sequences, first, count, emissions);
-  check_launch("joint emission_cells_kernel");
+                        const typename Form::Matrix* activations, const Emission* emissions, float* normalisers,
+                        int blocks, cudaStream_t stream) {
   TileProduct<Form> product{};
   product.problem = problem;
   product.frames = frames;
@@ -621,9 +600,6 @@ template <class Form>
 void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
                        const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
                        const TileSums& sums, int blocks, cudaStream_t stream) {
-  cells_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(problem, inputs, first, count,
-                                                                                          chunk.cells);
-  check_launch("joint cells_kernel");
   const int64_t size_slices = slices<Form>(joint.size), class_slices = slices<Form>(joint.classes);
   TileProduct<Form> product{};
   product.problem = problem;
@@ -678,8 +654,8 @@ void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* sc
 #define PRNN_INSTANTIATE(Form)                                                                                         \
   template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);                 \
   template void run_tile_emissions(const Problem&, const Joint&, const Frames&, const Lattice<float>&, const Scales*,  \
-                                   const TileWeights<Form>&, int64_t, int64_t, const Form::Matrix*, Emission*, float*, \
-                                   int, cudaStream_t);                                                                 \
+                                   const TileWeights<Form>&, int64_t, int64_t, const Form::Matrix*, const Emission*,   \
+                                   float*, int, cudaStream_t);                                                         \
   template void run_tile_products(const Problem&, const Joint&, const GradientInputs<float>&,                          \
                                   const TileWeights<Form>&, int64_t, int64_t, const TileChunk<Form>&, const TileSums&, \
                                   int, cudaStream_t);                                                                  \
