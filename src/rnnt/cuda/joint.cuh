@@ -82,9 +82,8 @@ __device__ __forceinline__ int64_t frames_end(const Problem& p, const Frames& fr
   return frames.first[p.batch * p.max_frames];
 }
 
-// The frame of a cell below frames_end().
-__device__ __forceinline__ int64_t find_frame(const Problem& p, const Frames& frames, int64_t cell) {
-  int64_t low = 0, high = p.batch * p.max_frames;  // the last frame that begins at or before the cell
+// The last frame from `low` on, and before `high`, that begins at or before a cell.
+__device__ __forceinline__ int64_t find_frame(const Frames& frames, int64_t cell, int64_t low, int64_t high) {
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     if (frames.first[middle] <= cell)
@@ -95,15 +94,38 @@ __device__ __forceinline__ int64_t find_frame(const Problem& p, const Frames& fr
   return low;
 }
 
-// Cell number `cell`; not real beyond the last.
-__device__ __forceinline__ Cell find_cell(const Problem& p, const Frames& frames, int64_t cell) {
-  if (cell >= frames_end(p, frames)) return {0, 0, 0, false};
-  const int64_t frame = find_frame(p, frames, cell);
+// The frame of a cell below frames_end().
+__device__ __forceinline__ int64_t find_frame(const Problem& p, const Frames& frames, int64_t cell) {
+  return find_frame(frames, cell, 0, p.batch * p.max_frames);
+}
+
+// The same, by a whole warp.
+__device__ __forceinline__ int64_t find_frame_by_warp(const Problem& p, const Frames& frames, int64_t cell) {
+  int64_t low = 0, left = p.batch * p.max_frames;
+  const int lane = threadIdx.x % 32;
+  while (left > 1) {
+    const int64_t step = (left + 31) / 32, ahead = lane * step;
+    const bool before = ahead < left && frames.first[low + ahead] <= cell;
+    const int64_t passed = (__popc(__ballot_sync(~0u, before)) - 1) * step;
+    low += passed;
+    left = min(step, left - passed);
+  }
+  return low;
+}
+
+// Cell number `cell`, of a frame.
+__device__ __forceinline__ Cell cell_of_frame(const Problem& p, const Frames& frames, int64_t frame, int64_t cell) {
   Cell found;
   divide(frame, p.max_frames, found.n, found.t);
   found.u = frames.begin[frame] + static_cast<int>(cell - frames.first[frame]);
   found.real = true;
   return found;
+}
+
+// Cell number `cell`; not real beyond the last.
+__device__ __forceinline__ Cell find_cell(const Problem& p, const Frames& frames, int64_t cell) {
+  if (cell >= frames_end(p, frames)) return {0, 0, 0, false};
+  return cell_of_frame(p, frames, find_frame(p, frames, cell), cell);
 }
 
 // The row of a cell in arrays of the lattice's layout.

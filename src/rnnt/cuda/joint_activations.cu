@@ -6,7 +6,7 @@ namespace prnn::rnnt_cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlockRows = 64, kRunThreads = 64, kCount = 8;  // of activations_kernel: a thread has kCount elements
+constexpr int kBlockRows = 128, kRunThreads = 64, kCount = 8;  // of activations_kernel: a thread has kCount elements
 
 // ---- Scales ----
 
@@ -123,19 +123,28 @@ struct RowRun<Element, false> {
 };
 
 template <class Form, bool kWhole, template <class> class Layout>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 ? 5 : 2)
     activations_kernel(Problem p, Joint joint, Frames frames, const Scales* scales, int64_t first, int64_t count,
                        Layout<typename Form::Matrix> layout, typename Form::Matrix* out,
                        CellRecords<typename Form::Real> records) {
   using Element = typename Form::Element;
   using Real = typename Form::Real;
-  constexpr int kAtOnce = kWhole ? 8 / sizeof(Element) : 1, kParts = kThreads / kRunThreads;
+  constexpr int kAtOnce = kWhole && sizeof(Element) <= 4 ? 2 : 1, kParts = kThreads / kRunThreads;
   __shared__ int64_t encoder_rows[kBlockRows], predictor_rows[kBlockRows];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows, left = frames_end(p, frames) - first;
   if (left <= 0 || (layout.kTiled && base >= (left + kTileRows - 1) / kTileRows * kTileRows)) return;
-  Cell own;
+  // Two warps find the frames of the first and of the last cell, between which the others' are.
+  __shared__ int64_t ends[2];
+  if (threadIdx.x < 64) {
+    const int64_t cell = min(base + (threadIdx.x < 32 ? 0 : kBlockRows - 1), left - 1);
+    const int64_t frame = find_frame_by_warp(p, frames, first + cell);
+    if (threadIdx.x % 32 == 0) ends[threadIdx.x / 32] = frame;
+  }
+  __syncthreads();
+  Cell own{0, 0, 0, false};
   if (threadIdx.x < kBlockRows) {
-    own = find_cell(p, frames, first + base + threadIdx.x);
+    const int64_t at = base + threadIdx.x, cell = first + at;
+    if (at < left) own = cell_of_frame(p, frames, find_frame(frames, cell, ends[0], ends[1] + 1), cell);
     encoder_rows[threadIdx.x] = own.real ? own.n * p.max_frames + own.t : -1;
     predictor_rows[threadIdx.x] = own.n * p.width() + own.u;
   }

@@ -45,6 +45,7 @@ struct Shared {
   };
   FrameCells cells[kListed];
   int64_t cells_end, from_frame, to_frame;  // of the chunk
+  int64_t column, begin;                    // what the block works on: its first column and its first frame
   int first_row, rows_end;                  // of the block's cells; the first of their stage, and where they end
   uint64_t full[InputRing<Form>::kStages];
 };
@@ -128,18 +129,17 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int part = lane % kLanes * kCount + (lane & 8 ? 4 : 0) + (lane & 16 ? 2 : 0);  // what sum_rows() gives
   unsigned turn = 0, buffer = 0;                                                       // of shared.frames, of the ring
-  const auto add_sequence = [&](int64_t n, int64_t column, int base) {
+  const auto add_sequence = [&](int64_t n, int column, int base) {
     const int position = base + threadIdx.x / kLanes;
     const bool inside = column + threadIdx.x % kLanes * kCount < joint.padded_size;
-    // The block's own frames: `most` from `begin` on.
-    int64_t begin = max(n * p.max_frames, shared.from_frame);
-    int most = static_cast<int>(min(n * p.max_frames + sequences[n].frames, shared.to_frame + 1) - begin);
-    const int share = (most + kRanges - 1) / kRanges, own = min(static_cast<int>(blockIdx.x) * share, most);
-    begin += own;
-    most = min(share, most - own);
+    const int64_t frame_begin = max(n * p.max_frames, shared.from_frame);
+    const int all = static_cast<int>(min(n * p.max_frames + sequences[n].frames, shared.to_frame + 1) - frame_begin);
+    const int share = (all + kRanges - 1) / kRanges, own = min(static_cast<int>(blockIdx.x) * share, all);
+    const int most = min(share, all - own);  // frames of the block
     const bool adds = threadIdx.x < kFrames * kColumns && column + threadIdx.x % kColumns < joint.size;
     float sums[kSlots][kCount] = {};
     if (threadIdx.x == 0) {
+      const int64_t begin = frame_begin + own;
       int row = 0, end = 0;
       if (most > 0) {
         row = static_cast<int>(max(frames.first[begin], first) - first) / Ring::kStageRows * Ring::kStageRows;
@@ -147,6 +147,8 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
         for (int i = 0; i < Ring::kStages && row + i * Ring::kStageRows < end; ++i)
           fetch<Form>(in, row + i * Ring::kStageRows, column, shared, (turn + i) % Ring::kStages);
       }
+      shared.column = column;
+      shared.begin = begin;
       shared.first_row = row;
       shared.rows_end = end;
     }
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
     const auto list = [&](int from) {
       __syncthreads();
       for (int i = threadIdx.x; i < min(kListed, most - from); i += kThreads) {
-        const int64_t frame = begin + from + i, cell = frames.first[frame], next = frames.first[frame + 1];
+        const int64_t frame = shared.begin + from + i, cell = frames.first[frame], next = frames.first[frame + 1];
         const int u = frames.begin[frame];
         FrameCells cells;
         cells.row = static_cast<int>(cell - first) - u;
@@ -183,24 +185,30 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
         more = cells.row + cells.end >= stage_end;
         const int end = inside ? cells.end : 0;
         float sum[kCount] = {};
+        bool has = false;
 #pragma unroll
         for (int j = 0; j < kSlots; ++j) {
           const int u = position + j * kRows, row = cells.row + u - stage_row;
           if (u < cells.begin || u >= end || static_cast<unsigned>(row) >= Ring::kStageRows) continue;
-          StageRun<typename Form::Product> product;
+          has = true;
           StageRun<typename Form::Matrix> upper, lower;
-          product.load(stage + Ring::kHalves * Ring::kPart, Ring::kStageRows, row, lane % kLanes);
           upper.load(stage, Ring::kStageRows, row, lane % kLanes);
           if constexpr (Form::kTerms == 3) lower.load(stage + Ring::kPart, Ring::kStageRows, row, lane % kLanes);
+          float slopes[kCount];
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) slopes[k] = slope.of(upper.at(k), Form::kTerms == 3 ? lower.at(k) : 0.0f);
+          StageRun<typename Form::Product> product;
+          product.load(stage + Ring::kHalves * Ring::kPart, Ring::kStageRows, row, lane % kLanes);
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
-            const float lower_half = Form::kTerms == 3 ? lower.at(k) : 0.0f;
-            const float value = product.at(k) * slope.of(upper.at(k), lower_half);
+            const float value = product.at(k) * slopes[k];
             sum[k] += value;
             sums[j][k] += value;
           }
         }
-        *reinterpret_cast<float2*>(&shared.frames[buffer][some][warp][part]) = sum_rows(sum, lane);
+        float2 parts{0, 0};
+        if (__any_sync(~0u, has)) parts = sum_rows(sum, lane);
+        *reinterpret_cast<float2*>(&shared.frames[buffer][some][warp][part]) = parts;
       }
       __syncthreads();
       const int frame = threadIdx.x / kColumns;
@@ -208,14 +216,15 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < kWarps; ++i) sum += shared.frames[buffer][frame][i][threadIdx.x % kColumns];
-        atomicAdd(&in.encoder_gradients[(begin + from + frame) * joint.size + column + threadIdx.x % kColumns],
-                  sum / (scales->gradient * scales->weight));
+        atomicAdd(
+            &in.encoder_gradients[(shared.begin + from + frame) * joint.size + shared.column + threadIdx.x % kColumns],
+            sum / (scales->gradient * scales->weight));
       }
       const FrameCells last = listed[some - 1];
       from += more && last.row + last.end > stage_end ? some - 1 : some;
       if (!more) continue;
       if (threadIdx.x == 0 && stage_row + Ring::kStages * Ring::kStageRows < shared.rows_end)
-        fetch<Form>(in, stage_row + Ring::kStages * Ring::kStageRows, column, shared, turn % Ring::kStages);
+        fetch<Form>(in, stage_row + Ring::kStages * Ring::kStageRows, shared.column, shared, turn % Ring::kStages);
       stage_row = stage_end;
       ++turn;
       if (stage_row < shared.rows_end) wait();
@@ -243,16 +252,15 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
     }
     if (base + row <= sequences[n].targets) {
       const float scale = 1 / (scales->gradient * scales->weight);
-      float* out = in.predictor_gradients + (n * p.width() + base + row) * joint.size + column + pair;
-      if (column + pair < joint.size) atomicAdd(out, total.x * scale);
-      if (column + pair + 1 < joint.size) atomicAdd(out + 1, total.y * scale);
+      float* out = in.predictor_gradients + (n * p.width() + base + row) * joint.size + shared.column + pair;
+      if (shared.column + pair < joint.size) atomicAdd(out, total.x * scale);
+      if (shared.column + pair + 1 < joint.size) atomicAdd(out + 1, total.y * scale);
     }
     cluster.sync();
   };
   for (int64_t n = shared.from_frame / p.max_frames + blockIdx.y; n <= shared.to_frame / p.max_frames; n += gridDim.y) {
     if (sequences[n].frames == 0) continue;
-    for (int64_t column = int64_t{blockIdx.z} * kColumns; column < joint.padded_size;
-         column += int64_t{gridDim.z} * kColumns) {
+    for (int column = blockIdx.z * kColumns; column < joint.padded_size; column += gridDim.z * kColumns) {
       for (int base = 0; base <= sequences[n].targets; base += kPositions) add_sequence(n, column, base);
     }
   }
