@@ -235,7 +235,7 @@ struct ResidentProduct {
 
   // Floats of one sequence: the matrix instructions would multiply it and seven columns of nothing three times over.
   // Every lane has its row and its part of K of that sequence instead, and adds in float.
-  static constexpr bool kMayBeLone = SINGLE && sizeof(T) == 4 && OCTETS < 8;  // eight leave no registers for it
+  static constexpr bool kMayBeLone = SINGLE && kExact<T> && OCTETS < 8;  // eight leave no registers for it
   const int* group_columns = nullptr;  // where the kernel's parameters say it, which takes no register
 
   __device__ __forceinline__ bool is_lone() const { return kMayBeLone && *group_columns == 1; }

@@ -57,7 +57,7 @@ struct Rank {
 };
 
 Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
-  const bool is_lone = problem.type == PRNN_DATA_FLOAT && problem.max_batch() == 1;
+  const bool is_lone = problem.type == PRNN_DATA_FLOAT && !problem.tf32 && problem.max_batch() == 1;
   const bool wants_cluster = problem.hidden > 256 && !(is_lone && problem.hidden > 768);
   const int64_t units = problem.gates() > 1 ? shape.unit_octets
                         : is_lone           ? std::abs(shape.unit_octets - 2)
