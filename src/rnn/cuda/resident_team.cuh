@@ -115,7 +115,7 @@ struct TeamProduct {
   uint32_t ring, more_weights;  // shared addresses: of the sets, and of this warpgroup's weights beyond the registers
   uint32_t place;               // where in a set this thread stores its first load
   int chunks, pairs;            // pairs: of batches
-  int group, thread;            // warpgroup of the block, thread of the warpgroup
+  int group = 0, thread = 0;    // warpgroup of the block, thread of the warpgroup
 
   uint4 states[kLoads];        // of the batch that is on its way
   const char* source[kSlots];  // this thread's bytes of the block's chunk 0

@@ -72,7 +72,7 @@ struct StageRun : Words<Element, kCount> {
 };
 
 // The sums over the four lanes of a warp that have the same columns; each gets those of two.
-__device__ __forceinline__ float2 sum_rows(const float (&x)[kCount], int lane) {
+[[maybe_unused]] __device__ __forceinline__ float2 sum_rows(const float (&x)[kCount], int lane) {
   const bool upper = lane & 8, last = lane & 16;
   float half[4];
 #pragma unroll

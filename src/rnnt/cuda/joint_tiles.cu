@@ -7,7 +7,7 @@ namespace prnn::rnnt_cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;  // logits are computed as powers of two
+[[maybe_unused]] constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;  // logits are computed as powers of two
 
 // ---- The output layer ----
 
