@@ -4,6 +4,7 @@ Run with a library built with cuda_arch=80, the kernels are those of compute cap
 that tests their code, too, which has no clusters.
 """
 
+import functools
 import pathlib
 import re
 
@@ -22,8 +23,24 @@ TYPES = {"half": torch.float16, "float": torch.float32}
 ROWS = [gpu for gpu in GPUS if "not compiled" not in Layer(hidden=64).query_gpu(gpu).reason.decode()]
 
 
+@functools.cache
+def layer_of_nan() -> tuple[torch.nn.Module, torch.Tensor]:
+    """The largest that stays resident on the GPU that is here."""
+    rnn = prnn._C.Rnn(prnn._C.LSTM, prnn._C.HALF, 64, 1, 16, False)
+    hidden = rnn.query(prnn._C.Handle.cuda(), 4)["largest_hidden_size"]
+    module = prnn.nn.LSTM(16, hidden, device="cuda", dtype=torch.float16, backend="persistent")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(torch.nan)
+    return module, torch.ones(2, 4, 16, device="cuda", dtype=torch.float16)
+
+
 @pytest.fixture
 def row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Shared memory is full of NaN, so that a kernel that reads what it has not written is found out."""
+    module, x = layer_of_nan()
+    with torch.no_grad():
+        module(x)
     monkeypatch.setenv("PRNN_GPU_ROW", request.param)
     return request.param
 

@@ -158,17 +158,20 @@ struct LeanProduct {
       const int i = f / kWhole, o = f % kWhole;
       weights[f] = i < pairs ? load(o * kOctetRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
     }
+    // The pair of which a part is in registers is multiplied whether the warp has it or not: then it is zeros.
+    const auto load_or_zero = [&](int i, int o) {
+      return i < pairs ? load(o * kOctetRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+    };
 #pragma unroll 1
-    for (int i = kFirstShared - (kSplit > 0 ? 1 : 0); i < pairs; ++i) {
+    for (int i = kFirstShared - (kSplit > 0 ? 1 : 0); i < max(pairs, kFirstShared); ++i) {
       int o = i < kFirstShared ? kSplit : 0;
 #pragma unroll 1
       for (; o + 1 < kWhole; o += 2) {  // in the order of the instruction's operand
-        const uint4 low = load(o * kOctetRows + lane / 4, warp + i * kResidentWarps);
-        const uint4 high = load((o + 1) * kOctetRows + lane / 4, warp + i * kResidentWarps);
+        const uint4 low = load_or_zero(i, o), high = load_or_zero(i, o + 1);
         *place(i, o) = {low.x, high.x, low.y, high.y};
         *place(i, o + 1) = {low.z, high.z, low.w, high.w};
       }
-      if (o < kWhole) *place(i, o) = load(o * kOctetRows + lane / 4, warp + i * kResidentWarps);
+      if (o < kWhole) *place(i, o) = load_or_zero(i, o);
     }
     if (lane < kRest * 4) {
 #pragma unroll 2
