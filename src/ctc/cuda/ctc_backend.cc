@@ -36,8 +36,8 @@ Reserve<Real> cut_reserve(const prnnCTCLossOptions_t& o, Arena& arena) {
   reserve.sequences = arena.take<Sequence>(o.batch);
   if (o.input == PRNN_LOSS_LOGITS) reserve.normalisers = arena.take<Real>(rows);
   reserve.shares = arena.take<Real>(rows * (width + 1));
-  reserve.next = arena.take<int>(o.batch * width);
-  reserve.first = arena.take<bool>(o.batch * width);
+  reserve.repeats.next = arena.take<int>(o.batch * width);
+  reserve.repeats.first = arena.take<bool>(o.batch * width);
   return reserve;
 }
 
@@ -90,10 +90,8 @@ class CudaCtcBackend final : public CtcBackend {
       if (reserve_space) arrays.sequences = reserve.sequences;
       run_setup(params, arrays.sequences, handle->stream);
       run_emissions(params, arrays, reserve.normalisers, handle->stream);
-      run_recursion(params, arrays, static_cast<Real*>(costs), handle->stream);
-      if (!reserve_space) return;
-      run_shares(params, arrays, reserve.shares, handle->stream);
-      run_repeats(params, arrays.sequences, reserve.next, reserve.first, handle->stream);
+      run_recursion(params, arrays, reserve.repeats, static_cast<Real*>(costs), handle->stream);
+      if (reserve_space) run_shares(params, arrays, reserve.shares, handle->stream);
     });
   }
 

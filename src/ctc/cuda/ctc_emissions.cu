@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(kRowThreads)
   };
   if (lane == 0) subtract(o.blank, shares[0]);
   for (int i = lane; i < s.targets; i += kGroup) {
-    if (!reserve.first[frame.n * width + i]) continue;
+    if (!reserve.repeats.first[frame.n * width + i]) continue;
     Real share = 0;
-    for (int k = i; k >= 0; k = reserve.next[frame.n * width + k]) share += shares[1 + k];
+    for (int k = i; k >= 0; k = reserve.repeats.next[frame.n * width + k]) share += shares[1 + k];
     subtract(p.targets[s.target_begin + i], share);
   }
 }

@@ -41,27 +41,30 @@ struct Arrays {
   Scaled<Real>* totals;  // {N}: all paths; NaN for a bad sequence
 };
 
+// Of each position of a target, {N, width}.
+struct Repeats {
+  int* next;    // the next position of the same symbol, -1 if there is none
+  bool* first;  // whether the symbol stands here for the first time
+};
+
 // What a backward call needs.
 template <class Real>
 struct Reserve {
   Sequence* sequences;  // {N}
   Real* normalisers;    // {N, T}; LOGITS alone, else NULL
   Real* shares;         // {N, T, width + 1}: probability of being in any blank, then in each label
-  int* next;            // {N, width}: the next position of the same symbol, -1 if there is none
-  bool* first;          // {N, width}: whether the symbol stands here for the first time
+  Repeats repeats;
 };
 
 void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream);
 
-// Finds symbols that stand more than once in a target.
-void run_repeats(const CtcParams& params, const Sequence* sequences, int* next, bool* first, cudaStream_t stream);
-
 template <class Real>
 void run_emissions(const CtcParams& params, const Arrays<Real>& arrays, Real* normalisers, cudaStream_t stream);
 
-// alpha and beta in one launch, totals and costs.
+// alpha and, unless it is NULL, beta and repeats, in one launch; totals and costs.
 template <class Real>
-void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, cudaStream_t stream);
+void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Repeats& repeats, Real* costs,
+                   cudaStream_t stream);
 
 template <class Real>
 void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream);

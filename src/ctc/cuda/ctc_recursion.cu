@@ -49,20 +49,22 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(CtcParams params, 
   }
 }
 
-// A block a sequence, a thread a position, which looks ahead for its own symbol and back for an earlier one.
-__global__ void repeats_kernel(CtcParams params, const Sequence* sequences, int* next, bool* first) {
-  const int64_t n = blockIdx.x, width = params.options.maxTargets + 1;
-  const Sequence s = sequences[n];
+// A thread a position, which looks ahead for its own symbol and back for an earlier one.
+__device__ void find_repeats(const CtcParams& params, const Sequence& s, int64_t n, const Repeats& repeats) {
+  const int64_t width = params.options.maxTargets + 1;
   const int* targets = params.targets + s.target_begin;
   for (int i = threadIdx.x; i < s.targets; i += blockDim.x) {
     const int symbol = targets[i];
     int later = i + 1, earlier = i - 1;
     while (later < s.targets && targets[later] != symbol) ++later;
     while (earlier >= 0 && targets[earlier] != symbol) --earlier;
-    next[n * width + i] = later < s.targets ? later : -1;
-    first[n * width + i] = earlier < 0;
+    repeats.next[n * width + i] = later < s.targets ? later : -1;
+    repeats.first[n * width + i] = earlier < 0;
   }
 }
+
+// The rows of a recursion's blocks: alpha, beta, repeats.
+constexpr unsigned kAlphaRow = 0, kRepeatsRow = 2, kRows = 3;
 
 // What the recursions need of one sequence.
 template <class Real>
@@ -153,7 +155,7 @@ template <class Real>
 __device__ bool write_trivial_total(const CtcParams& p, const Arrays<Real>& arrays, Real* costs, int64_t n) {
   const Sequence s = arrays.sequences[n];
   if (s.frames > 0) return false;
-  if (threadIdx.x == 0 && blockIdx.y == 0) {
+  if (threadIdx.x == 0 && blockIdx.y == kAlphaRow) {
     Scaled<Real> total = scaled_zero<Real>();
     if (s.frames < 0) total.mantissa = static_cast<Real>(CUDART_NAN);
     if (s.frames == 0 && s.targets == 0) total = {1, 0};
@@ -295,13 +297,15 @@ __device__ void backward(const CtcParams& p, const Arrays<Real>& arrays, int64_t
 
 // A block of at most kThreads, which bounds its registers.
 template <int kThreads, class Real>
-__global__ void __launch_bounds__(kThreads) recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs) {
+__global__ void __launch_bounds__(kThreads)
+    recursion_kernel(CtcParams p, Arrays<Real> arrays, Repeats repeats, Real* costs) {
   __shared__ Edges<Real> edges;
   const int64_t n = blockIdx.x;
+  if (blockIdx.y == kRepeatsRow) return find_repeats(p, arrays.sequences[n], n, repeats);
   if (threadIdx.x < kFrames<Real>) edges.none[threadIdx.x] = {scaled_zero<Real>(), scaled_zero<Real>()};
   if (write_trivial_total(p, arrays, costs, n)) return;
   __syncthreads();
-  if (blockIdx.y == 0)
+  if (blockIdx.y == kAlphaRow)
     forward(p, arrays, costs, n, edges);
   else
     backward(p, arrays, n, edges);
@@ -310,13 +314,15 @@ __global__ void __launch_bounds__(kThreads) recursion_kernel(CtcParams p, Arrays
 // The same for targets longer than a block has threads: a thread walks over several columns, and the frame before is
 // read back from memory.
 template <class Real>
-__global__ void __launch_bounds__(kMaxThreads) wide_recursion_kernel(CtcParams p, Arrays<Real> arrays, Real* costs) {
+__global__ void __launch_bounds__(kMaxThreads)
+    wide_recursion_kernel(CtcParams p, Arrays<Real> arrays, Repeats repeats, Real* costs) {
   const int64_t n = blockIdx.x;
+  if (blockIdx.y == kRepeatsRow) return find_repeats(p, arrays.sequences[n], n, repeats);
   if (write_trivial_total(p, arrays, costs, n)) return;
   const Track<Real> track(p, arrays, n);
   const Sequence s = arrays.sequences[n];
   const int64_t first = n * p.options.maxFrames * track.width;
-  if (blockIdx.y == 0) {
+  if (blockIdx.y == kAlphaRow) {
     States<Real>* out = arrays.alpha + first;
     for (int t = 0; t < track.frames; ++t, out += track.width) {
       const States<Real>* earlier = out - track.width;
@@ -467,20 +473,16 @@ void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream
   check_launch("ctc setup_kernel");
 }
 
-void run_repeats(const CtcParams& params, const Sequence* sequences, int* next, bool* first, cudaStream_t stream) {
-  repeats_kernel<<<static_cast<unsigned>(params.options.batch), 256, 0, stream>>>(params, sequences, next, first);
-  check_launch("ctc repeats_kernel");
-}
-
 template <class Real>
-void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, Real* costs, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(params.options.batch), arrays.beta ? 2 : 1);
+void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Repeats& repeats, Real* costs,
+                   cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(params.options.batch), arrays.beta ? kRows : 1);
   if (params.options.maxTargets < kFewThreads)
-    recursion_kernel<kFewThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, costs);
+    recursion_kernel<kFewThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, repeats, costs);
   else if (params.options.maxTargets < kMaxThreads)
-    recursion_kernel<kMaxThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, costs);
+    recursion_kernel<kMaxThreads><<<grid, column_threads(params.options), 0, stream>>>(params, arrays, repeats, costs);
   else
-    wide_recursion_kernel<<<grid, kMaxThreads, 0, stream>>>(params, arrays, costs);
+    wide_recursion_kernel<<<grid, kMaxThreads, 0, stream>>>(params, arrays, repeats, costs);
   check_launch("ctc recursion_kernel");
 }
 
@@ -504,7 +506,7 @@ void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, BestStat
 }
 
 #define PRNN_INSTANTIATE(Real)                                                                                       \
-  template void run_recursion(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                           \
+  template void run_recursion(const CtcParams&, const Arrays<Real>&, const Repeats&, Real*, cudaStream_t);           \
   template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                              \
   template void run_best_path(const CtcParams&, const Arrays<Real>&, BestStates*, unsigned char*, Real*, int*, int*, \
                               cudaStream_t);
