@@ -4,6 +4,7 @@ call_joint_rnnt_loss takes and returns what the operator joint_rnnt_loss does, w
 """
 
 from collections.abc import Callable
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+from prnn._ops.joint_blockwise import in_range
 
 
 class _Inputs(NamedTuple):
     """The arguments that both operators have. extents: (2, N) on the CPU, frames and symbols of each sequence that are
-    computed. kept: R with range_begins (N, T)."""
+    computed, as far as they are in range. kept: R with range_begins (N, T)."""
 
     encoder: Tensor
     predictor: Tensor
@@ -39,17 +41,22 @@ class _Inputs(NamedTuple):
     chunk_cells: int
 
     def options(self, zero_infinity: bool = False) -> _C.JointRnntLossOptions:
-        pruned = self.range_begins is not None
-        cells = 0 if pruned else sum(t * (u + 1) for t, u in zip(*self.extents.tolist(), strict=True))
+        batch, longest, size = self.encoder.shape
+        most, cells = self.predictor.shape[1] - 1, 0
+        if self.range_begins is None:
+            frames, symbols = self.extents.tolist()
+            frames = in_range(frames, longest)
+            cells = max(1, sum(map(mul, frames, in_range(symbols, most))) + sum(frames))
         return _C.JointRnntLossOptions(
             DTYPES[self.encoder.dtype],
             self.activation,
             self.rnnt_type,
-            *self.encoder.shape[:2],
-            self.predictor.shape[1] - 1,
-            0 if pruned else max(1, cells),
-            self.kept if pruned else 0,
-            self.encoder.shape[2],
+            batch,
+            longest,
+            most,
+            cells,
+            self.kept if self.range_begins is not None else 0,
+            size,
             self.weight.shape[0],
             self.blank,
             self.chunk_cells,
@@ -61,8 +68,8 @@ class _Inputs(NamedTuple):
             torch.get_float32_matmul_precision() != "highest",
         )
 
-    def pointers(self) -> tuple[int, ...]:
-        return tuple(0 if tensor is None else tensor.data_ptr() for tensor in self[:9])
+    def pointers(self) -> list[int]:
+        return [0 if tensor is None else tensor.data_ptr() for tensor in self[:9]]
 
     def reserve_size(self) -> int:
         """At least what libprnn wants, from shapes alone, which a compiler may only know as symbols."""

@@ -29,24 +29,6 @@ class _Block(NamedTuple):
         return self.sequences.stop - self.sequences.start, self.frames.stop - self.frames.start, self.width
 
 
-def _blocks(extents: Tensor, cells: int) -> Iterator[_Block]:
-    """Cuts the lattices into blocks of about `cells` cells: several short sequences, or frames of a long one."""
-    frames, symbols = extents.tolist()
-    number, begin = 0, 0
-    while begin < len(frames):
-        end, longest, widest = begin + 1, frames[begin], symbols[begin] + 1
-        while end < len(frames):
-            next_longest, next_widest = max(longest, frames[end]), max(widest, symbols[end] + 1)
-            if (end + 1 - begin) * next_longest * next_widest > cells:
-                break
-            end, longest, widest = end + 1, next_longest, next_widest
-        step = max(1, cells // ((end - begin) * widest))
-        for first in range(0, longest, step):
-            yield _Block(number, slice(begin, end), slice(first, min(first + step, longest)), widest)
-            number += 1
-        begin = end
-
-
 class _Joiner(NamedTuple):
     """Encoder and predictor outputs without what padding holds, and the output layer."""
 
@@ -112,6 +94,30 @@ def _labels(targets: Tensor, block: _Block, classes: int) -> Tensor:
     return labels.clamp(0, classes - 1)
 
 
+def in_range(lengths: list[int], most: int) -> list[int]:
+    """The lengths, 0 to `most`; mostly they are."""
+    return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
+
+
+def _blocks(extents: Tensor, joiner: _Joiner, cells: int) -> Iterator[_Block]:
+    """Cuts the lattices into blocks of about `cells` cells: several short sequences, or frames of a long one."""
+    frames, symbols = extents.tolist()
+    frames, symbols = in_range(frames, joiner.encoder.shape[1]), in_range(symbols, joiner.predictor.shape[1] - 1)
+    number, begin = 0, 0
+    while begin < len(frames):
+        end, longest, widest = begin + 1, frames[begin], symbols[begin] + 1
+        while end < len(frames):
+            next_longest, next_widest = max(longest, frames[end]), max(widest, symbols[end] + 1)
+            if (end + 1 - begin) * next_longest * next_widest > cells:
+                break
+            end, longest, widest = end + 1, next_longest, next_widest
+        step = max(1, cells // ((end - begin) * widest))
+        for first in range(0, longest, step):
+            yield _Block(number, slice(begin, end), slice(first, min(first + step, longest)), widest)
+            number += 1
+        begin = end
+
+
 def _block_cells(block_elements: int, classes: int) -> int:
     return max(1, block_elements // classes)
 
@@ -146,7 +152,7 @@ def _joint_rnnt_loss_blockwise(
         real = torch.promote_types(encoder.dtype, torch.float32)
         scores = torch.zeros((batch, longest, width, 2), dtype=real, device=encoder.device)
         normalisers = torch.zeros((batch, longest, width) if keep else 0, dtype=real, device=encoder.device)
-        for block in _blocks(extents, _block_cells(block_elements, classes)):
+        for block in _blocks(extents, joiner, _block_cells(block_elements, classes)):
             logits = joiner.logits(joiner.activations(block)[0])
             normaliser = logits.logsumexp(1).view(block.shape)
             logits = logits.view(*block.shape, classes)
@@ -233,7 +239,7 @@ def _joint_rnnt_loss_blockwise_backward(
         predictor_gradients = torch.zeros_like(predictor, dtype=real)
         weight_gradients = torch.zeros_like(weight, dtype=real)
         bias_gradients = torch.zeros(0 if bias is None else classes, dtype=real, device=weight.device)
-        for block in _blocks(extents, _block_cells(block_elements, classes)):
+        for block in _blocks(extents, joiner, _block_cells(block_elements, classes)):
             active, factors = joiner.activations(block)
             where = (block.sequences, block.frames, slice(0, block.width))
             share = shares[where]

@@ -215,7 +215,7 @@ def _checked_layers(encoder_out: object, predictor_out: object, weight: object, 
     ):
         if value is None:
             continue
-        if tuple(value.shape) != wanted:
+        if value.shape != wanted:
             raise ValueError(
                 f"{name} has the shape {tuple(value.shape)}; with encoder_out {tuple(encoder.shape)} and weight "
                 f"{tuple(matrix.shape)} it must be {wanted}"
@@ -235,19 +235,17 @@ def _checked_layers(encoder_out: object, predictor_out: object, weight: object, 
 def _lengths(
     logit_lengths: object, target_lengths: object, batch: int, frames: int, symbols: int, device: torch.device
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Both lengths on the device, and, (2, N) on the CPU, how many frames and symbols of each sequence are computed.
-    Out-of-range lengths are left to the lattice, which refuses them."""
+    """Both lengths on the device, and, (2, N) on the CPU, how many frames and symbols of each sequence are computed,
+    at least. Out-of-range lengths are left to the lattice, which refuses them."""
     values = ((logit_lengths, "logit_lengths", frames), (target_lengths, "target_lengths", symbols))
     on_host = [not isinstance(value, Tensor) or value.device.type == "cpu" for value, _, _ in values]
     if all(on_host):
-        rows = [_checks.lengths(value, name, batch, torch.device("cpu")) for value, name, _ in values]
-        extents = torch.stack([row.clamp(0, most) for row, (_, _, most) in zip(rows, values, strict=True)]).long()
-        return torch.stack(rows).to(device, non_blocking=True).unbind(), extents  # one transfer of both
+        host = torch.device("cpu")
+        rows = torch.stack([_checks.lengths(value, name, batch, host) for value, name, _ in values])
+        return rows.to(device, non_blocking=True).unbind(), rows  # one transfer of both
     lengths = tuple(_checks.lengths(value, name, batch, device) for value, name, _ in values)
     bounds = [
-        _checks.lengths(value, name, batch, torch.device("cpu")).long().clamp(0, most)
-        if host
-        else torch.full((batch,), most)
+        _checks.lengths(value, name, batch, torch.device("cpu")) if host else torch.full((batch,), most).int()
         for (value, name, most), host in zip(values, on_host, strict=True)
     ]
     return lengths, torch.stack(bounds)
