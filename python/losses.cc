@@ -106,8 +106,8 @@ void bind_ctc(py::module_& module) {
                });
              });
   module.def("ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
-                                     Address frame_lengths, Address target_lengths, Address cost_gradients,
-                                     Address gradients, Address reserve, size_t reserve_size, double scale,
+                                     Address frame_lengths, Address target_lengths, Address gradients,
+                                     Address cost_gradients, Address reserve, size_t reserve_size, double scale,
                                      Address divided_by, Address loss_gradient) {
     run(handle, [&](prnnHandle_t h) {
       const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
@@ -170,7 +170,7 @@ void bind_rnnt(py::module_& module) {
   });
   module.def("rnnt_loss_backward", [](const Handle& handle, const Options& options, Address activations,
                                       Address targets, Address frame_lengths, Address target_lengths,
-                                      Address range_begins, Address cost_gradients, Address gradients, Address reserve,
+                                      Address range_begins, Address gradients, Address cost_gradients, Address reserve,
                                       size_t reserve_size, double scale, Address divided_by, Address loss_gradient) {
     run(handle, [&](prnnHandle_t h) {
       const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
@@ -317,20 +317,20 @@ void bind_duration_rnnt(py::module_& module) {
                  return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
                });
              });
-  module.def("duration_rnnt_loss_backward", [](const Handle& handle, const Options& options, Address tokens,
-                                               Address durations, Address targets, Address frame_lengths,
-                                               Address target_lengths, Address cost_gradients, Address token_gradients,
-                                               Address duration_gradients, Address reserve, size_t reserve_size,
-                                               double scale, Address divided_by, Address loss_gradient) {
-    run(handle, [&](prnnHandle_t h) {
-      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
-      if (status != PRNN_STATUS_SUCCESS) return status;
-      return prnnDurationRNNTLossBackward(h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
-                                          pointer<int>(frame_lengths), pointer<int>(target_lengths),
-                                          pointer(cost_gradients), pointer(token_gradients),
-                                          pointer(duration_gradients), pointer(reserve), reserve_size);
-    });
-  });
+  module.def("duration_rnnt_loss_backward",
+             [](const Handle& handle, const Options& options, Address tokens, Address durations, Address targets,
+                Address frame_lengths, Address target_lengths, Address token_gradients, Address duration_gradients,
+                Address cost_gradients, Address reserve, size_t reserve_size, double scale, Address divided_by,
+                Address loss_gradient) {
+               run(handle, [&](prnnHandle_t h) {
+                 const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
+                 if (status != PRNN_STATUS_SUCCESS) return status;
+                 return prnnDurationRNNTLossBackward(
+                     h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
+                     pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(cost_gradients),
+                     pointer(token_gradients), pointer(duration_gradients), pointer(reserve), reserve_size);
+               });
+             });
 }
 
 }  // namespace

@@ -57,12 +57,12 @@ def test_bad_arguments_of_the_c_api() -> None:
         assert text in capi.message(good["handle"])
 
 
-def batch_of(name: str, device: str) -> tuple[Callable[..., torch.Tensor], torch.Tensor, torch.Tensor]:
+def batch_of(name: str, device: str, batch: int = 4) -> tuple[Callable[..., torch.Tensor], torch.Tensor, torch.Tensor]:
     """A loss of logits alone, its logits, and the lengths that its mean divides the costs by."""
     torch.manual_seed(0)
-    targets = torch.randint(1, 6, (4, 3), device=device)
-    frames, lengths = (torch.tensor(x, device=device, dtype=torch.int32) for x in ([9, 7, 8, 9], [3, 0, 2, 1]))
-    shape = (9, 4, 7) if name == "ctc" else (4, 9, 4, 7)
+    targets = torch.randint(1, 6, (batch, 3), device=device)
+    frames, lengths = (torch.tensor(x[:batch], device=device, dtype=torch.int32) for x in ([9, 7, 8, 9], [3, 0, 2, 1]))
+    shape = (9, batch, 7) if name == "ctc" else (batch, 9, 4, 7)
     x = torch.randn(shape, device=device, dtype=torch.float64)
     calls: dict[str, tuple[Callable[..., torch.Tensor], torch.Tensor]] = {
         "ctc": (lambda y, **o: prnn.ctc_loss(y, targets, frames, lengths, **o), lengths),
@@ -84,8 +84,9 @@ def batch_of(name: str, device: str) -> tuple[Callable[..., torch.Tensor], torch
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", ["ctc", "rnnt", "rnnt, averaged", "tdt", "multi-blank"])
-def test_reductions_are_those_of_the_costs(name: str, reduction: str, device: str) -> None:
-    loss, x, divided = batch_of(name, device)
+@pytest.mark.parametrize("batch", [4, 1])
+def test_reductions_are_those_of_the_costs(name: str, reduction: str, batch: int, device: str) -> None:
+    loss, x, divided = batch_of(name, device, batch)
     costs = loss(x, reduction="none")
     if reduction == "mean" or name != "ctc":
         costs = costs / divided.clamp(min=1)

@@ -50,51 +50,51 @@ def differentiate(
 def directly(
     op: Callable[..., Any],
     setup: Callable[[Any, tuple[Any, ...], Any], None],
+    gradients: Callable[..., tuple[Tensor | None, ...]],
     kernel: Callable[..., Any],
-    backward_op: Callable[..., Any],
-    backward_kernel: Callable[..., Any],
+    backward_kernel: Callable[..., Tensor],
 ) -> Callable[..., Tensor]:
     """A function of a reduction, or None, and the arguments of a loss's operator, whose first output are the costs: it
     returns these, or what the reduction makes of them. Where possible it calls the kernels, which do what the operators
     do and the reduction with it.
 
-    setup(ctx, inputs, outputs) leaves the tensors and the ctx.options that `backward_op` takes after the gradients of
-    the costs, and ctx.batch. The first argument is the one that may want a gradient. `kernel` takes a `reduction`, and
-    returns costs or loss, reserve, and what `backward_kernel` takes as `made`."""
+    setup, gradients: as of `differentiate`; the first argument is the one that may want a gradient. `kernel` takes a
+    `reduction`, too, and returns costs or loss, the reserve, and options. `backward_kernel` takes the gradient of costs
+    or loss, the saved tensors, these options and the reduction."""
 
-    def forward(ctx: Any, first: Tensor, rest: tuple[Any, ...], reduction: Reduction | None) -> Tensor:
+    def forward(ctx: Any, first: Tensor, inputs: tuple[Any, ...], reduction: Reduction | None) -> Tensor:
         # One with setup_context would look up its own signature each time, and each argument costs time.
         ctx.set_materialize_grads(False)
         loss: Tensor
-        loss, reserve, ctx.made = kernel(first, *rest, reduction=reduction)
-        ctx.reduction = reduction
-        setup(ctx, (first, *rest), (loss, reserve))
+        loss, reserve, options = kernel(*inputs, reduction=reduction)
+        ctx.made = options, reduction
+        setup(ctx, inputs, (loss, reserve))
         return loss
 
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         if gradient is None:
             return None, None, None
-        arguments = *ctx.saved_tensors, *ctx.options
+        options, reduction = ctx.made
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if type(gradient) in _PLAIN and not torch.is_grad_enabled() and _undisturbed():
-            return backward_kernel(gradient, *arguments, reduction=ctx.reduction, made=ctx.made), None, None
-        if ctx.reduction is not None:
-            gradient = ctx.reduction.spread(gradient, ctx.batch)
-        gradients = backward_op(gradient, *arguments)
-        return gradients if isinstance(gradients, Tensor) else gradients[0], None, None
+            return backward_kernel(gradient, *ctx.saved_tensors, options, reduction), None, None
+        if reduction is not None:
+            gradient = reduction.spread(gradient)
+        return gradients(ctx, gradient)[0], None, None
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     apply = _apply_of(type(f"{_name(op)}_function", (torch.autograd.Function,), members))
 
-    def call(reduction: Reduction | None, first: Tensor, *rest: Any) -> Tensor:
+    def call(reduction: Reduction | None, *inputs: Any) -> Tensor:
         loss: Tensor
+        first = inputs[0]
         if not (type(first) in _PLAIN and _undisturbed()):
-            costs = op(first, *rest)[0]
+            costs = op(*inputs)[0]
             loss = costs if reduction is None else reduction.of(costs)
         elif first.requires_grad and torch.is_grad_enabled():
-            loss = apply(first, rest, reduction)
+            loss = apply(first, inputs, reduction)
         else:
-            loss = kernel(first, *rest, reduction=reduction)[0]
+            loss = kernel(*inputs, reduction=reduction)[0]
         return loss
 
     return call
@@ -135,15 +135,22 @@ def with_own_node(
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+# Each look-up of an attribute takes time.
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_transform = torch._C._functorch.peek_interpreter_stack
+_jit_trace = torch._C._get_tracing_state
+
+
 def _undisturbed() -> bool:
     """Whether there is no torch.compile, fake tensor or other dispatch mode, functorch transform, dual level of
     forward-mode derivatives or jit trace."""
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        _is_compiling()
+        or _dispatch_modes()
+        or _functorch_transform() is not None
         or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
+        or _jit_trace() is not None
     )
 
 

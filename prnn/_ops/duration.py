@@ -18,14 +18,13 @@ from prnn._ops._operator import differentiate, directly, operator
 from prnn._ops._reduction import Reduction
 from prnn._ops.losses import (
     _RNNT_NAMES,
+    _backward_space,
     _blocks,
     _forward_space,
     _new_costs,
     _pointer,
     _reserve,
     _run,
-    _space,
-    _spread_space,
 )
 
 
@@ -108,6 +107,37 @@ def _loss(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return partial(_forward, reserve=reserve)(logits, *rest)[:2]
 
 
+def _backward(
+    gradient: Tensor,
+    logits: Tensor,
+    duration_logits: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    reserve: Tensor,
+    options: _C.DurationRnntLossOptions,
+    reduction: Reduction | None,
+) -> tuple[Tensor, Tensor]:
+    gradients, duration_gradients = _loss_backward_fake(gradient, logits, duration_logits)
+    with device_of(logits):
+        gradient, space = _backward_space(gradient, reserve, reduction)
+        _run(
+            _C.duration_rnnt_loss_backward,
+            _RNNT_NAMES,
+            handle(logits.device),
+            options,
+            logits.data_ptr(),
+            _duration_pointer(logits, duration_logits, options),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            gradients.data_ptr(),
+            _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
+            *space,
+        )
+    return gradients, duration_gradients
+
+
 def _loss_backward(
     cost_gradients: Tensor,
     logits: Tensor,
@@ -120,32 +150,11 @@ def _loss_backward(
     type: int,
     blank: int,
     clamp: float,
-    reduction: Reduction | None = None,
-    made: _C.DurationRnntLossOptions | None = None,
 ) -> tuple[Tensor, Tensor]:
-    options = made or _options(logits, duration_logits, durations, type, blank)
+    options = _options(logits, duration_logits, durations, type, blank)
     options.clamp = clamp
-    gradients, duration_gradients = _loss_backward_fake(cost_gradients, logits, duration_logits)
-    with device_of(logits):
-        library = handle(logits.device)
-        cost_gradients, spread = _spread_space(cost_gradients, logits.shape[0], reduction)
-        _run(
-            _C.duration_rnnt_loss_backward,
-            _RNNT_NAMES,
-            library,
-            options,
-            logits.data_ptr(),
-            _duration_pointer(logits, duration_logits, options),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            cost_gradients.data_ptr(),
-            gradients.data_ptr(),
-            _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
-            *_space(reserve),
-            *spread,
-        )
-    return gradients, duration_gradients
+    arrays = logits, duration_logits, targets, logit_lengths, target_lengths
+    return _backward(cost_gradients, *arrays, reserve, options, None)
 
 
 def _loss_fake(
@@ -183,25 +192,21 @@ duration_rnnt_loss_backward = operator(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    durations, type, blank, _, _, _, clamp, _, ctx.keep = inputs[5:]
-    ctx.options = (durations, type, blank, clamp)
-    ctx.batch = inputs[0].shape[0]
+    ctx.numbers = inputs[5:]
     ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
-def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    if not ctx.keep:
+def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    durations, type, blank, _, _, _, clamp, _, keep = ctx.numbers
+    if not keep:
         raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
     tensors = ctx.saved_tensors
-    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *ctx.options)
+    options = durations, type, blank, clamp
+    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *options)
     return gradients, None if tensors[1] is None else duration_gradients, *(None,) * 12
 
 
 differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)
 call_duration_rnnt_loss = directly(
-    duration_rnnt_loss,
-    _setup,
-    _forward,
-    duration_rnnt_loss_backward,
-    lambda *arguments, **options: _loss_backward(*arguments, **options)[0],
+    duration_rnnt_loss, _setup, _gradients, _forward, lambda *arguments: _backward(*arguments)[0]
 )

@@ -46,34 +46,40 @@ def _forward_space(
     reserve: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int | float, ...]]:
     """The result of a forward call, the reserve space (`reserve`, if given), the workspace, and what the binding takes
-    from the costs on. sizes: of workspace and reserve space."""
+    from the costs on. sizes: of workspace and reserve space. With a reduction there is room behind the reserve space
+    for the costs, and later for their gradients."""
     dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
     size, reserve_size = sizes[0], sizes[1] if keep else 0
-    room = size if reduction is None else size + 8 * batch  # costs that are reduced lie behind the workspace
-    if reserve is None and reserve_size + room <= _SMALL:  # one piece of memory, for each takes time
-        workspace = reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
-        begin = workspace.data_ptr() + reserve_size
+    room = 0 if reduction is None else 8 * batch
+    if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece of memory, for each takes time
+        workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
+        begin = reserve.data_ptr()
+        workspace_at = begin + reserve_size
     else:
-        workspace = activations.new_empty(room, dtype=torch.uint8)
-        begin = workspace.data_ptr()
+        workspace = activations.new_empty(size, dtype=torch.uint8)
+        workspace_at = workspace.data_ptr()
         if reserve is None:
-            reserve = activations.new_empty(reserve_size, dtype=torch.uint8)
-    spaces = begin, size, reserve.data_ptr() if keep else 0, reserve.numel()
-    if reduction is None:
-        costs = activations.new_empty(batch, dtype=dtype)
-        return costs, reserve, workspace, (costs.data_ptr(), *spaces, 1.0, 0, 0)
-    loss = activations.new_empty((), dtype=dtype)
-    return loss, reserve, workspace, (begin + size, *spaces, *reduction.weights(batch), loss.data_ptr())
+            reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
+        begin = reserve.data_ptr()
+    length = reserve.numel()
+    spaces = workspace_at, size, begin if keep else 0, length
+    result = activations.new_empty(batch if reduction is None else (), dtype=dtype)
+    if reduction is None or reduction.changes_nothing():
+        return result, reserve, workspace, (result.data_ptr(), *spaces, 1.0, 0, 0)
+    return result, reserve, workspace, (begin + length - room, *spaces, *reduction.weights(), result.data_ptr())
 
 
-def _spread_space(
-    cost_gradients: Tensor, batch: int, reduction: Reduction | None
-) -> tuple[Tensor, tuple[float, int, int]]:
-    """The gradients of the costs, still to be made of those of the loss if there is a reduction, and what the binding
-    takes from the reserve space on."""
-    if reduction is None:
-        return cost_gradients.contiguous(), (1.0, 0, 0)
-    return cost_gradients.new_empty(batch), (*reduction.weights(batch), cost_gradients.data_ptr())
+def _backward_space(
+    gradient: Tensor, reserve: Tensor, reduction: Reduction | None
+) -> tuple[Tensor, tuple[int | float, ...]]:
+    """What the binding takes from the gradients of the costs on, and the tensor that has to stay while it is used.
+    gradient: of the costs, or of the loss if there is a reduction."""
+    begin, length = reserve.data_ptr(), reserve.numel()
+    if reduction is None or reduction.changes_nothing():
+        gradient = gradient.contiguous()
+        return gradient, (gradient.data_ptr(), begin, length, 1.0, 0, 0)
+    costs_at = begin + length - 8 * reduction.batch
+    return gradient, (costs_at, begin, length, *reduction.weights(), gradient.data_ptr())
 
 
 def _bound(lengths: Tensor, given: int, total: int) -> int:
@@ -200,7 +206,10 @@ def _ctc_forward(
             _CTC_NAMES,
             library,
             options,
-            *map(_pointer, (activations, targets, input_lengths, target_lengths)),
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
             *space,
         )
     return result, reserve, options
@@ -210,6 +219,35 @@ def _ctc_loss(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor,
     *_, max_targets, _, keep = rest
     reserve = _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
     return partial(_ctc_forward, reserve=reserve)(activations, targets, *rest)[:2]
+
+
+def _ctc_backward(
+    gradient: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    reserve: Tensor,
+    options: _C.CtcLossOptions,
+    reduction: Reduction | None,
+    inplace: bool = False,
+) -> Tensor:
+    gradients = _gradients_for(activations, inplace)
+    with device_of(activations):
+        gradient, space = _backward_space(gradient, reserve, reduction)
+        _run(
+            _C.ctc_loss_backward,
+            _CTC_NAMES,
+            handle(activations.device),
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            gradients.data_ptr(),
+            *space,
+        )
+    return gradients
 
 
 def _ctc_loss_backward(
@@ -222,27 +260,10 @@ def _ctc_loss_backward(
     blank: int,
     from_logits: bool,
     max_targets: int,
-    inplace: bool = False,
-    reduction: Reduction | None = None,
-    made: _C.CtcLossOptions | None = None,
 ) -> Tensor:
-    options = made or _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
-    gradients = _gradients_for(activations, inplace)
-    with device_of(activations):
-        library = handle(activations.device)
-        cost_gradients, spread = _spread_space(cost_gradients, activations.shape[1], reduction)
-        _run(
-            _C.ctc_loss_backward,
-            _CTC_NAMES,
-            library,
-            options,
-            *map(_pointer, (activations, targets, input_lengths, target_lengths)),
-            cost_gradients.data_ptr(),
-            gradients.data_ptr(),
-            *_space(reserve),
-            *spread,
-        )
-    return gradients
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
+    arrays = activations, targets, input_lengths, target_lengths
+    return _ctc_backward(cost_gradients, *arrays, reserve, options, None)
 
 
 def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -271,21 +292,21 @@ ctc_loss_backward = operator(
 
 
 def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    *ctx.options, _, ctx.keep = inputs[4:]
-    ctx.batch = inputs[0].shape[1]
+    ctx.numbers = inputs[4:]
     ctx.save_for_backward(*inputs[:4], outputs[1])
 
 
-def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    if not ctx.keep:
+def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    *options, _, keep = ctx.numbers
+    if not keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 8
+    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 8
 
 
 differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
 call_ctc_loss, call_ctc_loss_inplace = (
-    directly(ctc_loss, _ctc_setup, _ctc_forward, ctc_loss_backward, backward)
-    for backward in (_ctc_loss_backward, partial(_ctc_loss_backward, inplace=True))
+    directly(ctc_loss, _ctc_setup, _ctc_gradients, _ctc_forward, backward)
+    for backward in (_ctc_backward, partial(_ctc_backward, inplace=True))
 )
 
 
@@ -401,9 +422,22 @@ def _rnnt_forward(
 ) -> tuple[Tensor, Tensor, _C.RnntLossOptions]:
     """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), or what reduction
     makes of them; the reserve; the options."""
-    arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    bounds, weights = (max_frames, max_targets), (fastemit_lambda, clamp, delay_penalty)
-    options = _rnnt_options(*arrays, input, rnnt_type, blank, *bounds, *weights, zero_infinity)
+    options = _rnnt_options(
+        activations,
+        targets,
+        logit_lengths,
+        target_lengths,
+        range_begins,
+        input,
+        rnnt_type,
+        blank,
+        max_frames,
+        max_targets,
+        fastemit_lambda,
+        clamp,
+        delay_penalty,
+        zero_infinity,
+    )
     with device_of(activations):
         library = handle(activations.device)
         sizes = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
@@ -413,7 +447,11 @@ def _rnnt_forward(
             _RNNT_NAMES,
             library,
             options,
-            *map(_pointer, arrays),
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
             *space,
         )
     return result, reserve, options
@@ -425,6 +463,37 @@ def _rnnt_loss(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *res
     return forward(activations, targets, logit_lengths, *rest)[:2]
 
 
+def _rnnt_backward(
+    gradient: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    reserve: Tensor,
+    options: _C.RnntLossOptions,
+    reduction: Reduction | None,
+    inplace: bool = False,
+) -> Tensor:
+    gradients = _gradients_for(activations, inplace)
+    with device_of(activations):
+        gradient, space = _backward_space(gradient, reserve, reduction)
+        _run(
+            _C.rnnt_loss_backward,
+            _RNNT_NAMES,
+            handle(activations.device),
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
+            gradients.data_ptr(),
+            *space,
+        )
+    return gradients
+
+
 def _rnnt_loss_backward(
     cost_gradients: Tensor,
     activations: Tensor,
@@ -433,35 +502,10 @@ def _rnnt_loss_backward(
     target_lengths: Tensor,
     range_begins: Tensor | None,
     reserve: Tensor,
-    input: int,
-    rnnt_type: int,
-    blank: int,
-    max_frames: int,
-    max_targets: int,
-    fastemit_lambda: float,
-    clamp: float,
-    inplace: bool = False,
-    reduction: Reduction | None = None,
-    made: _C.RnntLossOptions | None = None,
+    *numbers: Any,
 ) -> Tensor:
     arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    options = made or _rnnt_options(*arrays, input, rnnt_type, blank, max_frames, max_targets, fastemit_lambda, clamp)
-    gradients = _gradients_for(activations, inplace)
-    with device_of(activations):
-        library = handle(activations.device)
-        cost_gradients, spread = _spread_space(cost_gradients, logit_lengths.shape[0], reduction)
-        _run(
-            _C.rnnt_loss_backward,
-            _RNNT_NAMES,
-            library,
-            options,
-            *map(_pointer, arrays),
-            cost_gradients.data_ptr(),
-            gradients.data_ptr(),
-            *_space(reserve),
-            *spread,
-        )
-    return gradients
+    return _rnnt_backward(cost_gradients, *arrays, reserve, _rnnt_options(*arrays, *numbers), None)
 
 
 def _rnnt_loss_fake(
@@ -501,21 +545,21 @@ rnnt_loss_backward = operator(
 
 
 def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    *ctx.options, _, _, ctx.keep = inputs[5:]
-    ctx.batch = inputs[2].shape[0]
+    ctx.numbers = inputs[5:]
     ctx.save_for_backward(*inputs[:5], outputs[1])
 
 
-def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    if not ctx.keep:
+def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    *options, _, _, keep = ctx.numbers
+    if not keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *ctx.options), *(None,) * 14
+    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 14
 
 
 differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
 call_rnnt_loss, call_rnnt_loss_inplace = (
-    directly(rnnt_loss, _rnnt_setup, _rnnt_forward, rnnt_loss_backward, backward)
-    for backward in (_rnnt_loss_backward, partial(_rnnt_loss_backward, inplace=True))
+    directly(rnnt_loss, _rnnt_setup, _rnnt_gradients, _rnnt_forward, backward)
+    for backward in (_rnnt_backward, partial(_rnnt_backward, inplace=True))
 )
 
 

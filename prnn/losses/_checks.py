@@ -9,6 +9,8 @@ from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops._reduction import Reduction
 
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+_FLOATING = (torch.float32, torch.float64, *_HALF_TYPES)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INT_MAX = 2**31 - 1
 REDUCTIONS = ("none", "mean", "sum")
@@ -19,7 +21,7 @@ def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
     """A floating tensor of one of the ranks, which the caller describes; half types become float32 on the CPU."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
-    if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+    if value.dtype not in _FLOATING:
         raise TypeError(f"{name} is of {value.dtype}; it must be float32, float64, float16 or bfloat16")
     if value.dim() not in ranks:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must be {' or '.join(ranks.values())}")
@@ -29,7 +31,7 @@ def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
         return value
     if value.device.type != "cpu":
         raise NotSupportedError(f"{name} is on the device {value.device}; the losses run on cpu and cuda")
-    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    return value.float() if value.dtype in _HALF_TYPES else value
 
 
 def integers(value: object, name: str, device: torch.device) -> Tensor:
@@ -48,13 +50,13 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
         raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
     if value.dtype == torch.int64 and not value.is_cuda:  # on a GPU a launch costs more than catching these is worth
         value = value.clamp(-1, _INT_MAX)
-    return value.to(torch.int32).to(device, non_blocking=True).contiguous()
+    return value.to(device, torch.int32, non_blocking=True).contiguous()
 
 
 def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
     """One length for each sequence of the batch."""
     result = integers(value, name, device)
-    if result.dim() == 0 and batch == 1:
+    if result.shape == () and batch == 1:
         result = result.reshape(1)
     if result.shape != (batch,):
         raise ValueError(f"{name} has the shape {tuple(result.shape)}; it must be ({batch},), one for each sequence")
@@ -106,6 +108,8 @@ def choice(value: object, name: str, accepted: Sequence[str]) -> str:
 
 
 def number(value: object, name: str) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is {value!r}; it must be a number")
     return float(value)
@@ -129,9 +133,9 @@ def wants_gradient(value: Tensor) -> bool:
     return value.requires_grad and torch.is_grad_enabled()
 
 
-def reduction_of(reduction: str, divided_by: Tensor | None = None) -> Reduction | None:
+def reduction_of(reduction: str, batch: int, divided_by: Tensor | None = None) -> Reduction | None:
     """`reduction` of costs, each divided by its number, for the calls that reduce; None for "none"."""
-    return None if reduction == "none" else Reduction(reduction == "mean", divided_by)
+    return None if reduction == "none" else Reduction(reduction == "mean", batch, divided_by)
 
 
 def reduce(costs: Tensor, reduction: str) -> Tensor:

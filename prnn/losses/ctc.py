@@ -85,7 +85,7 @@ def ctc_loss(
         _checks.overwritable(x, "log_probs")
     call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
     loss = call(
-        _checks.reduction_of(reduction, target_lengths if reduction == "mean" else None),
+        _checks.reduction_of(reduction, batch, target_lengths if reduction == "mean" else None),
         x,
         targets,
         input_lengths,

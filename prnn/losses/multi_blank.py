@@ -58,7 +58,7 @@ def multi_blank_rnnt_loss(
     x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)"})
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     return ops.call_duration_rnnt_loss(
-        _checks.reduction_of(reduction),
+        _checks.reduction_of(reduction, x.shape[0]),
         x.contiguous(),
         None,
         *batch_arguments(x, targets, logit_lengths, target_lengths, False),

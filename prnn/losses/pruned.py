@@ -412,7 +412,7 @@ def _fused_loss(
         batch, frames = logits.shape[:2]
         limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
     return ops.call_rnnt_loss(
-        _checks.reduction_of(reduction),
+        _checks.reduction_of(reduction, logits.shape[0]),
         logits,
         symbols,
         limits[:, 3].contiguous(),

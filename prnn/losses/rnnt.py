@@ -25,29 +25,28 @@ def batch_arguments(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """targets, logit_lengths and target_lengths as the operators take them, for activations (N, T, U + 1, V) or
     (rows, V). max_targets bounds target_lengths, or is -1."""
-    if x.dim() == 4:
-        batch = x.shape[0]
-    else:
-        first = _checks.integers(logit_lengths, "logit_lengths", x.device)
-        batch = first.numel()
-    logit_lengths = _checks.lengths(logit_lengths, "logit_lengths", batch, x.device)
-    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
+    shape, device = x.shape, x.device
+    packed = len(shape) == 2
+    batch = _checks.integers(logit_lengths, "logit_lengths", device).numel() if packed else shape[0]
+    logit_lengths = _checks.lengths(logit_lengths, "logit_lengths", batch, device)
+    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
     if targets is None and gathered:
         # Not read, but for its width.
-        width = x.shape[2] - 1 if x.dim() == 4 else max_targets
+        width = max_targets if packed else shape[2] - 1
         if width < 0:
             width = int(target_lengths.max().clamp(min=0))
         return logit_lengths.new_zeros((batch, width)), logit_lengths, target_lengths
-    symbols = _checks.integers(targets, "targets", x.device)
-    if symbols.dim() == 2:
-        wanted = (batch, x.shape[2] - 1 if x.dim() == 4 else symbols.shape[1])
-        if tuple(symbols.shape) != wanted:
-            raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be {wanted}")
-    elif symbols.dim() != 1:
-        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be (N, U) or (sum of target_lengths,)")
-    elif x.dim() == 4:
+    symbols = _checks.integers(targets, "targets", device)
+    found = symbols.shape
+    if len(found) == 2:
+        wanted = (batch, found[1] if packed else shape[2] - 1)
+        if found != wanted:
+            raise ValueError(f"targets has the shape {tuple(found)}; it must be {wanted}")
+    elif len(found) != 1:
+        raise ValueError(f"targets has the shape {tuple(found)}; it must be (N, U) or (sum of target_lengths,)")
+    elif not packed:
         raise ValueError(
-            f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {x.shape[2] - 1}). "
+            f"targets has the shape {tuple(found)}; it must be ({batch}, {shape[2] - 1}). "
             "Targets one after the other go with packed logits (rows, V)"
         )
     return symbols, logit_lengths, target_lengths
@@ -202,7 +201,7 @@ def rnnt_loss(
         _checks.overwritable(x, "logits")
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
     loss = call(
-        _checks.reduction_of(reduction, frames if average_frames else None),
+        _checks.reduction_of(reduction, frames.shape[0], frames if average_frames else None),
         x,
         symbols,
         frames,

@@ -97,7 +97,7 @@ def tdt_loss(
     )
     # The direct call looks at the gradient that its first argument wants, and with logits apart there are two.
     if own is None:
-        return ops.call_duration_rnnt_loss(_checks.reduction_of(reduction), *arguments)
+        return ops.call_duration_rnnt_loss(_checks.reduction_of(reduction, x.shape[0]), *arguments)
     return _checks.reduce(ops.duration_rnnt_loss(*arguments)[0], reduction)
 
 
