@@ -32,6 +32,10 @@ template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_lean_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_lean_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_lone_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_lone_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
 
 namespace {
 
@@ -79,6 +83,37 @@ cudaError_t run_cluster(prnnRNNMode_t mode, prnnDataType_t type, const ResidentS
     case PRNN_DATA_HALF: return run_cluster_of_type<__half>(mode, shape, params, stream);
     case PRNN_DATA_BFLOAT16: return run_cluster_of_type<__nv_bfloat16>(mode, shape, params, stream);
     default: return cudaErrorInvalidValue;
+  }
+}
+
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_lone_of(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  return launch_lone_forward<MODE, KERNEL>(shape, params, stream);
+}
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_lone_of(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  return launch_lone_backward<MODE, KERNEL>(shape, params, stream);
+}
+
+template <prnnRNNMode_t MODE, class Params>
+cudaError_t run_lone_of_cell(const ResidentShape& shape, const Params& params, cudaStream_t stream) {
+  switch (shape.lone_kernel) {
+    case 1: return launch_lone_of<MODE, 1>(shape, params, stream);
+    case 2: return launch_lone_of<MODE, 2>(shape, params, stream);
+    case 3: return launch_lone_of<MODE, 3>(shape, params, stream);
+    case 4: return launch_lone_of<MODE, 4>(shape, params, stream);
+    case 5:
+      if constexpr (MODE == PRNN_RNN_TANH) return launch_lone_of<MODE, 5>(shape, params, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class Params>
+cudaError_t run_lone(prnnRNNMode_t mode, const ResidentShape& shape, const Params& params, cudaStream_t stream) {
+  switch (mode) {
+    case PRNN_LSTM: return run_lone_of_cell<PRNN_LSTM>(shape, params, stream);
+    case PRNN_GRU: return run_lone_of_cell<PRNN_GRU>(shape, params, stream);
+    default: return run_lone_of_cell<PRNN_RNN_TANH>(shape, params, stream);
   }
 }
 
@@ -195,6 +230,7 @@ cudaError_t backward_of_type(prnnRNNMode_t mode, const ResidentShape& shape, con
 
 cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                  const ForwardParams& params, cudaStream_t stream) {
+  if (shape.lone_kernel > 0) return run_lone(mode, shape, params, stream);
   if (is_cluster_shape(shape)) return run_cluster(mode, type, shape, params, stream);
   if (shape.wide_columns > 0) {
     switch (type) {
@@ -215,6 +251,7 @@ cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const 
 
 cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
                                   const BackwardParams& params, cudaStream_t stream) {
+  if (shape.lone_kernel > 0) return run_lone(mode, shape, params, stream);
   if (is_cluster_shape(shape)) return run_cluster(mode, type, shape, params, stream);
   if (shape.wide_columns > 0) {
     switch (type) {

@@ -111,10 +111,11 @@ constexpr float kLog2E = 1.44269504f;
 
 __device__ __forceinline__ float sigmoid(float x) { return reciprocal_of_one_plus_exp2(-kLog2E * x); }
 
-// ACCURATE: also where 1 - 2 / (1 + e^2x) loses its digits, near zero; 16-bit results need it not.
+// tanh(x) from reciprocal_of_one_plus_exp2(2 log2(e) x). ACCURATE: also where 1 - 2 / (1 + e^2x) loses its digits, near
+// zero; 16-bit results need it not.
 template <bool ACCURATE>
-__device__ __forceinline__ float hyperbolic_tangent(float x) {
-  const float far = 1.0f - 2.0f * reciprocal_of_one_plus_exp2(2.0f * kLog2E * x);
+__device__ __forceinline__ float tangent_of_reciprocal(float x, float reciprocal) {
+  const float far = 1.0f - 2.0f * reciprocal;
   if constexpr (!ACCURATE) return far;
   const float square = x * x;  // below 0.3, the best polynomial of its degree: off by 1e-9 of the value at most
   const float series = 0.13332609f + square * (-0.053854868f + square * (0.021083021f - 0.0062913704f * square));
@@ -122,10 +123,18 @@ __device__ __forceinline__ float hyperbolic_tangent(float x) {
   return square < 0.3f ? near : far;
 }
 
+template <bool ACCURATE>
+__device__ __forceinline__ float hyperbolic_tangent(float x) {
+  return tangent_of_reciprocal<ACCURATE>(x, reciprocal_of_one_plus_exp2(2.0f * kLog2E * x));
+}
+
 // The logistic function, or tanh where `is_tanh`, without diverging: sigma(x) = (1 + tanh(x / 2)) / 2.
 template <bool ACCURATE>
 __device__ __forceinline__ float squash(float x, bool is_tanh) {
-  if constexpr (ACCURATE) return is_tanh ? hyperbolic_tangent<true>(x) : sigmoid(x);
+  if constexpr (ACCURATE) {
+    const float reciprocal = reciprocal_of_one_plus_exp2((is_tanh ? 2.0f * kLog2E : -kLog2E) * x);
+    return is_tanh ? tangent_of_reciprocal<true>(x, reciprocal) : reciprocal;
+  }
   const float reciprocal = reciprocal_of_one_plus_exp2((is_tanh ? -2.0f * kLog2E : -kLog2E) * x);  // sigma(2 x) or (x)
   return is_tanh ? 2.0f * reciprocal - 1.0f : reciprocal;
 }

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace prnn {
-namespace {
-
-constexpr int kWholeGpu = 96;  // blocks in clusters of 4
-
-}  // namespace
 
 bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, const ClusterKernel& kernel,
                        int groups, ResidentShape* shape) {
@@ -32,8 +27,7 @@ bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backwa
 
 bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
                           ResidentShape* best) {
-  // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7. A part of a GPU
-  // (MIG) may have no 16 SMs that can be a cluster.
+  // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7.
   const int blocks = resident_blocks(row, 4);
   const auto takes = [&](int pairs, int cluster, int64_t most_columns) {
     if (cluster == 16 && blocks < kWholeGpu) return false;

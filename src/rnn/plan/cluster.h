@@ -6,6 +6,9 @@
 
 namespace prnn {
 
+// Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
+constexpr int kWholeGpu = 96;
+
 // A kernel that exists: pairs of K, 32 units each, and blocks of the cluster.
 struct ClusterKernel {
   int pairs, cluster;

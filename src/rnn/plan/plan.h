@@ -96,6 +96,7 @@ struct ResidentShape {
   int64_t shared_bytes = 0;         // dynamic shared memory of a block
   int wide_columns = 0;             // 8, 16, 32 or 64: the wide or team kernel of that many columns; 0: the others
   int lean_units = 0;               // the lean kernel of that many units a block; 0: the other kernels
+  int lone_kernel = 0;              // the lone kernel of that number (lone.h), from 1 on; 0: the other kernels
 
   bool is_team() const { return wide_columns > 0 && cluster == kTeamCluster; }
 

@@ -1,0 +1,18 @@
+// Lone kernels, RNN.
+#include "rnn/cuda/resident_lone_backward.cuh"
+#include "rnn/cuda/resident_lone_forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_lone_forward<PRNN_RNN_TANH, 1>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lone_forward<PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lone_forward<PRNN_RNN_TANH, 3>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lone_forward<PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lone_forward<PRNN_RNN_TANH, 5>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_lone_backward<PRNN_RNN_TANH, 1>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_lone_backward<PRNN_RNN_TANH, 2>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_lone_backward<PRNN_RNN_TANH, 3>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_lone_backward<PRNN_RNN_TANH, 4>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+template cudaError_t launch_lone_backward<PRNN_RNN_TANH, 5>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn
