@@ -125,6 +125,27 @@ def test_one_cluster_holds_a_small_layer(mode: int, hidden: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "hidden", "blocks", "units"),
+    [(0, 256, 8, 32), (1, 500, 16, 32), (1, 1024, 64, 16), (0, 2048, 128, 16), (2, 256, 16, 16), (3, 512, 64, 8)]
+    + [(2, 1024, 128, 8), (3, 1024, 128, 8)],
+)
+def test_a_lone_float_sequence_has_all_weights_in_registers(mode: int, hidden: int, blocks: int, units: int) -> None:
+    info = Layer(mode, hidden, capi.FLOAT, batch=1).query_gpu("H200")
+    assert (info.supported, info.blocks, info.unitsPerBlock, info.groups) == (1, blocks, units, 1)
+    assert info.registerBytes >= 4 * {2: 4, 3: 3}.get(mode, 1) * hidden**2
+    assert info.sharedBytes == 0
+
+
+def test_few_float_sequences() -> None:
+    """In clusters, each is a group; a large layer without gates takes them together where groups have no room."""
+    assert Layer(2, 256, capi.FLOAT, batch=4).query_gpu("H200").groups == 4
+    for hidden, batch, groups, units in ((2048, 4, 1, 16), (2048, 2, 2, 32), (1024, 4, 4, 32)):
+        info = Layer(0, hidden, capi.FLOAT, batch=batch).query_gpu("H200")
+        assert (info.supported, info.groups, info.unitsPerBlock) == (1, groups, units)
+    assert Layer(2, 256, capi.FLOAT, batch=5).query_gpu("H200").unitsPerBlock == 8
+
+
+@pytest.mark.parametrize(
     ("mode", "hidden", "layers", "together"),
     [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 5, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
 )

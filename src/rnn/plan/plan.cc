@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "rnn/plan/cluster.h"
+#include "rnn/plan/lone.h"
 #include "rnn/plan/tuned.h"
 
 namespace prnn {
@@ -125,6 +126,7 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, bool backward, i
   const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, backward);
   if (tuned != nullptr && take_shape(row, problem, backward, directions, *tuned, best)) return true;
   if (choose_cluster_shape(row, problem, backward, directions, best)) return true;
+  if (choose_lone_shape(row, problem, backward, directions, best)) return true;
   if (wants_team(problem, directions) && choose_wide_shape(row, problem, backward, directions, team_shape_for, best)) {
     return true;
   }
