@@ -44,6 +44,16 @@ def cluster() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(mode, 24, 72), [121, 3], dtype)
 
 
+def lone() -> Iterator[CudaCase]:
+    """Float layers of a few sequences: in clusters of 8 and 16, over L2, and some sequences a group."""
+    for cell, hidden in itertools.product(("tanh", "lstm", "gru"), (72, 300, 800)):
+        yield CudaCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
+    for cell in ("tanh", "lstm", "gru"):
+        yield CudaCase(reference.Stack(MODES[cell], 8, 72, 1, 2), [4, 3, 1], torch.float32)
+    for batch_sizes in ([1] * 3, [4, 4, 1]):
+        yield CudaCase(reference.Stack(MODES["tanh"], 8, 1100), batch_sizes, torch.float32)
+
+
 def team() -> Iterator[CudaCase]:
     for (mode, dtype), (batch_sizes, groups) in itertools.product(
         GATED, (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
@@ -73,7 +83,7 @@ def wide_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
 
 
-KINDS = {kind.__name__: kind for kind in (resident, long, wide, cluster, team, lean, wavefront, wide_wavefront)}
+KINDS = {kind.__name__: kind for kind in (resident, long, wide, cluster, lone, team, lean, wavefront, wide_wavefront)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():
