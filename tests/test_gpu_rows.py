@@ -36,6 +36,7 @@ def test_training_step(mode: int, dtype: torch.dtype, row: str) -> None:
     for stack, batch_sizes in (
         (reference.Stack(mode, 24, 100, 2, 2), [5, 4, 4, 1]),
         (reference.Stack(mode, 16, 256), [40] * 4),
+        (reference.Stack(mode, 16, 200), [1] * 4),
     ):
         case = CudaCase(stack, batch_sizes, dtype)
         case.train()
