@@ -45,7 +45,8 @@ def run(*command: object, cwd: pathlib.Path) -> str:
 
 
 def pip_install(python: pathlib.Path, source: pathlib.Path, *options: str) -> None:
-    options += ("--no-deps", "--no-build-isolation", "-Ccuda=off", f"-Ccache={ROOT / 'build/cache'}")
+    settings = "--config-settings=cuda=off", f"--config-settings=cache={ROOT / 'build/cache'}"
+    options += ("--no-deps", "--no-build-isolation", *settings)
     run(python, "-m", "pip", "install", "--quiet", *options, cwd=source)
 
 
@@ -65,7 +66,7 @@ def test_pip_install_editable(source: pathlib.Path, python: pathlib.Path, tmp_pa
     assert extension == f"{package}/_C{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-@pytest.mark.parametrize("option", ["-Ccudda=off", "-Cmode=fast"])
+@pytest.mark.parametrize("option", ["--config-settings=cudda=off", "--config-settings=mode=fast"])
 def test_failed_build_fails_the_installation(source: pathlib.Path, python: pathlib.Path, option: str) -> None:
     command = [python, "-m", "pip", "install", "--no-deps", "--no-build-isolation", option, "."]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True)
