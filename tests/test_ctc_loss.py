@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from reference import lattice
 
 import prnn
-from prnn._ops import losses as ops
+from prnn._ops import ctc as ops
 
 BLANK = 1
 # T, V, target: with repeats, none, and more symbols than classes

@@ -5,7 +5,7 @@ import torch
 from reference import lattice
 
 import prnn
-from prnn._ops import losses as ops
+from prnn._ops import mutual_information as ops
 from prnn.losses import pruned
 
 TYPES = ["regular", "modified", "constrained"]

@@ -5,7 +5,7 @@ import torch
 from reference import lattice
 
 import prnn
-from prnn._ops import losses as ops
+from prnn._ops import rnnt as ops
 
 TYPES = ["regular", "modified", "constrained"]
 BLANK = 1

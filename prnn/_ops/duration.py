@@ -1,4 +1,4 @@
-"""The losses of transducers with durations, TDT and multi-blank, as torch operators; see prnn/_ops/losses.py.
+"""The losses of transducers with durations, TDT and multi-blank, as torch operators; see prnn/_ops/_loss.py.
 
 `logits` are contiguous (N, T, U + 1, C). The duration logits of TDT are a contiguous tensor of their own, or, where
 `duration_logits` is None, the last ones of every cell's C. Gradients come back in the same form; those of duration
@@ -14,10 +14,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._operator import differentiate, directly, operator
-from prnn._ops._reduction import Reduction
-from prnn._ops.losses import (
-    _RNNT_NAMES,
+from prnn._ops._loss import (
     _backward_space,
     _blocks,
     _forward_space,
@@ -26,6 +23,9 @@ from prnn._ops.losses import (
     _reserve,
     _run,
 )
+from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._reduction import Reduction
+from prnn._ops.rnnt import _RNNT_NAMES
 
 
 def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops import losses
+from prnn._ops import rnnt
 from prnn._ops._operator import differentiate, operator
 
 
@@ -162,7 +162,7 @@ def _joint_rnnt_loss_blockwise(
             part[..., 1] = logits.gather(3, labels).squeeze(3) - normaliser
             if keep:
                 normalisers[block.sequences, block.frames, : block.width] = normaliser
-        costs, reserve = losses.rnnt_loss(
+        costs, reserve = rnnt.rnnt_loss(
             scores,
             targets,
             frames,
@@ -182,7 +182,7 @@ def _joint_rnnt_loss_blockwise(
         if not keep:
             return costs, normalisers, scores.new_empty(0)
         ones = torch.ones_like(costs)
-        shares = losses.rnnt_loss_backward(
+        shares = rnnt.rnnt_loss_backward(
             ones,
             scores,
             targets,

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prnn._ops import losses as ops
+from prnn._ops.ctc import ctc_align
+from prnn._ops.rnnt import rnnt_align
 from prnn.losses import _checks
 from prnn.losses.rnnt import batch_arguments, input_kind
 
@@ -79,7 +80,7 @@ def forced_align(
             from_logits,
         )
     symbols, logit_lengths, lengths = batch_arguments(x, symbols, input_lengths, target_lengths, False)
-    scores, begins = ops.rnnt_align(
+    scores, begins = rnnt_align(
         x.contiguous(),
         symbols,
         logit_lengths,
@@ -106,7 +107,7 @@ def _index(symbols: Tensor, classes: int) -> Tensor:
 def _ctc(
     x: Tensor, symbols: Tensor, lengths: Tensor, target_lengths: Tensor, blank: int, from_logits: bool
 ) -> Alignment:
-    scores, begins, ends = ops.ctc_align(x.transpose(0, 1), symbols, lengths, target_lengths, blank, from_logits)
+    scores, begins, ends = ctc_align(x.transpose(0, 1), symbols, lengths, target_lengths, blank, from_logits)
     begins, ends = begins.long(), ends.long()
     emitted = begins >= 0
     log_probs = x.log_softmax(2) if from_logits else x

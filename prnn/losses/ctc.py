@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from prnn._ops import losses as ops
+from prnn._ops import ctc as ops
 from prnn.losses import _checks
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from prnn import _C
 from prnn._ops import joint as ops
 from prnn._ops import joint_blockwise as blockwise
-from prnn._ops import losses as lattice_ops
+from prnn._ops import rnnt as lattice_ops
 from prnn.losses import _checks
 
 Lengths = Tensor | Sequence[int] | int

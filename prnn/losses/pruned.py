@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops import losses as ops
+from prnn._ops.mutual_information import rnnt_prune_ranges
+from prnn._ops.rnnt import call_rnnt_loss
 from prnn.losses import _checks
 from prnn.losses.recursion import (
     Occupation,
@@ -269,7 +270,7 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
             warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
             s_range = needed
     s_range = min(s_range, positions)
-    begins = ops.rnnt_prune_ranges(
+    begins = rnnt_prune_ranges(
         px_grad.to(py_grad.dtype).detach().contiguous(), py_grad.detach().contiguous(), limits, s_range
     )
     return begins.long().unsqueeze(2) + torch.arange(s_range, device=begins.device)
@@ -411,7 +412,7 @@ def _fused_loss(
     if limits is None:
         batch, frames = logits.shape[:2]
         limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
-    return ops.call_rnnt_loss(
+    return call_rnnt_loss(
         _checks.reduction_of(reduction, logits.shape[0]),
         logits,
         symbols,

@@ -6,7 +6,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from prnn._ops import losses as ops
+from prnn._ops import mutual_information as ops
 from prnn.losses import _checks
 
 Occupation = tuple[Tensor, Tensor]

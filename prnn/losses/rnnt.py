@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from prnn import _C
-from prnn._ops import losses as ops
+from prnn._ops import rnnt as ops
 from prnn.losses import _checks
 from prnn.losses.recursion import lattice_scores, mutual_information_recursion
 

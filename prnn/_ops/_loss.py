@@ -1,0 +1,136 @@
+"""What the losses' operators share: memory, errors, names. prnn/losses/ checks arguments and calls the operators.
+
+Every operator takes tensors that prnn/losses/ has brought into shape: activations whose last dimension is contiguous,
+int32 symbols and lengths, all on one device. Values are checked by libprnn. `reserve` is what a forward operator keeps
+for its backward one, as bytes; it is empty where `keep` is False. `max_frames` and `max_targets` bound the lengths
+where no shape does, in packed activations and concatenated targets; -1: look at the lengths where that costs nothing,
+and else take as many as there are in all.
+
+A call_ctc_loss or call_rnnt_loss takes a reduction and what the operator of the loss takes, and returns the reduced
+costs, with less to do on the way there; those with _inplace write the gradients where the activations are, if nobody
+traces or transforms the call.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn._ops._reduction import Reduction
+
+
+def _workspace(size: int, like: Tensor) -> Tensor:
+    return like.new_empty(size, dtype=torch.uint8)
+
+
+def _reserve(size: int, like: Tensor) -> Tensor:
+    # An operator's outputs must be reproducible in all their bytes, and padding is not written.
+    return like.new_zeros(size, dtype=torch.uint8)
+
+
+_SMALL = 2**20  # bytes
+
+
+def _forward_space(
+    activations: Tensor,
+    batch: int,
+    sizes: tuple[int, int],
+    keep: bool,
+    reduction: Reduction | None,
+    reserve: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, tuple[int | float, ...]]:
+    """The result of a forward call, the reserve space (`reserve`, if given), the workspace, and what the binding takes
+    from the costs on. sizes: of workspace and reserve space. With a reduction there is room behind the reserve space
+    for the costs, and later for their gradients."""
+    dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
+    size, reserve_size = sizes[0], sizes[1] if keep else 0
+    room = 0 if reduction is None else 8 * batch
+    if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece of memory, for each takes time
+        workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
+        begin = reserve.data_ptr()
+        workspace_at = begin + reserve_size
+    else:
+        workspace = activations.new_empty(size, dtype=torch.uint8)
+        workspace_at = workspace.data_ptr()
+        if reserve is None:
+            reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
+        begin = reserve.data_ptr()
+    length = reserve.numel()
+    spaces = workspace_at, size, begin if keep else 0, length
+    result = activations.new_empty(batch if reduction is None else (), dtype=dtype)
+    if reduction is None or reduction.changes_nothing():
+        return result, reserve, workspace, (result.data_ptr(), *spaces, 1.0, 0, 0)
+    return result, reserve, workspace, (begin + length - room, *spaces, *reduction.weights(), result.data_ptr())
+
+
+def _backward_space(
+    gradient: Tensor, reserve: Tensor, reduction: Reduction | None
+) -> tuple[Tensor, tuple[int | float, ...]]:
+    """What the binding takes from the gradients of the costs on, and the tensor that has to stay while it is used.
+    gradient: of the costs, or of the loss if there is a reduction."""
+    begin, length = reserve.data_ptr(), reserve.numel()
+    if reduction is None or reduction.changes_nothing():
+        gradient = gradient.contiguous()
+        return gradient, (gradient.data_ptr(), begin, length, 1.0, 0, 0)
+    costs_at = begin + length - 8 * reduction.batch
+    return gradient, (costs_at, begin, length, *reduction.weights(), gradient.data_ptr())
+
+
+def _bound(lengths: Tensor, given: int, total: int) -> int:
+    """No less than the largest valid length, of at most `total`."""
+    if given >= 0:
+        return min(given, total)
+    return max(0, min(total, int(lengths.max()))) if lengths.device.type == "cpu" else total
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _space(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
+
+
+def _new_costs(activations: Tensor, batch: int) -> Tensor:
+    dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
+    return activations.new_empty(batch, dtype=dtype)
+
+
+def _blocks(size: int) -> int:
+    return (size + 255) // 256 * 256
+
+
+_C_NAMES = re.compile(
+    r"\b(frameLengths|targetLengths|maxFrames|maxTargets|targetElements|rangeBegins|fastEmitLambda|delayPenalty)\b"
+)
+
+
+def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -> Any:
+    """Calls a function of libprnn; what it says of bad arguments names them as Python does."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise ValueError(_C_NAMES.sub(lambda found: names[found[0]], str(error))) from None
+
+
+def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
+    """Where gradients go: the strides of the activations, or the activations themselves. Whoever still needs those
+    for another derivative is told by torch, for they count as modified."""
+    if not inplace:
+        if activations.is_contiguous():
+            return torch.empty_like(activations)
+        return torch.empty_strided(
+            activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
+        )
+    torch.autograd.graph.increment_version(activations)
+    return activations.detach()
+
+
+_SHARED_NAMES = {
+    "targetLengths": "target_lengths",
+    "maxFrames": "max_frames",
+    "maxTargets": "max_target_length",
+    "targetElements": "the number of targets",
+}

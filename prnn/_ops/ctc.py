@@ -1,0 +1,228 @@
+"""CTC as torch operators: schema, fake kernel, autograd; see _loss.py."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._loss import (
+    _SHARED_NAMES,
+    _backward_space,
+    _blocks,
+    _bound,
+    _forward_space,
+    _gradients_for,
+    _new_costs,
+    _pointer,
+    _reserve,
+    _run,
+    _space,
+    _workspace,
+)
+from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._reduction import Reduction
+
+_CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
+
+
+def _ctc_options(
+    activations: Tensor,
+    targets: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    from_logits: bool,
+    max_targets: int,
+    zero_infinity: bool = False,
+) -> _C.CtcLossOptions:
+    frames, batch, classes = activations.shape
+    time_stride, batch_stride, _ = activations.stride()
+    padded = targets.dim() == 2
+    elements = targets.numel()
+    return _C.CtcLossOptions(
+        DTYPES[activations.dtype],
+        _C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS,
+        _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
+        batch,
+        frames,
+        targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
+        elements,
+        classes,
+        blank,
+        time_stride,
+        batch_stride,
+        zero_infinity,
+    )
+
+
+def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) -> int:
+    """At least what libprnn wants on any device, from shapes alone, which a compiler may only know as symbols."""
+    frames, batch, _ = activations.shape
+    longest = targets.shape[-1] if targets.dim() == 2 or max_targets < 0 else max_targets
+    width = 3 * batch + targets.numel() if activations.device.type == "cpu" else batch * (3 + longest)
+    per_sequence = 5 * (targets.shape[-1] + 1) + 24
+    return _blocks(max(4, activations.element_size()) * frames * width + batch * per_sequence + 256)
+
+
+def _ctc_forward(
+    activations: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    from_logits: bool,
+    max_targets: int,
+    zero_infinity: bool,
+    keep: bool,
+    reduction: Reduction | None = None,
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor, _C.CtcLossOptions]:
+    """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,), or what reduction makes of them; the
+    reserve; the options."""
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets, zero_infinity)
+    with device_of(activations):
+        library = handle(activations.device)
+        sizes = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
+        result, reserve, _, space = _forward_space(activations, activations.shape[1], sizes, keep, reduction, reserve)
+        _run(
+            _C.ctc_loss_forward,
+            _CTC_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            *space,
+        )
+    return result, reserve, options
+
+
+def _ctc_loss(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    *_, max_targets, _, keep = rest
+    reserve = _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
+    return partial(_ctc_forward, reserve=reserve)(activations, targets, *rest)[:2]
+
+
+def _ctc_backward(
+    gradient: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    reserve: Tensor,
+    options: _C.CtcLossOptions,
+    reduction: Reduction | None,
+    inplace: bool = False,
+) -> Tensor:
+    gradients = _gradients_for(activations, inplace)
+    with device_of(activations):
+        gradient, space = _backward_space(gradient, reserve, reduction)
+        _run(
+            _C.ctc_loss_backward,
+            _CTC_NAMES,
+            handle(activations.device),
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            input_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            gradients.data_ptr(),
+            *space,
+        )
+    return gradients
+
+
+def _ctc_loss_backward(
+    cost_gradients: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    reserve: Tensor,
+    blank: int,
+    from_logits: bool,
+    max_targets: int,
+) -> Tensor:
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
+    arrays = activations, targets, input_lengths, target_lengths
+    return _ctc_backward(cost_gradients, *arrays, reserve, options, None)
+
+
+def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    costs = _new_costs(activations, activations.shape[1])
+    max_targets, _, keep = rest[-3:]
+    return costs, _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
+
+
+def _ctc_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
+    return _gradients_for(activations, False)
+
+
+_CTC = "Tensor activations, Tensor targets, Tensor input_lengths, Tensor target_lengths"
+ctc_loss = operator(
+    f"ctc_loss({_CTC}, int blank, bool from_logits, int max_targets, bool zero_infinity, bool keep) -> "
+    "(Tensor costs, Tensor reserve)",
+    _ctc_loss,
+    _ctc_loss_fake,
+)
+ctc_loss_backward = operator(
+    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int blank, bool from_logits, int max_targets) "
+    "-> Tensor",
+    _ctc_loss_backward,
+    _ctc_loss_backward_fake,
+)
+
+
+def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+    ctx.numbers = inputs[4:]
+    ctx.save_for_backward(*inputs[:4], outputs[1])
+
+
+def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    *options, _, keep = ctx.numbers
+    if not keep:
+        raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
+    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 8
+
+
+differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
+call_ctc_loss, call_ctc_loss_inplace = (
+    directly(ctc_loss, _ctc_setup, _ctc_gradients, _ctc_forward, backward)
+    for backward in (_ctc_backward, partial(_ctc_backward, inplace=True))
+)
+
+
+def _ctc_align(
+    activations: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    from_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """activations (T, N, V), targets (N, L): scores (N,), begins and ends (N, L)."""
+    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, -1)
+    scores = _new_costs(activations, activations.shape[1])
+    begins, ends = torch.empty_like(targets), torch.empty_like(targets)
+    arrays = activations, targets, input_lengths, target_lengths, scores, begins, ends
+    with device_of(activations):
+        library = handle(activations.device)
+        size = _run(_C.ctc_align_workspace_size, _CTC_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        _run(_C.ctc_align, _CTC_NAMES, library, options, *map(_pointer, arrays), *_space(workspace))
+    return scores, begins, ends
+
+
+def _ctc_align_fake(activations: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    scores = _new_costs(activations, activations.shape[1])
+    return scores, torch.empty_like(targets), torch.empty_like(targets)
+
+
+ctc_align = operator(
+    f"ctc_align({_CTC}, int blank, bool from_logits) -> (Tensor scores, Tensor begins, Tensor ends)",
+    _ctc_align,
+    _ctc_align_fake,
+)

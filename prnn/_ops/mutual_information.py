@@ -1,0 +1,121 @@
+"""The recursion of pruned RNN-T, and its ranges, as torch operators; see _loss.py."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._loss import (
+    _pointer,
+    _workspace,
+)
+from prnn._ops._operator import differentiate, operator
+
+
+def _mutual_information_options(px: Tensor, py: Tensor) -> _C.MutualInformationOptions:
+    options = _C.MutualInformationOptions()
+    options.dtype = DTYPES[py.dtype]
+    options.batch, options.symbols, options.frames = px.shape[0], px.shape[1], py.shape[2]
+    options.type = _C.RNNT_REGULAR if px.shape[2] > py.shape[2] else _C.RNNT_MODIFIED
+    return options
+
+
+def _mutual_information(
+    px: Tensor, py: Tensor, boundary: Tensor | None, want_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """px (N, S, T + 1) or (N, S, T), py (N, S + 1, T): scores (N,), and px's and py's gradients, or empty tensors."""
+    options = _mutual_information_options(px, py)
+    scores = px.new_empty(px.shape[0])
+    px_gradients = px.new_empty(px.shape if want_gradients else 0)
+    py_gradients = py.new_empty(py.shape if want_gradients else 0)
+    with device_of(px):
+        library = handle(px.device)
+        workspace = _workspace(_C.mutual_information_workspace_size(library, options), px)
+        _C.mutual_information(
+            library,
+            options,
+            px.data_ptr(),
+            py.data_ptr(),
+            _pointer(boundary),
+            scores.data_ptr(),
+            px_gradients.data_ptr(),
+            py_gradients.data_ptr(),
+            workspace.data_ptr(),
+            workspace.numel(),
+        )
+    return scores, px_gradients, py_gradients
+
+
+def _mutual_information_fake(
+    px: Tensor, py: Tensor, boundary: Tensor | None, want_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    scores = px.new_empty(px.shape[0])
+    return scores, px.new_empty(px.shape if want_gradients else 0), py.new_empty(py.shape if want_gradients else 0)
+
+
+def _mutual_information_backward(
+    score_gradients: Tensor, px: Tensor, py: Tensor, px_gradients: Tensor, py_gradients: Tensor
+) -> tuple[Tensor, Tensor]:
+    """px and py are there so that autograd knows the results to depend on them."""
+    factors = score_gradients.reshape(-1, 1, 1)
+    return factors * px_gradients, factors * py_gradients
+
+
+mutual_information = operator(
+    "mutual_information(Tensor px, Tensor py, Tensor? boundary, bool want_gradients) -> "
+    "(Tensor scores, Tensor px_gradients, Tensor py_gradients)",
+    _mutual_information,
+    _mutual_information_fake,
+)
+mutual_information_backward = operator(
+    "mutual_information_backward(Tensor score_gradients, Tensor px, Tensor py, Tensor px_gradients, "
+    "Tensor py_gradients) -> (Tensor, Tensor)",
+    _mutual_information_backward,
+    _mutual_information_backward,
+)
+
+
+def _mutual_information_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.want_gradients = inputs[3]
+    ctx.mark_non_differentiable(*outputs[1:])
+    ctx.save_for_backward(*inputs[:2], *outputs[1:])
+
+
+def _mutual_information_gradients(ctx: Any, score_gradients: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if not ctx.want_gradients:
+        raise RuntimeError("prnn::mutual_information was called with want_gradients=False")
+    return *mutual_information_backward(score_gradients, *ctx.saved_tensors), None, None
+
+
+differentiate(mutual_information, _mutual_information_setup, _mutual_information_gradients, mutual_information_backward)
+
+
+def _rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Tensor, prune_range: int) -> Tensor:
+    """The first kept symbol position of each frame, (N, T) int32."""
+    options = _mutual_information_options(px_gradients, py_gradients)
+    begins = torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
+    with device_of(py_gradients):
+        library = handle(py_gradients.device)
+        _C.rnnt_prune_ranges(
+            library,
+            options,
+            px_gradients.data_ptr(),
+            py_gradients.data_ptr(),
+            boundary.data_ptr(),
+            prune_range,
+            begins.data_ptr(),
+        )
+    return begins
+
+
+def _rnnt_prune_ranges_fake(px_gradients: Tensor, py_gradients: Tensor, *_: Any) -> Tensor:
+    return torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
+
+
+rnnt_prune_ranges = operator(
+    "rnnt_prune_ranges(Tensor px_gradients, Tensor py_gradients, Tensor boundary, int prune_range) -> Tensor",
+    _rnnt_prune_ranges,
+    _rnnt_prune_ranges_fake,
+)

@@ -1,0 +1,282 @@
+"""RNN-T as torch operators: schema, fake kernel, autograd; see _loss.py."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._loss import (
+    _SHARED_NAMES,
+    _backward_space,
+    _blocks,
+    _bound,
+    _forward_space,
+    _gradients_for,
+    _new_costs,
+    _pointer,
+    _reserve,
+    _run,
+    _space,
+    _workspace,
+)
+from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._reduction import Reduction
+
+_RNNT_NAMES = {
+    **_SHARED_NAMES,
+    "frameLengths": "logit_lengths",
+    "rangeBegins": "ranges",
+    "fastEmitLambda": "fastemit_lambda",
+    "delayPenalty": "delay_penalty",
+}
+
+
+def _rnnt_options(
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    input: int,
+    rnnt_type: int,
+    blank: int,
+    max_frames: int,
+    max_targets: int,
+    fastemit_lambda: float = 0.0,
+    clamp: float = 0.0,
+    delay_penalty: float = 0.0,
+    zero_infinity: bool = False,
+) -> _C.RnntLossOptions:
+    """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
+    shape = activations.shape
+    packed, padded = len(shape) == 2, targets.dim() == 2
+    elements = targets.numel()
+    return _C.RnntLossOptions(
+        DTYPES[activations.dtype],
+        input,
+        _C.RNNT_PACKED if packed else _C.RNNT_PADDED if range_begins is None else _C.RNNT_PRUNED,
+        _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
+        rnnt_type,
+        logit_lengths.shape[0],
+        _bound(logit_lengths, max_frames, shape[0]) if packed else shape[1],
+        targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
+        elements,
+        shape[0],  # read if packed
+        0 if packed else shape[2],  # read if pruned
+        shape[-1],
+        blank,
+        zero_infinity,
+        fastemit_lambda,
+        clamp,
+        delay_penalty,
+    )
+
+
+def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
+    rows = activations.numel() // activations.shape[-1]
+    per_row = 4 if input == _C.LOSS_LOGITS else 2
+    return _blocks(max(4, activations.element_size()) * rows * per_row + 24 * batch + 256)
+
+
+def _rnnt_forward(
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    input: int,
+    rnnt_type: int,
+    blank: int,
+    max_frames: int,
+    max_targets: int,
+    fastemit_lambda: float,
+    clamp: float,
+    delay_penalty: float,
+    zero_infinity: bool,
+    keep: bool,
+    reduction: Reduction | None = None,
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor, _C.RnntLossOptions]:
+    """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), or what reduction
+    makes of them; the reserve; the options."""
+    options = _rnnt_options(
+        activations,
+        targets,
+        logit_lengths,
+        target_lengths,
+        range_begins,
+        input,
+        rnnt_type,
+        blank,
+        max_frames,
+        max_targets,
+        fastemit_lambda,
+        clamp,
+        delay_penalty,
+        zero_infinity,
+    )
+    with device_of(activations):
+        library = handle(activations.device)
+        sizes = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
+        result, reserve, _, space = _forward_space(activations, logit_lengths.shape[0], sizes, keep, reduction, reserve)
+        _run(
+            _C.rnnt_loss_forward,
+            _RNNT_NAMES,
+            library,
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
+            *space,
+        )
+    return result, reserve, options
+
+
+def _rnnt_loss(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    size = _rnnt_reserve_size(activations, logit_lengths.shape[0], rest[2]) if rest[-1] else 0
+    forward = partial(_rnnt_forward, reserve=_reserve(size, activations))
+    return forward(activations, targets, logit_lengths, *rest)[:2]
+
+
+def _rnnt_backward(
+    gradient: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    reserve: Tensor,
+    options: _C.RnntLossOptions,
+    reduction: Reduction | None,
+    inplace: bool = False,
+) -> Tensor:
+    gradients = _gradients_for(activations, inplace)
+    with device_of(activations):
+        gradient, space = _backward_space(gradient, reserve, reduction)
+        _run(
+            _C.rnnt_loss_backward,
+            _RNNT_NAMES,
+            handle(activations.device),
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            logit_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            _pointer(range_begins),
+            gradients.data_ptr(),
+            *space,
+        )
+    return gradients
+
+
+def _rnnt_loss_backward(
+    cost_gradients: Tensor,
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    reserve: Tensor,
+    *numbers: Any,
+) -> Tensor:
+    arrays = activations, targets, logit_lengths, target_lengths, range_begins
+    return _rnnt_backward(cost_gradients, *arrays, reserve, _rnnt_options(*arrays, *numbers), None)
+
+
+def _rnnt_loss_fake(
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+    input: int,
+    *rest: Any,
+) -> tuple[Tensor, Tensor]:
+    batch = logit_lengths.shape[0]
+    costs = _new_costs(activations, batch)
+    return costs, _reserve(_rnnt_reserve_size(activations, batch, input) if rest[-1] else 0, activations)
+
+
+def _rnnt_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
+    return _gradients_for(activations, False)
+
+
+_RNNT = "Tensor activations, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
+_RNNT_NUMBERS = (
+    "int input, int rnnt_type, int blank, int max_frames, int max_targets, float fastemit_lambda, float clamp"
+)
+rnnt_loss = operator(
+    f"rnnt_loss({_RNNT}, Tensor? range_begins, {_RNNT_NUMBERS}, float delay_penalty, bool zero_infinity, bool keep) -> "
+    "(Tensor costs, Tensor reserve)",
+    _rnnt_loss,
+    _rnnt_loss_fake,
+)
+rnnt_loss_backward = operator(
+    f"rnnt_loss_backward(Tensor cost_gradients, {_RNNT}, Tensor? range_begins, Tensor reserve, {_RNNT_NUMBERS}) -> "
+    "Tensor",
+    _rnnt_loss_backward,
+    _rnnt_loss_backward_fake,
+)
+
+
+def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+    ctx.numbers = inputs[5:]
+    ctx.save_for_backward(*inputs[:5], outputs[1])
+
+
+def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    *options, _, _, keep = ctx.numbers
+    if not keep:
+        raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
+    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 14
+
+
+differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
+call_rnnt_loss, call_rnnt_loss_inplace = (
+    directly(rnnt_loss, _rnnt_setup, _rnnt_gradients, _rnnt_forward, backward)
+    for backward in (_rnnt_backward, partial(_rnnt_backward, inplace=True))
+)
+
+
+_ALIGN_NAMES = _RNNT_NAMES | {"frameLengths": "input_lengths"}
+
+
+def _rnnt_align(
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    input: int,
+    rnnt_type: int,
+    blank: int,
+    delay_penalty: float,
+) -> tuple[Tensor, Tensor]:
+    """activations as rnnt_loss, not pruned; targets (N, U): scores (N,), frames (N, U)."""
+    arrays = activations, targets, logit_lengths, target_lengths, None
+    options = _rnnt_options(*arrays, input, rnnt_type, blank, -1, -1, delay_penalty=delay_penalty)
+    scores = _new_costs(activations, logit_lengths.shape[0])
+    frames = torch.empty_like(targets)
+    with device_of(activations):
+        library = handle(activations.device)
+        size = _run(_C.rnnt_align_workspace_size, _ALIGN_NAMES, library, options)
+        workspace = _workspace(size, activations)
+        pointers = map(_pointer, (*arrays, scores, frames))
+        _run(_C.rnnt_align, _ALIGN_NAMES, library, options, *pointers, *_space(workspace))
+    return scores, frames
+
+
+def _rnnt_align_fake(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    scores = _new_costs(activations, logit_lengths.shape[0])
+    return scores, torch.empty_like(targets)
+
+
+rnnt_align = operator(
+    f"rnnt_align({_RNNT}, int input, int rnnt_type, int blank, float delay_penalty) -> (Tensor scores, Tensor frames)",
+    _rnnt_align,
+    _rnnt_align_fake,
+)
