@@ -305,6 +305,20 @@ LENGTH_ROWS: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
+@pytest.mark.parametrize("shape", [(2, 7, 5), (2, 7, 4, 5)], ids=["ctc", "rnnt"])
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (torch.tensor([8, 6]), ValueError, r"^input_lengths\[0\] is 8"),
+        ([7, 6, 5], ValueError, r"^input_lengths has the shape \(3,\)"),
+        (torch.tensor([True, True]), TypeError, "^input_lengths is of torch.bool"),
+    ],
+)
+def test_alignment_names_its_own_lengths(shape: tuple[int, ...], value: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        align(activations=torch.randn(shape), input_lengths=value)
+
+
 @pytest.mark.parametrize("function", [ctc, rnnt, align])
 @pytest.mark.parametrize(("name", "value", "error", "text"), TENSOR_ROWS)
 def test_python_targets(function: Any, name: str, value: Any, error: type[Exception], text: str) -> None:

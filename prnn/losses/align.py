@@ -70,11 +70,12 @@ def forced_align(
         input_lengths = torch.full((batch,), frames, dtype=torch.int32, device=x.device)
     if target_lengths is None:
         target_lengths = torch.full((batch,), symbols.shape[1], dtype=torch.int32, device=x.device)
+    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
     if x.dim() == 3:
         return _ctc(
             x.contiguous(),
             symbols,
-            _checks.lengths(input_lengths, "input_lengths", batch, x.device),
+            input_lengths,
             _checks.lengths(target_lengths, "target_lengths", batch, x.device),
             blank,
             from_logits,
