@@ -32,7 +32,7 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem) {
   info.backend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, row.name);
   info.blocks = plan.forward.blocks;
-  info.groups = plan.forward.groups;
+  info.groups = plan.forward.replicas;
   info.unitsPerBlock = plan.forward.units_per_block();
   info.batchPerPass = to_int(plan.forward.batch_per_pass());
   info.layersTogether = plan.runnable ? plan_wavefront(row, problem).forward_layers : 1;

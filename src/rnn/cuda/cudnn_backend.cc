@@ -4,8 +4,8 @@
 
 #include "core/descriptors.h"
 #include "rnn/cuda/cudnn_stack.h"
-#include "rnn/cuda/layer_kernels.h"
-#include "rnn/cuda/layer_run.h"
+#include "rnn/cuda/layer/kernels.h"
+#include "rnn/cuda/layer/run.h"
 
 namespace prnn {
 namespace {

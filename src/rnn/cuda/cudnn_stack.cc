@@ -7,7 +7,7 @@
 
 #include "core/cuda/arena.h"
 #include "core/descriptors.h"
-#include "rnn/cuda/layer_run.h"
+#include "rnn/cuda/layer/run.h"
 
 namespace prnn {
 namespace {

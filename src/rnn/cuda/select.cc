@@ -4,7 +4,7 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
 #include "rnn/cuda/cudnn_backend.h"
-#include "rnn/cuda/layer_run.h"
+#include "rnn/cuda/layer/run.h"
 #include "rnn/plan/plan.h"
 
 namespace prnn {
@@ -40,11 +40,11 @@ std::string why_not_resident(const prnnContext& context, const RnnProblem& probl
   return plan->reason;
 }
 
-// The lean kernels read a part of the weights again for every 8 sequences. In 16 bits, where cuDNN has matrix products
-// for a large batch, it is ahead of three such passes: docs/resident_kernels.md has the measurements.
+// The large-layer mma kernels read a part of the weights again for every 8 sequences. In 16 bits, where cuDNN has
+// matrix products for a large batch, it is ahead of three such passes: docs/resident_kernels.md has the measurements.
 bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool is_lean = plan.forward.lean_units > 0 || plan.backward.lean_units > 0;
-  return is_lean && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
+  const bool is_large = plan.forward.large_units > 0 || plan.backward.large_units > 0;
+  return is_large && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
 }
 
 }  // namespace

@@ -9,15 +9,15 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
-// A kernel that exists: pairs of K, 32 units each, and blocks of the cluster.
+// A kernel that exists: k-tiles, 32 units each, and blocks of the cluster.
 struct ClusterKernel {
-  int pairs, cluster;
+  int k_tiles, cluster;
 };
 
 // How its blocks split rows and K.
 struct ClusterForwardSplit {
   int units;          // of a block
-  int unit_octets;    // of a warp, so that their rows fill tiles of 16
+  int unit_tiles;     // of a warp, so that their rows fill tiles of 16
   int parts;          // of the rows
   int shares;         // of K; a warp multiplies one part with one share
   int warps;          // enough for a thread for every unit of every sequence of a tile
@@ -25,16 +25,17 @@ struct ClusterForwardSplit {
   int64_t shared_bytes;
 };
 
-constexpr ClusterForwardSplit cluster_forward_split(int gates, int pairs, int cluster) {
+constexpr ClusterForwardSplit cluster_forward_split(int gates, int k_tiles, int cluster) {
   ClusterForwardSplit split{};
-  split.units = pairs * 32 / cluster;
-  split.unit_octets = gates == 4 ? 1 : 2;
-  split.parts = split.units / (kOctetRows * split.unit_octets);
-  const int multiplying = split.parts * pairs < 8 ? split.parts * pairs : 8, finishing = split.units / 4;
+  split.units = k_tiles * 32 / cluster;
+  split.unit_tiles = gates == 4 ? 1 : 2;
+  split.parts = split.units / (kTileRows * split.unit_tiles);
+  const int multiplying = split.parts * k_tiles < 8 ? split.parts * k_tiles : 8, finishing = split.units / 4;
   split.warps = finishing > multiplying ? finishing : multiplying;
   split.shares = split.warps / split.parts;
   split.column_floats = split.units * (gates > 1 ? 4 : 1) + 4;
-  split.shared_bytes = 2 * (int64_t{512} * pairs + int64_t{4} * split.shares * kTileColumns * split.column_floats + 8);
+  split.shared_bytes =
+      2 * (int64_t{512} * k_tiles + int64_t{4} * split.shares * kTileColumns * split.column_floats + 8);
   return split;
 }
 
@@ -43,33 +44,34 @@ constexpr ClusterForwardSplit cluster_forward_split(int gates, int pairs, int cl
 struct ClusterBackwardSplit {
   int units;  // of a block
   int warps;
-  int tiles;   // of 16 rows, of a warp
-  int pairs;   // of K, the last one perhaps not full
-  int bundle;  // units of one block that a warp has the sums of: 16 or 32
+  int tiles;    // of 16 rows, of a warp
+  int k_tiles;  // of K, the last one perhaps not full
+  int bundle;   // units of one block that a warp has the sums of: 16 or 32
   int64_t shared_bytes;
 };
 
-constexpr ClusterBackwardSplit cluster_backward_split(int gates, int pairs, int cluster) {
+constexpr ClusterBackwardSplit cluster_backward_split(int gates, int k_tiles, int cluster) {
   ClusterBackwardSplit split{};
-  split.units = pairs * 32 / cluster;
+  split.units = k_tiles * 32 / cluster;
   split.bundle = split.units < 32 ? split.units : 32;
-  const int bundles = pairs * 32 / split.bundle, finishing = split.units / 4;
+  const int bundles = k_tiles * 32 / split.bundle, finishing = split.units / 4;
   split.warps = finishing > 8 ? finishing : bundles < 8 ? bundles : 8;
-  split.tiles = 2 * pairs / split.warps;
-  split.pairs = (gates * split.units + 31) / 32;
+  split.tiles = 2 * k_tiles / split.warps;
+  split.k_tiles = (gates * split.units + 31) / 32;
   const int64_t sums = int64_t{4} * cluster * kTileColumns * split.units;
   const int64_t biases = int64_t{4} * (gates > 1 ? 4 : 1) * kTileColumns * split.units;
-  split.shared_bytes = 2 * (sums + int64_t{512} * split.pairs + 8) + biases;
+  split.shared_bytes = 2 * (sums + int64_t{512} * split.k_tiles + 8) + biases;
   return split;
 }
 
-// A shape with so many blocks a cluster is one of the cluster kernels'; no other has more than 4.
+// Of the kernels that exchange through L2 none has more than 4 blocks a cluster; ResidentShape::simt_kernel is looked
+// at before this.
 inline bool is_cluster_shape(const ResidentShape& shape) { return shape.cluster > 4; }
-inline int cluster_pairs(const ResidentShape& shape) { return shape.cluster * shape.units_per_block() / 32; }
+inline int cluster_k_tiles(const ResidentShape& shape) { return shape.cluster * shape.units_per_block() / 32; }
 
-// Sets `shape` to the layout of the kernel; false if it does not take the problem. A group has at most one tile.
+// Sets `shape` to the layout of the kernel; false if it does not take the problem. A replica has at most one tile.
 bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, const ClusterKernel& kernel,
-                       int groups, ResidentShape* shape);
+                       int replicas, ResidentShape* shape);
 
 // The shape that was measured to be the fastest; false where the other kernels are.
 bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,

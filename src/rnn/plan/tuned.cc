@@ -15,7 +15,7 @@ struct TunedPlan {
   prnnRNNPlan_t plan;
 };
 
-// {row, mode (PRNN_RNN_TANH for both RNNs), 16 bits, backward, H, N, {units, cluster, groups, pause}}. None so far.
+// {row, mode (PRNN_RNN_TANH for both RNNs), 16 bits, backward, H, N, {units, cluster, replicas, pause}}. None so far.
 const std::vector<TunedPlan> kTuned = {};
 
 }  // namespace

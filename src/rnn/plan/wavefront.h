@@ -7,15 +7,15 @@
 namespace prnn {
 
 constexpr int kWavefrontLayers = 8;  // at most, in one launch
-constexpr int kWavefrontWave = 2;    // tiles with one barrier for all, where a group has more than one
+constexpr int kWavefrontWave = 2;    // tiles with one barrier for all, where a replica has more than one
 
-// Fragments of weights (16 rows, half a pair of K) that a warp keeps in registers, beside the states of its pairs.
-constexpr int wavefront_register_fragments(int pairs) { return pairs > 4 ? 28 : 32; }
+// Fragments of weights (16 rows, half a k-tile) that a warp keeps in registers, beside the states of its k-tiles.
+constexpr int wavefront_register_fragments(int k_tiles) { return k_tiles > 4 ? 28 : 32; }
 
-// A kernel that exists: units of a block in eights, blocks that split K, pairs of K of a warp in each of the two parts
+// A kernel that exists: units of a block in eights, blocks that split K, k-tiles of a warp in each of the two parts
 // of K (a layer's own state, and its neighbour's).
 struct WavefrontKernel {
-  int unit_octets, cluster, pairs;
+  int unit_tiles, cluster, k_tiles;
 };
 
 template <prnnRNNMode_t MODE>
@@ -34,17 +34,17 @@ struct WavefrontKernels<PRNN_GRU> {
   static constexpr WavefrontKernel backward[] = {{2, 3, 1}, {2, 3, 2}, {4, 3, 2}};
 };
 
-// Whether a group has no more than one tile where this kernel runs: the weights of large gated layers, more than 2
-// pairs of K, leave no room for more.
+// Whether a replica has no more than one tile where this kernel runs: the weights of large gated layers, more than 2
+// k-tiles, leave no room for more.
 constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel) {
-  return (mode == PRNN_LSTM || mode == PRNN_GRU) && kernel.pairs > 2;
+  return (mode == PRNN_LSTM || mode == PRNN_GRU) && kernel.k_tiles > 2;
 }
 
 // Of each pass of a stack: how many layers a launch takes, and their layout. Where fewer layers than that are left, the
 // launch has fewer blocks; one layer alone runs as a stack of one does.
 struct WavefrontPlan {
   int forward_layers = 1, backward_layers = 1;  // 1: no wavefront
-  ResidentShape forward, backward;              // `blocks` and `groups` are each layer's; `pairs` of one part
+  ResidentShape forward, backward;              // `blocks` and `replicas` are each layer's; `k-tiles` of one part
 };
 
 // Whether there are kernels for such a stack at all, on a GPU large enough: one direction, a uniform batch of not too

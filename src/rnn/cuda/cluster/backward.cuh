@@ -1,0 +1,354 @@
+// The backward cluster kernel: from dy to the gradients of all gates, the transposed recurrent weights in the registers
+// of one thread-block cluster. A block has the columns of R' for its own gates, multiplies them with those gates'
+// gradients, which it has just made, and sends every block of the cluster its part of dh. Steps run against the forward
+// pass; "before" is a timestep earlier there, the step done next.
+#pragma once
+
+#include <type_traits>
+
+#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/dsmem.cuh"
+#include "rnn/cuda/common/launch.cuh"
+#include "rnn/cuda/common/sequence.cuh"
+#include "rnn/cuda/common/shared_memory.cuh"
+#include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/weights.cuh"
+#include "rnn/plan/cluster.h"
+
+namespace prnn {
+
+template <prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+struct ClusterBackward {
+  static constexpr int kGates = gate_count(MODE);
+  static constexpr int kBiases = kGates > 1 ? 4 : 1;
+  static constexpr ClusterBackwardSplit kSplit = cluster_backward_split(kGates, K_TILES, CLUSTER);
+  static constexpr int kUnits = kSplit.units, kKTiles = kSplit.k_tiles, kTiles = kSplit.tiles;
+  static constexpr int kThreads = kSplit.warps * 32;
+  static constexpr int kBundle = kSplit.bundle, kBundleTiles = kBundle / 16, kBundles = kTiles / kBundleTiles;
+  static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
+  static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
+  static_assert(kBundles * kBundleTiles == kTiles && kTiles * kSplit.warps == 2 * K_TILES, "whole bundles");
+  static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
+
+  struct Shared {
+    float sums[2][CLUSTER][kTileColumns][kUnits];  // of each block's gates
+    uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order; 16 bits an element
+    uint64_t arrived[2];                           // counts the bytes of `sums`
+    float biases[kBiases][kTileColumns][kUnits];
+  };
+  static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
+};
+
+// Sends the sums of 2 units to a block of the cluster; the barrier there counts them.
+__device__ __forceinline__ void send_sums(uint32_t address, uint32_t barrier, const float (&v)[2]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(address),
+               "f"(v[0]), "f"(v[1]), "r"(barrier)
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void send_sums(uint32_t address, uint32_t barrier, const float (&v)[4]) {
+  send_to_rank(address, barrier, {v[0], v[1], v[2], v[3]});
+}
+
+__device__ __forceinline__ void store_shared_half(uint32_t address, uint32_t word) {
+  asm volatile("{.reg .u16 h; cvt.u16.u32 h,%1; st.shared.u16 [%0],h;}" ::"r"(address), "r"(word) : "memory");
+}
+
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+__global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThreads), 1)
+    cluster_backward(const __grid_constant__ BackwardParams params) {
+  using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles;
+  constexpr int kSets = Layout::kSets, kBiases = Layout::kBiases;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const BackwardDirection& dir = params.direction[blockIdx.x / (CLUSTER * sizes.replicas)];
+  const int replica = blockIdx.x / CLUSTER % sizes.replicas;
+  const int first_unit = rank * kUnits, hidden = sizes.hidden;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int steps = steps_of_column(sizes, replica_column);
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0}; };
+  const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
+
+  extern __shared__ uint4 dynamic_shared[];
+  typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
+  for (int i = threadIdx.x; i < 2 * kKTiles * kTileColumns * 4; i += Layout::kThreads) {
+    (&shared.gradients[0][0][0][0])[i] = {0, 0, 0, 0};  // K beyond the last gate
+  }
+  for (int i = threadIdx.x; i < kBiases * kTileColumns * kUnits; i += Layout::kThreads) {
+    (&shared.biases[0][0][0])[i] = 0;
+  }
+  if (threadIdx.x == 0) {
+    init_barrier(&shared.arrived[0]);
+    init_barrier(&shared.arrived[1]);
+    fence_barriers();
+  }
+
+  // This warp's weights: rows of its bundles, each of the units of one block; a lane has kLaneUnits adjacent ones. They
+  // are columns of R, whose rows come k-tile by k-tile through shared memory, where the sums will be.
+  const auto unit_of_bundle = [&](int bundle) { return (warp * Layout::kBundles + bundle) * Layout::kBundle; };
+  constexpr int kRow = K_TILES * 32, kFragments = kRow / 8;
+  static_assert(32 * kRow * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  uint4* const rows = reinterpret_cast<uint4*>(&shared.sums[0][0][0][0]);
+  uint4 weights[kTiles][kKTiles][2];
+#pragma unroll
+  for (int i = 0; i < kKTiles; ++i) {
+    __syncthreads();
+    for (int j = threadIdx.x; j < 32 * kFragments; j += Layout::kThreads) {
+      const int k = i * 32 + j / kFragments, row = j % kFragments * 8;
+      const int gate = k / kUnits, unit = first_unit + k % kUnits;
+      rows[j] = load_row_fragment(static_cast<const T*>(dir.weights), (int64_t{gate} * hidden + unit) * hidden + row,
+                                  gate < kGates && unit < hidden ? hidden - row : 0);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int bundle = 0; bundle < Layout::kBundles; ++bundle) {
+      constexpr int kWords = Layout::kLaneUnits / 2;
+      uint32_t words[8][kWords];  // of 8 rows of R
+      const int at = unit_of_bundle(bundle) / 2 + lane / 4 * kWords;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < Layout::kLaneUnits; ++e) {
+        const auto two_rows = [&](int j) {
+          return __byte_perm(words[j][e / 2], words[j + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
+        };
+        weights[bundle * Layout::kBundleTiles + e / 2][i][e % 2] = {two_rows(0), two_rows(2), two_rows(4), two_rows(6)};
+      }
+    }
+  }
+
+  // What this thread finishes: one unit of one sequence.
+  const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
+  const int unit = first_unit + own_unit, n = replica_column + column;
+  const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
+  const bool exists = unit < hidden && column < replica_columns;
+  float carried = 0;  // the gradient that goes past the matrix
+
+  // What the forward pass kept. Loads without branches, so that nothing waits for them before the next step.
+  uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
+  uint2 gates;                 // four of 16 bits
+  const auto load_step = [&](const Step& step, const Step& step_before) {
+    const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
+    const int64_t row = wanted ? step.row + n : 0, u = wanted ? unit : 0;
+    const int64_t y_at = row * params.y_row + u, at = row * hidden + u;
+    dy = load_element(static_cast<const T*>(dir.dy) + y_at);
+    if constexpr (!kGated) {
+      state = load_element(static_cast<const T*>(dir.y) + y_at);
+    } else {
+      gates = __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(dir.gates) + at * 4));
+      const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+      const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+      const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
+      const int64_t row_before = has_before ? step_before.row + n : row;
+      before = load_element(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
+                                                              : states + (row_before * state_row + u));
+      if (MODE == PRNN_LSTM) state = load_element(states + at);
+    }
+  };
+
+  // Where this thread reads the sums of its unit and puts its gates' gradients, where its warp reads the latter, and
+  // where in every block its sums go.
+  const uint32_t barrier = shared_address(&shared.arrived[0]);
+  uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns][own_unit]);
+  uint32_t gradients_in = shared_address(&shared.gradients[0][0][min(lane / 4, replica_columns - 1)][sub]);
+  uint32_t gradients_out[kGates];
+#pragma unroll
+  for (int g = 0; g < kGates; ++g) {
+    const int k = g * kUnits + own_unit;
+    gradients_out[g] = shared_address(&shared.gradients[0][k / 32][column % kTileColumns][0]) + k % 32 * 2;
+  }
+  uint32_t sums_out[Layout::kBundles], counts[Layout::kBundles];
+#pragma unroll
+  for (int i = 0; i < Layout::kBundles; ++i) {
+    const uint32_t owner = unit_of_bundle(i) / kUnits;
+    const int of_owner = unit_of_bundle(i) % kUnits + lane / 4 * Layout::kLaneUnits;
+    sums_out[i] = address_in_rank(shared_address(&shared.sums[0][rank][sub * 2][of_owner]), owner);
+    counts[i] = address_in_rank(barrier, owner);
+    pin_in_register(sums_out[i]);
+    pin_in_register(counts[i]);
+  }
+  pin_in_register(sums_in);
+  pin_in_register(gradients_in);
+
+  Step current, next = size_at(0), following = size_at(1), later = size_at(2);
+  int columns = 0;
+  if (finishes) load_step(next, following);
+  sync_cluster();  // after it, all barriers are there
+  bool timed_out = false;
+  // One more step than timesteps, for the gradients of the initial states.
+  const int last_step = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+
+  // Stages are known when compiling: two steps are one iteration.
+  const auto do_step = [&](auto stage_constant, int s) {
+    constexpr int kStage = decltype(stage_constant)::value;
+    const int old_columns = columns;
+    current = next;
+    next = following;
+    following = later;
+    later = size_at(s + 3);
+    columns = max(0, columns_of(current));
+    const bool is_active = column < columns, was_active = column < old_columns;
+    const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
+
+    // All that does not need dh. LSTM: dc = carried + dh * factor[0]; the gradients of i, f and g are dc * factor[1
+    // ..], that of o is dh * factor[4]. GRU: each is dh * factor[..].
+    [[maybe_unused]] float factor[5], forget = 0, added = element_value<T>(dy);
+    const float own_state = element_value<T>(state);
+    const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+    const float own_before = n < next.batch || has_initial ? element_value<T>(before) : 0;
+    if constexpr (MODE == PRNN_LSTM) {
+      const float i = element_value<T>(gates.x), f = element_value<T>(gates.x >> 16);
+      const float g = element_value<T>(gates.y), o = element_value<T>(gates.y >> 16);
+      const float squashed = hyperbolic_tangent<false>(own_state);
+      factor[0] = o * (1 - squashed * squashed);
+      factor[1] = g * i * (1 - i);
+      factor[2] = own_before * f * (1 - f);
+      factor[3] = i * (1 - g * g);
+      factor[4] = squashed * o * (1 - o);
+      forget = f;
+    } else if constexpr (MODE == PRNN_GRU) {
+      const float reset = element_value<T>(gates.x), z = element_value<T>(gates.x >> 16);
+      const float fresh = element_value<T>(gates.y), recurrent = element_value<T>(gates.y >> 16);
+      factor[3] = (1 - z) * (1 - fresh * fresh);
+      factor[0] = factor[3] * recurrent * reset * (1 - reset);
+      factor[1] = (own_before - fresh) * z * (1 - z);
+      factor[2] = factor[3] * reset;
+      factor[4] = z;
+    } else {
+      factor[0] = 1 - own_state * own_state;
+    }
+#pragma unroll
+    for (int i = 0; i < (kGated ? 5 : 1); ++i) pin_in_register(factor[i]);
+    pin_in_register(added);
+
+    if (s > 0) {
+      wait_for_arrival(barrier + kStage * 8, (s - 1) / 2 & 1, sizes.timed_out, timed_out);
+      __syncwarp();
+    }
+
+    float da[4] = {0, 0, 0, 0};
+    if (finishes) {
+      float parts[CLUSTER];
+#pragma unroll
+      for (int i = 0; i < CLUSTER; ++i) {
+        load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
+      }
+      add_all(parts);
+      float dh = was_active ? parts[0] : 0;
+      const int64_t at = int64_t{n} * hidden + unit;
+      if (begins) {
+        if (exists && dir.dhy != nullptr) dh = load_float<T>(dir.dhy, at);
+        carried = MODE == PRNN_LSTM && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0;
+      }
+      if (ends) {  // what is left belongs to the initial state
+        if (dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
+        if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
+      }
+      dh += added;
+      if constexpr (MODE == PRNN_LSTM) {
+        const float dc = carried + dh * factor[0];
+#pragma unroll
+        for (int g = 0; g < 3; ++g) da[g] = dc * factor[1 + g];
+        da[3] = dh * factor[4];
+        carried = dc * forget;
+      } else if constexpr (MODE == PRNN_GRU) {
+        dh += carried;
+#pragma unroll
+        for (int g = 0; g < 4; ++g) da[g] = dh * factor[g];
+        carried = dh * factor[4];
+      } else {
+        da[0] = sizes.relu ? (own_state > 0 ? dh : (own_state <= 0 ? 0 : own_state)) : dh * factor[0];
+      }
+#pragma unroll
+      for (int g = 0; g < 4; ++g) da[g] = is_active && unit < hidden ? da[g] : 0;
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) {
+        store_shared_half(gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0])),
+                          Element<T>::pack(da[g], 0));
+      }
+      load_step(next, following);
+    }
+    __syncthreads();
+
+    if (s < last_step) {
+      float sum[kSets][kTiles][4] = {};
+#pragma unroll
+      for (int i = 0; i < kKTiles; ++i) {
+        const uint4 b = load_shared(gradients_in + (kStage * kKTiles + i) * (kTileColumns * 64));
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          const uint4 low = weights[m][i][0], high = weights[m][i][1];
+          Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+          Element<T>::mma(sum[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (sub * 2 + e >= columns || timed_out) continue;
+#pragma unroll
+        for (int i = 0; i < Layout::kBundles; ++i) {
+          float part[Layout::kLaneUnits];
+#pragma unroll
+          for (int j = 0; j < Layout::kLaneUnits; ++j) {
+            const int m = i * Layout::kBundleTiles + j / 2, q = j % 2 * 2 + e;
+            part[j] = kSets == 1 ? sum[0][m][q] : sum[0][m][q] + sum[kSets - 1][m][q];
+          }
+          constexpr int kOther = 1 - kStage;
+          send_sums(sums_out[i] + (kOther * CLUSTER * kTileColumns + e) * (kUnits * 4), counts[i] + kOther * 8, part);
+        }
+      }
+      if (threadIdx.x == 0) {
+        expect_bytes(&shared.arrived[1 - kStage], columns * (CLUSTER * kUnits * static_cast<int>(sizeof(float))));
+      }
+    }
+
+    // Nobody waits for what follows.
+    if (!is_active) return;
+    const int64_t row = current.row + n;
+#pragma unroll
+    for (int g = 0; g < kBiases; ++g) shared.biases[g][column][own_unit] += da[g];
+    T* const out = static_cast<T*>(dir.dgates) + row * (kGates * sizes.padded) + unit;
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      if (unit < sizes.padded) store_float<T>(out, int64_t{g} * sizes.padded, da[g]);
+    }
+    if (MODE == PRNN_GRU && exists) store_float<T>(dir.dcandidate, row * hidden + unit, da[3]);
+  };
+#pragma unroll 1
+  for (int s = 0; s <= last_step; s += 2) {
+    do_step(std::integral_constant<int, 0>(), s);
+    if (s < last_step) do_step(std::integral_constant<int, 1>(), s + 1);
+  }
+
+  // The sums for the biases, over the sequences of this replica.
+  __syncthreads();
+  for (int i = threadIdx.x; i < kBiases * kUnits; i += Layout::kThreads) {
+    const int b = i / kUnits, own = i % kUnits;
+    if (first_unit + own >= hidden) continue;
+    float sum = 0;
+    for (int c = 0; c < kTileColumns; ++c) sum += shared.biases[b][c][own];
+    dir.bias_sums[(int64_t{replica} * kBiases + b) * hidden + first_unit + own] = sum;
+  }
+  // No block leaves while others may still write to its shared memory.
+  sync_cluster();
+}
+
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+cudaError_t launch_cluster_backward(const BackwardParams& params, cudaStream_t stream) {
+  using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
+  return launch_cluster(cluster_backward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
+                        sizeof(typename Layout::Shared), params, stream);
+}
+
+}  // namespace prnn

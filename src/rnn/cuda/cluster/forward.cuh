@@ -1,0 +1,302 @@
+// The forward cluster kernel: all timesteps of a layer whose recurrent weights lie in the registers of one thread-block
+// cluster. A step's states are sent into every block's shared memory and counted there; nothing goes through L2.
+#pragma once
+
+#include <type_traits>
+
+#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/dsmem.cuh"
+#include "rnn/cuda/common/launch.cuh"
+#include "rnn/cuda/common/sequence.cuh"
+#include "rnn/cuda/common/shared_memory.cuh"
+#include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/weights.cuh"
+#include "rnn/plan/cluster.h"
+
+namespace prnn {
+
+// How a block works on its units. K_TILES: of K, all of them.
+template <prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+struct ClusterForward {
+  static constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  static constexpr int kGates = gate_count(MODE);
+  static constexpr ClusterForwardSplit kSplit = cluster_forward_split(kGates, K_TILES, CLUSTER);
+  static constexpr int kUnits = kSplit.units, kUnitTiles = kSplit.unit_tiles, kShares = kSplit.shares;
+  static constexpr int kThreads = kSplit.warps * 32;
+  static constexpr int kOwnKTiles = K_TILES / kShares;   // of a warp
+  static constexpr int kRowTiles = kUnitTiles * kGates;  // of its rows
+  static constexpr int kTiles = kRowTiles / 2;           // of 16 rows
+  static constexpr int kSets = kTiles == 1 ? 4 : 2;      // chains of sums, to hide their latency
+  static constexpr int kUnitFloats = kGated ? 4 : 1;     // a unit's sums, one beside the other
+  static constexpr int kColumnFloats = kSplit.column_floats;
+  static constexpr int kShareFloats = kTileColumns * kColumnFloats;
+  static_assert(kOwnKTiles * kShares == K_TILES && kSplit.parts * kShares == kSplit.warps, "whole k_tiles and warps");
+  static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
+
+  struct Shared {
+    uint4 states[2][K_TILES][kTileColumns][4];  // h of a step, in fragment order; 16 bits an element
+    float sums[2][kShares][kShareFloats];
+    uint64_t arrived[2];  // counts the bytes of `states`
+  };
+  static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
+};
+
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+__global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThreads), 1)
+    cluster_forward(const __grid_constant__ ForwardParams params) {
+  using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
+  constexpr bool kGated = Layout::kGated;
+  constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kOwnKTiles = Layout::kOwnKTiles;
+  constexpr int kRowTiles = Layout::kRowTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const ForwardDirection& dir = params.direction[blockIdx.x / (CLUSTER * sizes.replicas)];
+  const int replica = blockIdx.x / CLUSTER % sizes.replicas;
+  const int first_unit = rank * kUnits, hidden = sizes.hidden;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int steps = steps_of_column(sizes, replica_column);
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
+  const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
+
+  extern __shared__ uint4 dynamic_shared[];
+  typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
+
+  Step current, next = size_at(0), following = size_at(1);
+  const auto expect_states = [&](int stage, const Step& step) {
+    expect_bytes(&shared.arrived[stage], columns_of(step) * (K_TILES * 64));
+  };
+  if (threadIdx.x == 0) {
+    init_barrier(&shared.arrived[0]);
+    init_barrier(&shared.arrived[1]);
+    fence_barriers();
+    expect_states(0, next);
+  }
+
+  // This warp's weights: its k-tiles are share + kShares i.
+  const int part = warp / Layout::kShares, share = warp % Layout::kShares;
+  uint4 weights[kOwnKTiles][kRowTiles];
+#pragma unroll
+  for (int i = 0; i < kOwnKTiles; ++i) {
+#pragma unroll
+    for (int o = 0; o < kRowTiles; ++o) {
+      const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
+      const int k = (share + Layout::kShares * i) * 32 + sub * 8;
+      const int64_t row = int64_t{o % kGates} * hidden + unit;
+      weights[i][o] =
+          load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
+    }
+  }
+
+  // What this thread finishes: one unit of one sequence.
+  const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
+  const int unit = first_unit + own_unit, n = replica_column + column;
+  const bool exists = unit < hidden && column < replica_columns;
+  float bias[4] = {0, 0, 0, 0};  // a GRU's last two: of R h and of W x in its candidate
+#pragma unroll
+  for (int g = 0; g < kGates; ++g) {
+    if (!exists) continue;
+    const float input = load_float<T>(dir.input_bias, int64_t{g} * hidden + unit);
+    const float recurrent = load_float<T>(dir.recurrent_bias, int64_t{g} * hidden + unit);
+    bias[g] = MODE == PRNN_GRU && g == 2 ? recurrent : input + recurrent;
+    if (MODE == PRNN_GRU && g == 2) bias[3] = input;
+  }
+  const T* const input_of_thread = static_cast<const T*>(dir.xw) + (exists ? unit : 0);
+  uint32_t input[kGates];
+  const auto load_input = [&](const Step& step) {
+    const int64_t row = column < columns_of(step) ? step.row + n : 0;
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      input[g] = load_element(input_of_thread + row * params.xw_row + (exists ? int64_t{g} * params.xw_gate : 0));
+    }
+  };
+
+  // A word has two units. Even lanes send to the first half of the cluster, odd ones to the other.
+  const int state = first_unit + own_unit;
+  const uint32_t place = shared_address(&shared.states[0][0][0][0]) +
+                         ((state / 32 * kTileColumns + column % kTileColumns) * 64 + state % 32 / 2 * 4);
+  const auto place_of = [&](int stage, int i) {
+    const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
+    return address_in_rank(place + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer);
+  };
+  const auto count_of = [&](int stage, int i) {
+    return address_in_rank(shared_address(&shared.arrived[stage]), lane % 2 * (CLUSTER / 2) + i);
+  };
+  constexpr bool kKeepsPlaces = Layout::kThreads <= 256;  // has the registers for it
+  uint32_t places[2][CLUSTER / 2], counts[2][CLUSTER / 2];
+#pragma unroll
+  for (int i = 0; kKeepsPlaces && i < CLUSTER; ++i) {
+    pin_in_register(places[i % 2][i / 2] = place_of(i % 2, i / 2));
+    pin_in_register(counts[i % 2][i / 2] = count_of(i % 2, i / 2));
+  }
+  bool timed_out = false;
+  uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
+  pin_in_register(halves);
+  const auto publish = [&](int stage, float h, bool valid) {
+    const uint32_t own = Element<T>::pack(h, 0), other = __shfl_xor_sync(kWholeWarp, own, 1);
+    const uint32_t word = __byte_perm(own, other, halves);
+    if (!valid) return;
+#pragma unroll
+    for (int i = 0; i < CLUSTER / 2; ++i) {
+      if constexpr (kKeepsPlaces) {
+        send_word(places[stage][i], counts[stage][i], word);
+      } else {
+        send_word(place_of(stage, i), count_of(stage, i), word);
+      }
+    }
+  };
+
+  float carried = 0;  // c (LSTM), h before rounding (GRU)
+  const auto begin_sequence = [&] {
+    const int64_t at = int64_t{n} * hidden + unit;
+    const float h = exists && dir.hx != nullptr ? load_float<T>(dir.hx, at) : 0;
+    if (MODE == PRNN_GRU) carried = h;
+    if (MODE == PRNN_LSTM) carried = exists && dir.cx != nullptr ? load_float<T>(dir.cx, at) : 0;
+    return h;
+  };
+
+  sync_cluster();
+  const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
+  if (finishes) {
+    const bool begins = column < columns_of(next);
+    publish(0, begins ? begin_sequence() : 0, begins);
+    load_input(next);
+  }
+
+  // Where this lane reads states, writes sums of rows, and reads those of its unit.
+  const uint32_t barrier = shared_address(&shared.arrived[0]);
+  uint32_t states = shared_address(&shared.states[0][share][min(lane / 4, replica_columns - 1)][sub]);
+  uint32_t sums_out =
+      shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats +
+                                            (part * Layout::kUnitTiles * kTileRows + lane / 4) * Layout::kUnitFloats]);
+  uint32_t sums_in = shared_address(
+      &shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * Layout::kUnitFloats]);
+  pin_in_register(states);
+  pin_in_register(sums_out);
+  pin_in_register(sums_in);
+  const bool has_column[2] = {sub * 2 < replica_columns, sub * 2 + 1 < replica_columns};
+
+  // Stages are known when compiling: two steps are one iteration.
+  const auto do_step = [&](auto stage_constant, int s) {
+    constexpr int kStage = decltype(stage_constant)::value;
+    current = next;
+    next = following;
+    following = size_at(s + 2);
+    const int columns = columns_of(current), next_columns = columns_of(next);
+    const bool begins = column >= columns && column < next_columns;
+    const bool publishes = column < next_columns && !timed_out;
+
+    float fed[kGates];
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      fed[g] = element_value<T>(input[g]) + bias[MODE == PRNN_GRU && g == 2 ? 3 : g];
+      pin_in_register(fed[g]);
+    }
+    if (finishes) load_input(next);
+
+    wait_for_arrival(barrier + kStage * 8, s / 2 & 1, sizes.timed_out, timed_out);
+    __syncwarp();
+
+    float sum[kSets][kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kOwnKTiles; ++i) {
+      const uint4 b = load_shared(states + (kStage * K_TILES + i * Layout::kShares) * (kTileColumns * 64));
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        const uint4 low = weights[i][2 * m], high = weights[i][2 * m + 1];
+        Element<T>::mma(sum[2 * i % kSets][m], low.x, high.x, low.y, high.y, b.x, b.y);
+        Element<T>::mma(sum[(2 * i + 1) % kSets][m], low.z, high.z, low.w, high.w, b.z, b.w);
+      }
+    }
+    const auto total = [&](int row_tile, int e) {
+      const int m = row_tile / 2, q = row_tile % 2 * 2 + e;
+      if (kSets == 2 || kOwnKTiles == 1) return sum[0][m][q] + sum[1][m][q];
+      return sum[0][m][q] + sum[1][m][q] + (sum[kSets - 2][m][q] + sum[kSets - 1][m][q]);
+    };
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int o = 0; o < Layout::kUnitTiles; ++o) {
+        constexpr int kFloat = sizeof(float);
+        const uint32_t to = sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) +
+                            (e * Layout::kColumnFloats + o * kTileRows * Layout::kUnitFloats) * kFloat;
+        if constexpr (kGated) {
+          store_shared(has_column[e], to,
+                       float4{total(o * kGates, e), total(o * kGates + 1, e), total(o * kGates + 2, e),
+                              kGates == 4 ? total(o * kGates + kGates - 1, e) : 0});
+        } else {
+          store_shared(has_column[e], to, total(o, e));
+        }
+      }
+    }
+    __syncthreads();
+    if (!finishes) return;
+
+    // Sums over the shares of K, activations, publishing.
+    using Sums = std::conditional_t<kGated, float4, float>;
+    Sums value[Layout::kShares];
+#pragma unroll
+    for (int i = 0; i < Layout::kShares; ++i) {
+      load_shared(sums_in + (kStage * Layout::kShares + i) * (Layout::kShareFloats * 4), value[i]);
+    }
+    add_all(value);
+    float h, saved[4];
+    if constexpr (MODE == PRNN_LSTM) {
+      saved[0] = squash<false>(value[0].x + fed[0], false);
+      saved[1] = squash<false>(value[0].y + fed[1], false);
+      saved[2] = squash<false>(value[0].z + fed[2], true);
+      saved[3] = squash<false>(value[0].w + fed[3], false);
+      carried = saved[1] * carried + saved[0] * saved[2];
+      h = saved[3] * hyperbolic_tangent<false>(carried);
+    } else if constexpr (MODE == PRNN_GRU) {
+      saved[0] = sigmoid(value[0].x + fed[0]);
+      saved[1] = sigmoid(value[0].y + fed[1]);
+      saved[3] = value[0].z + bias[2];
+      saved[2] = hyperbolic_tangent<false>(fed[2] + saved[0] * saved[3]);
+      carried = h = saved[2] + saved[1] * (carried - saved[2]);
+    } else {
+      const float x = value[0] + fed[0];
+      h = sizes.relu ? (x < 0 ? 0 : x) : hyperbolic_tangent<false>(x);  // NaN stays NaN
+    }
+    const float cell = carried;
+    float published = unit < hidden ? h : 0;
+    if (begins) published = begin_sequence();
+    publish(1 - kStage, published, publishes);
+
+    // Nobody waits for what follows.
+    if (threadIdx.x == 0 && s + 1 < steps) expect_states(1 - kStage, next);
+    if (!exists || column >= columns) return;
+    const int64_t row = current.row + n;
+    store_float<T>(dir.y, row * params.y_row + unit, h);
+    if (kGated && dir.gates != nullptr) {
+      Four<T> four;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(saved[g]);
+      static_cast<Four<T>*>(dir.gates)[row * hidden + unit] = four;
+      if (MODE == PRNN_LSTM) store_float<T>(dir.cells, row * hidden + unit, cell);
+    }
+    if (n >= next.batch) {  // the sequence ends
+      const int64_t at = int64_t{n} * hidden + unit;
+      if (dir.hy != nullptr) store_float<T>(dir.hy, at, h);
+      if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, at, cell);
+    }
+  };
+#pragma unroll 1
+  for (int s = 0; s < steps; s += 2) {
+    do_step(std::integral_constant<int, 0>(), s);
+    if (s + 1 < steps) do_step(std::integral_constant<int, 1>(), s + 1);
+  }
+  // No block leaves while others may still write to its shared memory.
+  sync_cluster();
+}
+
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+cudaError_t launch_cluster_forward(const ForwardParams& params, cudaStream_t stream) {
+  using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
+  return launch_cluster(cluster_forward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
+                        sizeof(typename Layout::Shared), params, stream);
+}
+
+}  // namespace prnn

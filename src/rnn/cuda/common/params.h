@@ -1,0 +1,100 @@
+// What the resident kernels get, and their launchers. docs/resident_kernels.md explains the design.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+// One timestep of a variable-length batch: its sequences, and the first of its rows in the packed data.
+struct StepSizes {
+  int32_t row;
+  int32_t batch;
+};
+
+// Sizes that the forward and the backward kernel share. "Row" is a row of packed data: row(t) + n.
+struct ResidentSizes {
+  int hidden;              // H
+  int padded;              // H rounded up to whole k-tiles
+  int steps;               // T
+  int batch;               // N of a uniform batch; of a variable one, the largest
+  const StepSizes* table;  // device; NULL: every timestep has `batch` sequences
+  int first_column;        // sequences [first_column, first_column + columns) are this launch's
+  int columns;
+  int columns_per_replica;
+  int blocks, replicas, k_tiles;  // of ResidentShape
+  int directions;                 // in this launch
+  int poll_delay_cycles;
+  int relu;        // RNN: 1 relu, 0 tanh
+  int tf32;        // float: 1 one tf32 product, 0 float's accuracy
+  int* timed_out;  // host memory: becomes 1 when a block waited in vain
+
+  // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.
+  constexpr int tile_columns() const { return columns_per_replica < kTileColumns ? columns_per_replica : kTileColumns; }
+  constexpr int replica_tiles() const { return (columns_per_replica + kTileColumns - 1) / kTileColumns; }
+  constexpr int exchange_columns() const { return replicas * replica_tiles() * tile_columns(); }
+};
+
+// One direction of a layer. Types: void is the problem's.
+struct ForwardDirection {
+  const void* weights;         // [G H, H]
+  const void* input_bias;      // [G H]
+  const void* recurrent_bias;  // [G H]
+  const void* xw;              // the input products, row r gate g unit u at r * xw_row + g * xw_gate + u
+  const void* hx;              // [N, H] or NULL
+  const void* cx;
+  // The states that the blocks exchange, all bytes 0xFF beforehand. Wgmma kernels: [rows, padded]. The others:
+  // [steps, exchange_columns(), padded], a step's states before it: by replica, tile, k-tile, column of the tile.
+  void* exchange;
+  const void* initial;  // wgmma kernels: [N, padded], h before the first step, without "empty" patterns
+  void* y;              // row r unit u at r * y_row + u; NULL (wgmma kernels): `exchange` is y
+  void* hy;             // [N, H] or NULL
+  void* cy;
+  void* gates;  // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
+  void* cells;  // [rows, H] or NULL: c
+  int reverse;
+};
+
+struct ForwardParams {
+  ResidentSizes sizes;
+  int xw_row, xw_gate, y_row;
+  ForwardDirection direction[2];
+};
+
+struct BackwardDirection {
+  const void* weights;  // [G H, H]
+  const void* y;        // row r unit u at r * y_row + u
+  const void* dy;       // the same
+  const void* hx;       // [N, H] or NULL
+  const void* cx;
+  const void* dhy;
+  const void* dcy;
+  const void* gates;  // as the forward kernel left them
+  const void* cells;
+  void* dgates;      // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
+  void* dcandidate;  // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n
+  void* dhx;         // [N, H] or NULL
+  void* dcx;
+  float* bias_sums;  // [replicas, B, H], B = 4 (LSTM; GRU: r z n of bW, n of bR) or 1 (RNN)
+  int reverse;
+};
+
+struct BackwardParams {
+  ResidentSizes sizes;
+  int y_row;
+  BackwardDirection direction[2];
+  float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
+                // beforehand
+};
+
+// Enqueues the kernel on the current device. The status is cudaErrorInvalidDeviceFunction where the binary has no code
+// for the device, and cudaErrorCooperativeLaunchTooLarge where not every block has a place.
+cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                 const ForwardParams& params, cudaStream_t stream);
+cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                  const BackwardParams& params, cudaStream_t stream);
+
+}  // namespace prnn

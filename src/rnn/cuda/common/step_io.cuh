@@ -1,0 +1,38 @@
+// What a timestep loads and stores besides the exchanged words.
+#pragma once
+
+#include "rnn/cuda/common/element.cuh"
+
+namespace prnn {
+
+template <class T>
+__device__ __forceinline__ float load_float(const void* base, int64_t index) {
+  return Element<T>::to_float(static_cast<const T*>(base)[index]);
+}
+
+template <class T>
+__device__ __forceinline__ void store_float(void* base, int64_t index, float value) {
+  static_cast<T*>(base)[index] = Element<T>::from_float(value);
+}
+
+// Four values of one unit, in one access.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T value[4];
+};
+
+// A 16-bit element in a register of its own: two in the halves of one would wait for each other.
+template <class T>
+__device__ __forceinline__ uint32_t load_element(const T* from) {
+  uint32_t bits;
+  asm volatile("{.reg .u16 h; ld.global.cs.u16 h,[%1]; cvt.u32.u16 %0,h;}" : "=r"(bits) : "l"(from));
+  return bits;
+}
+
+template <class T>
+__device__ __forceinline__ float element_value(uint32_t bits) {
+  const uint16_t low = static_cast<uint16_t>(bits);
+  return Element<T>::to_float(reinterpret_cast<const T&>(low));
+}
+
+}  // namespace prnn

@@ -1,0 +1,10 @@
+// Backward cluster kernels, GRU, half.
+#include "rnn/cuda/cluster/backward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_cluster_backward<__half, PRNN_GRU, 4, 8>(const BackwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_backward<__half, PRNN_GRU, 8, 8>(const BackwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_backward<__half, PRNN_GRU, 16, 16>(const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn

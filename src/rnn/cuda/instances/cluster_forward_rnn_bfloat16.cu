@@ -1,0 +1,12 @@
+// Forward cluster kernels, RNN, bfloat16.
+#include "rnn/cuda/cluster/forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_cluster_forward<__nv_bfloat16, PRNN_RNN_TANH, 4, 8>(const ForwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_forward<__nv_bfloat16, PRNN_RNN_TANH, 8, 8>(const ForwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_forward<__nv_bfloat16, PRNN_RNN_TANH, 16, 8>(const ForwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_forward<__nv_bfloat16, PRNN_RNN_TANH, 16, 16>(const ForwardParams&, cudaStream_t);
+template cudaError_t launch_cluster_forward<__nv_bfloat16, PRNN_RNN_TANH, 32, 16>(const ForwardParams&, cudaStream_t);
+
+}  // namespace prnn

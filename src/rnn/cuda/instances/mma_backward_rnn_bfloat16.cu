@@ -1,0 +1,11 @@
+// Backward resident kernels, RNN, bfloat16.
+#include "rnn/cuda/mma/backward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_mma_backward<__nv_bfloat16, PRNN_RNN_TANH, 2, 1>(const ResidentShape&,
+                                                                             const BackwardParams&, cudaStream_t);
+template cudaError_t launch_mma_backward<__nv_bfloat16, PRNN_RNN_TANH, 4, 1>(const ResidentShape&,
+                                                                             const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,11 @@
+// Forward resident kernels, LSTM, bfloat16.
+#include "rnn/cuda/mma/forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_mma_forward<__nv_bfloat16, PRNN_LSTM, 1>(const ResidentShape&, const ForwardParams&,
+                                                                     cudaStream_t);
+template cudaError_t launch_mma_forward<__nv_bfloat16, PRNN_LSTM, 2>(const ResidentShape&, const ForwardParams&,
+                                                                     cudaStream_t);
+
+}  // namespace prnn

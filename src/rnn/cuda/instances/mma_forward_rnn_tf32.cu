@@ -1,0 +1,12 @@
+// Forward resident kernels, RNN, tf32.
+#include "rnn/cuda/common/tf32.cuh"
+#include "rnn/cuda/mma/forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_mma_forward<Tf32, PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&,
+                                                                cudaStream_t);
+template cudaError_t launch_mma_forward<Tf32, PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&,
+                                                                cudaStream_t);
+
+}  // namespace prnn

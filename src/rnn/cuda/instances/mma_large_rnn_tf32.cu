@@ -1,0 +1,13 @@
+// Large-layer mma kernels, RNN, tf32.
+#include "rnn/cuda/common/tf32.cuh"
+#include "rnn/cuda/mma/large_backward.cuh"
+#include "rnn/cuda/mma/large_forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_mma_large_forward<Tf32, PRNN_RNN_TANH>(const ResidentShape&, const ForwardParams&,
+                                                                   cudaStream_t);
+template cudaError_t launch_mma_large_backward<Tf32, PRNN_RNN_TANH>(const ResidentShape&, const BackwardParams&,
+                                                                    cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,10 @@
+// Backward wavefront kernels, RNN, bfloat16.
+#include "rnn/cuda/wavefront/backward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_wavefront_backward<__nv_bfloat16, PRNN_RNN_TANH>(const ResidentShape&,
+                                                                             const WavefrontBackwardParams&,
+                                                                             cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,10 @@
+// Wgmma resident kernels, GRU, half.
+#include "rnn/cuda/wgmma/backward.cuh"
+#include "rnn/cuda/wgmma/forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_wgmma_forward<__half, PRNN_GRU>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_wgmma_backward<__half, PRNN_GRU>(const ResidentShape&, const BackwardParams&, cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,11 @@
+// Wgmma resident kernels, LSTM, half.
+#include "rnn/cuda/wgmma/backward.cuh"
+#include "rnn/cuda/wgmma/forward.cuh"
+
+namespace prnn {
+
+template cudaError_t launch_wgmma_forward<__half, PRNN_LSTM>(const ResidentShape&, const ForwardParams&, cudaStream_t);
+template cudaError_t launch_wgmma_backward<__half, PRNN_LSTM>(const ResidentShape&, const BackwardParams&,
+                                                              cudaStream_t);
+
+}  // namespace prnn

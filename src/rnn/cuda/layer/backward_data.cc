@@ -1,0 +1,172 @@
+#include <algorithm>
+
+#include "rnn/cuda/layer/run.h"
+#include "rnn/plan/cluster.h"
+
+namespace prnn {
+namespace {
+
+class BackwardData : LayerRun {
+ public:
+  BackwardData(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args)
+      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args) {}
+
+  void run() {
+    store_table();
+    const void* dy = args_.dy;
+    for (int64_t above = p.layers; above > 0;) {
+      const int64_t count = is_together_backward(above - 1) ? std::min<int64_t>(wavefront.backward_layers, above) : 1;
+      const int64_t layer = above -= count;
+      void* const dx = layer == 0 ? args_.dx : work.between_of(layer - 1);
+      if (count > 1) {
+        run_together(layer, count, dy);
+      } else {
+        run_layer(layer, output_of(layer), dy);
+      }
+      if (dx == nullptr) continue;
+      for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
+      if (layer > 0 && drops()) {
+        require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
+                                   p.rows * p.directions * p.hidden, dx, dx, stream),
+                       "the dropout kernel");
+      }
+      dy = dx;
+    }
+  }
+
+ private:
+  const void* output_of(int64_t layer) const { return layer + 1 == p.layers ? args_.y : saved.outputs[layer]; }
+
+  // Layers [first, first + count) as a wavefront; dy is of the highest.
+  void run_together(int64_t first, int64_t count, const void* dy) {
+    WavefrontBackwardParams params{};
+    params.sizes = wavefront_sizes(wavefront.backward, count);
+    params.dy = dy;
+    std::vector<void*> gradients, candidates;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t layer = first + i;
+      const Reserve::PerDirection& saved_here = saved.directions[layer];
+      WavefrontBackwardLayer& own = params.layer[i];
+      own.recurrent = at(args_.w, rnn_layer_offsets(p, layer, 0).recurrent);
+      if (i + 1 < count) {
+        own.input_above = at(args_.w, rnn_layer_offsets(p, layer + 1, 0).input);
+        own.above = saved.directions[layer + 1].dgates;
+        own.candidate_above = saved.directions[layer + 1].dcandidate;
+      }
+      own.y = output_of(layer);
+      own.hx = state(args_.hx, layer, 0);
+      own.cx = state(args_.cx, layer, 0);
+      own.dhy = state(args_.dhy, layer, 0);
+      own.dcy = state(args_.dcy, layer, 0);
+      own.gates = saved_here.gates;
+      own.cells = saved_here.cells;
+      own.dgates = saved_here.dgates;
+      own.dcandidate = saved_here.dcandidate;
+      own.dhx = state(args_.dhx, layer, 0);
+      own.dcx = state(args_.dcx, layer, 0);
+      own.bias_sums = saved_here.bias_sums;
+      gradients.push_back(own.dgates);
+      if (i > 0 && p.mode == PRNN_GRU) candidates.push_back(own.dcandidate);
+    }
+    fill_all_empty(gradients, p.rows * p.gates() * p.hidden);
+    fill_all_empty(candidates, p.rows * p.hidden);
+    require_launch(run_wavefront_backward(p.mode, p.type, wavefront.backward, params, stream),
+                   "the backward wavefront kernel");
+  }
+
+  void run_layer(int64_t layer, const void* y, const void* dy) {
+    BackwardParams params{};
+    std::vector<BackwardDirection> directions;
+    params.y_row = static_cast<int>(p.directions * p.hidden);
+    for (int64_t d = 0; d < p.directions; ++d) {
+      const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+      BackwardDirection dir{};
+      dir.weights = at(args_.w, rnn_layer_offsets(p, layer, d).recurrent);
+      dir.y = at(y, d * p.hidden);
+      dir.dy = at(dy, d * p.hidden);
+      dir.hx = state(args_.hx, layer, d);
+      dir.cx = state(args_.cx, layer, d);
+      dir.dhy = state(args_.dhy, layer, d);
+      dir.dcy = state(args_.dcy, layer, d);
+      dir.gates = own.gates;
+      dir.cells = own.cells;
+      dir.dgates = own.dgates;
+      dir.dcandidate = own.dcandidate;
+      dir.dhx = state(args_.dhx, layer, d);
+      dir.dcx = state(args_.dcx, layer, d);
+      dir.reverse = static_cast<int>(d);
+      if (!is_cluster_shape(plan.backward)) fill_empty(own.dgates, p.rows * p.gates() * padded);
+      directions.push_back(dir);
+    }
+    // The sums for the biases: a partial sum for each replica of each pass.
+    for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
+      params.sizes = sizes;
+      if (plan.backward.is_split_k()) {
+        const int64_t blocks = int64_t{sizes.blocks} * sizes.replicas * sizes.directions;
+        const int64_t floats = blocks * 2 * p.gates() * plan.backward.wgmma_columns * kWgmmaUnits;
+        params.sums = work.sums;
+        require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(floats) * sizeof(float), stream), "a memset");
+      }
+      const int64_t biases = p.gates() > 1 ? 4 : 1;
+      for (int i = 0; i < sizes.directions; ++i) {
+        params.direction[i] = directions[first + i];
+        params.direction[i].bias_sums = saved.directions[layer * p.directions + first + i].bias_sums +
+                                        pass * plan.backward.replicas * biases * p.hidden;
+      }
+      require_launch(run_resident_backward(p.mode, p.type, plan.backward, params, stream),
+                     "the resident backward kernel");
+    });
+  }
+
+  // dx (+)= the gates' gradients times the input matrices of one direction.
+  void add_input_gradient(int64_t layer, int64_t direction, void* dx) {
+    const Reserve::PerDirection& own = saved.directions[layer * p.directions + direction];
+    const int64_t gates = p.gates(), width = p.layer_input(layer), row = gates * padded;
+    if (!p.has_input_matrices(layer)) {
+      GateSum sum{};
+      sum.gates = own.dgates;
+      sum.row_stride = row;
+      sum.gate_stride = padded;
+      sum.count = static_cast<int>(gates_of_both_products(p));
+      sum.candidate = own.dcandidate;
+      sum.out = dx;
+      sum.rows = p.rows;
+      sum.hidden = static_cast<int>(p.hidden);
+      sum.accumulate = direction > 0;
+      require_launch(run_sum_gates(p.type, sum, stream), "the kernel that sums the gates' gradients");
+      return;
+    }
+    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
+    const int64_t both = gates_of_both_products(p);
+    const bool pads = both > 1 && padded > p.hidden;
+    multiply(p.rows, width, pads ? both * padded : both * p.hidden, 1, view(own.dgates, row),
+             view(pads ? padded_input_weights(weights, both, width) : weights, width), direction > 0 ? 1 : 0, dx,
+             p.type, width);
+    if (both < gates) {
+      multiply(p.rows, width, p.hidden, 1, view(own.dcandidate, p.hidden),
+               view(at(weights, both * p.hidden * width), width), 1, dx, p.type, width);
+    }
+  }
+
+  // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
+  // gates, in float.
+  const void* padded_input_weights(const void* weights, int64_t gates, int64_t width) {
+    const size_t used = static_cast<size_t>(p.hidden * width * element),
+                 pitch = static_cast<size_t>(padded * width * element), count = static_cast<size_t>(gates);
+    require_launch(
+        cudaMemcpy2DAsync(work.input_weights, pitch, weights, used, used, count, cudaMemcpyDeviceToDevice, stream),
+        "a copy");
+    require_launch(cudaMemset2DAsync(work.input_weights + used, pitch, 0, pitch - used, count, stream), "a memset");
+    return work.input_weights;
+  }
+
+  const RnnBackwardDataArgs& args_;
+};
+
+}  // namespace
+
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args) {
+  BackwardData(handle, problem, args).run();
+}
+
+}  // namespace prnn

@@ -1,0 +1,100 @@
+#include "rnn/cuda/layer/run.h"
+
+namespace prnn {
+namespace {
+
+class BackwardWeights : LayerRun {
+ public:
+  BackwardWeights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args)
+      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args) {}
+
+  void run() {
+    store_table();
+    int partials_of_layer = 0;
+    for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t, int64_t pass) {
+      partials_of_layer = static_cast<int>(pass) * plan.backward.replicas + sizes.replicas;
+    });
+    for (int64_t layer = 0; layer < p.layers; ++layer) {
+      const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
+      const int partials = is_together_backward(layer) ? wavefront.backward.replicas : partials_of_layer;
+      const void* const output = layer + 1 == p.layers ? args_.y : saved.outputs[layer];
+      for (int64_t d = 0; d < p.directions; ++d) {
+        const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
+        const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+        if (offsets.input >= 0) {
+          const int64_t width = p.layer_input(layer);
+          add_products(own, true, {input, 0, 0, p.rows, width}, at(args_.dw, offsets.input), width);
+        }
+        add_recurrent(layer, d, at(output, d * p.hidden), at(args_.dw, offsets.recurrent));
+        require_launch(
+            run_add_bias_gradients(p.type, p.mode, own.bias_sums, partials, static_cast<int>(p.hidden),
+                                   at(args_.dw, offsets.input_bias), at(args_.dw, offsets.recurrent_bias), stream),
+            "the kernel that adds the biases' gradients");
+      }
+    }
+  }
+
+ private:
+  // Rows [gate_row, gate_row + count) of the gates' gradients belong to rows [row, row + count) of `data`.
+  struct Operand {
+    const void* data;
+    int64_t row, gate_row, count, stride;
+  };
+
+  // dmatrix += gradients' operand, for all gates; `of_input`: with the gradients of W x rather than of R h.
+  void add_products(const Reserve::PerDirection& own, bool of_input, const Operand& operand, char* dmatrix,
+                    int64_t columns) {
+    const int64_t gates = p.gates(), row = gates * padded;
+    const MatrixView other = view(at(operand.data, operand.row * operand.stride), operand.stride);
+    const auto add = [&](const char* gradients, int64_t stride, int64_t gate, int64_t count) {
+      multiply(count * p.hidden, columns, operand.count, 1,
+               view(at(static_cast<const void*>(gradients), operand.gate_row * stride), stride, true), other, 1,
+               at(static_cast<void*>(dmatrix), gate * p.hidden * columns), p.type, columns);
+    };
+    const bool apart = of_input && p.mode == PRNN_GRU;  // the candidate has another gradient
+    const int64_t shared = apart ? gates - 1 : gates;
+    if (padded == p.hidden) {
+      add(own.dgates, row, 0, shared);
+    } else {
+      for (int64_t g = 0; g < shared; ++g) add(own.dgates + g * padded * element, row, g, 1);
+    }
+    if (apart) add(own.dcandidate, p.hidden, gates - 1, 1);
+  }
+
+  void add_recurrent(int64_t layer, int64_t d, const void* y, char* dmatrix) {
+    const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+    const void* const hx = state(args_.hx, layer, d);
+    const int64_t y_row = p.directions * p.hidden, batch = p.max_batch();
+    if (varies) {
+      PreviousStates previous{};
+      previous.y = y;
+      previous.y_row = y_row;
+      previous.hx = hx;
+      previous.out = work.previous;
+      previous.table = table();
+      previous.steps = static_cast<int>(p.steps());
+      previous.batch = static_cast<int>(batch);
+      previous.hidden = static_cast<int>(p.hidden);
+      previous.reverse = static_cast<int>(d);
+      require_launch(run_previous_states(p.type, previous, stream), "the kernel that shifts the states");
+      add_products(own, false, {work.previous, 0, 0, p.rows, p.hidden}, dmatrix, p.hidden);
+      return;
+    }
+    // A uniform batch: the states of a timestep are y one timestep on, without a copy.
+    const int64_t later = p.rows - batch;
+    if (later > 0) {
+      add_products(own, false, {y, d == 0 ? 0 : batch, d == 0 ? batch : 0, later, y_row}, dmatrix, p.hidden);
+    }
+    if (hx != nullptr) add_products(own, false, {hx, 0, d == 0 ? 0 : later, batch, p.hidden}, dmatrix, p.hidden);
+  }
+
+  const RnnBackwardWeightsArgs& args_;
+};
+
+}  // namespace
+
+void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args) {
+  BackwardWeights(handle, problem, args).run();
+}
+
+}  // namespace prnn

@@ -1,0 +1,158 @@
+#include <algorithm>
+
+#include "rnn/cuda/layer/run.h"
+#include "rnn/plan/cluster.h"
+
+namespace prnn {
+namespace {
+
+class Forward : LayerRun {
+ public:
+  Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args)
+      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args), training_(args.reserve != nullptr) {}
+
+  void run() {
+    store_table();
+    if (training_ && drops()) {
+      require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
+    }
+    const void* input = args_.x;
+    // Together, the layers exchange their states in y.
+    const int64_t at_once = is_aligned(args_.y) ? wavefront.forward_layers : 1;
+    for (int64_t layer = 0; layer < p.layers;) {
+      const int64_t count = std::min(at_once, p.layers - layer);
+      if (count > 1) {
+        run_together(layer, count, input);
+      } else {
+        run_layer(layer, input, output_of(layer));
+      }
+      layer += count;
+      const bool is_last = layer == p.layers;
+      input = output_of(layer - 1);
+      if (!is_last && training_ && drops()) {
+        require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
+                                   p.rows * p.directions * p.hidden, input, saved.inputs[layer - 1], stream),
+                       "the dropout kernel");
+        input = saved.inputs[layer - 1];
+      }
+    }
+  }
+
+ private:
+  static bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+  void* output_of(int64_t layer) const {
+    return layer + 1 == p.layers ? args_.y : training_ ? saved.outputs[layer] : work.between_of(layer);
+  }
+
+  // Rows and gates of what input_products() leaves, or of x itself where the layer has no input matrices.
+  int xw_row(int64_t layer) const {
+    return static_cast<int>(p.has_input_matrices(layer) ? p.gates() * p.hidden : p.hidden);
+  }
+  int xw_gate(int64_t layer) const { return static_cast<int>(p.has_input_matrices(layer) ? p.hidden : 0); }
+  const void* input_products(int64_t layer, int64_t direction, const void* input) {
+    if (!p.has_input_matrices(layer)) return input;
+    const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
+    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
+    multiply(p.rows, gate_rows, width, 1, view(input, width), view(weights, width, true), 0, work.xw[direction], p.type,
+             gate_rows);
+    return work.xw[direction];
+  }
+
+  // The initial states of layers [first, first + count), for kernels that read them as they read those of y.
+  void pad_states(int64_t first, int64_t count) {
+    require_launch(run_pad_states(p.type, state(args_.hx, first, 0), work.initial[first * p.directions],
+                                  count * p.directions * p.max_batch(), static_cast<int>(p.hidden),
+                                  static_cast<int>(padded), stream),
+                   "the kernel that pads the initial states");
+  }
+
+  // Layers [first, first + count) as a wavefront.
+  void run_together(int64_t first, int64_t count, const void* input) {
+    WavefrontForwardParams params{};
+    params.sizes = wavefront_sizes(wavefront.forward, count);
+    params.xw = input_products(first, 0, input);
+    params.xw_row = xw_row(first);
+    params.xw_gate = xw_gate(first);
+    std::vector<void*> outputs;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t layer = first + i;
+      const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, 0);
+      WavefrontForwardLayer& own = params.layer[i];
+      own.recurrent = at(args_.w, offsets.recurrent);
+      own.input = i > 0 ? at(args_.w, offsets.input) : nullptr;
+      own.input_bias = at(args_.w, offsets.input_bias);
+      own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+      own.below = i > 0 ? outputs.back() : nullptr;
+      own.initial = work.initial[layer];
+      own.hx = state(args_.hx, layer, 0);
+      own.cx = state(args_.cx, layer, 0);
+      own.y = output_of(layer);
+      own.hy = state(args_.hy, layer, 0);
+      own.cy = state(args_.cy, layer, 0);
+      if (training_) {
+        own.gates = saved.directions[layer].gates;
+        own.cells = saved.directions[layer].cells;
+      }
+      outputs.push_back(own.y);
+    }
+    fill_all_empty(outputs, p.rows * p.hidden);
+    pad_states(first, count);
+    require_launch(run_wavefront_forward(p.mode, p.type, wavefront.forward, params, stream),
+                   "the forward wavefront kernel");
+  }
+
+  void run_layer(int64_t layer, const void* input, void* output) {
+    ForwardParams params{};
+    std::vector<ForwardDirection> directions;
+    params.xw_row = xw_row(layer);
+    params.xw_gate = xw_gate(layer);
+    params.y_row = static_cast<int>(p.directions * p.hidden);
+    // Wgmma kernels exchange rows; those of y, as long as the exchange buffer's and aligned, can be that buffer.
+    const bool is_wgmma = plan.forward.wgmma_columns > 0;
+    const bool exchanges_in_y = is_wgmma && p.directions == 1 && padded == p.hidden && is_aligned(output);
+    for (int64_t d = 0; d < p.directions; ++d) {
+      const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
+      ForwardDirection dir{};
+      dir.weights = at(args_.w, offsets.recurrent);
+      dir.input_bias = at(args_.w, offsets.input_bias);
+      dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+      dir.xw = input_products(layer, d, input);
+      dir.initial = work.initial[layer * p.directions + d];
+      dir.hx = state(args_.hx, layer, d);
+      dir.cx = state(args_.cx, layer, d);
+      dir.exchange = exchanges_in_y ? output : work.exchange[d];
+      dir.y = exchanges_in_y ? nullptr : at(output, d * p.hidden);
+      dir.hy = state(args_.hy, layer, d);
+      dir.cy = state(args_.cy, layer, d);
+      if (training_) {
+        dir.gates = saved.directions[layer * p.directions + d].gates;
+        dir.cells = saved.directions[layer * p.directions + d].cells;
+      }
+      dir.reverse = static_cast<int>(d);
+      if (is_wgmma) fill_empty(dir.exchange, p.rows * padded);
+      directions.push_back(dir);
+    }
+    if (is_wgmma) pad_states(layer, 1);
+    const bool is_cluster = is_cluster_shape(plan.forward);
+    for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
+      params.sizes = sizes;
+      std::copy_n(directions.begin() + first, sizes.directions, params.direction);
+      for (int d = 0; d < sizes.directions && !is_wgmma && !is_cluster; ++d) {
+        fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * padded);
+      }
+      require_launch(run_resident_forward(p.mode, p.type, plan.forward, params, stream), "the resident forward kernel");
+    });
+  }
+
+  const RnnForwardArgs& args_;
+  const bool training_;
+};
+
+}  // namespace
+
+void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) {
+  Forward(handle, problem, args).run();
+}
+
+}  // namespace prnn

@@ -1,0 +1,185 @@
+#include "rnn/cuda/layer/kernels.h"
+
+#include <algorithm>
+
+#include "core/cuda/philox.cuh"
+#include "core/descriptors.h"
+#include "rnn/cuda/common/element.cuh"
+
+namespace prnn {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks_for(int64_t elements) {
+  return static_cast<unsigned>(std::clamp<int64_t>((elements + kThreads - 1) / kThreads, 1, 132 * 16));
+}
+
+__device__ int64_t first_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ int64_t index_stride() { return int64_t{gridDim.x} * blockDim.x; }
+
+template <class T>
+__global__ void pad_states(const T* from, T* to, int64_t batch, int hidden, int padded) {
+  for (int64_t i = first_index(); i < batch * padded; i += index_stride()) {
+    const int64_t n = i / padded, unit = i % padded;
+    const float value = from != nullptr && unit < hidden ? Element<T>::to_float(from[n * hidden + unit]) : 0;
+    to[i] = Element<T>::from_float(isnan(value) ? __uint_as_float(0x7FFFFFFFu) : value);
+  }
+}
+
+constexpr int kStepsAtOnce = 384;
+struct StepChunk {
+  StepSizes step[kStepsAtOnce];
+};
+
+__global__ void store_steps(const __grid_constant__ StepChunk chunk, StepSizes* to, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = chunk.step[i];
+}
+
+template <class T>
+__global__ void previous_states(const __grid_constant__ PreviousStates p) {
+  const T *y = static_cast<const T*>(p.y), *hx = static_cast<const T*>(p.hx);
+  const auto step_at = [&](int t) { return p.table != nullptr ? p.table[t] : StepSizes{t * p.batch, p.batch}; };
+  for (int t = blockIdx.y; t < p.steps; t += gridDim.y) {
+    const int before = p.reverse ? t + 1 : t - 1;
+    const StepSizes step = step_at(t), other = before >= 0 && before < p.steps ? step_at(before) : StepSizes{0, 0};
+    T* const out = static_cast<T*>(p.out) + int64_t{step.row} * p.hidden;
+    for (int64_t i = first_index(); i < int64_t{step.batch} * p.hidden; i += index_stride()) {
+      const int n = static_cast<int>(i / p.hidden), unit = static_cast<int>(i % p.hidden);
+      out[i] = n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
+               : hx != nullptr ? hx[i]
+                               : Element<T>::from_float(0);
+    }
+  }
+}
+
+template <class T>
+__global__ void sum_gates(const __grid_constant__ GateSum p) {
+  const T *gates = static_cast<const T*>(p.gates), *candidate = static_cast<const T*>(p.candidate);
+  T* const out = static_cast<T*>(p.out);
+  for (int64_t i = first_index(); i < p.rows * p.hidden; i += index_stride()) {
+    const int64_t row = i / p.hidden, unit = i % p.hidden;
+    float sum = p.accumulate ? Element<T>::to_float(out[i]) : 0;
+    for (int g = 0; g < p.count; ++g) sum += Element<T>::to_float(gates[row * p.row_stride + g * p.gate_stride + unit]);
+    if (candidate != nullptr) sum += Element<T>::to_float(candidate[i]);
+    out[i] = Element<T>::from_float(sum);
+  }
+}
+
+template <class T>
+__global__ void add_bias_gradients(int gates, bool is_gru, const float* sums, int partials, int hidden, T* input_bias,
+                                   T* recurrent_bias) {
+  const int biases = gates == 1 ? 1 : 4;
+  for (int64_t i = first_index(); i < int64_t{biases} * hidden; i += index_stride()) {
+    const int bias = static_cast<int>(i / hidden);
+    float sum = 0;
+    for (int s = 0; s < partials; ++s) sum += sums[int64_t{s} * biases * hidden + i];
+    // A GRU's 2 and 3 are the candidate's bR and bW.
+    const int64_t at = is_gru && bias == 3 ? i - hidden : i;
+    if (!is_gru || bias != 2) input_bias[at] = Element<T>::from_float(Element<T>::to_float(input_bias[at]) + sum);
+    if (!is_gru || bias != 3) {
+      recurrent_bias[at] = Element<T>::from_float(Element<T>::to_float(recurrent_bias[at]) + sum);
+    }
+  }
+}
+
+template <class T>
+__global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t count,
+                        const T* in, T* out) {
+  const uint64_t seed = draw[0], call = draw[1];
+  for (int64_t block = first_index(); block * 4 < count; block += index_stride()) {
+    uint32_t random[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) | layer << 16,
+                          static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32)};
+    philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    for (int i = 0; i < 4 && block * 4 + i < count; ++i) {
+      const float value = Element<T>::to_float(in[block * 4 + i]);
+      out[block * 4 + i] = Element<T>::from_float(random[i] >= threshold ? value * scale : 0);
+    }
+  }
+}
+
+__global__ void begin_dropout(DropoutStates* states, uint64_t* draw) {
+  draw[0] = states->seed;
+  draw[1] = states->calls++;
+}
+
+// Calls `body` with a pointer of the problem's element type, to tell the type by.
+template <class Body>
+cudaError_t with_type(prnnDataType_t type, Body&& body) {
+  switch (type) {
+    case PRNN_DATA_HALF: body(static_cast<__half*>(nullptr)); break;
+    case PRNN_DATA_BFLOAT16: body(static_cast<__nv_bfloat16*>(nullptr)); break;
+    case PRNN_DATA_FLOAT: body(static_cast<float*>(nullptr)); break;
+    default: return cudaErrorInvalidValue;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int64_t batch, int hidden, int padded,
+                           cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    pad_states<<<blocks_for(batch * padded), kThreads, 0, stream>>>(static_cast<const T*>(from), static_cast<T*>(to),
+                                                                    batch, hidden, padded);
+  });
+}
+
+cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cudaStream_t stream) {
+  int64_t row = 0;
+  for (size_t issue_loads = 0; issue_loads < batch.size(); issue_loads += kStepsAtOnce) {
+    StepChunk chunk{};
+    const int count = static_cast<int>(std::min<size_t>(kStepsAtOnce, batch.size() - issue_loads));
+    for (int i = 0; i < count; ++i) {
+      chunk.step[i] = {static_cast<int32_t>(row), static_cast<int32_t>(batch[issue_loads + i])};
+      row += batch[issue_loads + i];
+    }
+    store_steps<<<1, kThreads, 0, stream>>>(chunk, to + issue_loads, count);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    const dim3 grid(
+        static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.hidden + kThreads - 1) / kThreads, 64)),
+        static_cast<unsigned>(std::min(params.steps, 65535)));
+    previous_states<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(params);
+  });
+}
+
+cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    sum_gates<std::remove_pointer_t<decltype(tag)>>
+        <<<blocks_for(params.rows * params.hidden), kThreads, 0, stream>>>(params);
+  });
+}
+
+cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int partials, int hidden,
+                                   void* input_bias, void* recurrent_bias, cudaStream_t stream) {
+  const int gates = mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1;
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    add_bias_gradients<<<blocks_for(int64_t{4} * hidden), kThreads, 0, stream>>>(
+        gates, mode == PRNN_GRU, sums, partials, hidden, static_cast<T*>(input_bias), static_cast<T*>(recurrent_bias));
+  });
+}
+
+cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
+                        const void* in, void* out, cudaStream_t stream) {
+  const uint32_t threshold = static_cast<uint32_t>(probability * 4294967296.0);
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    dropout<<<blocks_for((count + 3) / 4), kThreads, 0, stream>>>(threshold, 1 / (1 - probability), draw,
+                                                                  static_cast<uint32_t>(layer), count,
+                                                                  static_cast<const T*>(in), static_cast<T*>(out));
+  });
+}
+
+cudaError_t run_begin_dropout(void* states, uint64_t* draw, cudaStream_t stream) {
+  begin_dropout<<<1, 1, 0, stream>>>(static_cast<DropoutStates*>(states), draw);
+  return cudaGetLastError();
+}
+
+}  // namespace prnn

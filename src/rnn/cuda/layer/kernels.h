@@ -1,0 +1,56 @@
+// The small kernels around the resident ones: preparing their inputs, dropout, and what is left of the gradients.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "rnn/cuda/common/params.h"
+
+namespace prnn {
+
+// [N, hidden] -> [N, padded], padding with zeros; zeros alone where `from` is NULL. NaNs take the form that the
+// resident kernels expect.
+cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int64_t batch, int hidden, int padded,
+                           cudaStream_t stream);
+
+// The timesteps' sizes, as kernel arguments, so that nothing has to outlive the call and a CUDA graph replays them.
+cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cudaStream_t stream);
+
+// h of the timestep before, in rows: row(t) + n <- row(t - 1) + n of y (t + 1 in the reverse direction), else hx.
+struct PreviousStates {
+  const void* y;
+  int64_t y_row;
+  const void* hx;  // [N, hidden] or NULL
+  void* out;       // [rows, hidden]
+  const StepSizes* table;
+  int steps, batch, hidden, reverse;
+};
+cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream);
+
+// out[row, u] (+)= sum over gates of gates[row, g * gate_stride + u]: the input's gradient with SKIP_INPUT. For a GRU
+// the last gate is `candidate` [rows, hidden].
+struct GateSum {
+  const void* gates;
+  int64_t row_stride, gate_stride;
+  int count;
+  const void* candidate;
+  void* out;
+  int64_t rows;
+  int hidden;
+  bool accumulate;
+};
+cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream_t stream);
+
+// Adds the resident backward kernels' [partials, B, H] sums to the two bias gradients, each [G, H].
+cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int partials, int hidden,
+                                   void* input_bias, void* recurrent_bias, cudaStream_t stream);
+
+// Dropout of `count` elements. The masks are those of the CPU (rnn/cpu/dropout.h): Philox of seed, call, layer,
+// element. `draw` is {seed, call} in device memory. out = in * mask / (1 - probability); out may be in.
+cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
+                        const void* in, void* out, cudaStream_t stream);
+// draw <- {states->seed, states->calls}, and counts the call.
+cudaError_t run_begin_dropout(void* states, uint64_t* draw, cudaStream_t stream);
+
+}  // namespace prnn

@@ -1,0 +1,136 @@
+// One call of the CUDA backend: the arrays that it cuts from workspace and reserve space, and the layers one after the
+// other. Each call has a file of its own: layer_forward.cc, layer_backward_data.cc, layer_backward_weights.cc.
+#pragma once
+
+#include <vector>
+
+#include "core/cuda/arena.h"
+#include "core/cuda/cublas.h"
+#include "core/cuda/cuda_state.h"
+#include "rnn/cuda/common/params.h"
+#include "rnn/cuda/layer/kernels.h"
+#include "rnn/cuda/wavefront/params.h"
+#include "rnn/plan/wavefront.h"
+
+namespace prnn {
+
+// Throws EXECUTION_FAILED (ARCH_MISMATCH where the binary has no code for the device) unless the launch was taken.
+void require_launch(cudaError_t error, const char* what);
+
+// Gates whose gradients with respect to W x and to R h are the same.
+inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
+
+// The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
+struct Reserve {
+  Reserve(const RnnProblem& problem, void* base);
+
+  struct PerDirection {
+    char* gates;       // [rows, H, 4]: ForwardDirection::gates; not for RNN
+    char* cells;       // [rows, H]: LSTM
+    char* dgates;      // [rows, G, padded]
+    char* dcandidate;  // [rows, H]: GRU
+    float* bias_sums;  // [partials, B, H]; at most N partials
+  };
+  std::vector<PerDirection> directions;  // [layer * D + direction]
+  std::vector<char*> outputs;            // [rows, D H] of every layer but the last
+  std::vector<char*> inputs;             // those after dropout; the outputs themselves without
+  uint64_t* draw;                        // of dropout: {seed, call}
+  size_t size;
+};
+
+// The workspace. One call uses some of it.
+struct Workspace {
+  Workspace(const RnnProblem& problem, void* base);
+
+  StepSizes* table;             // [T] where the batch varies
+  std::vector<char*> xw;        // per direction: [rows, G H]
+  char* input_weights;          // [gates, padded, layer input]; where xw[0] is
+  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
+  float* sums;                  // BackwardParams::sums; where exchange[0] is
+  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps
+  std::vector<char*> between;   // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
+  char* previous;               // [rows, H]
+  size_t size;
+
+  // What lies between this layer and the one above it.
+  char* between_of(int64_t layer) const { return between[layer % between.size()]; }
+};
+
+// What every call works out first.
+struct LayerRun {
+  LayerRun(prnnHandle_t handle, const RnnProblem& problem, void* workspace, void* reserve);
+
+  const RnnProblem& p;
+  prnnContext& context;
+  cudaStream_t stream;
+  RnnPlan plan;
+  WavefrontPlan wavefront;
+  Workspace work;
+  Reserve saved;
+  int64_t element;  // bytes
+  int64_t padded;   // H rounded up to whole k-tiles
+  bool varies;      // the batch does
+
+  const StepSizes* table() const { return varies ? work.table : nullptr; }
+  bool drops() const { return p.dropout.probability > 0 && p.layers > 1; }
+  const char* at(const void* base, int64_t elements) const {
+    return static_cast<const char*>(base) + elements * element;
+  }
+  char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
+  // State [layer * D + direction] of hx, cx and their like; NULL stays NULL.
+  template <class Pointer>
+  Pointer state(Pointer base, int64_t layer, int64_t direction) const {
+    if (base == nullptr) return nullptr;
+    return at(base, (layer * p.directions + direction) * p.max_batch() * p.hidden);
+  }
+  MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
+    return {data, p.type, stride, transposed};
+  }
+  // run_gemm() in the precision that the layer asks for.
+  void multiply(int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a, const MatrixView& b, double beta,
+                void* c, prnnDataType_t c_type, int64_t c_stride) const {
+    const FloatProduct precision = p.tf32 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
+    run_gemm(context, m, n, k, alpha, a, b, beta, c, c_type, c_stride, precision);
+  }
+  // Whether the backward call runs this layer together with others: it takes backward_layers at a time from the top.
+  bool is_together_backward(int64_t layer) const {
+    return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
+  }
+  ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
+  void store_table() const;
+  void fill_empty(void* exchange, int64_t elements) const;
+  // Fills arrays of `elements` each, those that lie one after the other together.
+  void fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const;
+
+  // Calls launch(sizes, first direction, pass) for every launch of a layer: passes over the batch, and, where not all
+  // directions run at once, one direction after the other.
+  template <class Launch>
+  void for_each_launch(const ResidentShape& shape, Launch&& launch) const {
+    const int64_t at_once = plan.directions_at_once, batch = p.max_batch();
+    for (int64_t first = 0, pass = 0; first < batch; first += shape.batch_per_pass(), ++pass) {
+      ResidentSizes sizes{};
+      sizes.hidden = static_cast<int>(p.hidden);
+      sizes.padded = static_cast<int>(padded);
+      sizes.steps = static_cast<int>(p.steps());
+      sizes.batch = static_cast<int>(batch);
+      sizes.table = table();
+      sizes.first_column = static_cast<int>(first);
+      sizes.columns = static_cast<int>(std::min(shape.batch_per_pass(), batch - first));
+      sizes.columns_per_replica = (sizes.columns + shape.replicas - 1) / shape.replicas;
+      sizes.replicas = (sizes.columns + sizes.columns_per_replica - 1) / sizes.columns_per_replica;
+      sizes.blocks = shape.blocks;
+      sizes.directions = static_cast<int>(at_once);
+      sizes.poll_delay_cycles = shape.poll_delay_cycles;
+      sizes.relu = p.mode == PRNN_RNN_RELU;
+      sizes.tf32 = p.tf32;
+      sizes.timed_out = cuda_state(context).gave_up_on_device;
+      for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
+    }
+  }
+};
+
+void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args);
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args);
+void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args);
+
+}  // namespace prnn

@@ -1,0 +1,353 @@
+// The forward resident kernel: all timesteps of one layer, the recurrent weights on the chip.
+#pragma once
+
+#include "rnn/cuda/mma/product.cuh"
+
+namespace prnn {
+
+// sum_over_warps() of sums at a shared address.
+template <int FLOATS_PER_WARP>
+__device__ __forceinline__ float sum_over_warps(uint32_t address) {
+  float value[kResidentWarps];
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) {
+    asm volatile("ld.shared.f32 %0,[%1];" : "=f"(value[w]) : "r"(address + w * FLOATS_PER_WARP * 4) : "memory");
+  }
+#pragma unroll
+  for (int step = 1; step < kResidentWarps; step *= 2) {
+#pragma unroll
+    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
+  }
+  return value[0];
+}
+
+// A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
+// the gate of a GRU (3: the part of the candidate that comes from the input), and the row tile of units of an RNN.
+// SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool SINGLE>
+__global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_constant__ ForwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kRowTiles = UNIT_TILES * kGates;
+  constexpr int kUnits = UNIT_TILES * kTileRows;
+  constexpr int kRounds = lane_rounds(kGated, UNIT_TILES);
+  constexpr int kWave = SINGLE ? 1 : wave_tiles(kRowTiles, kRounds);
+  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
+  constexpr int kStride = kTileFloats + 1;  // of the row tiles' sums: the 4 subs of a unit read different banks
+  constexpr int kSumFloats = kRowTiles * kStride;
+  constexpr bool kAccurate = sizeof(T) == 4;
+  // Registers do not suffice for addresses that are worked out beforehand.
+  constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_TILES == 1)));
+  // With one tile, what a lane wants after the products is in registers, or its address is, before the states arrive.
+  constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_TILES <= 2;
+  using Product = MmaProduct<T, kRowTiles, kStride, SINGLE, true>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
+  const int hidden = sizes.hidden, padded = sizes.padded;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  if (replica_columns <= 0) return;
+
+  extern __shared__ uint4 shared[];
+  __shared__ float carried[kReady ? 1 : kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  __shared__ float biases[kRounds][32];                                      // of what a lane finishes
+  float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
+
+  Product product;
+  product.replica_columns = &sizes.columns_per_replica;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
+    const int unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
+    const int k = k_tile * kKTile + sub * (16 / static_cast<int>(sizeof(T)));
+    const int64_t row = int64_t{row_tile % kGates} * hidden + unit;
+    return load_row_fragment(weights, row * hidden + k, unit < hidden ? hidden - k : 0);
+  });
+
+  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  const int own_tile = kGated ? 0 : sub;
+  const int unit = first_unit + own_tile * kTileRows + lane / 4;
+  const bool own_lane = kGated || sub < UNIT_TILES;
+  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    const bool exists = own_lane && unit + r * kTileRows < hidden;
+    const int64_t at = int64_t{input_gate} * hidden + unit + r * kTileRows;
+    const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
+    const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
+    const float sum = MODE == PRNN_GRU && sub == 3   ? input
+                      : MODE == PRNN_GRU && sub == 2 ? recurrent
+                                                     : input + recurrent;
+    if (warp == 0) biases[r][lane] = sum;
+  }
+
+  // Addresses of this lane's first column and unit, so that a timestep adds little to them.
+  constexpr int kKTileElements = 64 / sizeof(T);
+  const int tile_columns = sizes.tile_columns(), tile_elements = tile_columns * padded;
+  const int step_elements = sizes.exchange_columns() * padded;
+  T* const exchange = static_cast<T*>(dir.exchange) + int64_t{replica * sizes.replica_tiles()} * tile_elements;
+  product.k_tile_stride = tile_columns * 64 * kResidentWarps;
+  const auto states_of = [&](int of_lane) {
+    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + product.column_of(of_lane)) * 64 +
+           of_lane % 4 * 16;
+  };
+  const char* const states_of_lane = states_of(lane);
+  // Element of a tile where unit u of its column c is.
+  const auto state_at = [&](int u, int c) {
+    return u / kKTileElements * (tile_columns * kKTileElements) + c * kKTileElements + u % kKTileElements;
+  };
+  const int64_t first_row = replica_column + warp;
+  const auto gates_of = [&](int u) {
+    return kGated && dir.gates != nullptr ? static_cast<T*>(dir.gates) + (first_row * hidden + u) * 4 + sub : nullptr;
+  };
+  const auto cells_of = [&](int u) {
+    return static_cast<T*>(dir.cells) + (MODE == PRNN_LSTM ? first_row * hidden + u : 0);
+  };
+  const auto y_of = [&](int u) { return static_cast<T*>(dir.y) + (first_row * params.y_row + u); };
+  T* const gates_of_lane = gates_of(unit);
+  T* const cells_of_lane = cells_of(unit);
+  T* const y_of_lane = y_of(unit);
+  const auto exists = [&](int round) { return own_lane && unit + round * kTileRows < hidden; };
+  const auto input_of = [&](int u) {
+    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
+  };
+  const T* const input_of_lane = input_of(unit);
+  float bias_of_lane[kRounds], carried_by_lane[kRounds];  // kReady
+  if constexpr (kReady) {
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) bias_of_lane[r] = biases[r][lane];
+  }
+  bool timed_out = false, asked = false;
+  int buffer = 0;
+  unsigned published = 0;  // the clock's low half
+
+  // The block's units of the initial states of sequences [first, last), which start with step s.
+  const auto publish_initial = [&](int s, int first, int last) {
+    const T* const hx = static_cast<const T*>(dir.hx);
+    const int block_unit = pin_in_register(first_unit), lane_of_warp = pin_in_register(lane);
+    for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
+         n += kResidentWarps) {
+      const int column = n - replica_column;
+      const auto value = [&](int u) {
+        return hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
+      };
+      T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
+      for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
+        const int u = block_unit + i;
+        publish_word(u < padded, tile + state_at(u, column % kTileColumns), Element<T>::pack(value(u), value(u + 1)));
+      }
+    }
+  };
+
+  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+  publish_initial(0, 0, next.batch);
+#pragma unroll 1
+  for (int s = 0; s < sizes.steps; ++s) {
+    previous = current;
+    current = next;
+    next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
+    if (next.batch > current.batch) publish_initial(s + 1, current.batch, next.batch);
+    const int columns = min(replica_columns, current.batch - replica_column);
+    const int next_columns = min(replica_columns, next.batch - replica_column);
+
+    for (int wave = 0; wave == 0 || !SINGLE; ++wave) {
+      const int first = wave * kWave * kTileColumns;
+      if (first >= columns) break;
+      const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
+      // What follows may be asked for ahead: it is of this step, or so old that all blocks must have it by now.
+      const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
+
+      // Where this lane finds the states of its column (lane / 4) of a tile.
+      const auto states_at = [&](int tile) {
+        const bool of_next = is_last_wave && tile >= count;
+        const int tile_of_replica = of_next ? tile - count : wave * kWave + tile;
+        const int64_t at = int64_t{s + (of_next ? 1 : 0)} * step_elements + tile_of_replica * tile_elements;
+        return (kTight && UNIT_TILES == 3 ? states_of(pin_in_register(lane)) : states_of_lane) + at * sizeof(T);
+      };
+      const auto reads = [&](int tile) {
+        const bool of_next = is_last_wave && tile >= count;
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
+               (of_next ? next_columns : columns);
+      };
+
+      // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
+      // waits for them here.
+      const T* const input_here = kTight ? input_of(pin_in_register(unit)) : input_of_lane;
+      T input[kWave][kRounds];
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp;
+        const int row = column < columns ? current.row + replica_column + column : 0;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
+        }
+      }
+
+      if (SINGLE) {
+        const char* only = states_at(0);
+        asm volatile("" : "+l"(only));  // worked out before the pause
+        while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
+        }
+        product.prefetch([&](int) { return only; }, reads, count);
+      } else if (!asked) {
+        product.prefetch(states_at, reads, count);
+      }
+
+      float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
+      buffer ^= 1;
+      const int first_sum = (kGated ? input_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
+      uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
+      T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
+      if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // worked out before the wait
+      asked = product.template run<kWave>(count, follows, states_at, reads, sizes.timed_out, timed_out,
+                                          wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
+      __syncthreads();
+
+      // Where a sequence starts, what it carries comes from its initial state.
+      if (kGated && replica_column + min(columns, first + kWave * kTileColumns) > previous.batch) {
+        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+        const int first_of_lane = pin_in_register(unit);
+#pragma unroll
+        for (int j = 0; j < kWave; ++j) {
+          const int column = first + j * kTileColumns + warp, n = replica_column + column;
+          if (column >= columns || n < previous.batch) continue;
+#pragma unroll
+          for (int r = 0; r < kRounds; ++r) {
+            const int u = first_of_lane + r * kTileRows;
+            const float value =
+                initial != nullptr && u < hidden ? Element<T>::to_float(initial[int64_t{n} * hidden + u]) : 0;
+            if constexpr (kReady) {
+              carried_by_lane[r] = value;
+            } else if (sub == 0) {
+              carried[column / kTileColumns][warp][lane / 4 + r * kTileRows] = value;
+            }
+          }
+        }
+        __syncwarp();
+      }
+
+      // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum, gate and h;
+      // `saved` is what the backward pass wants of the gates.
+      float value[kWave][kRounds], saved[kWave][kRounds], cell[kWave][kRounds];
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
+          const int at = first_sum + r * kGates * kStride;
+          value[j][r] = 0;
+          if constexpr (kReady) {
+            value[j][r] = sum_over_warps<kSumFloats>(sums_of_lane + r * kGates * kStride * 4);
+          } else if (j < count) {
+            value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
+          if constexpr (MODE == PRNN_LSTM) {
+            value[j][r] = squash<kAccurate>(value[j][r] + x + bias, sub == 2);
+          } else if constexpr (MODE == PRNN_GRU) {
+            // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
+            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + bias;
+            const float gate = sigmoid(sum);
+            value[j][r] = sub >= 2 ? sum : gate;
+          } else {
+            const float sum = value[j][r] + x + bias;
+            value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<kAccurate>(sum);  // NaN stays NaN
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp;
+        const int tile = kReady ? 0 : min(column / kTileColumns, kMaxTiles - 1);
+        T* const out = exchange + (int64_t{s + 1} * step_elements + tile * tile_elements);
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const int u = unit + r * kTileRows;
+          const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
+          float* const carry =
+              kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+          const float gate = value[j][r];
+          float h = gate;
+          if constexpr (MODE == PRNN_LSTM) {
+            const float i = __shfl_sync(kWholeWarp, gate, 0, 4), f = __shfl_sync(kWholeWarp, gate, 1, 4);
+            const float g = __shfl_sync(kWholeWarp, gate, 2, 4), o = __shfl_sync(kWholeWarp, gate, 3, 4);
+            const float c = f * *carry + i * g;
+            h = o * hyperbolic_tangent<kAccurate>(c);
+            if (!kReady) __syncwarp();
+            if (kReady || sub == 0) *carry = c;
+            cell[j][r] = c;
+            saved[j][r] = gate;
+          } else if constexpr (MODE == PRNN_GRU) {
+            const float reset = __shfl_sync(kWholeWarp, gate, 0, 4), z = __shfl_sync(kWholeWarp, gate, 1, 4);
+            const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
+            const float fresh = hyperbolic_tangent<kAccurate>(fed + reset * recurrent);
+            h = fresh + z * (*carry - fresh);
+            if (!kReady) __syncwarp();
+            if (kReady || sub == 0) *carry = h;
+            saved[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
+          }
+          value[j][r] = h;
+          h = u < hidden ? h : 0;
+          if constexpr (kReady) {
+            publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
+          } else if constexpr (kGated) {
+            publish_unit_tile(out + state_at(first_unit + r * kTileRows, warp), lane, h, publishes);
+          } else {
+            publish_gate_tiles(out + state_at(unit - lane / 4, warp), lane, h, publishes);
+          }
+        }
+      }
+      if (SINGLE) published = clock_low();
+
+      // Nobody waits for what follows.
+      T* const gates_here = kTight ? gates_of(pin_in_register(unit)) : gates_of_lane;
+      T* const cells_here = kTight ? cells_of(pin_in_register(unit)) : cells_of_lane;
+      T* const y_here = kTight ? y_of(pin_in_register(unit)) : y_of_lane;
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns + warp, n = replica_column + column;
+        if (j >= count || column >= columns) continue;
+        const int row = current.row + first + j * kTileColumns;  // and first_row, which the lanes' addresses contain
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          if (!exists(r)) continue;
+          if (gates_here != nullptr) {
+            store_float<T>(gates_here, int64_t{row} * (4 * hidden) + r * 4 * kTileRows, saved[j][r]);
+            if (MODE == PRNN_LSTM && sub == 1) {
+              store_float<T>(cells_here, int64_t{row} * hidden + r * kTileRows, cell[j][r]);
+            }
+          }
+          if (!kGated || sub == 0) {
+            store_float<T>(y_here, int64_t{row} * params.y_row + r * kTileRows, value[j][r]);
+          }
+          if (n >= next.batch) {  // the sequence ends
+            const int64_t at = int64_t{n} * hidden + pin_in_register(unit) + r * kTileRows;
+            if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, value[j][r]);
+            if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, cell[j][r]);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES>
+cudaError_t launch_mma_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  return launch_resident(single ? mma_forward<T, MODE, UNIT_TILES, true> : mma_forward<T, MODE, UNIT_TILES, false>,
+                         shape, params, stream);
+}
+
+}  // namespace prnn

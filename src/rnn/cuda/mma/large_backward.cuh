@@ -1,0 +1,214 @@
+// The large-layer mma backward kernel: all timesteps of one layer whose weights fit no other. Without clusters: every
+// block reads the gradients of all gates.
+#pragma once
+
+#include "rnn/cuda/mma/large_product.cuh"
+
+namespace prnn {
+
+// Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
+// without, a lane is a unit.
+template <class T, prnnRNNMode_t MODE>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    mma_large_backward(const __grid_constant__ BackwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
+  constexpr int kGates = gate_count(MODE), kBiases = kGated ? 4 : 1;
+  constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
+  constexpr int kRoundUnits = kGated ? kTileRows : 32;
+  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
+  using Product = MmaLargeProduct<T, kUnits, large_register_tiles(sizeof(T) == 4)>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = kGated ? lane % 4 : 0;
+  const BackwardDirection& dir = params.direction[0];
+  const int first_unit = blockIdx.x * kUnits, hidden = sizes.hidden, padded = sizes.padded;
+
+  extern __shared__ uint4 shared[];
+  __shared__ float carried[kGated ? kResidentWarps : 1][kUnits];  // the gradient that goes past the matrix
+  __shared__ float bias_sums[kResidentWarps][kRounds][32];
+  // In 16 bits the product needs every register: what the forward pass kept waits for it here.
+  constexpr bool kInputsWait = sizeof(T) == 2;
+  __shared__ T inputs[2][kInputsWait ? kResidentWarps : 1][kRounds][32];
+  float* const sums = reinterpret_cast<float*>(shared);  // [warps][rows][kLargeSumColumns]
+  for (int r = 0; r < kRounds; ++r) bias_sums[warp][r][lane] = 0;
+
+  // K runs over the gates one after the other, each rounded up to whole k-tiles.
+  const int gate_k_tiles = padded / kKTile;
+  Product product;
+  product.k_tile_stride = 64 * kResidentWarps;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  product.load_weights(gate_k_tiles * kGates, sums + kResidentWarps * Product::kSumFloats, [&](int row, int k_tile) {
+    const int unit = first_unit + row, gate = k_tile / gate_k_tiles;
+    const int k = k_tile % gate_k_tiles * kKTile + lane % 4 * (16 / static_cast<int>(sizeof(T)));
+    return load_column_fragment(weights, (int64_t{gate} * hidden + k) * hidden + unit, hidden,
+                                unit < hidden ? hidden - k : 0);
+  });
+
+  // What this lane finishes: unit `own` of the block, and the one kRoundUnits further in the next round.
+  const int own = kGated ? lane / 4 : lane;
+  const auto exists = [&](int round) {
+    const int u = own + round * kRoundUnits;
+    return u < kUnits && first_unit + u < hidden;
+  };
+  T* const dgates = static_cast<T*>(dir.dgates);
+  const int row_elements = kGates * padded;
+  bool timed_out = false;
+  unsigned published = 0;
+
+  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
+  Step previous, current, next = step_at(sizes, start);
+  // One more step than timesteps, for the gradients of the initial states.
+  const int last_step =
+      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  // Adds the sums for the biases to those of earlier timesteps, and begins new ones. A GRU's subs 2 and 3 are its
+  // candidate's bR and bW.
+  const auto add_bias_sums = [&](bool is_first) {
+    for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
+      const int u = i % kUnits;
+      if (first_unit + u >= hidden) continue;
+      const int of_lane = kGated ? u % kRoundUnits * 4 + i / kUnits : u % kRoundUnits;
+      float* const to = dir.bias_sums + (int64_t{i / kUnits} * hidden + first_unit + u);
+      float sum = is_first ? 0 : *to;
+      for (int w = 0; w < kResidentWarps; ++w) {
+        sum += bias_sums[w][u / kRoundUnits][of_lane];
+        bias_sums[w][u / kRoundUnits][of_lane] = 0;
+      }
+      *to = sum;
+    }
+  };
+#pragma unroll 1
+  for (int s = 0; s <= last_step; ++s) {
+    if (is_bias_step<T>(s)) {
+      __syncthreads();
+      add_bias_sums(s == kBiasSteps<T>);
+      __syncthreads();
+    }
+    previous = current;
+    current = next;
+    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
+    const int columns = min(sizes.columns, max(current.batch, previous.batch) - sizes.first_column);
+    if (columns <= 0) continue;
+
+    const int column = lane / 4;
+    const char* gradients =
+        reinterpret_cast<const char*>(dgates + int64_t{previous.row + sizes.first_column + column} * row_elements);
+    gradients += warp * 64 + lane % 4 * 16;
+    const bool reads = column < min(sizes.columns, previous.batch - sizes.first_column);
+    asm volatile("" : "+l"(gradients));  // worked out before the pause
+    while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
+    }
+    product.prefetch(gradients, reads);
+
+    // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. With gates,
+    // lane `sub` of a unit loads gate `sub` and one of what else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a
+    // timestep earlier.
+    constexpr int kBeforeSub = MODE == PRNN_LSTM ? 2 : 1;
+    const int n = sizes.first_column + warp;
+    const bool is_active = warp < columns && n < current.batch, was_active = warp < columns && n < previous.batch;
+    const int row = is_active ? current.row + n : 0;
+    T own_gate[kRounds], other[kRounds];  // without gates: h, dy
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int u = exists(r) ? first_unit + own + r * kRoundUnits : 0;
+      const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
+      const T* const dy = static_cast<const T*>(dir.dy) + y_at;
+      if constexpr (!kGated) {
+        own_gate[r] = static_cast<const T*>(dir.y)[y_at];
+        other[r] = __ldcs(dy);
+      } else {
+        own_gate[r] = static_cast<const T*>(dir.gates)[at * 4 + sub];
+        const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+        const bool has_before = is_active && n < next.batch;
+        const int64_t row_before = has_before ? next.row + n : row;
+        const T* const before = !has_before && initial != nullptr
+                                    ? initial + (is_active ? int64_t{n} * hidden + u : 0)
+                                    : states + (row_before * (MODE == PRNN_LSTM ? hidden : params.y_row) + u);
+        other[r] = *(sub == kBeforeSub ? before : MODE == PRNN_LSTM && sub == 1 ? states + at : dy);
+      }
+    }
+
+    typename Product::Sums products;
+    product.run(gradients, reads, sizes.timed_out, timed_out, products, [&] {
+      if constexpr (kInputsWait) {
+        for (int r = 0; r < kRounds; ++r) {
+          inputs[0][warp][r][lane] = own_gate[r];
+          inputs[1][warp][r][lane] = other[r];
+        }
+      }
+    });
+    __syncthreads();  // the sums of the step before have been read
+    Product::store(products, sums + warp * Product::kSumFloats);
+    __syncthreads();
+    if (!is_active && !was_active) continue;
+
+    // dh from the next timestep. The subs of a unit share the work.
+    float from_next[kRounds];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int index = Product::sum_at(min(own + r * kRoundUnits, kUnits - 1), warp);
+      if constexpr (kGated) {
+        float dh = sums[sub * Product::kSumFloats + index] + sums[(sub + 4) * Product::kSumFloats + index];
+        dh += __shfl_xor_sync(kWholeWarp, dh, 1);
+        from_next[r] = dh + __shfl_xor_sync(kWholeWarp, dh, 2);
+      } else {
+        from_next[r] = sum_over_warps(sums, Product::kSumFloats, index);
+      }
+    }
+
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int own_unit = own + r * kRoundUnits, u = first_unit + own_unit;
+      const int64_t state_index = int64_t{n} * hidden + u;
+      float* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
+      float dh = from_next[r], past = kGated ? *carry : 0;
+      __syncwarp();
+
+      if (!was_active) {
+        dh = exists(r) && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
+        past = MODE == PRNN_LSTM && exists(r) && dir.dcy != nullptr ? load_float<T>(dir.dcy, state_index) : 0;
+      } else if (!is_active) {  // what is left belongs to the initial state
+        if (exists(r) && sub == 0 && dir.dhx != nullptr) {
+          store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
+        }
+        if (MODE == PRNN_LSTM && exists(r) && sub == 1 && dir.dcx != nullptr) {
+          store_float<T>(dir.dcx, state_index, past);
+        }
+        continue;
+      }
+      const int of_warp = kInputsWait ? warp : 0;
+      const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : own_gate[r]);
+      const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : other[r]);
+      const bool in_range = u < hidden;  // beyond, gradients are zeros
+      float da;
+      if constexpr (kGated) {
+        const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+        const UnitGradients gradients = unit_gradients<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub);
+        da = in_range ? gradients.gate : 0;
+        if (sub == 0 && own_unit < kUnits) *carry = gradients.carried;
+        if (MODE == PRNN_GRU && sub == 3 && exists(r)) {
+          store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
+        }
+      } else {
+        dh += loaded;
+        da = sizes.relu ? (loaded_gate > 0 ? dh : (loaded_gate <= 0 ? 0 : loaded_gate))
+                        : dh * (1 - loaded_gate * loaded_gate);
+        da = in_range ? da : 0;
+      }
+      publish_element(own_unit < kUnits && u < padded && sub < kGates,
+                      dgates + (int64_t{row} * row_elements + sub * padded + u), Element<T>::from_float(da));
+      bias_sums[warp][r][lane] += da;
+    }
+    published = clock_low();
+  }
+
+  __syncthreads();
+  add_bias_sums(kBiasSteps<T> == 0 || last_step < kBiasSteps<T>);
+}
+
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_mma_large_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  return launch_resident(mma_large_backward<T, MODE>, shape, params, stream);
+}
+
+}  // namespace prnn

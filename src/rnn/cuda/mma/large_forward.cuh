@@ -1,0 +1,188 @@
+// The large-layer mma forward kernel: all timesteps of one layer whose weights fit no other.
+#pragma once
+
+#include "rnn/cuda/mma/large_product.cuh"
+
+namespace prnn {
+
+// Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
+// without, a lane is a unit.
+template <class T, prnnRNNMode_t MODE>
+__global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const __grid_constant__ ForwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
+  constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
+  constexpr int kRoundUnits = kGated ? kTileRows : 32;
+  constexpr int kKTile = k_tile_elements(sizeof(T) == 4), kKTileElements = 64 / sizeof(T);
+  using Product = MmaLargeProduct<T, gate_count(MODE) * kUnits, large_register_tiles(sizeof(T) == 4)>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int warp = threadIdx.x / 32;
+  const ForwardDirection& dir = params.direction[0];
+  const int first_unit = blockIdx.x * kUnits, hidden = sizes.hidden, padded = sizes.padded;
+
+  extern __shared__ uint4 shared[];
+  __shared__ float carried[kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  __shared__ float biases[kRounds][32];              // of what a lane finishes
+  // In 16 bits the product needs every register: the inputs wait for it here.
+  constexpr bool kInputsWait = sizeof(T) == 2;
+  __shared__ T inputs[kInputsWait ? kResidentWarps : 1][kRounds][32];
+  float* const sums = reinterpret_cast<float*>(shared);  // [warps][rows][kLargeSumColumns]
+
+  Product product;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  product.load_weights(padded / kKTile, sums + kResidentWarps * Product::kSumFloats, [&](int row, int k_tile) {
+    const int unit = first_unit + row % kUnits, gate = row / kUnits;
+    const int k = k_tile * kKTile + threadIdx.x % 4 * (16 / static_cast<int>(sizeof(T)));
+    return load_row_fragment(weights, (int64_t{gate} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
+  });
+
+  // What a lane finishes: unit `own` of the block, and the one kRoundUnits further in the next round.
+  const auto own_of = [&](int lane) { return kGated ? lane / 4 : lane; };
+  const auto exists = [&](int lane, int round) {
+    const int u = own_of(lane) + round * kRoundUnits;
+    return u < kUnits && first_unit + u < hidden;
+  };
+  const auto input_gate_of = [&](int lane) { return !kGated ? 0 : MODE == PRNN_GRU && lane % 4 == 3 ? 2 : lane % 4; };
+  if (warp == 0) {
+    const int lane = threadIdx.x, sub = lane % 4;
+    for (int r = 0; r < kRounds; ++r) {
+      const int64_t at = int64_t{input_gate_of(lane)} * hidden + first_unit + own_of(lane) + r * kRoundUnits;
+      const float input = exists(lane, r) ? load_float<T>(dir.input_bias, at) : 0;
+      const float recurrent = exists(lane, r) ? load_float<T>(dir.recurrent_bias, at) : 0;
+      biases[r][lane] = MODE == PRNN_GRU && sub == 3   ? input
+                        : MODE == PRNN_GRU && sub == 2 ? recurrent
+                                                       : input + recurrent;
+    }
+  }
+
+  // Element of a timestep where unit u of column c is.
+  const int tile_columns = sizes.tile_columns(), step_elements = tile_columns * padded;
+  T* const exchange = static_cast<T*>(dir.exchange);
+  const auto state_at = [&](int u, int c) {
+    return u / kKTileElements * (tile_columns * kKTileElements) + c * kKTileElements + u % kKTileElements;
+  };
+  product.k_tile_stride = tile_columns * 64 * kResidentWarps;
+  // The block's units of the initial state of this warp's sequence, which starts with step s.
+  const auto publish_initial = [&](int s) {
+    const T* const hx = static_cast<const T*>(dir.hx);
+    const int n = sizes.first_column + warp;
+    for (int u = first_unit + lane_id(); u < min(padded, first_unit + kUnits); u += 32) {
+      const float value = hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
+      publish_element(true, exchange + (int64_t{s} * step_elements + state_at(u, warp)), Element<T>::from_float(value));
+    }
+  };
+
+  bool timed_out = false;
+  unsigned published = 0;
+  // The forward pass's step s, which lies outside the sequence where it has no batch.
+  const auto step_of = [&](int s) {
+    if (s < 0 || s >= sizes.steps) return Step{0, 0};
+    return step_at(sizes, dir.reverse ? sizes.steps - 1 - s : s);
+  };
+  const auto columns_of = [&](int s) { return min(sizes.columns, step_of(s).batch - sizes.first_column); };
+  if (warp < columns_of(0)) publish_initial(0);
+#pragma unroll 1
+  for (int s = 0; s < sizes.steps; ++s) {
+    if (warp >= max(columns_of(s), 0) && warp < columns_of(s + 1)) publish_initial(s + 1);
+    if (columns_of(s) <= 0) continue;
+
+    const int loading_lane = lane_id();
+    const char* states = reinterpret_cast<const char*>(exchange + int64_t{s} * step_elements) +
+                         ((warp * tile_columns + loading_lane / 4) * 64 + loading_lane % 4 * 16);
+    const bool reads = loading_lane / 4 < columns_of(s);
+    asm volatile("" : "+l"(states));  // worked out before the pause
+    while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
+    }
+    product.prefetch(states, reads);
+
+    // The input products of what this lane finishes: on their way while the states are.
+    const int input_row = step_of(s).row + sizes.first_column + (warp < columns_of(s) ? warp : 0);
+    const T* const input_of_lane = static_cast<const T*>(dir.xw) + int64_t{input_row} * params.xw_row +
+                                   (exists(loading_lane, 0) ? int64_t{input_gate_of(loading_lane)} * params.xw_gate +
+                                                                  first_unit + own_of(loading_lane)
+                                                            : 0);
+    T input[kRounds];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      input[r] = __ldcs(input_of_lane + (exists(loading_lane, r) ? r * kRoundUnits : 0));
+    }
+
+    typename Product::Sums products;
+    product.run(states, reads, sizes.timed_out, timed_out, products, [&] {
+      if constexpr (kInputsWait) {
+        for (int r = 0; r < kRounds; ++r) inputs[warp][r][loading_lane] = input[r];
+      }
+    });
+    __syncthreads();  // the sums of the step before have been read
+    Product::store(products, sums + warp * Product::kSumFloats);
+    __syncthreads();
+    // What the product leaves no registers for is worked out again.
+    const int here = pin_in_register(s), lane = lane_id(), sub = kGated ? lane % 4 : 0, own = own_of(lane);
+    if (warp >= columns_of(here)) continue;
+
+    const int n = sizes.first_column + warp, row = step_of(here).row + n, next_columns = columns_of(here + 1);
+    if (kGated && warp >= columns_of(here - 1)) {  // the sequence starts
+      const void* const initial = MODE == PRNN_LSTM ? dir.cx : dir.hx;
+      for (int u = lane; u < kUnits; u += 32) {
+        const bool wanted = initial != nullptr && first_unit + u < hidden;
+        carried[warp][u] = wanted ? load_float<T>(initial, int64_t{n} * hidden + first_unit + u) : 0;
+      }
+      __syncwarp();
+    }
+
+    // `value` becomes gate and h; `saved` is what the backward pass wants of the gates.
+    float value[kRounds], saved[kRounds], cell[kRounds];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int u = min(own + r * kRoundUnits, kUnits - 1);
+      // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
+      const float x = Element<T>::to_float(kInputsWait ? inputs[kInputsWait ? warp : 0][r][lane] : input[r]);
+      const float sum =
+          sum_over_warps(sums, Product::kSumFloats, Product::sum_at(input_gate_of(lane) * kUnits + u, warp));
+      value[r] = gate_of_lane<MODE, kAccurate>(sum, x, biases[r][lane], sub, sizes.relu);
+    }
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int u = own + r * kRoundUnits;
+      float h = value[r];
+      if constexpr (kGated) {
+        float* const carry = &carried[warp][min(u, kUnits - 1)];
+        const UnitStates states = finish_unit<MODE, kAccurate>(value[r], *carry, sub);
+        __syncwarp();
+        if (sub == 0 && u < kUnits) *carry = states.carried;
+        h = states.h;
+        cell[r] = states.carried;
+        saved[r] = states.saved;
+      }
+      value[r] = h;
+      const bool publishes = warp < next_columns && sub == 0 && u < kUnits && first_unit + u < padded;
+      publish_element(publishes, exchange + (int64_t{s + 1} * step_elements + state_at(first_unit + u, warp)),
+                      Element<T>::from_float(first_unit + u < hidden ? h : 0));
+    }
+    published = clock_low();
+
+    // Nobody waits for what follows.
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      if (!exists(lane, r)) continue;
+      const int u = first_unit + own + r * kRoundUnits;
+      const int64_t at = int64_t{row} * hidden + u, state_index = int64_t{n} * hidden + u;
+      if (kGated && dir.gates != nullptr) {
+        store_float<T>(dir.gates, at * 4 + sub, saved[r]);
+        if (MODE == PRNN_LSTM && sub == 1) store_float<T>(dir.cells, at, cell[r]);
+      }
+      if (sub == 0) store_float<T>(dir.y, int64_t{row} * params.y_row + u, value[r]);
+      if (warp >= next_columns) {  // the sequence ends
+        if (sub == 0 && dir.hy != nullptr) store_float<T>(dir.hy, state_index, value[r]);
+        if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, state_index, cell[r]);
+      }
+    }
+  }
+}
+
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_mma_large_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  return launch_resident(mma_large_forward<T, MODE>, shape, params, stream);
+}
+
+}  // namespace prnn

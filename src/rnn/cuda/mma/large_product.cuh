@@ -1,0 +1,293 @@
+// What the large-layer mma kernels have in common, which serve the largest layers: weights in more registers, a number
+// of units a block that is no multiple of 8, one tile of sequences. docs/resident_kernels.md explains the arithmetic.
+#pragma once
+
+#include "rnn/cuda/mma/product.cuh"
+
+namespace prnn {
+
+// Read anew each time, so that neither it nor what comes of it takes a register all along.
+__device__ __forceinline__ int lane_id() {
+  int lane;
+  asm volatile("mov.u32 %0,%laneid;" : "=r"(lane));
+  return lane;
+}
+
+// ---- exchange ----
+
+// A word of 16-bit elements may be of two blocks: each stores its half, and a half that is all ones has not arrived.
+template <class T>
+__device__ __forceinline__ void publish_element(bool valid, T* address, T value) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p st.relaxed.gpu.global.u16 [%0],%1;}" ::"l"(address),
+                 "h"(reinterpret_cast<const uint16_t&>(value)), "r"(static_cast<uint32_t>(valid))
+                 : "memory");
+  } else {
+    publish_word(valid, address, Element<T>::pack(Element<T>::to_float(value), 0));
+  }
+}
+
+// Not zero if an element has not arrived. Halves: (x - 1) & ~x has the highest bit of a half that is 0, x being ~word.
+template <class T>
+__device__ __forceinline__ uint32_t missing_elements(const uint4& v) {
+  if constexpr (sizeof(T) == 4) return largest_word(v) == kEmpty;
+  const auto gap = [](uint32_t word) { return ~(word + 0x00010001u) & word; };
+  return (gap(v.x) | gap(v.y) | gap(v.z) | gap(v.w)) & 0x80008000u;
+}
+
+__device__ __forceinline__ void reload_if(bool wanted, uint4& v, const void* address) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%4,0; @p ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3},[%5];}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "r"(static_cast<uint32_t>(wanted)), "l"(address)
+               : "memory");
+}
+
+// ---- cells, the gates of a unit in 4 lanes ----
+
+// Forward: what lane `sub` of a unit makes of its sum, R h, and its input product.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ float gate_of_lane(float sum, float input, float bias, int sub, int relu) {
+  if constexpr (MODE == PRNN_LSTM) return squash<ACCURATE>(sum + input + bias, sub == 2);
+  if constexpr (MODE == PRNN_GRU) {
+    // 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
+    const float total = (sub == 3 ? 0 : sum) + (sub == 2 ? 0 : input) + bias;
+    return sub >= 2 ? total : sigmoid(total);
+  }
+  const float total = sum + input + bias;
+  return relu ? (total < 0 ? 0 : total) : hyperbolic_tangent<ACCURATE>(total);  // NaN stays NaN
+}
+
+// Of a unit: h, what it carries to the next step, and what this lane keeps of its gates for the backward pass.
+struct UnitStates {
+  float h, carried, saved;
+};
+
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ UnitStates finish_unit(float gate, float carried, int sub) {
+  const float first = __shfl_sync(kWholeWarp, gate, 0, 4), second = __shfl_sync(kWholeWarp, gate, 1, 4);
+  const float third = __shfl_sync(kWholeWarp, gate, 2, 4), fourth = __shfl_sync(kWholeWarp, gate, 3, 4);
+  if constexpr (MODE == PRNN_LSTM) {  // i, f, g, o
+    const float c = second * carried + first * third;
+    return {fourth * hyperbolic_tangent<ACCURATE>(c), c, gate};
+  }
+  const float fresh = hyperbolic_tangent<ACCURATE>(fourth + first * third);
+  const float h = fresh + second * (carried - fresh);
+  return {h, h, sub == 2 ? fresh : sub == 3 ? third : gate};
+}
+
+// Backward: the gradient of this lane's gate, and what sub 0's unit carries to the next step.
+struct UnitGradients {
+  float gate, carried;
+};
+
+// `loaded`: dy of sub 0; LSTM: c of sub 1, c a timestep earlier of sub 2; GRU: h a timestep earlier of sub 1. A GRU's
+// sub 3 has the candidate's gradient with respect to W x + bW, its sub 2 that with respect to R h + bR.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ UnitGradients unit_gradients(float gate, float loaded, bool has_before, float dh, float past,
+                                                        int sub) {
+  const float first = __shfl_sync(kWholeWarp, gate, 0, 4), second = __shfl_sync(kWholeWarp, gate, 1, 4);
+  const float third = __shfl_sync(kWholeWarp, gate, 2, 4), fourth = __shfl_sync(kWholeWarp, gate, 3, 4);
+  const float earlier = __shfl_sync(kWholeWarp, loaded, MODE == PRNN_LSTM ? 2 : 1, 4);
+  const float before = has_before ? earlier : 0;
+  dh += __shfl_sync(kWholeWarp, loaded, 0, 4);
+  if constexpr (MODE == PRNN_LSTM) {
+    const float i = first, f = second, g = third, o = fourth;
+    const float squashed = hyperbolic_tangent<ACCURATE>(__shfl_sync(kWholeWarp, loaded, 1, 4));
+    const float dc = past + dh * o * (1 - squashed * squashed);
+    const float da = sub == 0   ? dc * g * i * (1 - i)
+                     : sub == 1 ? dc * before * f * (1 - f)
+                     : sub == 2 ? dc * i * (1 - g * g)
+                                : dh * squashed * o * (1 - o);
+    return {da, dc * f};
+  }
+  const float reset = first, z = second, fresh = third, recurrent = fourth;
+  dh += past;
+  const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+  const float da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
+                   : sub == 1 ? dh * (before - fresh) * z * (1 - z)
+                   : sub == 2 ? dcandidate * reset
+                              : dcandidate;
+  return {da, dh * z};
+}
+
+// ---- the product of resident weights with a tile of states ----
+
+// ROWS rows by the warp's k-tiles; k-tile i of warp w is w + 8 i. Whole row tiles lie in registers as far as
+// REGISTER_TILES go, k-tile after k-tile, and then in shared memory; the last rows, fewer than 8, in shared memory
+// alone, where they take no more room than they are. `load` is a function (row, k-tile) -> uint4 that fetches 16 bytes
+// of a row, those of this lane % 4.
+template <class T, int ROWS, int REGISTER_TILES>
+struct MmaLargeProduct {
+  static constexpr int kWhole = ROWS / kTileRows, kRest = ROWS % kTileRows;
+  static constexpr int kSplit = REGISTER_TILES % kWhole;  // row tiles in registers of a k-tile that is not there whole
+  static constexpr int kFirstShared = REGISTER_TILES / kWhole + (kSplit > 0 ? 1 : 0);  // first k-tile without any
+  static constexpr int kSplitShared = kSplit > 0 ? kWhole - kSplit : 0;
+  static constexpr int kTiles = kWhole / 2;  // of 16 rows; a row tile that is left over and the rest go transposed
+  static constexpr int kChunk = kTiles >= 4 ? 2 : kChunkKTiles;  // k-tiles that are loaded and multiplied together
+  static constexpr int kKnownChunks = (kFirstShared + 2 * kChunk - 1) / (2 * kChunk) * 2;
+  static_assert(kSplit % 2 == 0 && kRest > 0, "row_tiles of a tile lie together");
+
+  struct Sums {
+    float tiles[kTiles > 0 ? kTiles : 1][4];
+    float single[4], rest[4];
+  };
+
+  uint4 weights[REGISTER_TILES];
+  uint4 *split, *shared_tiles, *rest;  // shared memory, of this lane
+  int k_tiles;                         // of this warp
+  int k_tile_stride;                   // bytes from a warp's k-tile of states to its next
+  uint4 states[2][kChunk];
+
+  __device__ __forceinline__ uint4* place(int k_tile, int row_tile) const {
+    if (k_tile < kFirstShared) return split + (row_tile - kSplit) * 32;
+    return shared_tiles + ((k_tile - kFirstShared) * kResidentWarps * kWhole + row_tile) * 32;
+  }
+
+  template <class Load>
+  __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    uint4* const base = static_cast<uint4*>(shared);
+    split = base + warp * kSplitShared * 32 + lane;
+    shared_tiles = base + (kResidentWarps * kSplitShared + warp * kWhole) * 32 + lane;
+    rest = base +
+           (kResidentWarps * kSplitShared + max(total_k_tiles - kResidentWarps * kFirstShared, 0) * kWhole) * 32 +
+           warp * kRest * 4 + lane;
+#pragma unroll
+    for (int f = 0; f < REGISTER_TILES; ++f) {
+      const int i = f / kWhole, o = f % kWhole;
+      weights[f] = i < k_tiles ? load(o * kTileRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+    }
+    // The k-tile of which a part is in registers is multiplied whether the warp has it or not: then it is zeros.
+    const auto load_or_zero = [&](int i, int o) {
+      return i < k_tiles ? load(o * kTileRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
+    };
+#pragma unroll 1
+    for (int i = kFirstShared - (kSplit > 0 ? 1 : 0); i < max(k_tiles, kFirstShared); ++i) {
+      int o = i < kFirstShared ? kSplit : 0;
+#pragma unroll 1
+      for (; o + 1 < kWhole; o += 2) {  // in the order of the instruction's operand
+        const uint4 low = load_or_zero(i, o), high = load_or_zero(i, o + 1);
+        *place(i, o) = {low.x, high.x, low.y, high.y};
+        *place(i, o + 1) = {low.z, high.z, low.w, high.w};
+      }
+      if (o < kWhole) *place(i, o) = load_or_zero(i, o);
+    }
+    if (lane < kRest * 4) {
+#pragma unroll 2
+      for (int i = 0; i < k_tiles; ++i) {
+        rest[i * kResidentWarps * kRest * 4] = load(kWhole * kTileRows + lane / 4, warp + i * kResidentWarps);
+      }
+    }
+  }
+
+  // Issues the first loads of the states of a chunk. `base` is where this lane's 16 bytes of the warp's first k-tile
+  // are; lanes that are not to read get zeros, and so does a k-tile beyond the last.
+  __device__ __forceinline__ void issue_loads(int stage, int chunk, const char* base, bool reads) {
+    const char* const source = base + chunk * (kChunk * k_tile_stride);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      states[stage][i] = load_or_zeros(reads && chunk * kChunk + i < k_tiles, source + i * k_tile_stride);
+    }
+  }
+
+  // Waits until the chunk in the stage has arrived whole.
+  __device__ __forceinline__ void wait_loads(int stage, int chunk, const char* base, int* fault, bool& timed_out) {
+    const char* const source = base + chunk * (kChunk * k_tile_stride);
+    SpinTimeout timeout;
+    while (!timed_out) {
+      uint32_t missing = 0;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) missing |= missing_elements<T>(states[stage][i]);
+      if (!__any_sync(kWholeWarp, missing != 0)) return;
+      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        reload_if(missing_elements<T>(states[stage][i]) != 0, states[stage][i], source + i * k_tile_stride);
+      }
+    }
+  }
+
+  // Adds a k-tile. KNOWN: whether `k_tile` is known when compiling.
+  template <bool KNOWN>
+  __device__ __forceinline__ void multiply(int k_tile, const uint4& b, Sums& sums) const {
+    if (!(KNOWN && k_tile < kFirstShared) && k_tile >= k_tiles) return;
+#pragma unroll
+    for (int o = 0; o + 1 < kWhole; o += 2) {
+      uint4 first, second;  // halves of the k-tile, 16 rows each
+      if (KNOWN && k_tile * kWhole + o < REGISTER_TILES) {
+        const uint4 low = weights[KNOWN ? k_tile * kWhole + o : 0], high = weights[KNOWN ? k_tile * kWhole + o + 1 : 0];
+        first = {low.x, high.x, low.y, high.y};
+        second = {low.z, high.z, low.w, high.w};
+      } else {
+        first = *place(k_tile, o);
+        second = *place(k_tile, o + 1);
+      }
+      multiply_k_tile<T, false>(sums.tiles[o / 2], sums.tiles[o / 2], first, second, b);
+    }
+    if constexpr (kWhole % 2 == 1) {
+      constexpr int kLast = kWhole - 1;
+      const bool in_register = KNOWN && k_tile * kWhole + kLast < REGISTER_TILES;
+      const uint4 last =
+          in_register ? weights[KNOWN && in_register ? k_tile * kWhole + kLast : 0] : *place(k_tile, kLast);
+      multiply_row_tile<T, false>(sums.single, sums.single, last, b);
+    }
+    uint4 last = {0, 0, 0, 0};
+    if (lane_id() < kRest * 4 && k_tile < k_tiles) last = rest[k_tile * kResidentWarps * kRest * 4];
+    multiply_row_tile<T, false>(sums.rest, sums.rest, last, b);
+  }
+
+  // Issues the first loads of the first states; base and reads as for run().
+  __device__ __forceinline__ void prefetch(const char* base, bool reads) {
+    issue_loads(0, 0, base, reads);
+    issue_loads(1, 1, base, reads);
+  }
+
+  // The product with the states that have been asked for. `arrived` is called when the first are there.
+  template <class Arrived>
+  __device__ __forceinline__ void run(const char* base, bool reads, int* fault, bool& timed_out, Sums& sums,
+                                      const Arrived& arrived) {
+    sums = {};
+#pragma unroll
+    for (int c = 0; c < kKnownChunks; ++c) {
+      wait_loads(c % 2, c, base, fault, timed_out);
+      if (c == 0) arrived();
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) multiply<true>(c * kChunk + i, states[c % 2][i], sums);
+      if ((c + 2) * kChunk < k_tiles) issue_loads(c % 2, c + 2, base, reads);
+    }
+#pragma unroll 1
+    for (int c = kKnownChunks; c * kChunk < k_tiles; c += 2) {
+#pragma unroll
+      for (int stage = 0; stage < 2; ++stage) {
+        if ((c + stage) * kChunk >= k_tiles) break;
+        wait_loads(stage, c + stage, base, fault, timed_out);
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) multiply<false>((c + stage) * kChunk + i, states[stage][i], sums);
+        if ((c + stage + 2) * kChunk < k_tiles) issue_loads(stage, c + stage + 2, base, reads);
+      }
+    }
+  }
+
+  static constexpr int kSumFloats = ROWS * kLargeSumColumns;  // of a warp
+  static __device__ __forceinline__ int sum_at(int row, int column) { return row * kLargeSumColumns + column; }
+
+  // The warp's sums into `shared`.
+  static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        shared[sum_at(m * 2 * kTileRows + e / 2 * kTileRows + row, column + e % 2)] = sums.tiles[m][e];
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {  // transposed
+      if (kWhole % 2 == 1) shared[sum_at((kWhole - 1) * kTileRows + column + e, row)] = sums.single[e];
+      if (column + e < kRest) shared[sum_at(kWhole * kTileRows + column + e, row)] = sums.rest[e];
+    }
+  }
+};
+
+}  // namespace prnn

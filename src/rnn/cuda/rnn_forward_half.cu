@@ -1,9 +1,0 @@
-// Forward resident kernels, RNN, half.
-#include "rnn/cuda/resident_forward.cuh"
-
-namespace prnn {
-
-template cudaError_t launch_forward<__half, PRNN_RNN_TANH, 2>(const ResidentShape&, const ForwardParams&, cudaStream_t);
-template cudaError_t launch_forward<__half, PRNN_RNN_TANH, 4>(const ResidentShape&, const ForwardParams&, cudaStream_t);
-
-}  // namespace prnn

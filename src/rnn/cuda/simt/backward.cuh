@@ -1,0 +1,247 @@
+// The backward simt kernel: from dy to the gradients of all gates of a float32 layer of one sequence a replica, or a
+// few, all recurrent weights in registers. Steps run against the forward pass; "previous" is the step done before,
+// "next" is a timestep earlier in the forward pass.
+#pragma once
+
+#include "rnn/cuda/simt/product.cuh"
+
+namespace prnn {
+
+// KERNEL and the lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x + bW.
+// Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
+template <prnnRNNMode_t MODE, int KERNEL>
+__global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr SimtKernel kKernel = simt_kernel(kGated, KERNEL);
+  constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;
+  constexpr int kGates = gate_count(MODE);
+  constexpr SimtSplit kSplit = simt_split(kGates, true, kKernel);
+  constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * kGates * 4;
+  constexpr bool kSends = kCluster > 1;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
+
+  __shared__ float sums[2][kColumns * Product::kColumnStride];
+  __shared__ float4 gradients[2][kSends ? Product::kElements / 4 : 1];
+  __shared__ uint64_t arrived[2];  // counts the bytes of `gradients`
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits, hidden = sizes.hidden, padded = sizes.padded;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  if (replica_columns <= 0) return;
+  const int pitch = kSends ? kCluster * kUnits : padded;  // from gate to gate of a vector
+  const int steps = steps_of_column(sizes, replica_column);
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0}; };
+
+  if constexpr (kSends) {
+    if (threadIdx.x == 0) {
+      init_barrier(&arrived[0]);
+      init_barrier(&arrived[1]);
+      fence_barriers();
+    }
+    for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads) {
+      gradients[0][i] = gradients[1][i] = {0, 0, 0, 0};
+    }
+  }
+
+  Product product;
+#pragma unroll
+  for (int i = 0; i < kKernel.loads; ++i) {
+    const int k = Product::first_element() + i * Product::kApart, gate = k / pitch;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int from = k % pitch + e;
+#pragma unroll
+      for (int r = 0; r < kRows; r += 4) {
+        const int unit = first_unit + Product::row_group_of_lane() * kRows + r;
+        const uint4 units =
+            load_row_fragment(static_cast<const float*>(dir.weights), (int64_t{gate} * hidden + from) * hidden + unit,
+                              gate < kGates && from < hidden ? hidden - unit : 0);
+        product.weights[i][r][e] = __uint_as_float(units.x);
+        product.weights[i][r + 1][e] = __uint_as_float(units.y);
+        product.weights[i][r + 2][e] = __uint_as_float(units.z);
+        product.weights[i][r + 3][e] = __uint_as_float(units.w);
+      }
+    }
+  }
+
+  // What this lane finishes.
+  const int column = warp / kRowTiles, n = replica_column + column;
+  const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
+  const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
+  const int64_t state_at = int64_t{n} * hidden + unit;
+  float carried = 0;           // the gradient that goes past the matrix
+  float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
+  constexpr int kBeforeSub = MODE == PRNN_LSTM ? 2 : 1;
+  const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+
+  float* const dgates = static_cast<float*>(dir.dgates);
+  const int row_elements = kGates * padded, k_of_lane = Product::first_element();
+  const uint32_t barrier = shared_address(&arrived[0]), own_gradients = shared_address(&gradients[0][0]);
+  constexpr uint32_t kStageBytes = sizeof(gradients[0]);
+  constexpr int kPeers = !kSends ? 1 : kGated ? kCluster : kCluster / 4;  // that a lane sends to
+  uint32_t places[kPeers], counts[kPeers];
+#pragma unroll
+  for (int i = 0; kSends && i < kPeers; ++i) {
+    const uint32_t rank = kGated ? i : sub * kPeers + i;
+    pin_in_register(places[i] = address_in_rank(own_gradients + ((kGated ? sub * pitch : 0) + unit) * 4, rank));
+    pin_in_register(counts[i] = address_in_rank(barrier, rank));
+  }
+
+  // What the forward pass kept, loaded a step ahead, without branches, so that nothing waits for it before it is used:
+  // lane `sub` of a unit loads gate `sub` and one of what else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a
+  // timestep earlier. Without gates: h, dy.
+  float own_gate = 0, other = 0;
+  const auto load_step = [&](const Step& step, const Step& step_before) {
+    const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
+    const int64_t row = wanted ? step.row + n : 0, u = wanted ? unit : 0;
+    const int64_t y_at = row * params.y_row + u, at = row * hidden + u;
+    const float* const dy = static_cast<const float*>(dir.dy) + y_at;
+    if constexpr (!kGated) {
+      own_gate = static_cast<const float*>(dir.y)[y_at];
+      other = __ldcs(dy);
+    } else {
+      own_gate = __ldcs(static_cast<const float*>(dir.gates) + at * 4 + sub);
+      const float* const states = static_cast<const float*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+      const float* const initial = static_cast<const float*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+      const int64_t row_before = has_before ? step_before.row + n : row;
+      const float* const before = !has_before && initial != nullptr
+                                      ? initial + (wanted ? state_at : 0)
+                                      : states + (row_before * (MODE == PRNN_LSTM ? hidden : params.y_row) + u);
+      other = *(sub == kBeforeSub ? before : MODE == PRNN_LSTM && sub == 1 ? states + at : dy);
+    }
+  };
+
+  if constexpr (kSends) sync_cluster();
+  Step previous, current, next = size_at(0), following = size_at(1);
+  load_step(next, following);
+  bool timed_out = false;
+  unsigned passed = clock_low();
+  // One more step than timesteps, for the gradients of the initial states.
+  const int last_step = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+#pragma unroll 1
+  for (int s = 0; s <= last_step; ++s) {
+    previous = current;
+    current = next;
+    next = following;
+    following = size_at(s + 2);
+    const bool is_active = n < current.batch, was_active = n < previous.batch;
+    const int64_t row = current.row + n;
+
+    if (s > 0) {
+      if constexpr (kSends) {
+        wait_for_arrival(barrier + s % 2 * 8, (s - 1) / 2 & 1, sizes.timed_out, timed_out);
+        __syncwarp();
+        product.read(own_gradients + s % 2 * kStageBytes + k_of_lane * 4);
+      } else {
+        const float* from = dgates + int64_t{previous.row + replica_column} * row_elements + k_of_lane;
+        asm volatile("" : "+l"(from));  // worked out before the pause
+        while (clock_low() - passed < static_cast<unsigned>(sizes.poll_delay_cycles)) {
+        }
+        product.prefetch(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
+                         row_elements);
+        product.wait_loads(from, Product::kApart, row_elements, sizes.timed_out, timed_out);
+      }
+      product.multiply(sums[s % 2]);
+      __syncthreads();
+      passed = clock_low();
+    }
+    if (!finishes) continue;
+
+    pin_in_register(own_gate);
+    pin_in_register(other);
+    float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
+    if (!was_active) {
+      dh = is_active && exists && dir.dhy != nullptr ? load_float<float>(dir.dhy, state_at) : 0;
+      carried =
+          MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr ? load_float<float>(dir.dcy, state_at) : 0;
+    } else if (!is_active && exists) {  // what is left belongs to the initial state
+      if (sub == 0 && dir.dhx != nullptr) store_float<float>(dir.dhx, state_at, MODE == PRNN_GRU ? dh + carried : dh);
+      if (MODE == PRNN_LSTM && sub == 1 && dir.dcx != nullptr) store_float<float>(dir.dcx, state_at, carried);
+    }
+    if (is_bias_step<float>(s)) {
+      biases += bias;
+      bias = 0;
+    }
+    if (!is_active) {
+      load_step(next, following);
+      continue;
+    }
+
+    const auto gate = [&](int from) { return __shfl_sync(kWholeWarp, own_gate, from, 4); };
+    dh += kGated ? __shfl_sync(kWholeWarp, other, 0, 4) : other;
+    float da;
+    if constexpr (MODE == PRNN_LSTM) {
+      const float i = gate(0), f = gate(1), g = gate(2), o = gate(3);
+      const float cell = __shfl_sync(kWholeWarp, other, 1, 4);
+      const float earlier = __shfl_sync(kWholeWarp, other, kBeforeSub, 4);
+      const float c_before = n < next.batch || has_initial ? earlier : 0;
+      const float squashed = hyperbolic_tangent<true>(cell);
+      const float dc = carried + dh * o * (1 - squashed * squashed);
+      da = sub == 0   ? dc * g * i * (1 - i)
+           : sub == 1 ? dc * c_before * f * (1 - f)
+           : sub == 2 ? dc * i * (1 - g * g)
+                      : dh * squashed * o * (1 - o);
+      carried = dc * f;
+    } else if constexpr (MODE == PRNN_GRU) {
+      const float reset = gate(0), z = gate(1), fresh = gate(2), recurrent = gate(3);
+      const float earlier = __shfl_sync(kWholeWarp, other, kBeforeSub, 4);
+      const float h_before = n < next.batch || has_initial ? earlier : 0;
+      dh += carried;
+      const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+      da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
+           : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
+           : sub == 2 ? dcandidate * reset
+                      : dcandidate;
+      carried = dh * z;
+    } else {
+      da = sizes.relu ? (own_gate > 0 ? dh : (own_gate <= 0 ? 0 : own_gate)) : dh * (1 - own_gate * own_gate);
+    }
+    da = unit < hidden ? da : 0;
+    float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
+    const bool is_gate = kGated ? sub < kGates : sub == 0;
+    if constexpr (kSends) {
+      if (s < last_step && !timed_out && (!kGated || is_gate)) {
+#pragma unroll
+        for (int i = 0; i < kPeers; ++i) {
+          send_word(places[i] + (s + 1) % 2 * kStageBytes, counts[i] + (s + 1) % 2 * 8, __float_as_uint(da));
+        }
+      }
+      if (threadIdx.x == 0 && s < last_step) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+      if (is_gate && unit < padded) *out = da;
+    } else {
+      publish_word(is_gate && unit < padded, out, Element<float>::pack(da, 0));
+    }
+    if (MODE == PRNN_GRU && sub == 3 && exists) store_float<float>(dir.dcandidate, row * hidden + unit, da);
+    bias += da;
+    load_step(next, following);
+  }
+  biases += bias;
+
+  // The sums for the biases, over the sequences of this replica.
+  constexpr int kBiases = kGated ? 4 : 1;
+  if constexpr (kColumns > 1) {
+    __syncthreads();
+    sums[0][threadIdx.x] = finishes ? biases : 0;
+    __syncthreads();
+    biases = 0;
+    for (int c = 0; c < kColumns; ++c) biases += sums[0][(c * kRowTiles + warp % kRowTiles) * 32 + lane];
+  }
+  if (exists && column == 0 && (kGated || sub == 0)) {
+    dir.bias_sums[(int64_t{replica} * kBiases + (kGated ? sub : 0)) * hidden + unit] = biases;
+  }
+  // No block leaves while others may still write to its shared memory.
+  if constexpr (kSends) sync_cluster();
+}
+
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_simt_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  return launch_simt(simt_backward<MODE, KERNEL>, shape, params, stream);
+}
+
+}  // namespace prnn

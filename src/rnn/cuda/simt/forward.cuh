@@ -1,0 +1,204 @@
+// The forward simt kernel: all timesteps of a float32 layer of one sequence a replica, or a few, all recurrent weights
+// in registers.
+#pragma once
+
+#include "rnn/cuda/simt/product.cuh"
+
+namespace prnn {
+
+// KERNEL: which one of the cell's list in simt.h. In clusters, a replica is one, and states go to its blocks' shared
+// memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
+// the gate, as in mma_forward().
+template <prnnRNNMode_t MODE, int KERNEL>
+__global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid_constant__ ForwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr SimtKernel kKernel = simt_kernel(kGated, KERNEL);
+  constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;
+  constexpr SimtSplit kSplit = simt_split(gate_count(MODE), false, kKernel);
+  constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * 4;
+  constexpr bool kSends = kCluster > 1;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
+
+  __shared__ float sums[2][kColumns * Product::kColumnStride];
+  __shared__ float4 states[2][kSends ? Product::kElements / 4 : 1];
+  __shared__ uint64_t arrived[2];  // counts the bytes of `states`
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits, hidden = sizes.hidden;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  if (replica_columns <= 0) return;
+  const int steps = steps_of_column(sizes, replica_column);
+  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
+
+  if constexpr (kSends) {
+    if (threadIdx.x == 0) {
+      init_barrier(&arrived[0]);
+      init_barrier(&arrived[1]);
+      fence_barriers();
+      expect_bytes(&arrived[0], kBytes);
+    }
+    for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads)
+      states[0][i] = states[1][i] = {0, 0, 0, 0};
+  }
+
+  Product product;
+#pragma unroll
+  for (int i = 0; i < kKernel.loads; ++i) {
+    const int k = Product::first_element() + i * Product::kApart;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int unit = first_unit + Product::row_group_of_lane() * (kGated ? 1 : kRows) + (kGated ? 0 : r);
+      const uint4 vec =
+          load_row_fragment(static_cast<const float*>(dir.weights),
+                            (int64_t{kGated ? r : 0} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
+      product.weights[i][r][0] = __uint_as_float(vec.x);
+      product.weights[i][r][1] = __uint_as_float(vec.y);
+      product.weights[i][r][2] = __uint_as_float(vec.z);
+      product.weights[i][r][3] = __uint_as_float(vec.w);
+    }
+  }
+
+  // What this lane finishes.
+  const int column = warp / kRowTiles, n = replica_column + column;
+  const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
+  const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
+  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+  const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
+  float bias = 0, carried = 0;  // carried: c (LSTM), h (GRU)
+  if (exists) {
+    const int64_t at = int64_t{input_gate} * hidden + unit;
+    const float input = load_float<float>(dir.input_bias, at), recurrent = load_float<float>(dir.recurrent_bias, at);
+    bias = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
+  }
+  const auto input_at = [&](int64_t row) {
+    return row * params.xw_row + int64_t{pin_in_register(input_gate)} * params.xw_gate + unit;
+  };
+  const auto begin_sequence = [&] {
+    const float h = exists && dir.hx != nullptr ? load_float<float>(dir.hx, initial_at()) : 0;
+    if (MODE == PRNN_GRU) carried = h;
+    if (MODE == PRNN_LSTM) carried = exists && dir.cx != nullptr ? load_float<float>(dir.cx, initial_at()) : 0;
+    return h;
+  };
+
+  // The exchange: a step's states, before it, in global memory or in every block's shared memory.
+  const int tile_columns = sizes.tile_columns();
+  float* exchange = static_cast<float*>(dir.exchange) + int64_t{replica} * tile_columns * sizes.padded;  // of a step
+  const auto step_elements = [&] { return int64_t{sizes.exchange_columns()} * sizes.padded; };
+  const auto state_at = [&](int k, int c) { return (k / 16 * tile_columns + c) * 16 + k % 16; };
+  const int k_of_lane = Product::first_element(), states_of_lane = state_at(k_of_lane, 0);
+  const uint32_t barrier = shared_address(&arrived[0]), own_states = shared_address(&states[0][0]);
+  constexpr uint32_t kStageBytes = sizeof(states[0]);
+  constexpr int kPeers = kSends ? kCluster / 4 : 1;  // that a lane sends to
+  uint32_t places[kPeers], counts[kPeers];
+#pragma unroll
+  for (int i = 0; kSends && i < kPeers; ++i) {
+    pin_in_register(places[i] = address_in_rank(own_states + unit * 4, sub * kPeers + i));
+    pin_in_register(counts[i] = address_in_rank(barrier, sub * kPeers + i));
+  }
+  const auto publish = [&](int s, float value) {
+    if constexpr (kSends) {
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+        send_word(places[i] + s % 2 * kStageBytes, counts[i] + s % 2 * 8, __float_as_uint(value));
+      }
+    } else {
+      publish_word(sub == 0 && unit < sizes.padded, exchange + state_at(pin_in_register(unit), column),
+                   Element<float>::pack(value, 0));
+    }
+  };
+
+  // Loaded a step ahead, without a branch, so that nothing waits for it before it is used.
+  float input = 0;
+  const auto load_input = [&](const Step& step) {
+    const bool wanted = exists && n < step.batch;
+    input = __ldcs(static_cast<const float*>(dir.xw) + (wanted ? input_at(step.row + n) : 0));
+  };
+
+  if constexpr (kSends) sync_cluster();
+  Step current, next = size_at(0);
+  if (finishes && n < next.batch) publish(0, begin_sequence());
+  load_input(next);
+  bool timed_out = false;
+  unsigned passed = clock_low();
+#pragma unroll 1
+  for (int s = 0; s < steps; ++s) {
+    current = next;
+    next = size_at(s + 1);
+    const bool is_active = kColumns == 1 || n < current.batch, will_be = kColumns == 1 ? s + 1 < steps : n < next.batch;
+    const int64_t row = current.row + n;
+
+    if constexpr (kSends) {
+      wait_for_arrival(barrier + s % 2 * 8, s / 2 & 1, sizes.timed_out, timed_out);
+      __syncwarp();
+      product.read(own_states + s % 2 * kStageBytes + k_of_lane * 4);
+    } else {
+      const float* from = exchange + states_of_lane;
+      asm volatile("" : "+l"(from));  // worked out before the pause
+      while (clock_low() - passed < static_cast<unsigned>(sizes.poll_delay_cycles)) {
+      }
+      const int apart = Product::kApart * tile_columns, columns = min(replica_columns, current.batch - replica_column);
+      product.prefetch(from, sizes.padded, columns, apart, 16);
+      product.wait_loads(from, apart, 16, sizes.timed_out, timed_out);
+    }
+    exchange += step_elements();
+    product.multiply(sums[s % 2]);
+    __syncthreads();
+    passed = clock_low();
+    if (!finishes) continue;
+
+    pin_in_register(input);
+    float h = 0, saved = 0;
+    const float sum =
+        Product::template total<!kGated>(sums[s % 2], column, kGated ? own_unit * 4 + sub : own_unit, sub);
+    if constexpr (MODE == PRNN_LSTM) {
+      saved = squash<true>(sum + input + bias, sub == 2);
+      const float i = __shfl_sync(kWholeWarp, saved, 0, 4), f = __shfl_sync(kWholeWarp, saved, 1, 4);
+      const float g = __shfl_sync(kWholeWarp, saved, 2, 4), o = __shfl_sync(kWholeWarp, saved, 3, 4);
+      carried = f * carried + i * g;
+      h = o * hyperbolic_tangent<true>(carried);
+    } else if constexpr (MODE == PRNN_GRU) {
+      // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
+      const float total = (sub == 3 ? 0 : sum) + (sub == 2 ? 0 : input) + bias,
+                  gate = sub >= 2 ? total : sigmoid(total);
+      const float reset = __shfl_sync(kWholeWarp, gate, 0, 4), z = __shfl_sync(kWholeWarp, gate, 1, 4);
+      const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
+      const float fresh = hyperbolic_tangent<true>(fed + reset * recurrent);
+      carried = h = fresh + z * (carried - fresh);
+      saved = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
+    } else {
+      const float total = sum + input + bias;
+      h = sizes.relu ? (total < 0 ? 0 : total) : hyperbolic_tangent<true>(total);  // NaN stays NaN
+    }
+    const float cell = carried;
+    if (will_be && !timed_out) publish(s + 1, !is_active ? begin_sequence() : unit < hidden ? h : 0);
+    if (kSends && threadIdx.x == 0 && s + 1 < steps) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+
+    // Nobody waits for what follows.
+    load_input(next);
+    if (!exists || !is_active) continue;
+    if (sub == 0) store_float<float>(dir.y, row * params.y_row + unit, h);
+    if (kGated && dir.gates != nullptr) {
+      store_float<float>(dir.gates, (row * hidden + unit) * 4 + sub, saved);
+      if (MODE == PRNN_LSTM && sub == 1) store_float<float>(dir.cells, row * hidden + unit, cell);
+    }
+    if (!will_be) {  // the sequence ends
+      if (sub == 0 && dir.hy != nullptr) store_float<float>(dir.hy, initial_at(), h);
+      if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<float>(dir.cy, initial_at(), cell);
+    }
+  }
+  // No block leaves while others may still write to its shared memory.
+  if constexpr (kSends) sync_cluster();
+}
+
+template <prnnRNNMode_t MODE, int KERNEL>
+cudaError_t launch_simt_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  return launch_simt(simt_forward<MODE, KERNEL>, shape, params, stream);
+}
+
+}  // namespace prnn

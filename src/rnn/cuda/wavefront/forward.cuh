@@ -1,0 +1,296 @@
+// The forward wavefront kernel: all timesteps of several layers of a stack, each layer in blocks of its own that follow
+// the layer below as its states arrive.
+#pragma once
+
+#include "rnn/cuda/wavefront/product.cuh"
+
+namespace prnn {
+
+// Tiles, warps, lanes and `sub` as in mma_forward; SINGLE as there.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    wavefront_forward(const __grid_constant__ WavefrontForwardParams params) {
+  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  constexpr int kUnits = UNIT_TILES * kTileRows;
+  constexpr int kRounds = lane_rounds(kGated, UNIT_TILES);
+  constexpr int kWave = SINGLE ? 1 : kWavefrontWave;
+  constexpr int kKTile = k_tile_elements(false);
+  constexpr int kElementBytes = 2;
+  static_assert(sizeof(T) == kElementBytes, "the wavefront kernels are of 16-bit types");
+  using Rows = WavefrontForwardRows<MODE, UNIT_TILES>;
+  using Product = WavefrontProduct<T, Rows, K_TILES>;
+  constexpr int kSumFloats = Product::kSumFloats;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int blocks_per_layer = sizes.blocks * sizes.replicas;
+  const WavefrontForwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
+  const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
+  const int hidden = sizes.hidden, batch = sizes.batch;
+  const int replica_column = replica * sizes.columns_per_replica;
+  const int columns = min(sizes.columns_per_replica, batch - replica_column);
+  const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
+  const bool is_fed = layer.below != nullptr;
+
+  extern __shared__ uint4 shared[];
+  __shared__ float carried[SINGLE ? 1 : kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
+  float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][stride]
+
+  Product product;
+  product.load_weights(hidden / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats,
+                       [&](int part, int row_tile, int k_tile) {
+                         const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input);
+                         const int unit = first_unit + Rows::unit_tile(row_tile) * kTileRows + lane / 4;
+                         const int k = k_tile * kKTile + sub * (16 / kElementBytes);
+                         const bool wanted = unit < hidden && (part == kOwn || is_fed);
+                         return load_row_fragment(matrix, (int64_t{Rows::gate(row_tile)} * hidden + unit) * hidden + k,
+                                                  wanted ? hidden - k : 0);
+                       });
+
+  // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
+  const int own_tile = kGated ? 0 : sub;
+  const int unit = first_unit + own_tile * kTileRows + lane / 4;
+  const bool own_lane = kGated || sub < UNIT_TILES;
+  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+  float bias[kRounds], carry[kRounds];
+  bool exists[kRounds];
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) {
+    carry[r] = 0;
+    exists[r] = own_lane && unit + r * kTileRows < hidden;
+    const int64_t at = int64_t{input_gate} * hidden + unit + r * kTileRows;
+    const float input = exists[r] ? load_float<T>(layer.input_bias, at) : 0;
+    const float recurrent = exists[r] ? load_float<T>(layer.recurrent_bias, at) : 0;
+    bias[r] = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
+  }
+
+  // Where this lane reads and writes in the current step, at the replica's first tile; all move on by a step.
+  const int64_t first_row = replica_column + warp;
+  const int64_t step_elements = int64_t{batch} * hidden, step_bytes = step_elements * kElementBytes;
+  const int tile_elements = kTileColumns * hidden;
+  const auto states_of_lane = [&](const void* states) {
+    const T* const row = static_cast<const T*>(states) + int64_t{replica_column + lane / 4} * hidden;
+    return reinterpret_cast<const char*>(row) + warp * 64 + sub * 16;
+  };
+  const T* input_at = static_cast<const T*>(params.xw) + first_row * params.xw_row + input_gate * params.xw_gate + unit;
+  const int64_t input_step = int64_t{batch} * params.xw_row;
+  T* gates_at = static_cast<T*>(layer.gates) + (first_row * hidden + unit) * 4 + sub;
+  T* cells_at = static_cast<T*>(layer.cells) + first_row * hidden + unit;
+  // Publishing, the subs of a unit take a row tile each; words are of two units.
+  T* out_at = static_cast<T*>(layer.y) + first_row * hidden + first_unit + sub * kTileRows;
+  const bool publishes_tile = sub < UNIT_TILES && first_unit + sub * kTileRows < hidden;
+
+  WavefrontTiles<Product, kWave> walk{product, {}, {}, tiles, columns, is_fed};
+  walk.own = {states_of_lane(layer.initial), states_of_lane(layer.y), tile_elements * kElementBytes};
+  if (is_fed)
+    walk.neighbour = {states_of_lane(layer.below), states_of_lane(layer.below) + step_bytes,
+                      tile_elements * kElementBytes};
+  bool timed_out = false;
+  int buffer = 0;
+  long long published = 0;
+
+  // What a lane keeps of a wave for the backward pass, stored once the next one's states have been asked for: nobody
+  // waits for it.
+  struct Finished {
+    int count = 0, first_tile = 0;
+    T *gates = nullptr, *cells = nullptr;  // undefined, nvcc 13.0 takes those of the step in progress
+    float c[kWave][kRounds], gate[kWave][kRounds];
+  } finished;
+  const auto store_finished = [&] {
+    if constexpr (kGated) {
+      if (layer.gates == nullptr) return;
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int tile = SINGLE ? 0 : finished.first_tile + j;
+        if (j >= finished.count || tile * kTileColumns + warp >= columns) continue;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const int at = tile * tile_elements + r * kTileRows;
+          if (exists[r]) store_float<T>(finished.gates, at * 4, finished.gate[j][r]);
+          if (MODE == PRNN_LSTM && exists[r] && sub == 1) store_float<T>(finished.cells, at, finished.c[j][r]);
+        }
+      }
+    }
+  };
+
+  for (int t = 0; t < sizes.steps; ++t) {
+    for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
+      const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
+      if (!SINGLE && !walk.own_prefetched) {
+        while (clock64() - published < sizes.poll_delay_cycles) {
+        }
+        walk.template prefetch<kOwn>(walk.own, false, first_tile);
+        walk.own_prefetched = true;
+      }
+      store_finished();
+
+      // The input products of what this lane finishes: on their way while the states are.
+      uint32_t input[kWave][kRounds];
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns;
+        const bool wanted = !is_fed && column + warp < columns;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          input[j][r] = load_element(wanted && exists[r], input_at + (column * params.xw_row + r * kTileRows));
+        }
+      }
+
+      float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
+      buffer ^= 1;
+      if constexpr (SINGLE) {
+        walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < sizes.steps, published, sizes.poll_delay_cycles,
+                                                             sizes.timed_out, timed_out, wave_sums + warp * kSumFloats);
+      } else {
+        walk.run(first_tile, count, t + 1 < sizes.steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
+                 kResidentWarps * kSumFloats);
+      }
+      __syncthreads();
+
+      if (kGated && t == 0) {  // what is carried comes from the initial state
+        const void* const initial = MODE == PRNN_LSTM ? layer.cx : layer.hx;
+#pragma unroll
+        for (int j = 0; j < kWave; ++j) {
+          const int column = first + j * kTileColumns + warp;
+          if (column >= columns) continue;
+#pragma unroll
+          for (int r = 0; r < kRounds; ++r) {
+            const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
+            const float value = initial != nullptr && exists[r] ? load_float<T>(initial, at) : 0;
+            if constexpr (SINGLE) {
+              carry[r] = value;
+            } else if (sub == 0) {
+              carried[first_tile + j][warp][lane / 4 + r * kTileRows] = value;
+            }
+          }
+        }
+        if constexpr (!SINGLE) __syncwarp();
+      }
+
+      // Step by step over all that the lane finishes, so that the latencies overlap.
+      float value[kWave][kRounds];
+      const int sum_of_lane = (kGated ? sub : own_lane ? own_tile : 0) * Rows::kStride + sum_index(lane / 4, warp);
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats,
+                                       sum_of_lane + r * 4 * Rows::kStride);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const float x = element_to_float<T>(input[j][r]);
+          if constexpr (MODE == PRNN_LSTM) {
+            value[j][r] = squash<false>(value[j][r] + x + bias[r], sub == 2);
+          } else if constexpr (MODE == PRNN_GRU) {
+            // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
+            const float sum = value[j][r] + (sub == 2 ? 0 : x) + bias[r];
+            const float gate = sigmoid(sum);
+            value[j][r] = sub >= 2 ? sum : gate;
+          } else {
+            const float sum = value[j][r] + x + bias[r];
+            value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<false>(sum);  // NaN stays NaN
+          }
+        }
+      }
+
+      float h[kWave][kRounds], gate[kGated ? 4 : 1][kWave][kRounds];
+      if constexpr (kGated) {
+#pragma unroll
+        for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+          for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+            for (int g = 0; g < 4; ++g) gate[g][j][r] = __shfl_sync(kWholeWarp, value[j][r], g, 4);
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int tile = SINGLE ? 0 : min(first_tile + j, kMaxTiles - 1);
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          h[j][r] = value[j][r];
+          if constexpr (kGated) {
+            float* const stage = &carried[tile][warp][lane / 4 + r * kTileRows];
+            const float before = SINGLE ? carry[r] : *stage;
+            float after;
+            if constexpr (MODE == PRNN_LSTM) {  // i f g o
+              after = gate[1][j][r] * before + gate[0][j][r] * gate[2][j][r];
+              h[j][r] = gate[3][j][r] * hyperbolic_tangent<false>(after);
+              finished.gate[j][r] = value[j][r];
+            } else {  // r z, and the candidate's R h and W x
+              const float fresh = hyperbolic_tangent<false>(gate[3][j][r] + gate[0][j][r] * gate[2][j][r]);
+              after = h[j][r] = fresh + gate[1][j][r] * (before - fresh);
+              finished.gate[j][r] = sub == 2 ? fresh : sub == 3 ? gate[2][j][r] : value[j][r];
+            }
+            finished.c[j][r] = after;
+            if constexpr (SINGLE) {
+              carry[r] = after;
+            } else {
+              __syncwarp();
+              if (sub == 0) *stage = after;
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        float own = h[j][0];
+#pragma unroll
+        for (int r = 1; r < kRounds; ++r) own = sub == r ? h[j][r] : own;
+        const int column = first + j * kTileColumns;
+        publish_gate_tiles(out_at + (first_tile + j) * tile_elements, lane, own,
+                           publishes_tile && j < count && column + warp < columns);
+      }
+      published = clock64();
+      finished.count = count;
+      finished.first_tile = first_tile;
+      finished.gates = gates_at;
+      finished.cells = cells_at;
+
+      if (t + 1 == sizes.steps) {  // the last states
+#pragma unroll
+        for (int j = 0; j < kWave; ++j) {
+          const int column = first + j * kTileColumns + warp;
+          if (column >= columns) continue;
+#pragma unroll
+          for (int r = 0; r < kRounds; ++r) {
+            const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
+            if (!exists[r] || (kGated && sub > 0)) continue;
+            if (layer.hy != nullptr) store_float<T>(layer.hy, at, h[j][r]);
+            if (MODE == PRNN_LSTM && layer.cy != nullptr) store_float<T>(layer.cy, at, finished.c[j][r]);
+          }
+        }
+      }
+    }
+    walk.own.advance(walk.own.next + step_bytes);
+    walk.neighbour.advance(walk.neighbour.next + step_bytes);
+    input_at += input_step;
+    gates_at += step_elements * 4;
+    cells_at += step_elements;
+    out_at += step_elements;
+  }
+  store_finished();
+}
+
+// Launches the kernel that the plan chose; defined for the modes of the files that instantiate it.
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wavefront_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
+                                     cudaStream_t stream) {
+  return launch_wavefront<WavefrontKernels<MODE>::forward>(shape, [&](auto index) {
+    constexpr WavefrontKernel kernel = WavefrontKernels<MODE>::forward[decltype(index)::value];
+    constexpr bool kAlwaysSingle = has_one_tile(MODE, kernel);
+    const bool single = params.sizes.columns_per_replica <= kTileColumns;
+    if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+    return launch_resident(single ? wavefront_forward<T, MODE, kernel.unit_tiles, kernel.k_tiles, true>
+                                  : wavefront_forward<T, MODE, kernel.unit_tiles, kernel.k_tiles, kAlwaysSingle>,
+                           shape, params, stream);
+  });
+}
+
+}  // namespace prnn

@@ -1,0 +1,66 @@
+// What the wavefront kernels get, and their launchers: several layers of a stack in one launch, each in blocks of its
+// own. docs/resident_kernels.md, section Stacks, explains the design.
+#pragma once
+
+#include "rnn/cuda/common/params.h"
+#include "rnn/plan/wavefront.h"
+
+namespace prnn {
+
+// Uniform batches alone, H a multiple of a k-tile (so that `padded` is H): rows are t * N + n everywhere.
+// ResidentSizes::directions counts the launch's layers.
+struct WavefrontForwardLayer {
+  const void* recurrent;       // [G H, H]
+  const void* input;           // [G H, H]: the input matrices, used where `below` is not NULL
+  const void* input_bias;      // [G H]
+  const void* recurrent_bias;  // [G H]
+  const void* below;           // [rows, H]: `y` of the layer below in this launch; NULL for the lowest one
+  const void* initial;         // [N, H]: h before the first step, without "empty" patterns
+  const void* hx;              // [N, H] or NULL
+  const void* cx;
+  void* y;   // [rows, H], all bytes 0xFF beforehand; aligned to 16 bytes
+  void* hy;  // [N, H] or NULL
+  void* cy;
+  void* gates;  // as ForwardDirection's
+  void* cells;
+};
+
+struct WavefrontForwardParams {
+  ResidentSizes sizes;
+  const void* xw;  // the lowest layer's input products, row r gate g unit u at r * xw_row + g * xw_gate + u
+  int xw_row, xw_gate;
+  WavefrontForwardLayer layer[kWavefrontLayers];
+};
+
+struct WavefrontBackwardLayer {
+  const void* recurrent;        // [G H, H]
+  const void* input_above;      // [G H, H]: the input matrices of the layer above; used where `above` is not NULL
+  const void* above;            // [rows, G, H]: `dgates` of the layer above in this launch; NULL for the highest one
+  const void* candidate_above;  // GRU: its `dcandidate`
+  const void* y;                // [rows, H]
+  const void* hx;               // [N, H] or NULL
+  const void* cx;
+  const void* dhy;
+  const void* dcy;
+  const void* gates;  // as the forward kernel left them
+  const void* cells;
+  void* dgates;      // [rows, G, H], all bytes 0xFF beforehand
+  void* dcandidate;  // GRU: [rows, H], all bytes 0xFF beforehand where a layer of this launch lies below
+  void* dhx;         // [N, H] or NULL
+  void* dcx;
+  float* bias_sums;  // [replicas, B, H]
+};
+
+struct WavefrontBackwardParams {
+  ResidentSizes sizes;
+  const void* dy;  // [rows, H]: of the highest layer
+  WavefrontBackwardLayer layer[kWavefrontLayers];
+};
+
+// As run_resident_forward() and run_resident_backward(). layer[0] is the lowest layer.
+cudaError_t run_wavefront_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                  const WavefrontForwardParams& params, cudaStream_t stream);
+cudaError_t run_wavefront_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
+                                   const WavefrontBackwardParams& params, cudaStream_t stream);
+
+}  // namespace prnn

@@ -1,0 +1,296 @@
+// The product of the wavefront kernels: a block's rows times two states, its own layer's of the timestep before and the
+// neighbouring layer's of the same timestep. The weights of both stay on the chip.
+#pragma once
+
+#include <iterator>
+#include <utility>
+
+#include "rnn/cuda/common/dsmem.cuh"
+#include "rnn/cuda/mma/product.cuh"
+#include "rnn/cuda/wavefront/params.h"
+
+namespace prnn {
+
+// Loads that are on their way while the states are: predicated, and into whole registers, so that nothing waits for
+// them where they are asked for. Zeros where not wanted.
+template <class T>
+__device__ __forceinline__ uint32_t load_element(bool wanted, const T* address) {
+  uint32_t bits;
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u32 %0,0; @p ld.global.cs.u16 %0,[%2];}"
+               : "=&r"(bits)
+               : "r"(static_cast<uint32_t>(wanted)), "l"(address)
+               : "memory");
+  return bits;
+}
+
+template <class T>
+__device__ __forceinline__ uint2 load_four_elements(bool wanted, const T* address) {
+  uint2 bits;
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; mov.u32 %0,0; mov.u32 %1,0; @p ld.global.cs.v2.u32 {%0,%1},[%3];}"
+               : "=&r"(bits.x), "=&r"(bits.y)
+               : "r"(static_cast<uint32_t>(wanted)), "l"(address)
+               : "memory");
+  return bits;
+}
+
+template <class T>
+__device__ __forceinline__ float element_to_float(uint32_t bits) {
+  const uint16_t low = static_cast<uint16_t>(bits);
+  return Element<T>::to_float(reinterpret_cast<const T&>(low));
+}
+
+// The two parts of K. The neighbour's state is usually there already, and is multiplied while the own one travels.
+enum WavefrontPart { kOwn = 0, kNeighbour = 1 };
+
+// Which rows a block's row tiles are. A part of the weights has kRowTiles row tiles; 16-row tile m of a part is added
+// to tile sum_tile(part, m) of the sums, and row tile a of the sums lies at position(a) in shared memory.
+//
+// Forward, the sums of 8 units are 4 row tiles that lie one after the other: the gates of an LSTM; r, z, R h of the
+// candidate and W x of the candidate for a GRU, whose parts have 3 of them each.
+template <prnnRNNMode_t MODE, int UNIT_TILES>
+struct WavefrontForwardRows {
+  static_assert(MODE != PRNN_GRU || UNIT_TILES % 2 == 0, "a tile holds one gate of 16 units");
+  static constexpr int kRowTiles = UNIT_TILES * gate_count(MODE);
+  static constexpr int kSumRowTiles = MODE == PRNN_RNN_TANH ? UNIT_TILES : UNIT_TILES * 4;
+  static constexpr int kStride = kTileFloats + 1;  // the 4 subs of a unit read different banks
+
+  static constexpr int gate(int row_tile) {
+    return MODE == PRNN_LSTM ? row_tile % 4 : MODE == PRNN_GRU ? row_tile / 2 % 3 : 0;
+  }
+  static constexpr int unit_tile(int row_tile) {
+    return MODE == PRNN_LSTM ? row_tile / 4 : MODE == PRNN_GRU ? row_tile / 6 * 2 + row_tile % 2 : row_tile;
+  }
+  static constexpr int sum_tile(int part, int tile) {
+    if (MODE != PRNN_GRU) return tile;
+    return tile / 3 * 4 + (tile % 3 < 2 ? tile % 3 : part == kOwn ? 2 : 3);
+  }
+  static constexpr int position(int row_tile) {
+    return MODE == PRNN_GRU ? (row_tile / 8 * 2 + row_tile % 2) * 4 + row_tile / 2 % 4 : row_tile;
+  }
+};
+
+template <int ROW_TILES, int STRIDE>
+struct WavefrontBackwardRows {
+  static constexpr int kRowTiles = ROW_TILES, kSumRowTiles = ROW_TILES, kStride = STRIDE;
+  static constexpr int sum_tile(int, int tile) { return tile; }
+  static constexpr int position(int row_tile) { return row_tile; }
+};
+
+// K_TILES: of K, in each part, of a warp; k-tile i of warp w is w + 8 i, as in MmaProduct. A fragment is what one
+// matrix instruction takes of the weights: 16 rows, half a k-tile. The own part's come first: they are the ones in
+// registers if not all are.
+template <class T, class Rows, int K_TILES>
+struct WavefrontProduct {
+  static_assert(Rows::kRowTiles % 2 == 0, "fragments are of two row_tiles");
+  static constexpr int kTiles = Rows::kRowTiles / 2, kSumTiles = Rows::kSumRowTiles / 2;
+  static constexpr int kFragments = 2 * K_TILES * kTiles * 2;
+  static constexpr int kRoom = wavefront_register_fragments(K_TILES);
+  static constexpr int kInRegisters = kFragments < kRoom ? kFragments : kRoom;
+  static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
+  static constexpr int kSumFloats = Rows::kSumRowTiles * Rows::kStride;
+  static constexpr int kKTileBytes = 64 * kResidentWarps;
+
+  using Sums = float[kSets][kSumTiles][4];
+
+  uint4 weights[kInRegisters];
+  uint4* more_weights;  // shared memory: [fragment - kInRegisters][warp][lane]
+  uint4 states[2][K_TILES];
+  const char* source[2];  // of the states
+  int k_tiles;            // of this warp
+
+  // `load` is a function (part, row tile, k-tile) -> uint4, as for MmaProduct.
+  template <class Load>
+  __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
+    const int warp = threadIdx.x / 32;
+    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    more_weights = static_cast<uint4*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int f = 0; f < kFragments; f += 2) {
+      const int part = f / (2 * kTiles) / K_TILES, i = f / (2 * kTiles) % K_TILES, row_tile = f % (2 * kTiles);
+      uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+      if (i < k_tiles) {
+        low = load(part, row_tile, warp + i * kResidentWarps);
+        high = load(part, row_tile + 1, warp + i * kResidentWarps);
+      }
+      pin_in_register(f, {low.x, high.x, low.y, high.y});
+      pin_in_register(f + 1, {low.z, high.z, low.w, high.w});
+    }
+  }
+
+  // Issues the first loads of the states of a part. `base` is where this lane's 16 bytes of the warp's first k-tile
+  // are; lanes that are not to read get zeros.
+  template <int PART>
+  __device__ __forceinline__ void prefetch(const char* base, bool reads) {
+    source[PART] = base;
+#pragma unroll
+    for (int i = 0; i < K_TILES; ++i) states[PART][i] = load_or_zeros(reads && i < k_tiles, base + i * kKTileBytes);
+  }
+
+  // Waits until all that was asked for has arrived.
+  template <int PART>
+  __device__ __forceinline__ void wait_loads(int* fault, bool& timed_out) {
+    SpinTimeout timeout;
+    while (!timed_out) {
+      uint32_t largest = 0;
+#pragma unroll
+      for (int i = 0; i < K_TILES; ++i) largest = max(largest, largest_word(states[PART][i]));
+      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
+      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+#pragma unroll
+      for (int i = 0; i < K_TILES; ++i) reload_if_missing(states[PART][i], source[PART] + i * kKTileBytes);
+    }
+  }
+
+  // Adds k-tiles FROM up to TO of a part.
+  template <int PART, int FROM = 0, int TO = K_TILES>
+  __device__ __forceinline__ void multiply(Sums& sums) const {
+    constexpr int kTogether = kTiles % 3 == 0 ? 3 : 2;  // independent products between two to the same sums
+    static_assert(kTiles % kTogether == 0, "whole replicas of tiles");
+#pragma unroll
+    for (int i = FROM; i < TO; ++i) {
+      const uint4 b = states[PART][i];
+#pragma unroll
+      for (int m = 0; m < kTiles; m += kTogether) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j) {
+            const uint4 a = weight(2 * ((PART * K_TILES + i) * kTiles + m + j) + half);
+            float (&sum)[4] = sums[half * (kSets - 1)][Rows::sum_tile(PART, m + j)];
+            Element<T>::mma(sum, a.x, a.y, a.z, a.w, half == 0 ? b.x : b.z, half == 0 ? b.y : b.w);
+          }
+        }
+      }
+    }
+  }
+
+  // The warp's sums for one tile into `shared`, row tile a at position(a) * kStride.
+  static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
+    float* const of_lane = shared + threadIdx.x % 32;
+#pragma unroll
+    for (int o = 0; o < Rows::kSumRowTiles; ++o) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int q = o % 2 * 2 + e;
+        const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
+        of_lane[Rows::position(o) * Rows::kStride + e * 32] = sum;
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void pin_in_register(int f, const uint4& weight) {
+    if (f < kInRegisters) {
+      weights[f < kInRegisters ? f : 0] = weight;
+    } else {
+      more_weights[(f - kInRegisters) * kResidentThreads] = weight;
+    }
+  }
+  __device__ __forceinline__ uint4 weight(int f) const {
+    return f < kInRegisters ? weights[f < kInRegisters ? f : 0] : more_weights[(f - kInRegisters) * kResidentThreads];
+  }
+};
+
+// Where a lane finds the states of one part: the 16 bytes of the warp's first k-tile, of the lane's column of the
+// replica's first tile, in this step and in the next one. NULL: the part is zero in that step.
+struct WavefrontStates {
+  const char *here, *next;
+  int tile_bytes;  // from a tile to the next
+
+  // Moves on; `after` is the step after the next.
+  __device__ __forceinline__ void advance(const char* after) {
+    here = next;
+    next = after;
+  }
+};
+
+// The products of a wave of tiles of one step: for each tile waits for its states, multiplies, and puts the warp's sums
+// into shared memory. The first look at a tile's states is at the end of the tile before, where they may be there by
+// then. WAVE: tiles of a wave, which has one barrier for all of them.
+template <class Product, int WAVE>
+struct WavefrontTiles {
+  Product& product;
+  WavefrontStates own, neighbour;
+  int tiles, columns;  // of a step
+  bool has_neighbour;
+  bool own_prefetched = false, neighbour_prefetched = false;
+
+  template <int PART>
+  __device__ __forceinline__ void prefetch(const WavefrontStates& states, bool of_next, int tile) {
+    const char* const base = of_next ? states.next : states.here;
+    const bool reads = base != nullptr && tile * kTileColumns + static_cast<int>(threadIdx.x) % 32 / 4 < columns;
+    product.template prefetch<PART>(base + tile * states.tile_bytes, reads);
+  }
+
+  // A step of a replica with one tile. The neighbour's states have been here for long; the own ones are asked for when
+  // PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: asked for
+  // earlier, they would be asked for twice.
+  template <int K_TILES, int PREFETCH>
+  __device__ __forceinline__ void run_single(bool goes_on, long long published, int poll_delay, int* fault,
+                                             bool& timed_out, float* shared) {
+    typename Product::Sums sums = {};
+    const auto prefetch_own = [&] {
+      while (clock64() - published < poll_delay) {
+      }
+      prefetch<kOwn>(own, false, 0);
+    };
+    if (has_neighbour) {
+      if (!neighbour_prefetched) prefetch<kNeighbour>(neighbour, false, 0);
+      product.template wait_loads<kNeighbour>(fault, timed_out);
+      product.template multiply<kNeighbour, 0, PREFETCH>(sums);
+      prefetch_own();
+      product.template multiply<kNeighbour, PREFETCH, K_TILES>(sums);
+      neighbour_prefetched = goes_on;
+      if (goes_on) prefetch<kNeighbour>(neighbour, true, 0);
+    } else {
+      prefetch_own();
+    }
+    product.template wait_loads<kOwn>(fault, timed_out);
+    product.template multiply<kOwn>(sums);
+    Product::store(sums, shared);
+  }
+
+  // `goes_on`: another step follows.
+  __device__ __forceinline__ void run(int first_tile, int count, bool goes_on, int* fault, bool& timed_out,
+                                      float* shared, int tile_floats) {
+#pragma unroll 1
+    for (int j = 0; j < (WAVE == 1 ? 1 : count); ++j) {
+      const int tile = WAVE == 1 ? 0 : first_tile + j;
+      const bool is_last = WAVE == 1 || tile + 1 == tiles;
+      const int next_tile = is_last ? 0 : tile + 1;
+      typename Product::Sums sums = {};
+      if (has_neighbour) {
+        if (!neighbour_prefetched) prefetch<kNeighbour>(neighbour, false, tile);
+        product.template wait_loads<kNeighbour>(fault, timed_out);
+        product.template multiply<kNeighbour>(sums);
+        neighbour_prefetched = !is_last || goes_on;
+        if (neighbour_prefetched) prefetch<kNeighbour>(neighbour, is_last, next_tile);
+      }
+      if (!own_prefetched) prefetch<kOwn>(own, false, tile);
+      product.template wait_loads<kOwn>(fault, timed_out);
+      product.template multiply<kOwn>(sums);
+      // The next step's first tile depends on this step's first wave, which is done if this is not it.
+      own_prefetched = WAVE > 1 && (!is_last || (first_tile > 0 && goes_on));
+      if (own_prefetched) prefetch<kOwn>(own, is_last, next_tile);
+      Product::store(sums, shared + j * tile_floats);
+    }
+  }
+};
+
+// Calls launch(index) for the entry of KERNELS that has the shape's layout.
+template <const auto& KERNELS, class Launch, size_t... INDEX>
+cudaError_t launch_one_of(const ResidentShape& shape, const Launch& launch, std::index_sequence<INDEX...>) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto is_shape = [&](const WavefrontKernel& kernel) {
+    return kernel.unit_tiles == shape.unit_tiles && kernel.cluster == shape.cluster && kernel.k_tiles == shape.k_tiles;
+  };
+  (void)((is_shape(KERNELS[INDEX]) && ((error = launch(std::integral_constant<size_t, INDEX>())), true)) || ...);
+  return error;
+}
+
+template <const auto& KERNELS, class Launch>
+cudaError_t launch_wavefront(const ResidentShape& shape, const Launch& launch) {
+  return launch_one_of<KERNELS>(shape, launch, std::make_index_sequence<std::size(KERNELS)>());
+}
+
+}  // namespace prnn

@@ -1,0 +1,265 @@
+// The wgmma backward wavefront kernel: LSTM layers in 16 bits, all sequences of a replica at once by wgmma.
+#pragma once
+
+#include "rnn/cuda/wavefront/wgmma_product.cuh"
+
+namespace prnn {
+
+// A cluster of 4 blocks has 128 units, the rows of the product; block r of it reads gate r's gradients, own and of the
+// layer above, and finishes 32 units. The warpgroups share the work as in the forward kernel. Half `half` of the rows
+// of tile `tile` belongs to block tile * 2 + half, whose thread of the same warp and lane finishes what this thread has
+// a share of: unit warp * 8 + lane / 4 and columns 8 j + lane % 4 * 2 + e, item 2 j + e.
+template <class T>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    wavefront_wgmma_backward(const __grid_constant__ WavefrontBackwardParams params) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kColumns = kWavefrontWgmmaColumns;
+  constexpr int kTiles = 2, kUnits = 32, kColumnTiles = kColumns / 8, kItems = kColumns / 4;
+  using Product = WavefrontWgmmaProduct<T, kTiles>;
+  constexpr int kStages = Product::kBatches, kRing = kWavefrontWgmmaRing;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, quad = lane % 4;
+  const bool is_own = __shfl_sync(kWholeWarp, threadIdx.x / kWarpgroupThreads, 0) == 0;  // uniform: wgmma follows
+  const int rank = static_cast<int>(cluster_rank());
+  const int blocks_per_layer = sizes.blocks * sizes.replicas;
+  const WavefrontBackwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
+  const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kUnits, cluster_unit = first_unit - rank * kUnits;
+  const int hidden = sizes.hidden, batch = sizes.batch;
+  const int replica_column = replica * sizes.columns_per_replica;
+  const int columns = min(sizes.columns_per_replica, batch - replica_column);
+  const bool is_fed = layer.above != nullptr;
+
+  // The own gradients' stages, the neighbour's, the sums that it leaves, the shares of the cluster's blocks, weights.
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ uint64_t shares_are_there;
+  __shared__ Handover handover;
+  const uint32_t own_stages = shared_address(shared), fed_stages = own_stages + kStages * Product::kStageBytes;
+  const uint32_t fed_sums = fed_stages + kRing * Product::kStageBytes, shares = fed_sums + Product::kSumBytes;
+  constexpr int kShareBytes = kItems / 4 * kWarpgroupThreads * 16;  // of a block
+  const uint32_t weights = shares + kWgmmaCluster * kShareBytes;
+  if (threadIdx.x == 0) {
+    init_barrier(&shares_are_there);
+    handover.init();
+  }
+
+  Product product;
+  const T* const matrix = static_cast<const T*>(is_own ? layer.recurrent : layer.input_above);
+  constexpr int kShared = Product::kChunks * kTiles - Product::kInRegisters;
+  product.template begin<true>(
+      is_own ? own_stages : fed_stages, is_own ? kStages : kRing, weights + (is_own ? 0 : kShared * 8192), hidden,
+      columns, hidden * 8, [&](int tile, int chunk, int row, int vec) {
+        const int unit = cluster_unit + (tile * 2 + vec % 2) * kUnits + vec / 2 * 8, k = chunk * kWgmmaChunk + row;
+        const bool wanted = k < hidden && (is_own || is_fed);
+        return load_row_fragment(matrix, (int64_t{rank} * hidden + k) * hidden + unit, wanted ? hidden - unit : 0);
+      });
+  __syncthreads();
+  sync_cluster();
+
+  const int unit = first_unit + warp * 8 + lane / 4, first_column = quad * 2;
+  const bool exists = unit < hidden;
+  const auto column_of = [](int item) { return item / 2 * 8 + item % 2; };
+  const int64_t step_elements = int64_t{batch} * hidden, step_bytes = step_elements * 8;  // of all gates' gradients
+  const int last = sizes.steps - 1;  // step s does timestep last - s
+  const int64_t state_at = int64_t{replica_column + first_column} * hidden + unit;
+  const auto states_of_thread = [&](const void* gradients) {
+    const int64_t row = int64_t{last} * batch + replica_column + product.column();
+    return reinterpret_cast<const char*>(static_cast<const T*>(gradients) + (row * 4 + rank) * hidden +
+                                         product.first_element());
+  };
+  // One more step than timesteps, for the gradients of the initial states.
+  const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps : sizes.steps + 1;
+  bool timed_out = false;
+
+  if (!is_own) {
+    const char* above = states_of_thread(layer.above);
+    const T* dy_at = static_cast<const T*>(params.dy) + last * step_elements + state_at;
+    if (is_fed) product.prefetch_first(above, -step_bytes);
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s) {
+      if (is_fed && s <= last) {
+        typename Product::Sums sums;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int i = 0; i < kColumns / 2; ++i) {
+            asm volatile("mov.f32 %0,0f00000000;" : "=f"(sums[tile][i]));  // a register each before the first product
+          }
+        }
+        product.add_neighbour(sums, s, sizes.steps, above, -step_bytes, sizes.timed_out, timed_out);
+        above -= step_bytes;
+        if (s > 0) Handover::wait(&handover.taken, s - 1);
+        product.store_sums(sums, fed_sums);
+      } else {  // the highest layer: dy, for the units that this block finishes; beyond the timesteps nothing
+        typename Product::Sums sums;
+        uint32_t dy[kItems];
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          const bool wanted = s <= last && exists && first_column + column_of(i) < columns;
+          dy[i] = load_element(wanted, dy_at + column_of(i) * hidden);
+        }
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int i = 0; i < kColumns / 2; ++i) {
+            sums[tile][i] = rank == tile * 2 + i / 2 % 2 ? element_to_float<T>(dy[i / 4 * 2 + i % 2]) : 0;
+          }
+        }
+        dy_at -= step_elements;
+        if (s > 0) Handover::wait(&handover.taken, s - 1);
+        product.store_sums(sums, fed_sums);
+      }
+      Handover::arrive(&handover.there);
+    }
+    sync_cluster();
+    return;
+  }
+
+  const char* own = nullptr;
+  const char* next = states_of_thread(layer.dgates);
+  const Four<T>* gates_at = static_cast<const Four<T>*>(layer.gates) + last * step_elements + state_at;
+  const T* cells_at = static_cast<const T*>(layer.cells) + last * step_elements + state_at;
+  const T* const initial = static_cast<const T*>(layer.cx);
+  float carried[kItems], bias_sum[4] = {0, 0, 0, 0};  // carried: dc
+  uint32_t cell[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const bool wanted = exists && first_column + column_of(i) < columns;
+    const int at = column_of(i) * hidden;
+    carried[i] = wanted && layer.dcy != nullptr ? load_float<T>(layer.dcy, state_at + at) : 0;
+    cell[i] = load_element(wanted, cells_at + at);
+  }
+  // Publishing, a lane has a column and the 8 units of its warp.
+  T* out_at = static_cast<T*>(layer.dgates) + (int64_t{last} * batch + replica_column + lane) * 4 * hidden +
+              first_unit + warp * 8;
+  const bool publishes = lane < columns && first_unit + warp * 8 < hidden;
+  long long published = 0;
+
+#pragma unroll 1
+  for (int s = 0; s < steps; ++s) {
+    const bool is_active = s <= last;
+    product.sync_warpgroup();  // the gradients of the step before have been multiplied
+    while (clock64() - published < sizes.poll_delay_cycles) {
+    }
+#pragma unroll
+    for (int b = 0; b < Product::kBatches; ++b) product.prefetch(b, b, own);
+    // What the forward pass kept for the units that this thread finishes: on its way while the gradients are.
+    const T* const before_at = s < last ? cells_at - step_elements : initial != nullptr ? initial + state_at : nullptr;
+    uint2 saved[kItems];
+    uint32_t before[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const bool wanted = is_active && exists && first_column + column_of(i) < columns;
+      saved[i] = load_four_elements(wanted, reinterpret_cast<const T*>(gates_at + column_of(i) * hidden));
+      before[i] = load_element(wanted && before_at != nullptr, before_at + column_of(i) * hidden);
+    }
+    typename Product::Sums sums;
+    Handover::wait(&handover.there, s);
+    product.load_sums(sums, fed_sums);
+    if (s + 1 < steps) Handover::arrive(&handover.taken);
+    product.add_own(sums, own, sizes.timed_out, timed_out);
+
+    // To each block of the cluster the sums of its units.
+    if (threadIdx.x == 0) expect_bytes(&shares_are_there, kWgmmaCluster * kShareBytes);
+#pragma unroll
+    for (int owner = 0; owner < kWgmmaCluster; ++owner) {
+      const uint32_t barrier = address_in_rank(shared_address(&shares_are_there), owner);
+      const uint32_t to = address_in_rank(shares + rank * kShareBytes + product.thread * 16, owner);
+#pragma unroll
+      for (int i = 0; i < kItems / 4; ++i) {
+        const float* const from = &sums[owner / 2][i * 8 + owner % 2 * 2];
+        send_to_rank(to + i * (kWarpgroupThreads * 16), barrier, {from[0], from[1], from[4], from[5]});
+      }
+    }
+    SpinTimeout timeout;
+    while (!timed_out && !__all_sync(kWholeWarp, has_completed(&shares_are_there, s & 1))) {
+      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
+    }
+    float dh[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) dh[i] = 0;
+#pragma unroll
+    for (int from = 0; from < kWgmmaCluster; ++from) {
+#pragma unroll
+      for (int i = 0; i < kItems / 4; ++i) {
+        const uint4 v = load_shared(shares + from * kShareBytes + (i * kWarpgroupThreads + product.thread) * 16);
+        dh[i * 4] += __uint_as_float(v.x);
+        dh[i * 4 + 1] += __uint_as_float(v.y);
+        dh[i * 4 + 2] += __uint_as_float(v.z);
+        dh[i * 4 + 3] += __uint_as_float(v.w);
+      }
+    }
+    if (!is_active) {  // what is left belongs to the initial state
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t at = state_at + column_of(i) * hidden;
+        if (!exists || first_column + column_of(i) >= columns) continue;
+        if (layer.dhx != nullptr) store_float<T>(layer.dhx, at, dh[i]);
+        if (layer.dcx != nullptr) store_float<T>(layer.dcx, at, carried[i]);
+      }
+      break;
+    }
+
+    float da[4][kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const bool wanted = exists && first_column + column_of(i) < columns;
+      if (s == 0 && wanted && layer.dhy != nullptr) dh[i] += load_float<T>(layer.dhy, state_at + column_of(i) * hidden);
+      const float in = element_to_float<T>(saved[i].x), forget = element_to_float<T>(saved[i].x >> 16);
+      const float fresh = element_to_float<T>(saved[i].y), out = element_to_float<T>(saved[i].y >> 16);
+      const float squashed = hyperbolic_tangent<false>(element_to_float<T>(cell[i]));
+      const float dc = carried[i] + dh[i] * out * (1 - squashed * squashed);
+      da[0][i] = dc * fresh * in * (1 - in);
+      da[1][i] = dc * element_to_float<T>(before[i]) * forget * (1 - forget);
+      da[2][i] = dc * in * (1 - fresh * fresh);
+      da[3][i] = dh[i] * squashed * out * (1 - out);
+      carried[i] = dc * forget;
+      cell[i] = before[i];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) bias_sum[g] += wanted ? da[g][i] : 0;
+    }
+    // Transposed where this warp's shares were; the other blocks send the next ones after they have seen what follows.
+    __syncwarp();
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      const uint32_t at = shares + g * kShareBytes + (warp * 32 + lane) * 16;
+      uint32_t words[kColumnTiles];
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) words[j] = Element<T>::pack(da[g][2 * j], da[g][2 * j + 1]);
+      store_transposed(at, words);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      const uint4 v = load_shared(shares + g * kShareBytes + (warp * 32 + lane) * 16);
+      if (publishes) publish_16_bytes(out_at + g * hidden, v);
+    }
+    published = clock64();
+    own = next;
+    next -= step_bytes;
+    out_at -= step_elements * 4;
+    gates_at -= step_elements;
+    cells_at -= step_elements;
+  }
+
+  // The sums for the biases, over the sequences of this replica.
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    float sum = bias_sum[g];
+    sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+    sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+    if (quad == 0 && exists) layer.bias_sums[(int64_t{replica} * 4 + g) * hidden + unit] = sum;
+  }
+  // No block leaves while others may still write to its shared memory.
+  sync_cluster();
+#endif
+}
+
+template <class T>
+cudaError_t launch_wavefront_wgmma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                            cudaStream_t stream) {
+  return launch_resident(wavefront_wgmma_backward<T>, shape, params, stream);
+}
+
+}  // namespace prnn

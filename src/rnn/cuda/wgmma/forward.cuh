@@ -1,0 +1,193 @@
+// The wgmma forward resident kernel: gated cells in 16 bits, one tile of COLUMNS sequences a replica.
+#pragma once
+
+#include "rnn/cuda/wgmma/product.cuh"
+
+namespace prnn {
+
+// A block owns kWgmmaUnits units: rows gate * 16 + unit of the product. A lane finishes unit lane % 16 of one column a
+// round: lanes 0..15 and 16..31 have columns 4 apart, whose sums lie in different banks.
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
+__global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __grid_constant__ ForwardParams params) {
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
+  using Product = WgmmaProduct<T, COLUMNS>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int first_unit = blockIdx.x % sizes.blocks * kWgmmaUnits;
+  const int hidden = sizes.hidden, padded = sizes.padded;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  if (replica_columns <= 0) return;
+
+  extern __shared__ __align__(1024) char ring[];
+  Product product;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  const auto load_weights = [&](const auto& load) {
+    product.template load_weights<false>(
+        padded, shared_address(ring), shared_address(ring) + Product::kRingBytes, [&](int chunk, int row, int vec) {
+          const int unit = first_unit + row % kWgmmaUnits, gate = row / kWgmmaUnits, k = chunk * kWgmmaChunk + vec * 8;
+          const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
+          return load(weights, index, unit < hidden && gate < kGates ? hidden - k : 0);
+        });
+  };
+  if (COLUMNS < 64 && has_aligned_rows(weights, hidden)) {
+    load_weights(load_aligned_vec<T>);
+  } else {
+    load_weights(load_row_fragment<T>);
+  }
+
+  const int unit = first_unit + lane % 16;
+  const int own_column = warp / 4 * 8 + warp % 4 + lane / 16 * 4;  // round r: 16 r further
+  const bool exists = unit < hidden;
+  float bias[4];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const int64_t at = int64_t{MODE == PRNN_GRU && g == 3 ? 2 : g} * hidden + unit;
+    const float of_input = exists ? load_float<T>(dir.input_bias, at) : 0;
+    const float of_recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
+    bias[g] = MODE == PRNN_GRU && g == 3   ? of_input
+              : MODE == PRNN_GRU && g == 2 ? of_recurrent
+                                           : of_input + of_recurrent;
+  }
+
+  T* const exchange = static_cast<T*>(dir.exchange);
+  const T* const input_of_lane = static_cast<const T*>(dir.xw) + (exists ? unit : 0);
+  const float* const sums0 = reinterpret_cast<const float*>(ring + Product::sums_offset(0));
+  const float* const sums1 = reinterpret_cast<const float*>(ring + Product::sums_offset(1));
+  float carried[kRounds];  // c (LSTM), h before rounding (GRU)
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) carried[r] = 0;
+  bool timed_out = false;
+  long long published = 0;
+
+  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+#pragma unroll 1
+  for (int s = 0; s < sizes.steps; ++s) {
+    previous = current;
+    current = next;
+    next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
+    const int columns = min(replica_columns, current.batch - replica_column);
+    if (columns <= 0) continue;
+
+#pragma unroll
+    for (int i = 0; i < Product::kLoadColumns; ++i) {
+      const int column = product.column(i), n = replica_column + column;
+      const T* const from = n < previous.batch ? exchange + int64_t{previous.row + n} * padded
+                                               : static_cast<const T*>(dir.initial) + int64_t{n} * padded;
+      product.source[i] = reinterpret_cast<const char*>(from + product.first_element());
+      product.left[i] = column < columns ? padded - product.first_element() : 0;
+    }
+    // The input products of what this lane finishes: on their way during the pause. No branches, so that nothing waits
+    // for them here.
+    T input[kRounds][kGates];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int column = own_column + r * 16;
+      const T* const from =
+          input_of_lane + int64_t{column < columns ? current.row + replica_column + column : 0} * params.xw_row;
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) input[r][g] = __ldcs(from + g * params.xw_gate);
+    }
+
+    if (sizes.poll_delay_cycles > 0) {
+      while (clock64() - published < sizes.poll_delay_cycles) {
+      }
+    }
+    product.prefetch();
+
+    {
+      typename Product::Sums sums;
+      product.run(sums, sizes.timed_out, timed_out);
+      product.store_sums(sums, ring);
+    }
+    __syncthreads();
+
+    if (COLUMNS > 8 || warp < 4) {
+      float sum[kRounds][kGates];
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) {
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          sum[r][g] = sums0[at] + sums1[at] + bias[g];
+        }
+      }
+      float h[kRounds], saved[kRounds][4];  // saved: gates, for the backward pass
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int n = replica_column + own_column + r * 16;
+        if (n >= previous.batch) {  // a sequence starts
+          const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+          const bool has = initial != nullptr && exists && own_column + r * 16 < columns;
+          carried[r] = has ? Element<T>::to_float(initial[int64_t{n} * hidden + unit]) : 0;
+        }
+        if constexpr (MODE == PRNN_LSTM) {
+#pragma unroll
+          for (int g = 0; g < 4; ++g) {
+            saved[r][g] = squash<false>(sum[r][g] + Element<T>::to_float(input[r][g]), g == 2);
+          }
+          carried[r] = saved[r][1] * carried[r] + saved[r][0] * saved[r][2];
+          h[r] = saved[r][3] * hyperbolic_tangent<false>(carried[r]);
+        } else {
+          saved[r][0] = sigmoid(sum[r][0] + Element<T>::to_float(input[r][0]));
+          saved[r][1] = sigmoid(sum[r][1] + Element<T>::to_float(input[r][1]));
+          saved[r][3] = sum[r][2];
+          saved[r][2] =
+              hyperbolic_tangent<false>(Element<T>::to_float(input[r][2]) + bias[3] + saved[r][0] * sum[r][2]);
+          carried[r] = h[r] = saved[r][2] + saved[r][1] * (carried[r] - saved[r][2]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16;
+        const float own = exists ? h[r] : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
+        publish_word(column < columns && lane % 2 == 0 && unit < padded,
+                     exchange + int64_t{current.row + replica_column + column} * padded + unit,
+                     Element<T>::pack(own, beside));
+      }
+      published = clock64();
+
+      // Nobody waits for what follows.
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16, n = replica_column + column;
+        if (column >= columns || !exists) continue;
+        const int64_t at = int64_t{current.row + n} * hidden + unit;
+        if (dir.gates != nullptr) {
+          Four<T> four;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(saved[r][g]);
+          static_cast<Four<T>*>(dir.gates)[at] = four;
+          if (MODE == PRNN_LSTM) store_float<T>(dir.cells, at, carried[r]);
+        }
+        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, h[r]);
+        if (n >= next.batch) {  // the sequence ends
+          const int64_t last = int64_t{n} * hidden + unit;
+          if (dir.hy != nullptr) store_float<T>(dir.hy, last, h[r]);
+          if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, last, carried[r]);
+        }
+      }
+    } else {
+      published = clock64();
+    }
+    __syncthreads();  // the sums have been read: the ring is free
+  }
+}
+
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wgmma_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  switch (shape.wgmma_columns) {
+    case 8: return launch_resident(wgmma_forward<T, MODE, 8>, shape, params, stream);
+    case 16: return launch_resident(wgmma_forward<T, MODE, 16>, shape, params, stream);
+    case 32: return launch_resident(wgmma_forward<T, MODE, 32>, shape, params, stream);
+    case 64: return launch_resident(wgmma_forward<T, MODE, 64>, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,296 @@
+// The split-K wgmma backward kernel: gated cells in 16 bits, one tile of COLUMNS sequences a replica.
+#pragma once
+
+#include "rnn/cuda/wgmma/split_k_product.cuh"
+
+namespace prnn {
+
+// A gate set of clusters, one for each gate, owns 2 G kWgmmaUnits units: a cluster multiplies the gradients of its gate
+// with the rows of all of them, half of the units a tile. A block adds up its tile's sums with those of the other block
+// of the cluster, as forward, and gives each block of its rank in the gate set those of its kWgmmaUnits units, through
+// L2. Words there say by their lowest bit of which step they are.
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    wgmma_split_k_backward(const __grid_constant__ BackwardParams params) {
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
+  constexpr int kTileUnits = kGates * kWgmmaUnits;
+  constexpr int kArrayBytes = COLUMNS * kWgmmaUnits * 2, kKeptBytes = 8 * kArrayBytes;
+  using Product = SplitKProduct<T, COLUMNS>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int rank = static_cast<int>(cluster_rank());
+  const int in_gate_set = blockIdx.x % sizes.blocks % (kGates * kSplitKCluster),
+            own_gate = in_gate_set / kSplitKCluster;
+  const int first_unit_of_set = (blockIdx.x % sizes.blocks - in_gate_set) * kWgmmaUnits;
+  const int first_unit = first_unit_of_set + rank * kTileUnits + own_gate * kWgmmaUnits;
+  const int hidden = sizes.hidden, padded = sizes.padded;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+
+  static_assert((Product::kRingBytes + 3 * Product::kSumsBytes + kKeptBytes) % 1024 == 0, "the weights are aligned");
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ ClusterBarriers barriers;
+  const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
+  const uint32_t sent_sums = own_sums + Product::kSumsBytes;  // by the other block; two, used in turn
+  const uint32_t saved = sent_sums + 2 * Product::kSumsBytes;
+  Product product;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  const int share = split_k_share(padded), first_k = rank * share;
+  product.template load_weights<true>(
+      share, shared_address(ring), saved + kKeptBytes, [&](int chunk, int row, int vec) {
+        const int k = first_k + chunk * kWgmmaChunk + row,
+                  unit = first_unit_of_set + product.warpgroup * kTileUnits + vec * 8;
+        return load_row_fragment(weights, (int64_t{own_gate} * hidden + k) * hidden + unit,
+                                 k < hidden && vec * 8 < kTileUnits ? hidden - unit : 0);
+      });
+  barriers.init();
+
+  const int unit = first_unit + lane % 16;
+  const int own_column = warp * 2 + lane / 16;  // round r: 16 r further
+  const bool exists = unit < hidden, finishes = COLUMNS > 8 || warp < 4;
+  T* const dgates = static_cast<T*>(dir.dgates);
+  const int row_elements = kGates * padded;
+  float carried[kRounds], bias_sum[4] = {0, 0, 0, 0};  // carried: the gradient that goes past the matrix
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) carried[r] = 0;
+  bool timed_out = false;
+
+  // The gradients of the step before that this thread loads.
+  const auto point_at_gradients = [&](const Step& before) {
+#pragma unroll
+    for (int i = 0; i < Product::kLoadColumns; ++i) {
+      const int column = product.column(i), n = replica_column + column, at = first_k + Product::first_element();
+      const T* const from = dgates + int64_t{before.row + n} * row_elements + own_gate * padded + at;
+      product.source[i] = reinterpret_cast<const char*>(from);
+      product.left[i] = column < replica_columns && n < before.batch ? padded - at : 0;
+    }
+  };
+  // dy and what the forward pass kept, copied to shared memory by the lanes that want them: the gates, four a column
+  // and unit, then dy, the state of a step earlier (c of an LSTM, h of a GRU) and c, one each.
+  const auto saved_at = [&](int array, int r) {
+    const int at = (own_column + r * 16) * kWgmmaUnits + lane % 16;
+    return array < 0 ? at * 8 : (4 + array) * kArrayBytes + at * 2;
+  };
+  const char* const saved_here = ring + Product::kRingBytes + 3 * Product::kSumsBytes;
+  const auto saved_value = [&](int array, int r) {
+    return Element<T>::to_float(*reinterpret_cast<const T*>(saved_here + saved_at(array, r)));
+  };
+  const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
+  const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+  const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
+  const bool whole_words = ((reinterpret_cast<uintptr_t>(dir.dy) | reinterpret_cast<uintptr_t>(states) |
+                             reinterpret_cast<uintptr_t>(initial) | params.y_row * sizeof(T)) %
+                            4) == 0;
+  const auto copy_saved = [&](const Step& here, const Step& after) {
+    if (!finishes) return;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int column = own_column + r * 16, n = replica_column + column;
+      const bool wanted = exists && column < replica_columns && n < here.batch, has_before = wanted && n < after.batch;
+      const int64_t row = wanted ? here.row + n : 0;
+      const int u = wanted ? unit : 0;
+      copy_four(saved + saved_at(-1, r), static_cast<const Four<T>*>(dir.gates) + (row * hidden + u), wanted);
+      if (lane % 2 == 0) {
+        const T* const before = has_before           ? states + (int64_t{after.row + n} * state_row + u)
+                                : initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
+                                                     : states;
+        copy_two(saved + saved_at(0, r), static_cast<const T*>(dir.dy) + (row * params.y_row + u), wanted, whole_words);
+        copy_two(saved + saved_at(1, r), before, wanted && (has_before || initial != nullptr), whole_words);
+        if (MODE == PRNN_LSTM) copy_two(saved + saved_at(2, r), states + (row * hidden + u), wanted, whole_words);
+      }
+    }
+  };
+  // The sums that clusters of a gate set give each other: [block][2][from gate][column][unit].
+  float* const gate_sums = params.sums + own_column * kWgmmaUnits + lane % 16;
+  const auto sums_at = [&](int gate, int buffer, int from, int r) {
+    const int64_t block = blockIdx.x + (gate - own_gate) * kSplitKCluster;
+    return gate_sums + (((block * 2 + buffer) * kGates + from) * COLUMNS + r * 16) * kWgmmaUnits;
+  };
+
+  // A backward step runs t downwards unless the layer's direction is reversed.
+  const ReplicaSteps steps(sizes, !dir.reverse, replica_column);
+  Step previous, current = steps.at(0), next = steps.at(1);
+  // One more step than timesteps, for the gradients of the initial states.
+  const bool ends_early = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr;
+  const int count = replica_columns <= 0 ? 0 : ends_early ? steps.count : steps.count + 1;
+  point_at_gradients(previous);
+  product.prefetch();
+  if (count > 0) copy_saved(current, next);
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    const int buffer = s & 1;
+    const uint32_t phase = ~s / 2 & 1;
+    const Step after_next = steps.at(s + 2);
+    {
+      typename Product::Sums sums;
+      product.run(sums, sizes.timed_out, timed_out);
+      if (product.warpgroup == rank) {
+        product.store_sums(sums, own_sums);
+      } else {
+        product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
+      }
+    }
+    barriers.expect(buffer, Product::kSumsBytes);
+    point_at_gradients(current);
+    __syncthreads();
+    barriers.wait(s, sizes.timed_out, timed_out);
+
+    uint32_t published = cycles();
+    if (finishes) {
+      const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
+      const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
+      float own[kRounds];
+      uint32_t given[kRounds][kGates];
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        own[r] = 0;
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) {
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          const float sum = sums[at] + others[at];
+          if (g == own_gate) own[r] = sum;
+          publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
+      }
+      wait_for_copies();
+      __syncwarp();
+      SpinTimeout timeout;
+      while (!timed_out) {
+        bool all = true;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+          for (int g = 0; g < kGates; ++g) all &= g == own_gate || (given[r][g] & 1) == phase;
+        }
+        if (__all_sync(kWholeWarp, all)) break;
+        if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+          for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
+        }
+      }
+
+      float da[kRounds][4];
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16, n = replica_column + column;
+        const bool in_replica = column < replica_columns, is_active = in_replica && n < current.batch;
+        const bool was_active = in_replica && n < previous.batch;
+        const int64_t state_index = int64_t{n} * hidden + unit;
+        float dh = 0, past = carried[r];
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) dh += g == own_gate ? own[r] : __uint_as_float(given[r][g]);
+        if (!was_active) {
+          dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
+          past = 0;
+          if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) {
+            past = load_float<T>(dir.dcy, state_index);
+          }
+        } else if (!is_active && exists) {  // what is left belongs to the initial state
+          if (dir.dhx != nullptr) store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
+          if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, state_index, past);
+        }
+        const Four<T> gates = *reinterpret_cast<const Four<T>*>(saved_here + saved_at(-1, r));
+        dh += saved_value(0, r);
+        const float state_before = saved_value(1, r);
+        if constexpr (MODE == PRNN_LSTM) {
+          const float i = Element<T>::to_float(gates.value[0]), f = Element<T>::to_float(gates.value[1]);
+          const float g = Element<T>::to_float(gates.value[2]), o = Element<T>::to_float(gates.value[3]);
+          const float squashed = hyperbolic_tangent<false>(saved_value(2, r));
+          const float dc = past + dh * o * (1 - squashed * squashed);
+          da[r][0] = dc * g * i * (1 - i);
+          da[r][1] = dc * state_before * f * (1 - f);
+          da[r][2] = dc * i * (1 - g * g);
+          da[r][3] = dh * squashed * o * (1 - o);
+          carried[r] = dc * f;
+        } else {
+          const float reset = Element<T>::to_float(gates.value[0]), z = Element<T>::to_float(gates.value[1]);
+          const float fresh = Element<T>::to_float(gates.value[2]);
+          const float recurrent = Element<T>::to_float(gates.value[3]);
+          dh += past;
+          const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
+          da[r][0] = dcandidate * recurrent * reset * (1 - reset);
+          da[r][1] = dh * (state_before - fresh) * z * (1 - z);
+          da[r][2] = dcandidate * reset;
+          da[r][3] = dcandidate;
+          carried[r] = dh * z;
+        }
+#pragma unroll
+        for (int g = 0; g < 4; ++g) da[r][g] = is_active && exists ? da[r][g] : 0;
+      }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16, n = replica_column + column;
+        const bool publishes = column < replica_columns && n < current.batch && lane % 2 == 0 && unit < padded;
+        T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) {
+          const float beside = __shfl_down_sync(kWholeWarp, da[r][g], 1);
+          publish_word(publishes, out + g * padded, Element<T>::pack(da[r][g], beside));
+        }
+      }
+      published = cycles();
+      __syncwarp();  // what was kept has been read
+      copy_saved(next, after_next);
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16, n = replica_column + column;
+        if (MODE == PRNN_GRU && exists && column < replica_columns && n < current.batch) {
+          store_float<T>(dir.dcandidate, int64_t{current.row + n} * hidden + unit, da[r][3]);
+        }
+#pragma unroll
+        for (int g = 0; g < 4; ++g) bias_sum[g] += da[r][g];
+      }
+    }
+    while (cycles() - published < static_cast<uint32_t>(sizes.poll_delay_cycles)) {
+    }
+    previous = current;
+    current = next;
+    next = after_next;
+    product.prefetch();
+  }
+  wait_for_copies();
+  __syncthreads();
+
+  // The sums for the biases, over the sequences of this replica. A GRU's 2 and 3 are its candidate's bR and bW.
+  float* const all = reinterpret_cast<float*>(ring);
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const float both = bias_sum[g] + __shfl_xor_sync(kWholeWarp, bias_sum[g], 16);
+    if (lane < 16) all[(warp * 4 + g) * 16 + lane] = both;
+  }
+  __syncthreads();
+  if (warp < 2) {
+    const int g = threadIdx.x / 16;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kResidentWarps; ++w) sum += all[(w * 4 + g) * 16 + lane % 16];
+    if (exists) dir.bias_sums[(int64_t{replica} * 4 + g) * hidden + unit] = sum;
+  }
+  sync_cluster();  // no block leaves while the other may still write to its shared memory
+}
+
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wgmma_split_k_backward(const ResidentShape& shape, const BackwardParams& params,
+                                          cudaStream_t stream) {
+  switch (shape.wgmma_columns) {
+    case 8: return launch_resident(wgmma_split_k_backward<T, MODE, 8>, shape, params, stream);
+    case 16: return launch_resident(wgmma_split_k_backward<T, MODE, 16>, shape, params, stream);
+    case 32: return launch_resident(wgmma_split_k_backward<T, MODE, 32>, shape, params, stream);
+    case 64: return launch_resident(wgmma_split_k_backward<T, MODE, 64>, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,211 @@
+// The split-K wgmma forward kernel: gated cells in 16 bits, one tile of COLUMNS sequences a replica.
+#pragma once
+
+#include "rnn/cuda/wgmma/split_k_product.cuh"
+
+namespace prnn {
+
+// A cluster owns 2 kWgmmaUnits units, each block's a tile of the product: rows gate * 16 + unit. Both blocks multiply
+// both tiles with their own share of K, and each block finishes its tile with the sums of both.
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    wgmma_split_k_forward(const __grid_constant__ ForwardParams params) {
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
+  constexpr int kInputBytes = COLUMNS * 4 * kWgmmaUnits * 2;
+  using Product = SplitKProduct<T, COLUMNS>;
+
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int blocks_per_direction = sizes.blocks * sizes.replicas;
+  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
+  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const int rank = static_cast<int>(cluster_rank());
+  const int first_unit = blockIdx.x % sizes.blocks * kWgmmaUnits;
+  const int hidden = sizes.hidden, padded = sizes.padded;
+  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
+  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  if (replica_columns <= 0) return;
+
+  extern __shared__ __align__(1024) char ring[];
+  __shared__ ClusterBarriers barriers;
+  const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
+  const uint32_t sent_sums = own_sums + Product::kSumsBytes;    // by the other block; two, used in turn
+  const uint32_t inputs = sent_sums + 2 * Product::kSumsBytes;  // [2][column][gate][unit], used in turn
+  Product product;
+  const T* const weights = static_cast<const T*>(dir.weights);
+  const int share = split_k_share(padded), first_k = rank * share;
+  product.template load_weights<false>(
+      share, shared_address(ring), inputs + 2 * kInputBytes, [&](int chunk, int row, int vec) {
+        const int unit = first_unit + (product.warpgroup - rank) * kWgmmaUnits + row % kWgmmaUnits,
+                  gate = row / kWgmmaUnits;
+        const int k = first_k + chunk * kWgmmaChunk + vec * 8;
+        const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
+        return load_row_fragment(weights, index, unit < hidden && gate < kGates ? hidden - k : 0);
+      });
+  barriers.init();
+
+  const int unit = first_unit + lane % 16;
+  const int own_column = warp * 2 + lane / 16;  // round r: 16 r further
+  const bool exists = unit < hidden, finishes = COLUMNS > 8 || warp < 4;
+  __shared__ float bias[4][kWgmmaUnits];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
+  if (threadIdx.x < 4 * kWgmmaUnits) {
+    const int g = threadIdx.x / kWgmmaUnits, u = first_unit + threadIdx.x % kWgmmaUnits;
+    const int64_t at = int64_t{MODE == PRNN_GRU && g == 3 ? 2 : g} * hidden + u;
+    const float of_input = u < hidden ? load_float<T>(dir.input_bias, at) : 0;
+    const float of_recurrent = u < hidden ? load_float<T>(dir.recurrent_bias, at) : 0;
+    bias[g][threadIdx.x % kWgmmaUnits] = MODE == PRNN_GRU && g == 3   ? of_input
+                                         : MODE == PRNN_GRU && g == 2 ? of_recurrent
+                                                                      : of_input + of_recurrent;
+  }
+
+  T* const exchange = static_cast<T*>(dir.exchange);
+  float carried[kRounds];  // c (LSTM), h before rounding (GRU)
+#pragma unroll
+  for (int r = 0; r < kRounds; ++r) carried[r] = 0;
+  bool timed_out = false;
+
+  // The states of a step that this thread loads.
+  const auto point_at_states = [&](const Step& before, const Step& here) {
+#pragma unroll
+    for (int i = 0; i < Product::kLoadColumns; ++i) {
+      const int column = product.column(i), n = replica_column + column;
+      const T* const from = n < before.batch ? exchange + int64_t{before.row + n} * padded
+                                             : static_cast<const T*>(dir.initial) + int64_t{n} * padded;
+      product.source[i] = reinterpret_cast<const char*>(from + first_k + Product::first_element());
+      product.left[i] = column < replica_columns && n < here.batch ? padded - first_k - Product::first_element() : 0;
+    }
+  };
+  // The input products of a step: a lane copies two units of gate lane / 8 of every eighth column.
+  const int copied_unit = first_unit + lane % 8 * 2, copied_gate = lane / 8;
+  const bool copies = copied_gate < kGates && copied_unit < hidden;
+  const T* const copied = static_cast<const T*>(dir.xw) + (copies ? copied_gate * params.xw_gate + copied_unit : 0);
+  const bool in_pairs = (reinterpret_cast<uintptr_t>(copied) | params.xw_row * sizeof(T)) % 4 == 0;
+  const auto copy_inputs = [&](const Step& here, int buffer) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; ++i) {
+      const int column = i * 8 + warp, n = replica_column + column;
+      const bool reads = copies && column < replica_columns && n < here.batch;
+      copy_two(inputs + buffer * kInputBytes + (column * 32 + lane) * 4,
+               copied + int64_t{reads ? here.row + n : 0} * params.xw_row, reads, in_pairs);
+    }
+  };
+
+  const ReplicaSteps steps(sizes, dir.reverse, replica_column);
+  Step previous, current = steps.at(0), next = steps.at(1);
+  point_at_states(previous, current);
+  product.prefetch();
+  copy_inputs(current, 0);
+#pragma unroll 1
+  for (int s = 0; s < steps.count; ++s) {
+    const int columns = min(replica_columns, current.batch - replica_column), buffer = s & 1;
+    const Step after_next = steps.at(s + 2);
+    {
+      typename Product::Sums sums;
+      product.run(sums, sizes.timed_out, timed_out);
+      if (product.warpgroup == rank) {
+        product.store_sums(sums, own_sums);
+      } else {
+        product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
+      }
+    }
+    barriers.expect(buffer, Product::kSumsBytes);
+    wait_for_copies();
+    point_at_states(current, next);
+    __syncthreads();
+    copy_inputs(next, 1 - buffer);  // here, as a fence in the product waits for copies on their way
+    barriers.wait(s, sizes.timed_out, timed_out);
+
+    uint32_t published = cycles();
+    if (finishes) {
+      const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
+      const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
+      const T* const input = reinterpret_cast<const T*>(ring + Product::kRingBytes + 3 * Product::kSumsBytes) +
+                             (buffer * COLUMNS + own_column) * (4 * kWgmmaUnits) + lane % 16;
+      float sum[kRounds][kGates];
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) {
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
+        }
+      }
+      const auto of_input = [&](int r, int g) { return Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]); };
+      float h[kRounds], saved[kRounds][4];  // saved: gates, for the backward pass
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int n = replica_column + own_column + r * 16;
+        if (n >= previous.batch) {  // a sequence starts
+          const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+          const bool has = initial != nullptr && exists && own_column + r * 16 < columns;
+          carried[r] = has ? Element<T>::to_float(initial[int64_t{n} * hidden + unit]) : 0;
+        }
+        if constexpr (MODE == PRNN_LSTM) {
+#pragma unroll
+          for (int g = 0; g < 4; ++g) {
+            saved[r][g] = squash<false>(sum[r][g] + of_input(r, g), g == 2);
+          }
+          carried[r] = saved[r][1] * carried[r] + saved[r][0] * saved[r][2];
+          h[r] = saved[r][3] * hyperbolic_tangent<false>(carried[r]);
+        } else {
+          saved[r][0] = sigmoid(sum[r][0] + of_input(r, 0));
+          saved[r][1] = sigmoid(sum[r][1] + of_input(r, 1));
+          saved[r][3] = sum[r][2];
+          saved[r][2] = hyperbolic_tangent<false>(of_input(r, 2) + bias[3][lane % 16] + saved[r][0] * sum[r][2]);
+          carried[r] = h[r] = saved[r][2] + saved[r][1] * (carried[r] - saved[r][2]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16;
+        const float own = exists ? h[r] : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
+        publish_word(column < columns && lane % 2 == 0 && unit < padded,
+                     exchange + int64_t{current.row + replica_column + column} * padded + unit,
+                     Element<T>::pack(own, beside));
+      }
+      published = cycles();
+
+      // Nobody waits for what follows.
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int column = own_column + r * 16, n = replica_column + column;
+        if (column >= columns || !exists) continue;
+        const int64_t at = int64_t{current.row + n} * hidden + unit;
+        if (dir.gates != nullptr) {
+          Four<T> four;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(saved[r][g]);
+          static_cast<Four<T>*>(dir.gates)[at] = four;
+          if (MODE == PRNN_LSTM) store_float<T>(dir.cells, at, carried[r]);
+        }
+        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, h[r]);
+        if (n >= next.batch) {  // the sequence ends
+          const int64_t last = int64_t{n} * hidden + unit;
+          if (dir.hy != nullptr) store_float<T>(dir.hy, last, h[r]);
+          if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, last, carried[r]);
+        }
+      }
+    }
+    while (cycles() - published < static_cast<uint32_t>(sizes.poll_delay_cycles)) {
+    }
+    previous = current;
+    current = next;
+    next = after_next;
+    product.prefetch();
+  }
+  sync_cluster();  // no block leaves while the other may still write to its shared memory
+}
+
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_wgmma_split_k_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  switch (shape.wgmma_columns) {
+    case 8: return launch_resident(wgmma_split_k_forward<T, MODE, 8>, shape, params, stream);
+    case 16: return launch_resident(wgmma_split_k_forward<T, MODE, 16>, shape, params, stream);
+    case 32: return launch_resident(wgmma_split_k_forward<T, MODE, 32>, shape, params, stream);
+    case 64: return launch_resident(wgmma_split_k_forward<T, MODE, 64>, shape, params, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace prnn
