@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/cell.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
@@ -201,35 +201,21 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
 
-    // All that does not need dh. LSTM: dc = carried + dh * factor[0]; the gradients of i, f and g are dc * factor[1
-    // ..], that of o is dh * factor[4]. GRU: each is dh * factor[..].
-    [[maybe_unused]] float factor[5], forget = 0, added = element_value<T>(dy);
+    // All that does not need dh.
+    float added = element_value<T>(dy);
     const float own_state = element_value<T>(state);
-    const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
-    const float own_before = n < next.batch || has_initial ? element_value<T>(before) : 0;
-    if constexpr (MODE == PRNN_LSTM) {
-      const float i = element_value<T>(gates.x), f = element_value<T>(gates.x >> 16);
-      const float g = element_value<T>(gates.y), o = element_value<T>(gates.y >> 16);
-      const float squashed = hyperbolic_tangent<false>(own_state);
-      factor[0] = o * (1 - squashed * squashed);
-      factor[1] = g * i * (1 - i);
-      factor[2] = own_before * f * (1 - f);
-      factor[3] = i * (1 - g * g);
-      factor[4] = squashed * o * (1 - o);
-      forget = f;
-    } else if constexpr (MODE == PRNN_GRU) {
-      const float reset = element_value<T>(gates.x), z = element_value<T>(gates.x >> 16);
-      const float fresh = element_value<T>(gates.y), recurrent = element_value<T>(gates.y >> 16);
-      factor[3] = (1 - z) * (1 - fresh * fresh);
-      factor[0] = factor[3] * recurrent * reset * (1 - reset);
-      factor[1] = (own_before - fresh) * z * (1 - z);
-      factor[2] = factor[3] * reset;
-      factor[4] = z;
-    } else {
-      factor[0] = 1 - own_state * own_state;
-    }
+    [[maybe_unused]] UnitDerivatives derivatives;
+    if constexpr (kGated) {
+      const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const float own_before = n < next.batch || has_initial ? element_value<T>(before) : 0;
+      const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
+                              element_value<T>(gates.y >> 16)};
+      derivatives = Cell<MODE>::template derivatives<false>(saved, own_state, own_before);
 #pragma unroll
-    for (int i = 0; i < (kGated ? 5 : 1); ++i) pin_in_register(factor[i]);
+      for (int g = 0; g < 4; ++g) pin_in_register(derivatives.gate[g]);
+      pin_in_register(derivatives.state);
+      pin_in_register(derivatives.carry);
+    }
     pin_in_register(added);
 
     if (s > 0) {
@@ -256,19 +242,10 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
       }
       dh += added;
-      if constexpr (MODE == PRNN_LSTM) {
-        const float dc = carried + dh * factor[0];
-#pragma unroll
-        for (int g = 0; g < 3; ++g) da[g] = dc * factor[1 + g];
-        da[3] = dh * factor[4];
-        carried = dc * forget;
-      } else if constexpr (MODE == PRNN_GRU) {
-        dh += carried;
-#pragma unroll
-        for (int g = 0; g < 4; ++g) da[g] = dh * factor[g];
-        carried = dh * factor[4];
+      if constexpr (kGated) {
+        unit_gradients<MODE>(derivatives, dh, carried, da);
       } else {
-        da[0] = sizes.relu ? (own_state > 0 ? dh : (own_state <= 0 ? 0 : own_state)) : dh * factor[0];
+        da[0] = Cell<MODE>::gradient(own_state, dh, sizes.relu);
       }
 #pragma unroll
       for (int g = 0; g < 4; ++g) da[g] = is_active && unit < hidden ? da[g] : 0;

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/cell.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
@@ -242,24 +242,21 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
       load_shared(sums_in + (kStage * Layout::kShares + i) * (Layout::kShareFloats * 4), value[i]);
     }
     add_all(value);
-    float h, saved[4];
-    if constexpr (MODE == PRNN_LSTM) {
-      saved[0] = squash<false>(value[0].x + fed[0], false);
-      saved[1] = squash<false>(value[0].y + fed[1], false);
-      saved[2] = squash<false>(value[0].z + fed[2], true);
-      saved[3] = squash<false>(value[0].w + fed[3], false);
-      carried = saved[1] * carried + saved[0] * saved[2];
-      h = saved[3] * hyperbolic_tangent<false>(carried);
-    } else if constexpr (MODE == PRNN_GRU) {
-      saved[0] = sigmoid(value[0].x + fed[0]);
-      saved[1] = sigmoid(value[0].y + fed[1]);
-      saved[3] = value[0].z + bias[2];
-      saved[2] = hyperbolic_tangent<false>(fed[2] + saved[0] * saved[3]);
-      carried = h = saved[2] + saved[1] * (carried - saved[2]);
+    UnitForward done;
+    if constexpr (kGated) {
+      // A GRU's candidate has its input product apart.
+      const float sums[4] = {value[0].x + fed[0], value[0].y + fed[1],
+                             value[0].z + (MODE == PRNN_GRU ? bias[2] : fed[2]),
+                             MODE == PRNN_GRU ? fed[2] : value[0].w + fed[kGates - 1]};
+      float gate[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(sums[g], g, 0);
+      done = Cell<MODE>::template forward<false>(gate, carried);
+      carried = done.carried;
     } else {
-      const float x = value[0] + fed[0];
-      h = sizes.relu ? (x < 0 ? 0 : x) : hyperbolic_tangent<false>(x);  // NaN stays NaN
+      done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
+    const float h = done.h;
     const float cell = carried;
     float published = unit < hidden ? h : 0;
     if (begins) published = begin_sequence();
@@ -273,7 +270,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     if (kGated && dir.gates != nullptr) {
       Four<T> four;
 #pragma unroll
-      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(saved[g]);
+      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(done.saved[g]);
       static_cast<Four<T>*>(dir.gates)[row * hidden + unit] = four;
       if (MODE == PRNN_LSTM) store_float<T>(dir.cells, row * hidden + unit, cell);
     }
