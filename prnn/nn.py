@@ -224,7 +224,7 @@ class _Recurrent(torch.nn.RNNBase):
         max_batch: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        seed = draw_seed(torch.device("cpu")) if dropout > 0 else None
+        seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
             MODES[self.mode],
             self.hidden_size,

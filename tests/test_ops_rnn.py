@@ -48,7 +48,7 @@ def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_g
         [getattr(module, name) for name in module._packed_names],
         batch_sizes,
         lengths,
-        torch.tensor([11]) if dropout else None,
+        torch.tensor([11, 3]) if dropout else None,
         3 if layout == "packed" else None,
         MODES[module.mode],
         4,
@@ -107,6 +107,25 @@ def test_bad_arguments_of_the_operator() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             RNN(*[value if index == place else argument for index, argument in enumerate(good)])
+    good = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
+    for seed, message in [
+        (torch.tensor([11]), r"seed has shape \(1,\); it must be \(2,\)"),
+        (torch.tensor([11, 3], dtype=torch.int32), "seed has dtype torch.int32, it must have torch.int64"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            RNN(*good[:6], seed, *good[7:])
+
+
+def test_the_masks_follow_from_both_words_of_the_seed_which_stays() -> None:
+    arguments = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
+    outputs = []
+    for seed in ([11, 3], [11, 3], [12, 3], [11, 4]):
+        arguments[6] = torch.tensor(seed)
+        outputs.append(RNN(*arguments)[0])
+        assert arguments[6].tolist() == seed
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    assert not torch.equal(outputs[0], outputs[3])
 
 
 # torch.compile

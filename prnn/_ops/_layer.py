@@ -81,11 +81,11 @@ class Layer:
         self.reserves_padding = device.type == "cuda" and self._runs_on_cudnn()
         self._reserve = self._linear_reserve()
 
-    def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
-        """Starts the random numbers of one call's dropout masks."""
-        # Memory of this call's own: on a GPU the call before may still run on another stream.
-        states = torch.empty(handle.dropout_states_size(), dtype=torch.uint8, device=self.device)
-        self.rnn.set_dropout(handle, self.config.dropout, states.data_ptr(), states.numel(), seed & 0xFFFFFFFFFFFFFFFF)
+    def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
+        """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
+        # Memory of this call's own: the library counts in it, and on a GPU the call before may still run.
+        states = seed.clone(memory_format=torch.contiguous_format)
+        self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
         self._states = states
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:

@@ -10,7 +10,8 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, trai
         copied where they already lie so in memory.
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
     lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T.
-    seed: (1,) integers on the CPU, wanted where dropout > 0: the masks follow from it.
+    seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
+        has when the layers run.
     config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend. mode and backend are the C API's
         numbers; dropout is that of this call, 0 outside training.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
@@ -56,9 +57,13 @@ rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.p
 cast_weights: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
 
 
-def _require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor) -> None:
-    if tensor.dtype != input.dtype:
-        raise ValueError(f"{name} has dtype {tensor.dtype}, but input has {input.dtype}")
+def _require(
+    tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None
+) -> None:
+    """Of the dtype of input, unless another is given."""
+    if tensor.dtype != (dtype or input.dtype):
+        wanted = f"it must have {dtype}" if dtype else f"but input has {input.dtype}"
+        raise ValueError(f"{name} has dtype {tensor.dtype}, {wanted}")
     if tensor.device != input.device:
         raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
     if tensor.shape != shape:
@@ -147,7 +152,8 @@ def _rnn(
         if config.dropout > 0:
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
-            stack.seed_dropout(library, int(seed))
+            _require(seed, "seed", (2,), input, torch.int64)
+            stack.seed_dropout(library, seed)
         stack.rnn.forward(
             library,
             steps.sizes,
