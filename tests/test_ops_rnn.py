@@ -228,31 +228,60 @@ def test_export() -> None:
 # Autocast
 
 
-@pytest.fixture
-def without_mkldnn() -> Iterator[None]:
-    """On a CPU without bfloat16, torch.nn.LSTM's oneDNN path raises under autocast; its own path is the reference."""
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+def assert_autocast_is_torchs(
+    theirs: torch.nn.Module, ours: torch.nn.Module, x: Any, states: Any, dtype: torch.dtype
+) -> None:
+    with torch.autocast("cpu", dtype=dtype):
+        found, expected = flat(ours(x, states)), flat(theirs(x, states))
+    assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in expected]
+    # torch rounds every step to 8 bits, prnn the results alone.
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.usefixtures("without_mkldnn")
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # of torch.backends.mkldnn.flags
+@pytest.mark.parametrize("onednn", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("cell", "proj_size"), [*((cell, 0) for cell in CELLS), ("LSTM", 2)])
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
-def test_autocast_on_the_cpu_gives_torchs_dtypes(cell: str, dtype: torch.dtype, weights: torch.dtype) -> None:
-    theirs, ours = make_pair(cell, 3, 4, num_layers=2, bidirectional=True, dtype=weights)
-    for x_dtype, h_dtype in itertools.product((torch.float32, dtype), (None, torch.float32, dtype)):
+def test_autocast_on_the_cpu_gives_torchs_dtypes(
+    cell: str, proj_size: int, weights: torch.dtype, packed: bool, onednn: bool
+) -> None:
+    """From every dtype of input and states, with oneDNN, which serves torch.nn.LSTM alone, and without."""
+    if onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("torch.nn.LSTM itself raises under autocast where oneDNN has no bfloat16")
+    options = {"proj_size": proj_size} if proj_size else {}
+    theirs, ours = make_pair(cell, 3, 4, num_layers=2, bidirectional=True, dtype=weights, **options)
+    half, single = torch.bfloat16, torch.float32
+    pairs = [None, *itertools.product((single, half), repeat=2 if cell == "LSTM" else 1)]
+    # Of a packed float16 input torch makes float16 and bfloat16 tensors, and raises.
+    x_dtypes = (single, half) if packed else (single, half, torch.float16)
+    for x_dtype, state_dtypes in itertools.product(x_dtypes, pairs):
         x = torch.randn(5, 2, 3, dtype=x_dtype)
         states = None
-        if h_dtype is not None:
-            states = torch.randn(4, 2, 4, dtype=h_dtype)
-            states = (states, states) if cell == "LSTM" else states
-        with torch.autocast("cpu", dtype=dtype):
-            found, expected = flat(ours(x, states)), flat(theirs(x, states))
-        # torch rounds every step to 8 bits, prnn the results alone.
-        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
-        assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in expected]
+        if state_dtypes is not None:
+            sizes = (proj_size or 4, 4)
+            states = [torch.randn(4, 2, size, dtype=d) for size, d in zip(sizes, state_dtypes, strict=False)]
+            states = tuple(states) if cell == "LSTM" else states[0]
+        with torch.backends.mkldnn.flags(enabled=onednn):
+            sequences = pack_padded_sequence(x, [5, 3]) if packed else x
+            assert_autocast_is_torchs(theirs, ours, sequences, states, half)
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize("cell", CELLS)
+def test_autocast_to_float16_on_the_cpu(cell: str) -> None:
+    """Without oneDNN, which trains no LSTM in float16."""
+    theirs, ours = make_pair(cell, 3, 4, num_layers=2, dtype=torch.float32)
+    with torch.backends.mkldnn.flags(enabled=False):
+        for x_dtype in (torch.float32, torch.float16, torch.bfloat16):
+            assert_autocast_is_torchs(theirs, ours, torch.randn(5, 2, 3, dtype=x_dtype), None, torch.float16)
+
+
+def test_autocast_of_padded_sequences_with_lengths_is_that_of_packed_ones() -> None:
+    module, x = prnn.nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        packed, padded = module(pack_padded_sequence(x, [5, 3])), module(x, lengths=[5, 3])
+    assert [tensor.dtype for tensor in flat(padded)] == [tensor.dtype for tensor in flat(packed)]
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -269,7 +298,7 @@ def test_autocast_computes_in_float32_and_gives_gradients_to_the_parameters(cell
     for name, tensor in found.items():
         assert tensor.dtype == torch.float32
         torch.testing.assert_close(tensor, expected[name], rtol=0.01, atol=0.01)
-        if cell in ("LSTM", "GRU"):
+        if cell == "GRU":  # whose results are not rounded
             assert torch.equal(tensor, expected[name])
 
 
