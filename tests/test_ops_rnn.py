@@ -116,6 +116,16 @@ def test_bad_arguments_of_the_operator() -> None:
             RNN(*good[:6], seed, *good[7:])
 
 
+@pytest.mark.parametrize(("place", "name"), [(1, "hx"), (2, "cx"), (3, "weights"), (5, "lengths"), (6, "seed")])
+def test_one_argument_on_the_meta_device(place: int, name: str) -> None:
+    """The dispatcher then calls the fake kernel, whose outputs nobody has computed."""
+    arguments = list(op_arguments("LSTM", "lengths", 0.5, train=False, requires_grad=False))
+    whole = arguments[place]
+    arguments[place] = [whole[0], whole[1].to("meta"), *whole[2:]] if name == "weights" else whole.to("meta")
+    with pytest.raises(ValueError, match=f"{name} is on meta, but input is on cpu"):
+        RNN(*arguments)
+
+
 def test_the_masks_follow_from_both_words_of_the_seed_which_stays() -> None:
     arguments = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
     outputs = []

@@ -1,8 +1,8 @@
 """The recurrent layers' operator under autocast.
 
-It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype) -> one tensor of `dtype` with the elements of
-`weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one for each
-costs more launches than the layers do.
+It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype), which gives one tensor of `dtype` with the
+elements of `weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one
+for each costs more launches than the layers do.
 """
 
 from collections.abc import Callable, Sequence

@@ -71,14 +71,15 @@ class Layer:
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
-        self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
+        self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
+        self._asked: set[int] = set()  # batch sizes of which tell_backend() knows what runs
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
         # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there.
-        self.reserves_padding = device.type == "cuda" and self._runs_on_cudnn()
+        self.reserves_padding = device.type == "cuda" and self._may_run_on_cudnn()
         self._reserve = self._linear_reserve()
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
@@ -90,9 +91,9 @@ class Layer:
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
         """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
-        if self._is_told:
+        if not self._may_settle or batch in self._asked:
             return
-        self._is_told = True
+        self._asked.add(batch)
         reason = self.rnn.query(handle, batch)["reason"]
         if reason and reason not in _told:
             _told.add(reason)
@@ -107,8 +108,10 @@ class Layer:
             self.rnn.set_math(math)
             self._math = math
 
-    def _runs_on_cudnn(self) -> bool:
-        return bool(self.rnn.query(handle(self.device), 1)["backend"] == BACKENDS["cudnn"])
+    def _may_run_on_cudnn(self) -> bool:
+        """Whether cuDNN serves some batch: it may be the better one for large batches alone."""
+        library = handle(self.device)
+        return any(self.rnn.query(library, batch)["backend"] == BACKENDS["cudnn"] for batch in (1, _UNIT))
 
     def _linear_reserve(self) -> tuple[int, int, int]:
         """Bytes of the reserve space: (constant, for each _UNIT rows of packed data, for each _UNIT sequences).

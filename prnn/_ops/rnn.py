@@ -69,6 +69,15 @@ def _require(
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
 
 
+def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor] | None) -> None:
+    """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
+    on the device of input, for results."""
+    for name, value in others.items():
+        for tensor in [value] if isinstance(value, Tensor) else value or []:
+            if (tensor.device.type == "meta") != (input.device.type == "meta"):
+                raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
+
+
 def _require_states(
     hx: Tensor | None, cx: Tensor | None, stack: Layer, batch: int, input: Tensor, names: tuple[str, str] = ("hx", "cx")
 ) -> None:
@@ -242,6 +251,7 @@ def _rnn_fake(
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _require_one_device(input, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, seed=seed)
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     batch: Any
@@ -273,6 +283,10 @@ def _rnn_backward_fake(
     reserve: Tensor,
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy}
+    _require_one_device(
+        input, **gradients, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, output=output
+    )
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
