@@ -157,7 +157,7 @@ def measure_size(classes: int, size: int, options: argparse.Namespace) -> dict[s
         alone = time_of(copy.deepcopy(model))
         barrier()
         dtype = torch.bfloat16 if options.precision == "bf16" else None
-        together = time_of(model, GradientMean(model, dtype, early=model.encoder))
+        together = time_of(model, GradientMean(model, dtype))
         row |= {"one GPU": alone, f"{get_world_size()} GPUs": together}
         if isinstance(alone, dict) and isinstance(together, dict):
             each: list[float] = [0.0] * get_world_size()

@@ -139,6 +139,14 @@ PRNN_API prnnStatus_t prnnDropoutGetStatesSize(prnnHandle_t handle, size_t* size
 PRNN_API prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle, float dropout,
                                                void* states, size_t stateSizeInBytes, unsigned long long seed);
 
+/* As prnnSetDropoutDescriptor(), but states are taken as they are, and nothing is written to them: two 64-bit integers
+ * of any values, the seed and the number of training calls that drew, as the library saved them there or as a generator
+ * of the caller's wrote them, on the handle's stream for instance, so that a replay of a CUDA graph has masks of its
+ * own. The function of cuDNN v7. seed: cuDNN's parameter; states have it, and it is not looked at. */
+PRNN_API prnnStatus_t prnnRestoreDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle,
+                                                   float dropout, void* states, size_t stateSizeInBytes,
+                                                   unsigned long long seed);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@ is set, else H), L num_layers, D directions (1 or 2).
 """
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, TypeVar
 
 import torch
@@ -16,18 +17,28 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from prnn._ops._dropout import draw_seed
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 
 def _check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")
+
+
+def _integers(lengths: Sequence[int]) -> list[int]:
+    """Of Python's or NumPy's integers."""
+    try:
+        values = list(lengths)
+        if not any(isinstance(value, bool) for value in values):
+            return [index(value) for value in values]
+    except TypeError:
+        pass
+    raise TypeError(f"lengths is {lengths!r}; it must hold integers")
 
 
 class _Recurrent(torch.nn.RNNBase):
@@ -128,6 +139,11 @@ class _Recurrent(torch.nn.RNNBase):
             raise ValueError(
                 f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {self.input_size}"
             )
+        if not input.is_floating_point() and not input.is_complex():
+            raise ValueError(
+                f"input has dtype {input.dtype}, but the weights have {weight.dtype}; convert it with "
+                f".to({weight.dtype})"
+            )
         if input.dtype != weight.dtype and not torch.is_autocast_enabled(input.device.type):
             raise ValueError(
                 f"input has dtype {input.dtype}, but the weights have {weight.dtype}; "
@@ -136,8 +152,8 @@ class _Recurrent(torch.nn.RNNBase):
         if input.device != weight.device:
             raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
 
-    def _state(self, state: Tensor | None, name: str, size: int, batch: int | None) -> Tensor | None:
-        """The state as (L D, N, size), after a check against its shape; batch None is unbatched."""
+    def _state(self, state: Tensor | None, name: str, size: int, batch: int | None, input: Tensor) -> Tensor | None:
+        """The state as (L D, N, size), after a check against shape, device and dtype; batch None is unbatched."""
         if state is None:
             return None
         _check_tensor(state, name)
@@ -145,17 +161,25 @@ class _Recurrent(torch.nn.RNNBase):
         expected = (count, size) if batch is None else (count, batch, size)
         if state.shape != expected:
             raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
+        if state.device != input.device:
+            raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
+        if state.dtype != input.dtype and not torch.is_autocast_enabled(input.device.type):
+            raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
         return state.unsqueeze(1) if batch is None else state
 
-    def _lengths(self, lengths: Tensor | Sequence[int], batch: int) -> Tensor:
+    def _lengths(self, lengths: Tensor | Sequence[int], batch: int, input: Tensor) -> Tensor:
         if not isinstance(lengths, Tensor):
-            if not all(isinstance(length, int) for length in lengths):
-                raise TypeError(f"lengths is {lengths!r}; it must hold integers")
-            lengths = torch.tensor(lengths, dtype=torch.int64)
-        if lengths.dtype not in _INTEGERS:
+            values = _integers(lengths)
+            for place, value in enumerate(values):
+                if not -(2**63) <= value < 2**63:  # of which there is no tensor
+                    raise ValueError(f"lengths[{place}] is {value}; it must lie between 1 and the timesteps of input")
+            lengths = torch.tensor(values, dtype=torch.int64)
+        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
             raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
         if lengths.shape != (batch,):
             raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
+        if lengths.is_meta and not input.is_meta:
+            raise ValueError(f"lengths is on {lengths.device}, but input is on {input.device}")
         return lengths
 
     def _run(
@@ -173,7 +197,7 @@ class _Recurrent(torch.nn.RNNBase):
             data, batch_sizes, sorted_indices, unsorted_indices = input
             self._check(data, weights[0])
             batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
-            hx, cx = self._states(hx, cx, batch, names)
+            hx, cx = self._states(hx, cx, batch, names, data)
             if sorted_indices is not None:
                 hx = None if hx is None else hx.index_select(1, sorted_indices)
                 cx = None if cx is None else cx.index_select(1, sorted_indices)
@@ -194,23 +218,23 @@ class _Recurrent(torch.nn.RNNBase):
                 raise ValueError(
                     "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
                 )
-            hx, cx = self._states(hx, cx, None, names)
+            hx, cx = self._states(hx, cx, None, names, input)
             output, hy, cy = self._call(input.unsqueeze(1), hx, cx, weights, None, None, None)
             return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.mode == "LSTM" else cy
         if self.batch_first:
             input = input.transpose(0, 1)
         batch = input.size(1)
-        hx, cx = self._states(hx, cx, batch, names)
+        hx, cx = self._states(hx, cx, batch, names, input)
         if lengths is not None:
-            lengths = self._lengths(lengths, batch)
+            lengths = self._lengths(lengths, batch, input)
         output, hy, cy = self._call(input, hx, cx, weights, None, lengths, None)
         return output.transpose(0, 1) if self.batch_first else output, hy, cy
 
     def _states(
-        self, hx: Tensor | None, cx: Tensor | None, batch: int | None, names: tuple[str, str]
+        self, hx: Tensor | None, cx: Tensor | None, batch: int | None, names: tuple[str, str], input: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
-        hx = self._state(hx, names[0], self.proj_size or self.hidden_size, batch)
-        return hx, self._state(cx, names[1], self.hidden_size, batch)
+        hx = self._state(hx, names[0], self.proj_size or self.hidden_size, batch, input)
+        return hx, self._state(cx, names[1], self.hidden_size, batch, input)
 
     def _call(
         self,
@@ -223,8 +247,7 @@ class _Recurrent(torch.nn.RNNBase):
         max_batch: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        # From torch's generator, so that torch.manual_seed reproduces the masks and checkpointing repeats them.
-        seed = torch.randint(2**63 - 1, (1,), device="cpu") if dropout > 0 else None
+        seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
             MODES[self.mode],
             self.hidden_size,
@@ -249,7 +272,7 @@ class _SingleState(_Recurrent):
             input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence, or a PackedSequence.
             hx: initial state (L D, N, H), (L D, H) for one sequence; None is zeros.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers
-                (one on the GPU is copied to the host, which waits for it) or a sequence of int.
+                (one on the GPU is copied to the host, which waits for it), a sequence of int or a NumPy array.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -363,7 +386,7 @@ class LSTM(_Recurrent):
             input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence, or a PackedSequence.
             hx: initial states h (L D, N, P) and c (L D, N, H), without N for one sequence; None is zeros.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers
-                (one on the GPU is copied to the host, which waits for it) or a sequence of int.
+                (one on the GPU is copied to the host, which waits for it), a sequence of int or a NumPy array.
 
         Returns:
             output: (T, N, D P) in the layout of input; zero beyond each length. A PackedSequence for one.

@@ -140,9 +140,14 @@ class Rnn {
     check(
         prnnSetDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, seed),
         handle.get());
-    dropout_ = dropout;
-    has_dropout_ = true;
-    configure(dropout_descriptor_.get());
+    use_dropout(dropout);
+  }
+
+  void restore_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size) {
+    check(
+        prnnRestoreDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, 0),
+        handle.get());
+    use_dropout(dropout);
   }
 
   size_t workspace_size(const Handle& handle, const BatchSizes& batch_sizes) {
@@ -225,6 +230,12 @@ class Rnn {
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
+  }
+
+  void use_dropout(float dropout) {
+    dropout_ = dropout;
+    if (!has_dropout_) configure(dropout_descriptor_.get());
+    has_dropout_ = true;
   }
 
   void require_dropout_states() const {
@@ -330,6 +341,8 @@ void bind_persistent_rnn(py::module_& module) {
            "Each (units per block, blocks of a cluster, groups, pause in cycles), or None for the library's own.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
+      .def("restore_dropout", &Rnn::restore_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a,
+           "Takes `states`, {seed, calls}, as they are; they must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("query", &Rnn::query, "handle"_a, "batch"_a, "prnnQueryRNN's answer for this many sequences.")

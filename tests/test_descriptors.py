@@ -189,7 +189,7 @@ def test_descriptors_are_recycled_in_a_clean_state() -> None:
         )
 
 
-def set_dropout(**changes: Any) -> tuple[int, list[int], capi.Object]:
+def set_dropout(function: str = "SetDropoutDescriptor", **changes: Any) -> tuple[int, list[int], capi.Object]:
     """The status, what the states (seed, number of calls) hold afterwards, and the handle."""
     handle, dropout = capi.cpu_handle(), capi.descriptor("Dropout")
     states = (ctypes.c_uint64 * 2)(111, 222)
@@ -201,7 +201,7 @@ def set_dropout(**changes: Any) -> tuple[int, list[int], capi.Object]:
         stateSizeInBytes=16,
         seed=2**64 - 3,
     )
-    return capi.call("SetDropoutDescriptor", **(arguments | changes)), list(states), handle
+    return capi.call(function, **(arguments | changes)), list(states), handle
 
 
 def test_dropout_writes_the_seed_to_the_states() -> None:
@@ -210,11 +210,20 @@ def test_dropout_writes_the_seed_to_the_states() -> None:
     assert set_dropout(stateSizeInBytes=4096)[:2] == (capi.SUCCESS, [2**64 - 3, 0])
 
 
-def test_dropout_without_states() -> None:
+def test_restored_dropout_leaves_the_states() -> None:
+    assert set_dropout("RestoreDropoutDescriptor")[:2] == (capi.SUCCESS, [111, 222])
+
+
+DROPOUT_FUNCTIONS = ["SetDropoutDescriptor", "RestoreDropoutDescriptor"]
+
+
+@pytest.mark.parametrize("function", DROPOUT_FUNCTIONS)
+def test_dropout_without_states(function: str) -> None:
     for dropout in (0.0, 0.5):
-        assert set_dropout(dropout=dropout, states=None, stateSizeInBytes=0)[0] == capi.SUCCESS
+        assert set_dropout(function, dropout=dropout, states=None, stateSizeInBytes=0)[0] == capi.SUCCESS
 
 
+@pytest.mark.parametrize("function", DROPOUT_FUNCTIONS)
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -228,15 +237,16 @@ def test_dropout_without_states() -> None:
         (dict(states=None), "states is NULL with stateSizeInBytes 16"),
     ],
 )
-def test_bad_dropout_is_refused_and_writes_nothing(changes: dict[str, Any], text: str) -> None:
-    status, states, handle = set_dropout(**changes)
+def test_bad_dropout_is_refused_and_writes_nothing(function: str, changes: dict[str, Any], text: str) -> None:
+    status, states, handle = set_dropout(function, **changes)
     assert status == capi.BAD_PARAM
     assert text in capi.message(handle.pointer)
     assert states == [111, 222]
 
 
 def test_dropout_needs_a_handle() -> None:
-    assert set_dropout(handle=None)[:2] == (capi.NOT_INITIALIZED, [111, 222])
+    for function in DROPOUT_FUNCTIONS:
+        assert set_dropout(function, handle=None)[:2] == (capi.NOT_INITIALIZED, [111, 222])
     status = capi.call("DropoutGetStatesSize", handle=None, sizeInBytes=ctypes.byref(ctypes.c_size_t()))
     assert status == capi.NOT_INITIALIZED
     handle = capi.cpu_handle()

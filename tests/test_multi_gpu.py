@@ -57,7 +57,7 @@ def train_part(rank: int, folder: str) -> None:
         torch.save(grads, f"{folder}/{cell}{rank}.pt")
         for dtype in (torch.float32, torch.bfloat16):
             model = make_model(cell, device="cuda")
-            average = GradientMean(model, dtype, early=model)
+            average = GradientMean(model, dtype)
             gradients(model, x)
             average()
             torch.save([parameter.grad.cpu() for parameter in model.parameters()], f"{folder}/{cell}{rank}{dtype}.pt")

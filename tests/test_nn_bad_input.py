@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from nn_pairs import CELLS, flat, make
@@ -49,7 +50,12 @@ FORWARD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
     (ValueError, r"input has 4 features \(shape \(5, 2, 4\)\); input_size is 3", (torch.zeros(5, 2, 4),), {}),
     (ValueError, "input has 0 features", (torch.zeros(5, 2, 0),), {}),
     (ValueError, "input has dtype torch.float64, but the weights have torch.float32", (X.double(),), {}),
-    (ValueError, "input has dtype torch.int64, but the weights have", (X.long(),), {}),
+    (
+        ValueError,
+        r"input has dtype torch.int64, but the weights have torch.float32; convert it with .to\(torch.float32\)$",
+        (X.long(),),
+        {},
+    ),
     (ValueError, "input is on meta, but the weights are on cpu", (X.to("meta"),), {}),
     (ValueError, r"input has no timesteps \(shape \(0, 2, 3\)\)", (torch.zeros(0, 2, 3),), {}),
     (ValueError, r"hx has shape \(1, 4\); it must be \(1, 2, 4\)", (X, H[:, 0]), {}),
@@ -60,6 +66,12 @@ FORWARD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
     (ValueError, "hx has dtype torch.float64, but input has torch.float32", (X, H.double()), {}),
     (TypeError, "hx is a tuple; it must be a tensor", (X, (H, H)), {}),
     (TypeError, "lengths is \\[1.5, 2\\]; it must hold integers", (X,), {"lengths": [1.5, 2]}),
+    (TypeError, "lengths is \\[True, True\\]; it must hold integers", (X,), {"lengths": [True, True]}),
+    (TypeError, "lengths is 5; it must hold integers", (X,), {"lengths": 5}),
+    (TypeError, r"lengths is array\(\[1., 2.\]\); it must hold integers", (X,), {"lengths": np.array([1.0, 2.0])}),
+    (ValueError, r"lengths\[1\] is 1180591620717411303424; it must lie", (X,), {"lengths": [1, 2**70]}),
+    (ValueError, "lengths is on meta, but input is on cpu", (X,), {"lengths": torch.tensor([1, 2], device="meta")}),
+    (TypeError, "lengths has dtype torch.complex64", (X,), {"lengths": torch.ones(2, dtype=torch.complex64)}),
     (TypeError, "lengths has dtype torch.float32", (X,), {"lengths": torch.ones(2)}),
     (TypeError, "lengths has dtype torch.bool", (X,), {"lengths": torch.ones(2, dtype=torch.bool)}),
     (ValueError, r"lengths has shape \(3,\); it must be \(2,\)", (X,), {"lengths": [1, 2, 3]}),
@@ -85,6 +97,9 @@ LSTM_STATES: list[tuple[type[Exception], str, Any]] = [
     (TypeError, r"hx is a Tensor; it must be the pair \(h, c\)", H),
     (TypeError, "hx is a tuple; it must be the pair", (H, H, H)),
     (TypeError, r"hx\[1\] is a int; it must be a tensor", (H[..., :2], 3)),
+    (ValueError, r"hx\[0\] is on meta, but input is on cpu", (H[..., :2].to("meta"), H)),
+    (ValueError, r"hx\[1\] is on meta, but input is on cpu", (H[..., :2], H.to("meta"))),
+    (ValueError, r"hx\[1\] has dtype torch.float64, but input has torch.float32", (H[..., :2], H.double())),
     (ValueError, r"hx\[0\] has shape \(1, 2, 4\); it must be \(1, 2, 2\)", (H, H)),
     (ValueError, r"hx\[1\] has shape \(1, 2, 2\); it must be \(1, 2, 4\)", (H[..., :2], H[..., :2])),
 ]
@@ -123,6 +138,18 @@ def test_half_types_on_the_cpu(dtype: torch.dtype) -> None:
     with pytest.raises(prnn.NotSupportedError, match=r"a CPU handle serves float and double; the data type is \w+"):
         module(X.to(dtype))
     assert issubclass(prnn.NotSupportedError, NotImplementedError)
+
+
+def test_one_weight_on_the_meta_device() -> None:
+    module = prnn.nn.LSTM(3, 4)
+    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.to("meta"))
+    with pytest.raises(ValueError, match="weights is on meta, but input is on cpu"):
+        module(X)
+
+
+def test_integers_are_refused_under_autocast_too() -> None:
+    with torch.autocast("cpu"), pytest.raises(ValueError, match=r"input has dtype torch\.int64"):
+        prnn.nn.GRU(3, 4)(X.long())
 
 
 def test_complex_weights() -> None:

@@ -1,12 +1,14 @@
 """prnn.nn's modules on a GPU: against themselves in float64 on the CPU; autocast, torch.compile and lengths there."""
 
 import copy
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from nn_pairs import CELLS, Result, flat, make, make_pair, make_states, train_step
+from torch.utils.checkpoint import checkpoint
 
 import prnn
 from prnn.cli import main
@@ -189,23 +191,91 @@ def test_the_same_bits_under_load(resident_layers: list[tuple[torch.nn.Module, t
     torch.cuda.synchronize()
 
 
+def graph_of(step: Callable[[], list[torch.Tensor]]) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor]]:
+    """A graph of the step, captured after it has run once, and the tensors that a replay fills."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = step()
+    return graph, captured
+
+
 @pytest.mark.parametrize("backend", ["persistent", "cudnn"])
 def test_graph_of_a_training_step(backend: str) -> None:
     module = prnn.nn.LSTM(24, 40, num_layers=2, bidirectional=True, device="cuda", backend=backend)
     x = torch.randn(12, 4, 24, device="cuda", requires_grad=True)
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        results_of(module, x)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        captured = results_of(module, x)
+    graph, captured = graph_of(lambda: results_of(module, x))
     for _ in range(3):
         with torch.no_grad():
             x.normal_()
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(captured, results_of(module, x), strict=True))
+
+
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+@pytest.mark.parametrize("cell", CUDA_CELLS)
+def test_replays_of_a_graph_draw_masks_of_their_own(cell: str, backend: str) -> None:
+    """Outputs and gradients of a replay are those of a call that finds torch's generator in the same state, so that a
+    replay's gradients have its own masks."""
+    module = make(prnn.nn, cell, 64, 64, num_layers=3, dropout=0.5, device="cuda", backend=backend)
+    x = torch.randn(12, 4, 64, device="cuda", requires_grad=True)
+    graph, captured = graph_of(lambda: [*results_of(module, x), *results_of(module, x)])
+    half = len(captured) // 2
+
+    def step(run: Callable[[], Any]) -> list[torch.Tensor]:
+        run()
+        return [tensor.clone() for tensor in captured]
+
+    torch.manual_seed(3)
+    replays = [step(graph.replay) for _ in range(3)]
+    outputs = [outputs for replay in replays for outputs in (replay[0], replay[half])]
+    for index, output in enumerate(outputs):
+        assert not any(torch.equal(output, other) for other in outputs[:index])
+    torch.manual_seed(3)
+    for replay in replays:
+        eager = [*results_of(module, x), *results_of(module, x)]
+        assert all(torch.equal(a, b) for a, b in zip(replay, eager, strict=True))
+    torch.manual_seed(3)
+    assert all(torch.equal(a, b) for a, b in zip(step(graph.replay), replays[0], strict=True))
+
+
+def test_dropout_waits_for_nothing() -> None:
+    module = prnn.nn.LSTM(64, 64, num_layers=3, dropout=0.5, device="cuda")
+    x = torch.randn(12, 4, 64, device="cuda", requires_grad=True)
+    results_of(module, x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results_of(module, x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_checkpointing_repeats_the_masks() -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, dropout=0.5, device="cuda")
+    x = torch.randn(12, 4, 24, device="cuda", requires_grad=True)
+    grads = []
+    for run in (module, lambda x: checkpoint(module, x, use_reentrant=False)):
+        torch.manual_seed(5)
+        grads.append(torch.autograd.grad(run(x)[0].sum(), [x, *module.parameters()]))
+    torch.testing.assert_close(*grads, rtol=0, atol=0)
+
+
+def test_compile_with_dropout() -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, dropout=0.5, device="cuda")
+    torch.compiler.reset()
+    run = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = torch.randn(12, 4, 24, device="cuda")
+    results = []
+    for function in (run, run, module):
+        torch.manual_seed(1)
+        results.append(function(x)[0])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert not torch.equal(run(x)[0], results[0])
 
 
 @pytest.fixture
@@ -218,11 +288,11 @@ def filled_memory() -> Iterator[None]:
 
 @pytest.mark.usefixtures("filled_memory")
 @pytest.mark.parametrize("lengths", [None, [5, 2, 3]])
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_opcheck(cell: str, lengths: list[int] | None) -> None:
+@pytest.mark.parametrize(("cell", "dropout"), [("LSTM", 0.0), ("GRU", 0.0), ("LSTM", 0.5)])
+def test_opcheck(cell: str, dropout: float, lengths: list[int] | None) -> None:
     module = make(prnn.nn, cell, 24, 40, num_layers=2, bidirectional=True, device="cuda")
     states = [torch.randn(4, 3, 40, device="cuda", requires_grad=True) for _ in range(2 if cell == "LSTM" else 1)]
-    config = (prnn._ops.rnn.MODES[cell], 40, 0, 2, True, 0.0, prnn._ops.rnn.BACKENDS["best"])
+    config = (prnn._ops.rnn.MODES[cell], 40, 0, 2, True, dropout, prnn._ops.rnn.BACKENDS["best"])
     arguments = (
         torch.randn(5, 3, 24, device="cuda", requires_grad=True),
         states[0],
@@ -230,7 +300,7 @@ def test_opcheck(cell: str, lengths: list[int] | None) -> None:
         [getattr(module, name) for name in module._packed_names],
         None,
         None if lengths is None else torch.tensor(lengths),
-        None,
+        torch.tensor([11, 3], device="cuda") if dropout else None,
         None,
         *config,
         False,
@@ -245,3 +315,32 @@ def test_info_names_the_row_and_its_largest_layers(capsys: pytest.CaptureFixture
     assert f"GPU: {torch.cuda.get_device_name()}, planned as {query['device']}" in text
     (line,) = [line for line in text.splitlines() if line.startswith(f"* {query['device']} ")]
     assert f" {query['largest_hidden_size']} / " in line
+
+
+def test_a_later_batch_that_goes_to_cudnn_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a 16-bit layer so large that the lean kernels alone hold it, cuDNN serves the large batches."""
+    monkeypatch.setattr(prnn._ops._layer, "_told", set())
+    handle = prnn._C.Handle.cuda()
+
+    def backends(hidden: int) -> list[int]:
+        rnn = prnn._C.Rnn(prnn._C.LSTM, prnn._C.HALF, hidden, 1, 64, False)
+        return [rnn.query(handle, batch)["backend"] for batch in (4, 64)]
+
+    mixed = [prnn._C.PERSISTENT_BACKEND, prnn._C.CUDNN_BACKEND]
+    hidden = next((hidden for hidden in range(3072, 512, -128) if backends(hidden) == mixed), None)
+    if hidden is None:
+        pytest.skip("on this GPU no layer goes to cuDNN at a large batch alone")
+    module = prnn.nn.LSTM(64, hidden, device="cuda", dtype=torch.float16)
+    x = torch.randn(3, 64, 64, device="cuda", dtype=torch.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module(x[:, :4])
+    with pytest.warns(
+        UserWarning, match="not the persistent kernels: cuDNN is faster for a layer of this size and batch"
+    ):
+        module(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module(x)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.randint(1, 4, (64,)), enforce_sorted=False)
+        module(packed)[0].data.float().sum().backward()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from nn_pairs import CELLS, assert_same, compare, flat, make_pair, make_states, train_step
@@ -123,3 +124,10 @@ def test_dropout_with_lengths() -> None:
 
     assert torch.autograd.gradcheck(function, (x,))
     assert not torch.equal(module(x, lengths=LENGTHS)[0], module(x, lengths=LENGTHS)[0])
+
+
+@pytest.mark.parametrize("kind", [np.array, np.int32, torch.tensor, torch.IntTensor, torch.ByteTensor, tuple])
+def test_lengths_of_every_kind_of_integers(kind: Any) -> None:
+    module, x = prnn.nn.GRU(3, 4), torch.randn(5, 3, 3)
+    lengths = [kind(length) for length in (2, 5, 1)] if kind is np.int32 else kind([2, 5, 1])
+    torch.testing.assert_close(module(x, lengths=lengths), module(x, lengths=[2, 5, 1]), rtol=0, atol=0)

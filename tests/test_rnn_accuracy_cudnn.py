@@ -4,6 +4,7 @@ A tenth more than cuDNN's error is allowed, and more only where factor() says so
 measured, and why, is in docs/resident_kernels.md, "Accuracy"."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -49,9 +50,15 @@ def factor(cell: str, hidden: int, dtype: torch.dtype, name: str) -> float:
 
 
 @pytest.fixture(autouse=True)
-def true_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def true_float32() -> Iterator[None]:
+    # Not monkeypatch: these are no attributes of a module, and it cannot put them back.
+    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = False
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
 
 
 def train(module: torch.nn.Module, numbers: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -257,6 +257,25 @@ class TestDropout:
         case.states[:] = saved
         assert torch.equal(kept, self.mask(case) != 0)
 
+    def test_states_of_the_callers_are_taken_as_they_are(self) -> None:
+        case, other = self.identity(), self.identity(seed=99)
+        self.mask(case)
+        saved = (ctypes.c_uint64 * 2)(*case.states)
+        capi.check(
+            "RestoreDropoutDescriptor",
+            dropoutDesc=other.dropout.pointer,
+            handle=other.handle.pointer,
+            dropout=self.P,
+            states=saved,
+            stateSizeInBytes=16,
+            seed=7,
+        )
+        assert list(saved) == [1234, 1]
+        assert torch.equal(self.mask(case) != 0, self.mask(other) != 0)
+        assert list(saved) == [1234, 2]
+        saved[:] = [1234, 0]  # read when a call runs, not when they were handed over
+        assert torch.equal(self.mask(self.identity()) != 0, self.mask(other) != 0)
+
     def test_backward_uses_the_mask_of_its_forward(self) -> None:
         case = self.identity(rows=3, hidden=20)
         mask = self.mask(case).clone()

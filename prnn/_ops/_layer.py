@@ -3,13 +3,14 @@
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
+from prnn._ops._precision import allows_tf32_matmul, allows_tf32_rnn
 
 MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
@@ -42,15 +43,6 @@ _local = _ThreadState()
 _told: set[str] = set()
 
 
-def _allows_tf32() -> bool:
-    """Whether both of torch's switches do: of matrix products (off by default), of cuDNN's recurrent layers (on)."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if not hasattr(matmul, "fp32_precision"):  # torch before 2.9
-        return matmul.allow_tf32 and cudnn.allow_tf32
-    rnn: Any = cudnn.rnn
-    return bool(matmul.fp32_precision == "tf32" and rnn.fp32_precision == "tf32")
-
-
 class Layer:
     """A stack of layers on one device: the C descriptor and torch memory for what a call needs besides its tensors."""
 
@@ -79,28 +71,29 @@ class Layer:
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
-        self._is_told = device.type != "cuda" or config.backend != BACKENDS["best"]
+        self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
+        self._asked: set[int] = set()  # batch sizes of which tell_backend() knows what runs
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
         # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there.
-        self.reserves_padding = device.type == "cuda" and self._runs_on_cudnn()
+        self.reserves_padding = device.type == "cuda" and self._may_run_on_cudnn()
         self._reserve = self._linear_reserve()
 
-    def seed_dropout(self, handle: "_C.Handle", seed: int) -> None:
-        """Starts the random numbers of one call's dropout masks."""
-        # Memory of this call's own: on a GPU the call before may still run on another stream.
-        states = torch.empty(handle.dropout_states_size(), dtype=torch.uint8, device=self.device)
-        self.rnn.set_dropout(handle, self.config.dropout, states.data_ptr(), states.numel(), seed & 0xFFFFFFFFFFFFFFFF)
+    def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
+        """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
+        # Memory of this call's own: the library counts in it, and on a GPU the call before may still run.
+        states = seed.clone(memory_format=torch.contiguous_format)
+        self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
         self._states = states
 
     def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
         """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
-        if self._is_told:
+        if not self._may_settle or batch in self._asked:
             return
-        self._is_told = True
+        self._asked.add(batch)
         reason = self.rnn.query(handle, batch)["reason"]
         if reason and reason not in _told:
             _told.add(reason)
@@ -110,13 +103,15 @@ class Layer:
         """Lets float32 products on a GPU be rounded to tf32 where torch's switches allow it."""
         if not self._has_tf32:
             return
-        math = _C.TF32_MATH if _allows_tf32() else _C.DEFAULT_MATH
+        math = _C.TF32_MATH if allows_tf32_matmul() and allows_tf32_rnn() else _C.DEFAULT_MATH
         if math != self._math:
             self.rnn.set_math(math)
             self._math = math
 
-    def _runs_on_cudnn(self) -> bool:
-        return bool(self.rnn.query(handle(self.device), 1)["backend"] == BACKENDS["cudnn"])
+    def _may_run_on_cudnn(self) -> bool:
+        """Whether cuDNN serves some batch: it may be the better one for large batches alone."""
+        library = handle(self.device)
+        return any(self.rnn.query(library, batch)["backend"] == BACKENDS["cudnn"] for batch in (1, _UNIT))
 
     def _linear_reserve(self) -> tuple[int, int, int]:
         """Bytes of the reserve space: (constant, for each _UNIT rows of packed data, for each _UNIT sequences).

@@ -10,7 +10,8 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, trai
         copied where they already lie so in memory.
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
     lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T.
-    seed: (1,) integers on the CPU, wanted where dropout > 0: the masks follow from it.
+    seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
+        has when the layers run.
     config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend. mode and backend are the C API's
         numbers; dropout is that of this call, 0 outside training.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 
 from prnn._errors import NotSupportedError
+from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
 from prnn._ops._steps import steps_of
@@ -50,19 +52,30 @@ _library.define(
     "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_library.define("cast_weights(Tensor[] weights, ScalarType dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.default
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
-cast_weights: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
 
 
-def _require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor) -> None:
-    if tensor.dtype != input.dtype:
-        raise ValueError(f"{name} has dtype {tensor.dtype}, but input has {input.dtype}")
+def _require(
+    tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None
+) -> None:
+    """Of the dtype of input, unless another is given."""
+    if tensor.dtype != (dtype or input.dtype):
+        wanted = f"it must have {dtype}" if dtype else f"but input has {input.dtype}"
+        raise ValueError(f"{name} has dtype {tensor.dtype}, {wanted}")
     if tensor.device != input.device:
         raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
     if tensor.shape != shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
+
+
+def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor] | None) -> None:
+    """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
+    on the device of input, for results."""
+    for name, value in others.items():
+        for tensor in [value] if isinstance(value, Tensor) else value or []:
+            if (tensor.device.type == "meta") != (input.device.type == "meta"):
+                raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
 
 
 def _require_states(
@@ -147,7 +160,8 @@ def _rnn(
         if config.dropout > 0:
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
-            stack.seed_dropout(library, int(seed))
+            _require(seed, "seed", (2,), input, torch.int64)
+            stack.seed_dropout(library, seed)
         stack.rnn.forward(
             library,
             steps.sizes,
@@ -237,6 +251,7 @@ def _rnn_fake(
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _require_one_device(input, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, seed=seed)
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     batch: Any
@@ -268,6 +283,10 @@ def _rnn_backward_fake(
     reserve: Tensor,
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy}
+    _require_one_device(
+        input, **gradients, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, output=output
+    )
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
@@ -423,101 +442,12 @@ def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
         return rnn_backward(*arguments)
 
 
-def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """One tensor of `dtype` with the elements of `weights`, which are of another, one tensor after the other.
-
-    One cast and one gradient for all of a stack's weights: one for each costs more launches than the layers do.
-    """
-    first = weights[0]
-    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
-    for weight in weights:
-        if weight.data_ptr() != address or not weight.is_contiguous() or weight.untyped_storage().data_ptr() != storage:
-            return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
-        address += weight.numel() * weight.itemsize
-    count = (address - first.data_ptr()) // first.itemsize
-    return first.as_strided((count,), (1,)).to(dtype)
-
-
-def _cast_weights_fake(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    return weights[0].new_empty(sum(weight.numel() for weight in weights), dtype=dtype)
-
-
-class _CastWeightsFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Tensor:
-        ctx.dtype = weights[0].dtype
-        ctx.shapes = [weight.shape for weight in weights]
-        with torch._C._AutoDispatchBelowAutograd():
-            return cast_weights(weights, dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pieces = grad.to(ctx.dtype).split([shape.numel() for shape in ctx.shapes])
-        wanted = ctx.needs_input_grad[1:]
-        return None, *(
-            piece.view(shape) if want else None for piece, shape, want in zip(pieces, ctx.shapes, wanted, strict=True)
-        )
-
-
-_cast_weights_function: Callable[..., Tensor] = _CastWeightsFunction.apply
-
-
-def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    if _wants_grad(weights):
-        return _cast_weights_function(dtype, *weights)
-    with torch._C._AutoDispatchBelowAutograd():
-        return cast_weights(weights, dtype)
-
-
-def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
-
-
-def _cast_all(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor | None]:
-    kinds = {(weight.dtype, weight.device) for weight in weights}
-    if len(kinds) != 1 or weights[0].dtype in (dtype, torch.float64):
-        return [_cast(weight, dtype) for weight in weights]
-    return [cast_weights(weights, dtype)]
-
-
-def _rnn_autocast_cuda(
-    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype = torch.get_autocast_dtype("cuda")
-    with torch.autocast("cuda", enabled=False):
-        return rnn(_cast(input, dtype), _cast(hx, dtype), _cast(cx, dtype), _cast_all(weights, dtype), *rest)
-
-
-def _rnn_autocast_cpu(
-    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Computes in float32 and returns the dtypes that torch's own layers return: the autocast dtype from an RNN, that
-    of hx (of the input, without hx) from an LSTM or GRU."""
-    mode = rest[4]
-    if input.dtype == torch.float64:
-        dtype = torch.float64
-    elif mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
-        dtype = torch.get_autocast_dtype("cpu")
-    else:
-        dtype = (input if hx is None else hx).dtype
-    float32 = torch.float32
-    with torch.autocast("cpu", enabled=False):
-        *outputs, reserve = rnn(
-            _cast(input, float32), _cast(hx, float32), _cast(cx, float32), _cast_all(weights, float32), *rest
-        )
-        output, hy, cy = (tensor.to(dtype) for tensor in outputs)
-        return output, hy, cy, reserve
-
-
 for _key in ("CPU", "CUDA"):
     _library.impl("rnn", _rnn, _key)
     _library.impl("rnn_backward", _rnn_backward, _key)
-    _library.impl("cast_weights", _cast_weights, _key)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
-_library.impl("cast_weights", _cast_weights_autograd, "Autograd")
-_library.impl("rnn", _rnn_autocast_cpu, "AutocastCPU")
-_library.impl("rnn", _rnn_autocast_cuda, "AutocastCUDA")
+_library.impl("rnn", rnn_on_cpu, "AutocastCPU")
+_library.impl("rnn", rnn_on_cuda, "AutocastCUDA")
 torch.library.register_fake("prnn::rnn", _rnn_fake, lib=_library)
 torch.library.register_fake("prnn::rnn_backward", _rnn_backward_fake, lib=_library)
-torch.library.register_fake("prnn::cast_weights", _cast_weights_fake, lib=_library)

@@ -99,10 +99,8 @@ class _DataParallel(DDPStrategy):
         self._dtype = dtype
 
     def configure_ddp(self) -> None:
-        assert isinstance(self.model, TransducerTask)
-        encoder = self.model.model.encoder
-        assert isinstance(encoder, Encoder)
-        self._average = GradientMean(self.model, self._dtype, early=encoder)
+        assert self.model is not None
+        self._average = GradientMean(self.model, self._dtype)
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
         self._average()

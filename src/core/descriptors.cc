@@ -43,6 +43,29 @@ void require_type(const Descriptor& descriptor, const ArgumentName& name, prnnDa
        type_name(type));
 }
 
+void require_dropout(prnnDropoutDescriptor_t descriptor, prnnHandle_t handle, float dropout, const void* states,
+                     size_t bytes) {
+  require_handle(handle);
+  require_alive(descriptor, "dropoutDesc");
+  if (!(dropout >= 0 && dropout < 1)) {
+    fail(PRNN_STATUS_BAD_PARAM, "dropout is %g; it must be at least 0 and less than 1", static_cast<double>(dropout));
+  }
+  if (states == nullptr && bytes > 0) {
+    fail(PRNN_STATUS_BAD_PARAM, "states is NULL with stateSizeInBytes %zu", bytes);
+  }
+  if (states != nullptr && bytes < sizeof(DropoutStates)) {
+    fail(PRNN_STATUS_BAD_PARAM, "stateSizeInBytes is %zu; prnnDropoutGetStatesSize asks for %zu", bytes,
+         sizeof(DropoutStates));
+  }
+}
+
+void set_dropout(prnnDropoutStruct& descriptor, const prnnContext& context, float dropout, void* states) {
+  descriptor.set = true;
+  descriptor.probability = dropout;
+  descriptor.states = states;
+  descriptor.device = context.device;
+}
+
 }  // namespace
 
 const char* type_name(prnnDataType_t type) {
@@ -220,24 +243,19 @@ extern "C" prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropout
                                                  float dropout, void* states, size_t stateSizeInBytes,
                                                  unsigned long long seed) {
   return guarded(handle, [&] {
-    require_handle(handle);
-    require_alive(dropoutDesc, "dropoutDesc");
-    if (!(dropout >= 0 && dropout < 1)) {
-      fail(PRNN_STATUS_BAD_PARAM, "dropout is %g; it must be at least 0 and less than 1", static_cast<double>(dropout));
-    }
-    if (states == nullptr && stateSizeInBytes > 0) {
-      fail(PRNN_STATUS_BAD_PARAM, "states is NULL with stateSizeInBytes %zu", stateSizeInBytes);
-    }
-    if (states != nullptr && stateSizeInBytes < sizeof(DropoutStates)) {
-      fail(PRNN_STATUS_BAD_PARAM, "stateSizeInBytes is %zu; prnnDropoutGetStatesSize asks for %zu", stateSizeInBytes,
-           sizeof(DropoutStates));
-    }
+    require_dropout(dropoutDesc, handle, dropout, states, stateSizeInBytes);
     const DropoutStates initial{seed, 0};
     if (states != nullptr && handle->is_cpu()) std::memcpy(states, &initial, sizeof initial);
     if (states != nullptr && !handle->is_cpu()) write_dropout_states(*handle, states, initial);
-    dropoutDesc->set = true;
-    dropoutDesc->probability = dropout;
-    dropoutDesc->states = states;
-    dropoutDesc->device = handle->device;
+    set_dropout(*dropoutDesc, *handle, dropout, states);
+  });
+}
+
+extern "C" prnnStatus_t prnnRestoreDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle,
+                                                     float dropout, void* states, size_t stateSizeInBytes,
+                                                     unsigned long long) {
+  return guarded(handle, [&] {
+    require_dropout(dropoutDesc, handle, dropout, states, stateSizeInBytes);
+    set_dropout(*dropoutDesc, *handle, dropout, states);
   });
 }

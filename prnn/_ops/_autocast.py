@@ -1,0 +1,131 @@
+"""The recurrent layers' operator under autocast.
+
+It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype), which gives one tensor of `dtype` with the
+elements of `weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one
+for each costs more launches than the layers do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn._ops._layer import MODES, Config
+
+_library = torch.library.Library("prnn", "FRAGMENT")
+_library.define("cast_weights(Tensor[] weights, ScalarType dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+cast_weights: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
+
+
+def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    first = weights[0]
+    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for weight in weights:
+        if weight.data_ptr() != address or not weight.is_contiguous() or weight.untyped_storage().data_ptr() != storage:
+            return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
+        address += weight.numel() * weight.itemsize
+    count = (address - first.data_ptr()) // first.itemsize
+    return first.as_strided((count,), (1,)).to(dtype)
+
+
+def _cast_weights_fake(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return weights[0].new_empty(sum(weight.numel() for weight in weights), dtype=dtype)
+
+
+class _CastWeightsFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Tensor:
+        ctx.dtype = weights[0].dtype
+        ctx.shapes = [weight.shape for weight in weights]
+        with torch._C._AutoDispatchBelowAutograd():
+            return cast_weights(weights, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        pieces = grad.to(ctx.dtype).split([shape.numel() for shape in ctx.shapes])
+        wanted = ctx.needs_input_grad[1:]
+        return None, *(
+            piece.view(shape) if want else None for piece, shape, want in zip(pieces, ctx.shapes, wanted, strict=True)
+        )
+
+
+_cast_weights_function: Callable[..., Tensor] = _CastWeightsFunction.apply
+
+
+def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
+        return _cast_weights_function(dtype, *weights)
+    with torch._C._AutoDispatchBelowAutograd():
+        return cast_weights(weights, dtype)
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("cast_weights", _cast_weights, _key)
+_library.impl("cast_weights", _cast_weights_autograd, "Autograd")
+torch.library.register_fake("prnn::cast_weights", _cast_weights_fake, lib=_library)
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+def _cast_all(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor | None]:
+    kinds = {(weight.dtype, weight.device) for weight in weights}
+    if len(kinds) != 1 or weights[0].dtype in (dtype, torch.float64):
+        return [_cast(weight, dtype) for weight in weights]
+    return [cast_weights(weights, dtype)]
+
+
+def rnn_on_cuda(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", enabled=False):
+        return torch.ops.prnn.rnn.default(
+            _cast(input, dtype), _cast(hx, dtype), _cast(cx, dtype), _cast_all(weights, dtype), *rest
+        )
+
+
+def _onednn_takes_lstm(input: Tensor) -> bool:
+    """Whether torch.nn.LSTM leaves a padded input to oneDNN."""
+    if not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available() or input.numel() == 0:
+        return False
+    if input.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if input.dtype == torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return input.dtype == torch.float32
+
+
+def _autocast_cpu_dtypes(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, is_padded: bool, config: Config
+) -> tuple[torch.dtype, torch.dtype]:
+    """Of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are of the
+    autocast dtype, and what becomes of it in the cell's sums with the state before is promoted."""
+    dtype = torch.get_autocast_dtype("cpu")
+    if input.dtype == torch.float64:
+        return torch.float64, torch.float64
+    if config.mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
+        return dtype, dtype
+    if config.mode == MODES["GRU"]:
+        state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
+        return state, state
+    if is_padded and config.proj_size == 0 and _onednn_takes_lstm(input):
+        return dtype, dtype
+    cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
+    return dtype if config.proj_size > 0 else cell, cell
+
+
+def rnn_on_cpu(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Computes in float32 and returns the dtypes that torch's own layers return."""
+    is_padded = rest[0] is None and rest[1] is None
+    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[4:-1]))
+    float32 = torch.float32
+    with torch.autocast("cpu", enabled=False):
+        output, hy, cy, reserve = torch.ops.prnn.rnn.default(
+            _cast(input, float32), _cast(hx, float32), _cast(cx, float32), _cast_all(weights, float32), *rest
+        )
+        return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), reserve
