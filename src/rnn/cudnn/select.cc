@@ -3,8 +3,8 @@
 
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
-#include "rnn/cuda/cudnn_backend.h"
 #include "rnn/cuda/layer/run.h"
+#include "rnn/cudnn/backend.h"
 #include "rnn/plan/plan.h"
 
 namespace prnn {

@@ -1,11 +1,11 @@
-#include "rnn/cuda/cudnn_backend.h"
+#include "rnn/cudnn/backend.h"
 
 #include <cuda_runtime_api.h>
 
 #include "core/descriptors.h"
-#include "rnn/cuda/cudnn_stack.h"
 #include "rnn/cuda/layer/kernels.h"
 #include "rnn/cuda/layer/run.h"
+#include "rnn/cudnn/stack.h"
 
 namespace prnn {
 namespace {

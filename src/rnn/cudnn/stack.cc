@@ -1,4 +1,4 @@
-#include "rnn/cuda/cudnn_stack.h"
+#include "rnn/cudnn/stack.h"
 
 #include <cuda_runtime_api.h>
 
