@@ -1,22 +1,21 @@
 #include "rnn/cudnn/stack.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <climits>
 
-#include "core/cuda/arena.h"
 #include "core/descriptors.h"
-#include "rnn/cuda/layer/run.h"
+#include "rnn/cudnn/device.h"
 
 namespace prnn {
 namespace {
 
 // Values of cuDNN's enumerations. Cell, direction, input mode and data type have prnn's values.
-constexpr int kStandardAlgorithm = 0, kTwoBiases = 2, kPackedSequences = 1, kMathInFloat32 = 0;
+constexpr int kStandardAlgorithm = 0, kTwoBiases = 2, kPackedSequences = 1;
 constexpr int kDefaultMath = 0, kTensorOperations = 1, kTrueFloat32 = 3;
 constexpr int kInference = 0, kTraining = 1;
-constexpr int kProjection = 8;  // linLayerID
+
+// Stacks that a handle keeps: a model's layers, and some batches of different lengths.
+constexpr size_t kStacksKept = 32;
 
 int narrow(int64_t value, const char* what) {
   if (value > INT_MAX) {
@@ -27,22 +26,15 @@ int narrow(int64_t value, const char* what) {
 
 // cuDNN's default for float is tf32.
 int math_type(const RnnProblem& p) {
-  if (p.type != PRNN_DATA_FLOAT) return kTensorOperations;
-  return p.tf32 ? kDefaultMath : kTrueFloat32;
+  switch (p.type) {
+    case PRNN_DATA_FLOAT: return p.tf32 ? kDefaultMath : kTrueFloat32;
+    case PRNN_DATA_DOUBLE: return kDefaultMath;
+    default: return kTensorOperations;
+  }
 }
 
-void set_states(void* descriptor, const RnnProblem& p, int64_t width) {
-  const int d = static_cast<int>(p.directions), n = narrow(p.max_batch(), "the batch"), w = static_cast<int>(width);
-  const int dims[] = {d, n, w}, strides[] = {narrow(int64_t{n} * w, "a state"), w, 1};
-  require_cudnn(require_cudnn_library().set_tensor(descriptor, p.type, 3, dims, strides), "a state's descriptor");
-}
-
-// Room for an array of cuDNN's, at a multiple of 256 bytes as its kernels like it.
-char* take_aligned(Arena& arena, size_t bytes) {
-  constexpr uintptr_t kAlignment = 256;
-  const auto at = reinterpret_cast<uintptr_t>(arena.take<char>(static_cast<int64_t>(bytes + kAlignment)));
-  return reinterpret_cast<char*>((at + kAlignment - 1) / kAlignment * kAlignment);
-}
+// Of the arithmetic: float for the 16-bit types.
+int math_precision(const RnnProblem& p) { return p.type == PRNN_DATA_DOUBLE ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT; }
 
 // Sequence n is as long as there are timesteps with more than n sequences.
 std::vector<int> lengths_of(const RnnProblem& p) {
@@ -53,136 +45,143 @@ std::vector<int> lengths_of(const RnnProblem& p) {
   return lengths;
 }
 
-// Copies of neighbouring blocks, made as one.
-class Copies {
+void set_states(void* descriptor, const RnnProblem& p, int64_t layers, int64_t width) {
+  const int cells = narrow(layers * p.directions, "the number of layers"), n = narrow(p.max_batch(), "the batch");
+  const int w = static_cast<int>(width);
+  const int dims[] = {cells, n, w}, strides[] = {narrow(int64_t{n} * w, "a state"), w, 1};
+  require_cudnn(require_cudnn_library().set_tensor(descriptor, p.type, 3, dims, strides), "a state's descriptor");
+}
+
+bool same_layers(const RnnProblem& a, const RnnProblem& b) {
+  return a.mode == b.mode && a.type == b.type && a.hidden == b.hidden && a.projection == b.projection &&
+         a.input == b.input && a.layers == b.layers && a.directions == b.directions && a.skip_input == b.skip_input &&
+         a.tf32 == b.tf32 && a.dropout.probability == b.dropout.probability;
+}
+
+// Bytes of cuDNN's random states, or 0 where they are not of the format that prnn can write.
+size_t known_dropout_states(prnnContext& context) {
+  const CudnnLibrary& cudnn = require_cudnn_library();
+  void* const handle = cudnn_handle(context);
+  size_t size = 0;
+  require_cudnn(cudnn.get_dropout_states_size(handle, &size), "to say the size of dropout's states");
+  const CudnnObject descriptor(cudnn.create_dropout, cudnn.destroy_dropout);
+  const DeviceMemory states(size);
+  constexpr unsigned long long kSeed = 0x0123456789abcdef;
+  require_cudnn(cudnn.set_dropout(descriptor.get(), handle, 0.5f, states.get(), size, kSeed), "dropout of 0.5");
+  return has_known_dropout_states(states.get(), size, kSeed, context.stream) ? size : 0;
+}
+
+class StackCache : public CudnnCache {
  public:
-  Copies(bool backwards, cudaStream_t stream) : backwards_(backwards), stream_(stream) {}
-  ~Copies() = default;
-
-  void add(char* packed, char* cudnn, size_t bytes) {
-    if (bytes_ > 0 && packed == packed_ + bytes_ && cudnn == cudnn_ + bytes_) {
-      bytes_ += bytes;
-      return;
+  CudnnStack& find(prnnContext& context, const RnnProblem& problem) {
+    const auto is_this = [&](const auto& stack) {
+      return stack->problem.batch == problem.batch && same_layers(stack->problem, problem);
+    };
+    const auto found = std::find_if(stacks_.begin(), stacks_.end(), is_this);
+    if (found != stacks_.end()) {
+      std::rotate(stacks_.begin(), found, found + 1);  // the first is the one used last
+    } else {
+      stacks_.insert(stacks_.begin(), make(context, problem));
+      if (stacks_.size() > kStacksKept) stacks_.pop_back();
     }
-    flush();
-    packed_ = packed;
-    cudnn_ = cudnn;
-    bytes_ = bytes;
-  }
-
-  void flush() {
-    if (bytes_ == 0) return;
-    const cudaError_t error = backwards_ ? cudaMemcpyAsync(packed_, cudnn_, bytes_, cudaMemcpyDeviceToDevice, stream_)
-                                         : cudaMemcpyAsync(cudnn_, packed_, bytes_, cudaMemcpyDeviceToDevice, stream_);
-    require_launch(error, "a copy of weights");
-    bytes_ = 0;
+    return *stacks_.front();
   }
 
  private:
-  bool backwards_;
-  cudaStream_t stream_;
-  char *packed_ = nullptr, *cudnn_ = nullptr;
-  size_t bytes_ = 0;
+  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem) {
+    auto made = std::make_unique<CudnnStack>();
+    made->problem = problem;
+    const bool drops = problem.dropout.probability > 0;
+    if (drops) {
+      if (!dropout_states_size_) dropout_states_size_ = known_dropout_states(context);
+      made->dropout_states_size = *dropout_states_size_;
+      if (made->dropout_states_size == 0 && problem.type == PRNN_DATA_DOUBLE) {
+        fail(PRNN_STATUS_NOT_SUPPORTED,
+             "dropout between layers of type double: prnn does not know the random states of this cuDNN");
+      }
+    }
+    const auto alike = std::find_if(stacks_.begin(), stacks_.end(),
+                                    [&](const auto& stack) { return same_layers(stack->problem, problem); });
+    const int64_t count = drops && made->dropout_states_size == 0 ? 1 : problem.layers;
+    for (int64_t first = 0; first < problem.layers; first += count) {
+      auto layers = alike != stacks_.end()
+                        ? (*alike)->parts[first / count].layers
+                        : std::make_shared<CudnnLayers>(context, problem, first, count, made->dropout_states_size > 0);
+      CudnnSequences sequences(context, problem, *layers);
+      made->parts.push_back({std::move(layers), std::move(sequences)});
+    }
+    return made;
+  }
+
+  std::vector<std::unique_ptr<CudnnStack>> stacks_;
+  std::optional<size_t> dropout_states_size_;
 };
 
 }  // namespace
 
-CudnnLayer::CudnnLayer(prnnContext& context, const RnnProblem& p, int64_t layer, const std::vector<int>& lengths)
-    : rnn_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn),
-      x_(require_cudnn_library().create_data, require_cudnn_library().destroy_data),
+CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count, bool drops)
+    : problem_(p),
+      first_(first),
+      count_(count),
+      rnn_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
+  const CudnnLibrary& cudnn = require_cudnn_library();
+  void* const handle = cudnn_handle(context);
+  if (drops) {
+    dropout_.emplace(cudnn.create_dropout, cudnn.destroy_dropout);
+    draw_from(context, this, 1);  // an address that is not NULL; no call draws before the next draw_from()
+  } else {
+    set(cudnn_without_dropout(context));
+  }
+  weights_ = std::make_unique<CudnnWeights>(handle, rnn_.get(), p, first, count);
+}
+
+void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
+  require_cudnn(require_cudnn_library().restore_dropout(dropout_->get(), cudnn_handle(context),
+                                                        problem_.dropout.probability, states, size, 0),
+                "dropout's states");
+  set(dropout_->get());  // which may have copied what the dropout descriptor said before
+}
+
+void CudnnLayers::set(void* dropout) const {
+  const RnnProblem& p = problem_;
+  require_cudnn(require_cudnn_library().set_rnn(rnn_.get(), kStandardAlgorithm, p.mode, kTwoBiases, p.directions == 2,
+                                                !p.has_input_matrices(first_), p.type, math_precision(p), math_type(p),
+                                                narrow(p.layer_input(first_), "the input size"),
+                                                narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
+                                                narrow(count_, "the number of layers"), dropout, 0),
+                "the layer");
+}
+
+CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const CudnnLayers& layers)
+    : x_(require_cudnn_library().create_data, require_cudnn_library().destroy_data),
       y_(require_cudnn_library().create_data, require_cudnn_library().destroy_data),
       h_(require_cudnn_library().create_tensor, require_cudnn_library().destroy_tensor),
       c_(require_cudnn_library().create_tensor, require_cudnn_library().destroy_tensor) {
   const CudnnLibrary& cudnn = require_cudnn_library();
   void* const handle = cudnn_handle(context);
-  const int input = narrow(p.layer_input(layer), "the input size");
   const int steps = narrow(p.steps(), "seqLength"), batch = narrow(p.max_batch(), "the batch");
+  const int input = narrow(p.layer_input(layers.first()), "the input size");
   const int output = narrow(p.directions * p.state(), "the output size");
-  require_cudnn(
-      cudnn.set_rnn(rnn_.get(), kStandardAlgorithm, p.mode, kTwoBiases, p.directions == 2, !p.has_input_matrices(layer),
-                    p.type, kMathInFloat32, math_type(p), input, narrow(p.hidden, "the hidden size"),
-                    static_cast<int32_t>(p.state()), 1, cudnn_without_dropout(context), 0),
-      "the layer");
-  float padding = 0;
+  const std::vector<int> lengths = lengths_of(p);
+  double padding = 0;  // the bits of zero in every type
   for (const auto& [data, width] : {std::pair{x_.get(), input}, {y_.get(), output}}) {
     require_cudnn(cudnn.set_data(data, p.type, kPackedSequences, steps, batch, width, lengths.data(), &padding),
                   "the sequences");
   }
-  set_states(h_.get(), p, p.state());
-  set_states(c_.get(), p, p.hidden);
-  require_cudnn(cudnn.get_weights_size(handle, rnn_.get(), &weights_size_), "to say the size of the weights");
+  set_states(h_.get(), p, layers.count(), p.state());
+  set_states(c_.get(), p, layers.count(), p.hidden);
   for (int mode : {kInference, kTraining}) {
     size_t workspace = 0;
-    require_cudnn(cudnn.get_temporary_sizes(handle, rnn_.get(), mode, x_.get(), &workspace, &reserve_size_),
+    require_cudnn(cudnn.get_temporary_sizes(handle, layers.rnn(), mode, x_.get(), &workspace, &reserve_size_),
                   "to say the size of the workspace");
     workspace_size_ = std::max(workspace_size_, workspace);
   }
 }
 
-void CudnnLayer::copy_weights(void* handle, const RnnProblem& p, int64_t layer, void* packed, void* weights,
-                              bool to_packed, prnnStream_t stream) const {
-  const CudnnLibrary& cudnn = require_cudnn_library();
-  const CudnnObject matrix_desc(cudnn.create_tensor, cudnn.destroy_tensor);
-  const CudnnObject bias_desc(cudnn.create_tensor, cudnn.destroy_tensor);
-  const size_t element = type_size(p.type);
-  const int gates = static_cast<int>(p.gates());
-  Copies matrices(to_packed, stream), biases(to_packed, stream);
-  for (int64_t d = 0; d < p.directions; ++d) {
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
-    const auto copy = [&](int id, int64_t matrix_at, int64_t matrix_size, int64_t bias_at) {
-      void *matrix = nullptr, *bias = nullptr;
-      require_cudnn(cudnn.get_weights(handle, rnn_.get(), static_cast<int32_t>(d), weights_size_, weights, id,
-                                      matrix_desc.get(), &matrix, bias_desc.get(), &bias),
-                    "to say where the weights lie");
-      char* const base = static_cast<char*>(packed);
-      if (matrix_at >= 0) matrices.add(base + matrix_at * element, static_cast<char*>(matrix), matrix_size * element);
-      if (bias_at >= 0) biases.add(base + bias_at * element, static_cast<char*>(bias), p.hidden * element);
-    };
-    for (int g = 0; g < gates; ++g) {
-      const int64_t size = p.hidden * p.layer_input(layer);
-      copy(g, offsets.input < 0 ? -1 : offsets.input + g * size, size, offsets.input_bias + g * p.hidden);
-    }
-    for (int g = 0; g < gates; ++g) {
-      const int64_t size = p.hidden * p.state();
-      copy(gates + g, offsets.recurrent + g * size, size, offsets.recurrent_bias + g * p.hidden);
-    }
-    if (p.projection > 0) copy(kProjection, offsets.projection, p.projection * p.hidden, -1);
-  }
-  matrices.flush();
-  biases.flush();
-}
-
-CudnnStack::CudnnStack(prnnContext& context, const RnnProblem& p) {
-  const std::vector<int> lengths = lengths_of(p);
-  first_ = std::make_unique<CudnnLayer>(context, p, 0, lengths);
-  if (p.layers > 1) above_ = std::make_unique<CudnnLayer>(context, p, 1, lengths);
-}
-
-CudnnReserve::CudnnReserve(const RnnProblem& p, const CudnnStack& stack, void* base) {
-  Arena arena(base);
-  for (int64_t layer = 0; layer < p.layers; ++layer) {
-    layers.push_back(take_aligned(arena, stack.layer(layer).reserve_size()));
-  }
-  const size_t bytes = p.rows * p.directions * p.state() * type_size(p.type);
-  for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
-    outputs.push_back(take_aligned(arena, bytes));
-    inputs.push_back(p.dropout.probability > 0 ? take_aligned(arena, bytes) : outputs.back());
-  }
-  draw = arena.take<uint64_t>(2);
-  size = arena.size();
-}
-
-CudnnWorkspace::CudnnWorkspace(const RnnProblem& p, const CudnnStack& stack, void* base) {
-  Arena arena(base);
-  const CudnnLayer &first = stack.layer(0), &above = stack.layer(p.layers > 1);
-  scratch = take_aligned(arena, std::max(first.workspace_size(), above.workspace_size()));
-  weights = take_aligned(arena, std::max(first.weights_size(), above.weights_size()));
-  const size_t element = type_size(p.type);
-  for (char*& array : between) {
-    array = take_aligned(arena, p.layers > 1 ? p.rows * p.directions * p.state() * element : 0);
-  }
-  dx = take_aligned(arena, p.rows * p.input * element);
-  size = arena.size();
+CudnnStack& cudnn_stack(prnnContext& context, const RnnProblem& problem) {
+  std::unique_ptr<CudnnCache>& cache = cudnn_cache(context);
+  if (cache == nullptr) cache = std::make_unique<StackCache>();
+  return static_cast<StackCache&>(*cache).find(context, problem);
 }
 
 }  // namespace prnn
