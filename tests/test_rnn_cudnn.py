@@ -245,11 +245,11 @@ def test_double_is_cudnns() -> None:
     ("cell", "options"), [("LSTM", {}), ("LSTM", {"proj_size": 2}), ("GRU", {"bias": False}), ("RNN", {})], ids=str
 )
 def test_gradcheck(cell: str, options: dict[str, Any], lengths: list[int] | None) -> None:
-    module = getattr(prnn.nn, cell)(3, 4, 2, bidirectional=True, device="cuda", dtype=torch.float64, **options)
+    module = getattr(prnn.nn, cell)(2, 3, 2, bidirectional=True, device="cuda", dtype=torch.float64, **options)
     names, parameters = zip(*module.named_parameters(), strict=True)
-    x = torch.randn(4, 3, 3, device="cuda", dtype=torch.float64, requires_grad=True)
-    h = torch.randn(4, 3, options.get("proj_size", 4), device="cuda", dtype=torch.float64, requires_grad=True)
-    c = torch.randn(4, 3, 4, device="cuda", dtype=torch.float64, requires_grad=True)
+    x = torch.randn(4, 3, 2, device="cuda", dtype=torch.float64, requires_grad=True)
+    h = torch.randn(4, 3, options.get("proj_size", 3), device="cuda", dtype=torch.float64, requires_grad=True)
+    c = torch.randn(4, 3, 3, device="cuda", dtype=torch.float64, requires_grad=True)
 
     def run(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights = dict(zip(names, parameters, strict=True))
