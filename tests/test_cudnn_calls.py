@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
-    *(f"src/rnn/cudnn/{name}.cc" for name in ("backend", "memory", "stack", "weights")),
+    *(f"src/rnn/cudnn/{name}.cc" for name in ("algorithm", "backend", "memory", "stack", "weights")),
     *(f"src/core/cuda/{name}.cc" for name in ("cudnn", "cudnn_library")),
     *("src/core/descriptors.cc", "src/core/status.cc", "src/rnn/layout.cc", "tests/c/cudnn_calls.cc"),
 ]
@@ -157,6 +157,53 @@ def test_a_call_with_another_precision_is_another_one(fake: Fake) -> None:
 
 def test_weights_that_are_not_aligned_are_refused(fake: Fake) -> None:
     assert re.match(r"9: w is at 0x\w+; cuDNN takes weights that are aligned to 16 bytes", fake.run("misaligned")[0])
+
+
+STANDARD, STATIC, SMALL_H = 0, 1, 3
+
+
+def algorithms(lines: list[str]) -> list[int]:
+    """Of the calls: forward, data gradient, weight gradient."""
+    return [int(line.split("algorithm ")[1].split()[0]) for line in lines if "algorithm" in line]
+
+
+@pytest.mark.parametrize(
+    ("steps", "forward", "backward"),
+    [
+        (f"mode={LSTM} hidden=64", SMALL_H, SMALL_H),
+        (f"mode={LSTM} hidden=192", SMALL_H, STANDARD),
+        (f"mode={LSTM} hidden=192 type=2 5,5,5", SMALL_H, STATIC),
+        ("mode=1 hidden=384", SMALL_H, STANDARD),
+        (f"mode={LSTM} hidden=256", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=256 5", STATIC, STATIC),  # one sequence in float
+        (f"mode={LSTM} hidden=256 type=2", STATIC, STATIC),
+        (f"mode={GRU} hidden=256 type=2 {','.join('5' * 16)}", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 16)}", STATIC, STATIC),
+        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 9)}", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=256 type=2 layers=2", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=256 type=9", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=64 type=1", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=64 5,4", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=64 projection=32", STANDARD, STANDARD),
+    ],
+)
+def test_algorithms(fake: Fake, steps: str, forward: int, backward: int) -> None:
+    assert algorithms(fake.run(f"{steps} train")) == [forward, backward, backward]
+
+
+def test_an_older_gpu_has_the_standard_algorithm(fake: Fake) -> None:
+    lines = fake.run(f"mode={LSTM} hidden=256 type=2 train", FAKE_ARCH="86")
+    assert algorithms(lines) == [STANDARD] * 3
+
+
+def test_an_algorithm_that_cudnn_refuses_is_not_insisted_on(fake: Fake) -> None:
+    lines = fake.run(f"mode={LSTM} hidden=64 train", FAKE_CUDNN_REFUSE_ALGORITHM=str(SMALL_H))
+    assert algorithms(lines) == [STANDARD] * 3
+    assert lines[-1] == "left 0"
+
+
+def test_batches_with_other_algorithms_do_not_share_layers(fake: Fake) -> None:
+    assert algorithms(fake.run("hidden=64 5,5 infer 5,4 infer 3,3 infer")) == [SMALL_H, STANDARD, SMALL_H]
 
 
 @pytest.mark.parametrize("function", ["cudnnCreate", "cudnnCreateDropoutDescriptor", "cudnnRNNForward"])

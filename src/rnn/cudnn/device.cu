@@ -48,6 +48,16 @@ __global__ void seed_states(const uint64_t* draw, XorwowState* states, size_t co
 
 }  // namespace
 
+CudnnDevice describe_device(int device) {
+  const auto attribute = [device](cudaDeviceAttr name) {
+    int value = 0;
+    require_launch(cudaDeviceGetAttribute(&value, name, device), "a query of the device");
+    return value;
+  };
+  return {10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
+          attribute(cudaDevAttrMultiProcessorCount)};
+}
+
 DeviceMemory::DeviceMemory(size_t bytes) {
   if (cudaMalloc(&memory_, bytes) == cudaSuccess) return;
   cudaGetLastError();  // not to be taken for a later call's

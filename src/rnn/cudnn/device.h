@@ -5,8 +5,11 @@
 #include <cstdint>
 
 #include "prnn_types.h"
+#include "rnn/cudnn/algorithm.h"
 
 namespace prnn {
+
+CudnnDevice describe_device(int device);
 
 // Memory of the current device, which waits for the GPU when it goes. For what is done once on a handle.
 class DeviceMemory {

@@ -10,7 +10,7 @@ namespace prnn {
 namespace {
 
 // Values of cuDNN's enumerations. Cell, direction, input mode and data type have prnn's values.
-constexpr int kStandardAlgorithm = 0, kTwoBiases = 2, kPackedSequences = 1;
+constexpr int kTwoBiases = 2, kPackedSequences = 1;
 constexpr int kDefaultMath = 0, kTensorOperations = 1, kTrueFloat32 = 3;
 constexpr int kInference = 0, kTraining = 1;
 
@@ -89,41 +89,61 @@ class StackCache : public CudnnCache {
 
  private:
   std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem) {
+    if (device_.arch == 0) device_ = describe_device(context.device);
+    const CudnnAlgorithms algorithms = choose_algorithms(device_, problem);
+    try {
+      return make(context, problem, algorithms);
+    } catch (const Failure& failure) {
+      // Versions and GPUs differ in what the persistent kernels serve; the standard ones serve everything.
+      if (failure.status() != PRNN_STATUS_NOT_SUPPORTED || algorithms == CudnnAlgorithms()) throw;
+      return make(context, problem, {});
+    }
+  }
+
+  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem, const CudnnAlgorithms& algorithms) {
     auto made = std::make_unique<CudnnStack>();
     made->problem = problem;
     const bool drops = problem.dropout.probability > 0;
-    if (drops) {
-      if (!dropout_states_size_) dropout_states_size_ = known_dropout_states(context);
-      made->dropout_states_size = *dropout_states_size_;
-      if (made->dropout_states_size == 0 && problem.type == PRNN_DATA_DOUBLE) {
-        fail(PRNN_STATUS_NOT_SUPPORTED,
-             "dropout between layers of type double: prnn does not know the random states of this cuDNN");
-      }
-    }
-    const auto alike = std::find_if(stacks_.begin(), stacks_.end(),
-                                    [&](const auto& stack) { return same_layers(stack->problem, problem); });
-    const int64_t count = drops && made->dropout_states_size == 0 ? 1 : problem.layers;
+    if (drops) made->dropout_states_size = dropout_states_size(context, problem);
+    const bool cudnn_drops = made->dropout_states_size > 0;
+    const auto alike = std::find_if(stacks_.begin(), stacks_.end(), [&](const auto& stack) {
+      return same_layers(stack->problem, problem) && stack->parts[0].layers->algorithms() == algorithms;
+    });
+    const int64_t count = drops && !cudnn_drops ? 1 : problem.layers;
     for (int64_t first = 0; first < problem.layers; first += count) {
       auto layers = alike != stacks_.end()
                         ? (*alike)->parts[first / count].layers
-                        : std::make_shared<CudnnLayers>(context, problem, first, count, made->dropout_states_size > 0);
+                        : std::make_shared<CudnnLayers>(context, problem, first, count, cudnn_drops, algorithms);
       CudnnSequences sequences(context, problem, *layers);
       made->parts.push_back({std::move(layers), std::move(sequences)});
     }
     return made;
   }
 
+  size_t dropout_states_size(prnnContext& context, const RnnProblem& problem) {
+    if (!dropout_states_size_) dropout_states_size_ = known_dropout_states(context);
+    if (*dropout_states_size_ == 0 && problem.type == PRNN_DATA_DOUBLE) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "dropout between layers of type double: prnn does not know the random states of this cuDNN");
+    }
+    return *dropout_states_size_;
+  }
+
+  CudnnDevice device_;
   std::vector<std::unique_ptr<CudnnStack>> stacks_;
   std::optional<size_t> dropout_states_size_;
 };
 
 }  // namespace
 
-CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count, bool drops)
+CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count, bool drops,
+                         const CudnnAlgorithms& algorithms)
     : problem_(p),
       first_(first),
       count_(count),
-      rnn_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
+      algorithms_(algorithms),
+      forward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn),
+      backward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
   const CudnnLibrary& cudnn = require_cudnn_library();
   void* const handle = cudnn_handle(context);
   if (drops) {
@@ -132,7 +152,7 @@ CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t firs
   } else {
     set(cudnn_without_dropout(context));
   }
-  weights_ = std::make_unique<CudnnWeights>(handle, rnn_.get(), p, first, count);
+  weights_ = std::make_unique<CudnnWeights>(handle, forward_.get(), p, first, count);
 }
 
 void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
@@ -144,12 +164,15 @@ void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
 
 void CudnnLayers::set(void* dropout) const {
   const RnnProblem& p = problem_;
-  require_cudnn(require_cudnn_library().set_rnn(rnn_.get(), kStandardAlgorithm, p.mode, kTwoBiases, p.directions == 2,
-                                                !p.has_input_matrices(first_), p.type, math_precision(p), math_type(p),
-                                                narrow(p.layer_input(first_), "the input size"),
-                                                narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
-                                                narrow(count_, "the number of layers"), dropout, 0),
-                "the layer");
+  for (const auto& [rnn, algorithm] :
+       {std::pair{forward_.get(), algorithms_.forward}, {backward_.get(), algorithms_.backward}}) {
+    require_cudnn(require_cudnn_library().set_rnn(rnn, algorithm, p.mode, kTwoBiases, p.directions == 2,
+                                                  !p.has_input_matrices(first_), p.type, math_precision(p),
+                                                  math_type(p), narrow(p.layer_input(first_), "the input size"),
+                                                  narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
+                                                  narrow(count_, "the number of layers"), dropout, 0),
+                  "the layer");
+  }
 }
 
 CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const CudnnLayers& layers)
@@ -170,11 +193,14 @@ CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const 
   }
   set_states(h_.get(), p, layers.count(), p.state());
   set_states(c_.get(), p, layers.count(), p.hidden);
-  for (int mode : {kInference, kTraining}) {
-    size_t workspace = 0;
-    require_cudnn(cudnn.get_temporary_sizes(handle, layers.rnn(), mode, x_.get(), &workspace, &reserve_size_),
+  for (const auto& [rnn, mode] : {std::pair{layers.forward_rnn(), kInference},
+                                  {layers.forward_rnn(), kTraining},
+                                  {layers.backward_rnn(), kTraining}}) {
+    size_t workspace = 0, reserve = 0;
+    require_cudnn(cudnn.get_temporary_sizes(handle, rnn, mode, x_.get(), &workspace, &reserve),
                   "to say the size of the workspace");
     workspace_size_ = std::max(workspace_size_, workspace);
+    reserve_size_ = std::max(reserve_size_, reserve);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cuda/cudnn.h"
+#include "rnn/cudnn/algorithm.h"
 #include "rnn/cudnn/weights.h"
 #include "rnn/problem.h"
 
@@ -15,14 +16,17 @@ namespace prnn {
 class CudnnLayers {
  public:
   // drops: cuDNN drops out between the layers, with the problem's probability.
-  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count, bool drops);
+  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count, bool drops,
+              const CudnnAlgorithms& algorithms);
 
   // Has the next forward training call draw its masks from cuDNN's random states at `states`.
   void draw_from(prnnContext& context, void* states, size_t size);
 
   int64_t first() const { return first_; }
   int64_t count() const { return count_; }
-  void* rnn() const { return rnn_.get(); }
+  const CudnnAlgorithms& algorithms() const { return algorithms_; }
+  void* forward_rnn() const { return forward_.get(); }
+  void* backward_rnn() const { return backward_.get(); }
   const CudnnWeights& weights() const { return *weights_; }
 
  private:
@@ -30,7 +34,8 @@ class CudnnLayers {
 
   RnnProblem problem_;
   int64_t first_, count_;
-  CudnnObject rnn_;
+  CudnnAlgorithms algorithms_;
+  CudnnObject forward_, backward_;
   std::optional<CudnnObject> dropout_;
   std::unique_ptr<CudnnWeights> weights_;
 };
