@@ -8,17 +8,21 @@ import platform
 @dataclasses.dataclass
 class Sources:
     common: list[pathlib.Path]
-    cuda: list[pathlib.Path]  # every file in a folder called cuda, but for no_cuda.cc
+    cuda: list[pathlib.Path]  # every file in a folder called cuda or cudnn, but for no_cuda.cc
     no_cuda: list[pathlib.Path]  # cuda/no_cuda.cc: stands in for its folder in a build without CUDA
 
     def for_build(self, cuda: bool) -> list[pathlib.Path]:
         return self.common + (self.cuda if cuda else self.no_cuda)
 
 
+def needs_cuda(path: pathlib.Path) -> bool:
+    return not {"cuda", "cudnn"}.isdisjoint(path.parent.parts)
+
+
 def find_sources(root: str) -> Sources:
     sources = Sources([], [], [])
     for path in sorted(pathlib.Path(root).rglob("*.c[cu]")):
-        if "cuda" not in path.parent.parts:
+        if not needs_cuda(path):
             sources.common.append(path)
         elif path.name == "no_cuda.cc":
             sources.no_cuda.append(path)

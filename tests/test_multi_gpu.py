@@ -49,6 +49,7 @@ def test_mixed_gpus_are_refused() -> None:
 def train_part(rank: int, folder: str) -> None:
     """A process of one GPU: its half of the batch, gradients averaged over both."""
     torch.cuda.set_device(rank)
+    torch.backends.cudnn.allow_tf32 = False
     torch.distributed.init_process_group("nccl", f"file://{folder}/rendezvous", rank=rank, world_size=2)
     x = torch.load(f"{folder}/x.pt")[:, rank * 4 : rank * 4 + 4].cuda()
     for cell in CELLS:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
-from prnn._ops._precision import allows_tf32_matmul, allows_tf32_rnn
+from prnn._ops._precision import allows_tf32_rnn
 
 MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
@@ -100,10 +100,10 @@ class Layer:
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
     def follow_precision(self) -> None:
-        """Lets float32 products on a GPU be rounded to tf32 where torch's switches allow it."""
+        """Lets float32 products on a GPU be rounded to tf32 where torch lets those of its own recurrent layers."""
         if not self._has_tf32:
             return
-        math = _C.TF32_MATH if allows_tf32_matmul() and allows_tf32_rnn() else _C.DEFAULT_MATH
+        math = _C.TF32_MATH if allows_tf32_rnn() else _C.DEFAULT_MATH
         if math != self._math:
             self.rnn.set_math(math)
             self._math = math

@@ -90,12 +90,13 @@ def _require_states(
 
 
 def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
-    """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other."""
+    """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
+    aligned as cuDNN's kernels want it."""
     if not weights:
         raise ValueError("weights is empty")
     dtype, device, itemsize = input.dtype, input.device, input.itemsize
     first = address = weights[0].data_ptr()
-    in_place = True
+    in_place = first % 16 == 0
     for weight in weights:
         if weight.dtype != dtype or weight.device != device:
             raise ValueError(f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {device}")

@@ -10,6 +10,8 @@
 
 namespace prnn {
 
+struct CudnnState;
+
 // What prnnContext::cuda points to.
 struct CudaState {
   GpuRow row{};        // what calls plan for; its name is NULL if there is none
@@ -19,8 +21,7 @@ struct CudaState {
   int* gave_up_on_device = nullptr;  // the same, as kernels address it
   void* cublas = nullptr;            // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
   void* cublas_workspace = nullptr;
-  void* cudnn = nullptr;  // cuDNN's handle; NULL until a call needs it. See core/cuda/cudnn.h
-  void* cudnn_dropout = nullptr;
+  CudnnState* cudnn = nullptr;  // NULL until a call needs it. See core/cuda/cudnn.h
 };
 
 inline CudaState& cuda_state(const prnnContext& context) { return *static_cast<CudaState*>(context.cuda); }

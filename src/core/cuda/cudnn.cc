@@ -26,6 +26,36 @@ class DeviceGuard {
 
 }  // namespace
 
+struct CudnnState {
+  void* handle = nullptr;
+  void* without_dropout = nullptr;
+  prnnStream_t stream = nullptr;  // that the handle is set to
+  std::unique_ptr<CudnnCache> cache;
+
+  CudnnState() {
+    const CudnnLibrary& cudnn = require_cudnn_library();
+    require_cudnn(cudnn.create(&handle), "to make a handle");
+    try {
+      require_cudnn(cudnn.create_dropout(&without_dropout), "a descriptor");
+      require_cudnn(cudnn.set_dropout(without_dropout, handle, 0, nullptr, 0, 0), "dropout of 0");
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~CudnnState() {
+    cache.reset();
+    release();
+  }
+
+ private:
+  void release() {
+    const CudnnLibrary& cudnn = require_cudnn_library();
+    if (without_dropout != nullptr) cudnn.destroy_dropout(without_dropout);
+    cudnn.destroy(handle);
+  }
+};
+
 void require_cudnn(int status, const char* call) {
   if (status == 0) return;
   const bool not_supported = status == 9 || status / 1000 == 3;  // as version 8 says it, and version 9
@@ -34,27 +64,29 @@ void require_cudnn(int status, const char* call) {
 }
 
 void* cudnn_handle(prnnContext& context) {
-  CudaState& state = cuda_state(context);
-  const CudnnLibrary& cudnn = require_cudnn_library();
-  if (state.cudnn == nullptr) {
+  CudnnState*& state = cuda_state(context).cudnn;
+  if (state == nullptr) {
     const DeviceGuard guard(context.device);
-    require_cudnn(cudnn.create(&state.cudnn), "to make a handle");
-    require_cudnn(cudnn.create_dropout(&state.cudnn_dropout), "a descriptor");
-    require_cudnn(cudnn.set_dropout(state.cudnn_dropout, state.cudnn, 0, nullptr, 0, 0), "dropout of 0");
+    state = new CudnnState;
   }
-  require_cudnn(cudnn.set_stream(state.cudnn, context.stream), "the stream");
-  return state.cudnn;
+  if (state->stream != context.stream) {
+    require_cudnn(require_cudnn_library().set_stream(state->handle, context.stream), "the stream");
+    state->stream = context.stream;
+  }
+  return state->handle;
 }
 
-void* cudnn_without_dropout(prnnContext& context) { return cuda_state(context).cudnn_dropout; }
+void* cudnn_without_dropout(prnnContext& context) { return cuda_state(context).cudnn->without_dropout; }
+
+std::unique_ptr<CudnnCache>& cudnn_cache(prnnContext& context) {
+  cudnn_handle(context);
+  return cuda_state(context).cudnn->cache;
+}
 
 void destroy_cudnn(prnnContext& context) {
-  CudaState& state = cuda_state(context);
-  if (state.cudnn == nullptr) return;
-  const CudnnLibrary& cudnn = require_cudnn_library();
-  if (state.cudnn_dropout != nullptr) cudnn.destroy_dropout(state.cudnn_dropout);
-  cudnn.destroy(state.cudnn);
-  state.cudnn = state.cudnn_dropout = nullptr;
+  CudnnState*& state = cuda_state(context).cudnn;
+  delete state;
+  state = nullptr;
 }
 
 }  // namespace prnn

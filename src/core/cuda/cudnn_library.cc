@@ -42,6 +42,8 @@ class Loaded {
                           find(library, "cudnnCreateDropoutDescriptor", f.create_dropout) &&
                           find(library, "cudnnDestroyDropoutDescriptor", f.destroy_dropout) &&
                           find(library, "cudnnSetDropoutDescriptor", f.set_dropout) &&
+                          find(library, "cudnnRestoreDropoutDescriptor", f.restore_dropout) &&
+                          find(library, "cudnnDropoutGetStatesSize", f.get_dropout_states_size) &&
                           find(library, "cudnnCreateRNNDescriptor", f.create_rnn) &&
                           find(library, "cudnnDestroyRNNDescriptor", f.destroy_rnn) &&
                           find(library, "cudnnSetRNNDescriptor_v8", f.set_rnn) &&

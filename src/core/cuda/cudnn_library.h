@@ -22,6 +22,9 @@ struct CudnnLibrary {
   int (*destroy_dropout)(void* descriptor);
   int (*set_dropout)(void* descriptor, void* handle, float probability, void* states, size_t size,
                      unsigned long long seed);
+  int (*restore_dropout)(void* descriptor, void* handle, float probability, void* states, size_t size,
+                         unsigned long long seed);
+  int (*get_dropout_states_size)(void* handle, size_t* size);
   int (*create_rnn)(void** descriptor);
   int (*destroy_rnn)(void* descriptor);
   int (*set_rnn)(void* descriptor, int algorithm, int cell, int bias, int direction, int input_mode, int data_type,

@@ -410,7 +410,7 @@ bool large_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   if (problem.type == PRNN_DATA_DOUBLE) {
     RnnPlan plan;
-    plan.reason = "double is served on CPU handles only; the resident kernels take float, half and bfloat16";
+    plan.reason = "the data type is double; the resident kernels take float, half and bfloat16";
     return plan;
   }
   if (row.is_legacy()) return plan_legacy(row, problem);

@@ -3,8 +3,8 @@
 
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
-#include "rnn/cuda/cudnn_backend.h"
 #include "rnn/cuda/layer/run.h"
+#include "rnn/cudnn/backend.h"
 #include "rnn/plan/plan.h"
 
 namespace prnn {
@@ -51,9 +51,6 @@ bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
 
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
   static const ResidentBackend resident;
-  if (problem.type == PRNN_DATA_DOUBLE) {
-    fail(PRNN_STATUS_NOT_SUPPORTED, "double is served on CPU handles only; a CUDA handle takes float, half, bfloat16");
-  }
   if (wanted == PRNN_CUDNN_BACKEND) return require_cudnn_backend();
   RnnPlan plan;
   const std::string reason = why_not_resident(context, problem, &plan);

@@ -5,7 +5,7 @@
 
 namespace prnn {
 
-// Serves float, half and bfloat16. Throws NOT_SUPPORTED with the reason if there is no cuDNN.
+// Serves every data type. Throws NOT_SUPPORTED with the reason if there is no cuDNN.
 const RnnBackend& require_cudnn_backend();
 
 }  // namespace prnn

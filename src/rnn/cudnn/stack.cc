@@ -1,0 +1,213 @@
+#include "rnn/cudnn/stack.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "core/descriptors.h"
+#include "rnn/cudnn/device.h"
+
+namespace prnn {
+namespace {
+
+// Values of cuDNN's enumerations. Cell, direction, input mode and data type have prnn's values.
+constexpr int kTwoBiases = 2, kPackedSequences = 1;
+constexpr int kDefaultMath = 0, kTensorOperations = 1, kTrueFloat32 = 3;
+constexpr int kInference = 0, kTraining = 1;
+
+// Stacks that a handle keeps: a model's layers, and some batches of different lengths.
+constexpr size_t kStacksKept = 32;
+
+int narrow(int64_t value, const char* what) {
+  if (value > INT_MAX) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "%s is %lld; cuDNN takes at most %d", what, static_cast<long long>(value), INT_MAX);
+  }
+  return static_cast<int>(value);
+}
+
+// cuDNN's default for float is tf32.
+int math_type(const RnnProblem& p) {
+  switch (p.type) {
+    case PRNN_DATA_FLOAT: return p.tf32 ? kDefaultMath : kTrueFloat32;
+    case PRNN_DATA_DOUBLE: return kDefaultMath;
+    default: return kTensorOperations;
+  }
+}
+
+// Of the arithmetic: float for the 16-bit types.
+int math_precision(const RnnProblem& p) { return p.type == PRNN_DATA_DOUBLE ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT; }
+
+// Sequence n is as long as there are timesteps with more than n sequences.
+std::vector<int> lengths_of(const RnnProblem& p) {
+  std::vector<int> lengths(p.max_batch());
+  for (int64_t t = p.steps() - 1, n = 0; t >= 0; --t) {
+    for (; n < p.batch[t]; ++n) lengths[n] = static_cast<int>(t + 1);
+  }
+  return lengths;
+}
+
+void set_states(void* descriptor, const RnnProblem& p, int64_t layers, int64_t width) {
+  const int cells = narrow(layers * p.directions, "the number of layers"), n = narrow(p.max_batch(), "the batch");
+  const int w = static_cast<int>(width);
+  const int dims[] = {cells, n, w}, strides[] = {narrow(int64_t{n} * w, "a state"), w, 1};
+  require_cudnn(require_cudnn_library().set_tensor(descriptor, p.type, 3, dims, strides), "a state's descriptor");
+}
+
+bool same_layers(const RnnProblem& a, const RnnProblem& b) {
+  return a.mode == b.mode && a.type == b.type && a.hidden == b.hidden && a.projection == b.projection &&
+         a.input == b.input && a.layers == b.layers && a.directions == b.directions && a.skip_input == b.skip_input &&
+         a.tf32 == b.tf32 && a.dropout.probability == b.dropout.probability;
+}
+
+// Bytes of cuDNN's random states, or 0 where they are not of the format that prnn can write.
+size_t known_dropout_states(prnnContext& context) {
+  const CudnnLibrary& cudnn = require_cudnn_library();
+  void* const handle = cudnn_handle(context);
+  size_t size = 0;
+  require_cudnn(cudnn.get_dropout_states_size(handle, &size), "to say the size of dropout's states");
+  const CudnnObject descriptor(cudnn.create_dropout, cudnn.destroy_dropout);
+  const DeviceMemory states(size);
+  constexpr unsigned long long kSeed = 0x0123456789abcdef;
+  require_cudnn(cudnn.set_dropout(descriptor.get(), handle, 0.5f, states.get(), size, kSeed), "dropout of 0.5");
+  return has_known_dropout_states(states.get(), size, kSeed, context.stream) ? size : 0;
+}
+
+class StackCache : public CudnnCache {
+ public:
+  CudnnStack& find(prnnContext& context, const RnnProblem& problem) {
+    const auto is_this = [&](const auto& stack) {
+      return stack->problem.batch == problem.batch && same_layers(stack->problem, problem);
+    };
+    const auto found = std::find_if(stacks_.begin(), stacks_.end(), is_this);
+    if (found != stacks_.end()) {
+      std::rotate(stacks_.begin(), found, found + 1);  // the first is the one used last
+    } else {
+      stacks_.insert(stacks_.begin(), make(context, problem));
+      if (stacks_.size() > kStacksKept) stacks_.pop_back();
+    }
+    return *stacks_.front();
+  }
+
+ private:
+  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem) {
+    if (device_.arch == 0) device_ = describe_device(context.device);
+    const CudnnAlgorithms algorithms = choose_algorithms(device_, problem);
+    try {
+      return make(context, problem, algorithms);
+    } catch (const Failure& failure) {
+      // Versions and GPUs differ in what the persistent kernels serve; the standard ones serve everything.
+      if (failure.status() != PRNN_STATUS_NOT_SUPPORTED || algorithms == CudnnAlgorithms()) throw;
+      return make(context, problem, {});
+    }
+  }
+
+  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem, const CudnnAlgorithms& algorithms) {
+    auto made = std::make_unique<CudnnStack>();
+    made->problem = problem;
+    const bool drops = problem.dropout.probability > 0;
+    if (drops) made->dropout_states_size = dropout_states_size(context, problem);
+    const bool cudnn_drops = made->dropout_states_size > 0;
+    const auto alike = std::find_if(stacks_.begin(), stacks_.end(), [&](const auto& stack) {
+      return same_layers(stack->problem, problem) && stack->parts[0].layers->algorithms() == algorithms;
+    });
+    const int64_t count = drops && !cudnn_drops ? 1 : problem.layers;
+    for (int64_t first = 0; first < problem.layers; first += count) {
+      auto layers = alike != stacks_.end()
+                        ? (*alike)->parts[first / count].layers
+                        : std::make_shared<CudnnLayers>(context, problem, first, count, cudnn_drops, algorithms);
+      CudnnSequences sequences(context, problem, *layers);
+      made->parts.push_back({std::move(layers), std::move(sequences)});
+    }
+    return made;
+  }
+
+  size_t dropout_states_size(prnnContext& context, const RnnProblem& problem) {
+    if (!dropout_states_size_) dropout_states_size_ = known_dropout_states(context);
+    if (*dropout_states_size_ == 0 && problem.type == PRNN_DATA_DOUBLE) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "dropout between layers of type double: prnn does not know the random states of this cuDNN");
+    }
+    return *dropout_states_size_;
+  }
+
+  CudnnDevice device_;
+  std::vector<std::unique_ptr<CudnnStack>> stacks_;
+  std::optional<size_t> dropout_states_size_;
+};
+
+}  // namespace
+
+CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count, bool drops,
+                         const CudnnAlgorithms& algorithms)
+    : problem_(p),
+      first_(first),
+      count_(count),
+      algorithms_(algorithms),
+      forward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn),
+      backward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
+  const CudnnLibrary& cudnn = require_cudnn_library();
+  void* const handle = cudnn_handle(context);
+  if (drops) {
+    dropout_.emplace(cudnn.create_dropout, cudnn.destroy_dropout);
+    draw_from(context, this, 1);  // an address that is not NULL; no call draws before the next draw_from()
+  } else {
+    set(cudnn_without_dropout(context));
+  }
+  weights_ = std::make_unique<CudnnWeights>(handle, forward_.get(), p, first, count);
+}
+
+void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
+  require_cudnn(require_cudnn_library().restore_dropout(dropout_->get(), cudnn_handle(context),
+                                                        problem_.dropout.probability, states, size, 0),
+                "dropout's states");
+  set(dropout_->get());  // which may have copied what the dropout descriptor said before
+}
+
+void CudnnLayers::set(void* dropout) const {
+  const RnnProblem& p = problem_;
+  for (const auto& [rnn, algorithm] :
+       {std::pair{forward_.get(), algorithms_.forward}, {backward_.get(), algorithms_.backward}}) {
+    require_cudnn(require_cudnn_library().set_rnn(rnn, algorithm, p.mode, kTwoBiases, p.directions == 2,
+                                                  !p.has_input_matrices(first_), p.type, math_precision(p),
+                                                  math_type(p), narrow(p.layer_input(first_), "the input size"),
+                                                  narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
+                                                  narrow(count_, "the number of layers"), dropout, 0),
+                  "the layer");
+  }
+}
+
+CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const CudnnLayers& layers)
+    : x_(require_cudnn_library().create_data, require_cudnn_library().destroy_data),
+      y_(require_cudnn_library().create_data, require_cudnn_library().destroy_data),
+      h_(require_cudnn_library().create_tensor, require_cudnn_library().destroy_tensor),
+      c_(require_cudnn_library().create_tensor, require_cudnn_library().destroy_tensor) {
+  const CudnnLibrary& cudnn = require_cudnn_library();
+  void* const handle = cudnn_handle(context);
+  const int steps = narrow(p.steps(), "seqLength"), batch = narrow(p.max_batch(), "the batch");
+  const int input = narrow(p.layer_input(layers.first()), "the input size");
+  const int output = narrow(p.directions * p.state(), "the output size");
+  const std::vector<int> lengths = lengths_of(p);
+  double padding = 0;  // the bits of zero in every type
+  for (const auto& [data, width] : {std::pair{x_.get(), input}, {y_.get(), output}}) {
+    require_cudnn(cudnn.set_data(data, p.type, kPackedSequences, steps, batch, width, lengths.data(), &padding),
+                  "the sequences");
+  }
+  set_states(h_.get(), p, layers.count(), p.state());
+  set_states(c_.get(), p, layers.count(), p.hidden);
+  for (const auto& [rnn, mode] : {std::pair{layers.forward_rnn(), kInference},
+                                  {layers.forward_rnn(), kTraining},
+                                  {layers.backward_rnn(), kTraining}}) {
+    size_t workspace = 0, reserve = 0;
+    require_cudnn(cudnn.get_temporary_sizes(handle, rnn, mode, x_.get(), &workspace, &reserve),
+                  "to say the size of the workspace");
+    workspace_size_ = std::max(workspace_size_, workspace);
+    reserve_size_ = std::max(reserve_size_, reserve);
+  }
+}
+
+CudnnStack& cudnn_stack(prnnContext& context, const RnnProblem& problem) {
+  std::unique_ptr<CudnnCache>& cache = cudnn_cache(context);
+  if (cache == nullptr) cache = std::make_unique<StackCache>();
+  return static_cast<StackCache&>(*cache).find(context, problem);
+}
+
+}  // namespace prnn
