@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
+from prnn._ops._dropout import draw_seed
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -223,8 +224,7 @@ class _Recurrent(torch.nn.RNNBase):
         max_batch: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
-        # From torch's generator, so that torch.manual_seed reproduces the masks and checkpointing repeats them.
-        seed = torch.randint(2**63 - 1, (1,), device="cpu") if dropout > 0 else None
+        seed = draw_seed(torch.device("cpu")) if dropout > 0 else None
         config = Config(
             MODES[self.mode],
             self.hidden_size,

@@ -3,13 +3,14 @@
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
+from prnn._ops._precision import allows_tf32_matmul, allows_tf32_rnn
 
 MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
@@ -40,15 +41,6 @@ class _ThreadState(threading.local):
 
 _local = _ThreadState()
 _told: set[str] = set()
-
-
-def _allows_tf32() -> bool:
-    """Whether both of torch's switches do: of matrix products (off by default), of cuDNN's recurrent layers (on)."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if not hasattr(matmul, "fp32_precision"):  # torch before 2.9
-        return matmul.allow_tf32 and cudnn.allow_tf32
-    rnn: Any = cudnn.rnn
-    return bool(matmul.fp32_precision == "tf32" and rnn.fp32_precision == "tf32")
 
 
 class Layer:
@@ -110,7 +102,7 @@ class Layer:
         """Lets float32 products on a GPU be rounded to tf32 where torch's switches allow it."""
         if not self._has_tf32:
             return
-        math = _C.TF32_MATH if _allows_tf32() else _C.DEFAULT_MATH
+        math = _C.TF32_MATH if allows_tf32_matmul() and allows_tf32_rnn() else _C.DEFAULT_MATH
         if math != self._math:
             self.rnn.set_math(math)
             self._math = math
