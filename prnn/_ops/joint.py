@@ -13,7 +13,12 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
-from prnn._ops.joint_blockwise import in_range
+from prnn._ops._precision import allows_tf32_matmul
+
+
+def _in_range(lengths: list[int], most: int) -> list[int]:
+    """The lengths, 0 to `most`; mostly they are."""
+    return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
 
 
 class _Inputs(NamedTuple):
@@ -45,8 +50,8 @@ class _Inputs(NamedTuple):
         most, cells = self.predictor.shape[1] - 1, 0
         if self.range_begins is None:
             frames, symbols = self.extents.tolist()
-            frames = in_range(frames, longest)
-            cells = max(1, sum(map(mul, frames, in_range(symbols, most))) + sum(frames))
+            frames = _in_range(frames, longest)
+            cells = max(1, sum(map(mul, frames, _in_range(symbols, most))) + sum(frames))
         return _C.JointRnntLossOptions(
             DTYPES[self.encoder.dtype],
             self.activation,
@@ -65,7 +70,7 @@ class _Inputs(NamedTuple):
             self.clamp,
             self.delay_penalty,
             self.dropout,
-            torch.get_float32_matmul_precision() != "highest",
+            allows_tf32_matmul(),
         )
 
     def pointers(self) -> list[int]:

@@ -10,6 +10,7 @@ from prnn import _C
 from prnn._ops import joint as ops
 from prnn._ops import joint_blockwise as blockwise
 from prnn._ops import rnnt as lattice_ops
+from prnn._ops._dropout import draw_seed
 from prnn.losses import _checks
 
 Lengths = Tensor | Sequence[int] | int
@@ -100,7 +101,11 @@ def joint_rnnt_loss(
     keep = any(_checks.wants_gradient(x) for x in tensors)
     if device.type == "cpu" and begins is not None:
         with torch.autocast("cpu", enabled=False):
-            logits = _pruned_logits(encoder_out, predictor_out, weight, bias, begins, kept, activation, float(dropout))
+            inputs = (
+                blockwise.without_padding(encoder_out, lengths[0]),
+                blockwise.without_padding(predictor_out, lengths[1] + 1),
+            )
+            logits = _pruned_logits(*inputs, weight, bias, begins, kept, activation, float(dropout))
         costs, _ = lattice_ops.rnnt_loss(
             logits,
             symbols,
@@ -119,17 +124,17 @@ def joint_rnnt_loss(
         )
         return _checks.reduce(costs, reduction)
     layers = (encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous())
+    seed = draw_seed(device) if dropout > 0 else None
     if device.type == "cpu":
         costs, _, _ = blockwise.joint_rnnt_loss_blockwise(
             *layers,
             bias,
             symbols,
             *lengths,
-            extents,
+            seed,
             blank,
             ACTIVATIONS.index(activation),
             float(dropout),
-            int(torch.randint(2**62, ())) if dropout > 0 else 0,
             kind,
             bool(zero_infinity),
             fastemit_lambda,
@@ -146,7 +151,7 @@ def joint_rnnt_loss(
             symbols,
             *lengths,
             begins,
-            torch.randint(2**62, (1,), device=device) if dropout > 0 else None,
+            seed,
             extents,
             kept,
             blank,
