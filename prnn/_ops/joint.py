@@ -12,8 +12,10 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._loss import _run
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_matmul
+from prnn._ops.rnnt import _RNNT_NAMES
 
 
 def _in_range(lengths: list[int], most: int) -> list[int]:
@@ -92,7 +94,8 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: torch.device) -> Tensor:
-    return torch.empty(_C.joint_rnnt_loss_workspace_size(library, options), dtype=torch.uint8, device=device)
+    size = _run(_C.joint_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+    return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
@@ -105,7 +108,9 @@ def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) 
     with device_of(encoder):
         library = handle(encoder.device)
         workspace = _workspace(library, options, encoder.device)
-        _C.joint_rnnt_loss_forward(
+        _run(
+            _C.joint_rnnt_loss_forward,
+            _RNNT_NAMES,
             library,
             options,
             *inputs.pointers(),
@@ -155,7 +160,9 @@ def _joint_rnnt_loss_backward(
     with device_of(inputs.encoder):
         library = handle(inputs.encoder.device)
         workspace = _workspace(library, options, inputs.encoder.device)
-        _C.joint_rnnt_loss_backward(
+        _run(
+            _C.joint_rnnt_loss_backward,
+            _RNNT_NAMES,
             library,
             options,
             *inputs.pointers(),
