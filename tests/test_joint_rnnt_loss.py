@@ -469,6 +469,34 @@ def test_dropout_in_a_graph_is_drawn_anew():
 
 
 @needs_gpu
+def test_dropout_in_a_graph_is_the_same_backward():
+    """One unit a frame: the cost tells how many frames kept it, and so does the gradient of its weight."""
+    frames, unit = 64, math.tanh(0.5) / 0.5
+    encoder = torch.full((1, frames, 1), 0.5, device="cuda")
+    predictor = torch.zeros(1, 1, 1, device="cuda")
+    weight = torch.tensor([[0.0], [0.3]], device="cuda", requires_grad=True)
+    lengths = torch.full((1,), frames, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    nothing = torch.zeros(1, 0, dtype=torch.int32, device="cuda")
+
+    def step():
+        loss = prnn.joint_rnnt_loss(encoder, predictor, weight, None, nothing, *lengths, 0, dropout=0.5)
+        return loss, *torch.autograd.grad(loss, weight)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss, gradient = step()
+    counts = []
+    for _ in range(6):
+        graph.replay()
+        each = math.log1p(math.exp(0.3 * unit)) - math.log(2)
+        counts.append(round((float(loss) - frames * math.log(2)) / each))
+        slope = unit / (1 + math.exp(-0.3 * unit))
+        assert abs(float(gradient[1, 0]) - counts[-1] * slope) < 1e-3
+    assert len(set(counts)) > 1
+
+
+@needs_gpu
 def test_dropout_keeps_the_mean_of_the_activations():
     """With a weight that picks one activation, logits are those of dropout: 0, or 2 tanh."""
     n, t, d = 1, 4000, 8
