@@ -69,7 +69,8 @@ typedef struct {
   int64_t batch;                   /* N >= 1 */
   int64_t maxFrames;               /* T >= 1; T_n may be 0 to T */
   int64_t maxTargets;              /* L >= 0; L_n may be 0 to L */
-  int64_t targetElements;          /* CONCATENATED: the length of targets, at least the sum of L_n. PADDED: not read */
+  int64_t targetElements;          /* CONCATENATED: the length of targets, the sum of L_n; on a CUDA handle it may be
+                                    * more. PADDED: not read */
   int64_t classes;                 /* V >= 1, with the blank */
   int64_t blank;                   /* 0 <= blank < V */
   int64_t timeStride, batchStride; /* elements between frames and between sequences, of activations and gradients alike;
@@ -155,8 +156,11 @@ typedef struct {
   int64_t batch;                   /* N >= 1 */
   int64_t maxFrames;               /* T >= 1; T_n may be 1 to T */
   int64_t maxTargets;              /* U >= 0; U_n may be 0 to U */
-  int64_t targetElements;          /* CONCATENATED: the length of targets, at least the sum of U_n. PADDED: not read */
-  int64_t rows;                    /* PACKED: the number of cells, at least the sum of T_n (U_n + 1). Else not read */
+  int64_t targetElements;          /* CONCATENATED: the length of targets, the sum of U_n; on a CUDA handle it may be
+                                    * more. PADDED: not read */
+  int64_t rows;                    /* PACKED: the number of cells, the sum of T_n (U_n + 1); on a CUDA handle, which
+                                    * cannot look at the lengths, it may be more, and the rest is padding at the end.
+                                    * Else not read */
   int64_t pruneRange;              /* PRUNED: 1 <= pruneRange <= maxTargets + 1. Else not read */
   int64_t classes;                 /* V >= 1, with the blank; 2 for GATHERED */
   int64_t blank;                   /* 0 <= blank < V; not read for GATHERED */

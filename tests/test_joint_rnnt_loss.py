@@ -74,17 +74,36 @@ def test_lengths_on_the_device_and_no_bias(device):
     torch.testing.assert_close(ours, explicit(leaves, targets, frames, symbols, reduction="none"))
 
 
+def ranges_of(begins, kept, device="cpu"):
+    """(3, T, kept) from the first position of each frame."""
+    return torch.tensor(begins, device=device).expand(3, -1)[:, :, None] + torch.arange(kept, device=device)
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_padding_is_not_read(device):
-    leaves, targets, frames, symbols = case(device)
-    wanted = gradients(prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0), leaves)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("filling", [math.nan, math.inf, -math.inf])
+def test_padding_is_not_read(device, dtype, activation, pruned, filling):
+    leaves, targets, frames, symbols = case(device, dtype)
+    ranges = ranges_of([0, 0, 1, 1, 2, 2, 2], 3, device) if pruned else None
+
+    def result():
+        loss = prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, activation=activation, ranges=ranges)
+        return loss, *gradients(loss, leaves)
+
+    frames, symbols = torch.tensor([7, 4, 2]), torch.tensor([4, 2, 1])
+    wanted = result()
+    assert wanted[0].isfinite()
     with torch.no_grad():
         for n in range(3):
-            leaves[0][n, frames[n] :] = math.nan
-            leaves[1][n, symbols[n] + 1 :] = math.inf
-    for one, other in zip(
-        gradients(prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0), leaves), wanted, strict=True
-    ):
+            leaves[0][n, frames[n] :] = filling
+            leaves[1][n, symbols[n] + 1 :] = filling
+            targets[n, symbols[n] :] = 99
+    for one, other in zip(result(), wanted, strict=True):
         assert torch.equal(one, other)
 
 
@@ -108,11 +127,33 @@ def test_dropout_is_the_same_forward_and_backward(device, activation):
     assert not torch.equal(dropped, loss(*leaves))
 
 
-def test_operators():
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_operators(dropout):
     leaves, targets, frames, symbols = case(n=2, t=4, u=2, d=3, v=4)
-    arguments = (*leaves, targets.int(), frames.int(), symbols.int(), torch.stack((frames, symbols)))
-    options = (0, 0, 0.0, 0, 0, False, 0.0, 0.0, 0.0, 100, True)
+    arguments = (*leaves, targets.int(), frames.int(), symbols.int(), torch.tensor([5]) if dropout > 0 else None)
+    options = (0, 0, dropout, 0, False, 0.0, 0.0, 0.0, 100, True)
     torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss_blockwise.default, (*arguments, *options))
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_compiles_and_transforms_on_the_cpu(pruned, dropout):
+    leaves, *batch = case()
+    ranges = ranges_of([0, 0, 1, 1, 2, 2, 2], 3) if pruned else None
+
+    def loss(*x):
+        return prnn.joint_rnnt_loss(*x, *batch, 0, reduction="sum", zero_infinity=True, ranges=ranges, dropout=dropout)
+
+    def seeded(function):
+        torch.manual_seed(3)
+        return function()
+
+    wanted = seeded(lambda: torch.autograd.grad(loss(*leaves), leaves))
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    transformed = torch.func.grad(loss, argnums=(0, 1, 2, 3))
+    for ours in (seeded(lambda: torch.autograd.grad(compiled(*leaves), leaves)), seeded(lambda: transformed(*leaves))):
+        for one, other in zip(ours, wanted, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_module():
@@ -121,6 +162,25 @@ def test_module():
     leaves, *batch = case()
     wanted = explicit([*leaves[:2], module.output.weight, module.output.bias], *batch)
     torch.testing.assert_close(module(*leaves[:2], *batch), wanted)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize(
+    ("symbol", "message"),
+    [
+        (6, "targets of sequence 1 hold 6 at position 1; it must be 0 to 5"),
+        (-1, "targets of sequence 1 hold -1 at position 1; it must be 0 to 5"),
+        (0, "targets of sequence 1 hold the blank, 0, at position 1"),
+    ],
+)
+def test_targets_out_of_range(pruned, symbol, message):
+    leaves, targets, frames, symbols = case()
+    ranges = ranges_of([0, 0, 1, 1, 2, 2, 2], 3) if pruned else None
+    targets[1, 1] = symbol
+    with pytest.raises(ValueError, match=message):
+        prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, ranges=ranges)
+    targets[1, 1], targets[1, 2:] = 1, symbol
+    assert prnn.joint_rnnt_loss(*leaves, targets, frames, symbols, 0, ranges=ranges, zero_infinity=True).isfinite()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +192,8 @@ def test_module():
         ({"predictor_out": torch.zeros(3, 5, 4, dtype=torch.float64)}, ValueError, "predictor_out has the shape"),
         ({"weight": torch.zeros(6, 5)}, TypeError, "weight is of torch.float32"),
         ({"bias": torch.zeros(5, dtype=torch.float64)}, ValueError, "bias has the shape"),
-        ({"targets": torch.zeros(3, 5, dtype=torch.int64)}, ValueError, "targets has the shape"),
+        ({"targets": torch.zeros(3, 5, dtype=torch.int64)}, ValueError, "must be U . 1, here 6"),
+        ({"targets": torch.zeros(2, 4, dtype=torch.int64)}, ValueError, "targets has the shape"),
         ({"logit_lengths": torch.tensor([8, 1, 1])}, ValueError, "is 8"),
         ({"target_lengths": torch.tensor([4, -1, 1])}, ValueError, "is -1"),
         ({"blank": 6}, ValueError, "blank is 6"),
@@ -305,16 +366,30 @@ def test_float32_at_extreme_scales(scale):
 
 
 @needs_gpu
-def test_tf32_where_torch_allows_it():
+@pytest.mark.parametrize("switch", ["set_float32_matmul_precision", "allow_tf32", "fp32_precision", "all products"])
+def test_tf32_where_torch_allows_it(switch):
+    matmul = torch.backends.cuda.matmul
+    settings = {
+        "set_float32_matmul_precision": (lambda: torch.set_float32_matmul_precision("high")),
+        "allow_tf32": (lambda: setattr(matmul, "allow_tf32", True)),
+        "fp32_precision": (lambda: setattr(matmul, "fp32_precision", "tf32")),
+        "all products": (lambda: setattr(torch.backends, "fp32_precision", "tf32")),
+    }
     leaves, *batch = case("cuda", torch.float32, n=3, t=40, u=12, d=64, v=100)
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     wanted = gradients(explicit(exact, *batch), exact)
-    torch.set_float32_matmul_precision("high")
+    before = torch.backends.fp32_precision, matmul.fp32_precision
+
+    def errors():
+        return max(relative_errors(gradients(prnn.joint_rnnt_loss(*leaves, *batch, 0), leaves), wanted))
+
+    assert errors() < 1e-5
+    settings[switch]()
     try:
-        errors = relative_errors(gradients(prnn.joint_rnnt_loss(*leaves, *batch, 0), leaves), wanted)
+        assert 1e-6 < errors() < 2e-3
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert 1e-6 < max(errors) < 2e-3, errors
+        torch.backends.fp32_precision, matmul.fp32_precision = before
 
 
 @needs_gpu
@@ -391,6 +466,34 @@ def test_dropout_in_a_graph_is_drawn_anew():
         graph.replay()
         losses.add(float(loss))
     assert len(losses) == 3
+
+
+@needs_gpu
+def test_dropout_in_a_graph_is_the_same_backward():
+    """One unit a frame: the cost tells how many frames kept it, and so does the gradient of its weight."""
+    frames, unit = 64, math.tanh(0.5) / 0.5
+    encoder = torch.full((1, frames, 1), 0.5, device="cuda")
+    predictor = torch.zeros(1, 1, 1, device="cuda")
+    weight = torch.tensor([[0.0], [0.3]], device="cuda", requires_grad=True)
+    lengths = torch.full((1,), frames, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    nothing = torch.zeros(1, 0, dtype=torch.int32, device="cuda")
+
+    def step():
+        loss = prnn.joint_rnnt_loss(encoder, predictor, weight, None, nothing, *lengths, 0, dropout=0.5)
+        return loss, *torch.autograd.grad(loss, weight)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss, gradient = step()
+    counts = []
+    for _ in range(6):
+        graph.replay()
+        each = math.log1p(math.exp(0.3 * unit)) - math.log(2)
+        counts.append(round((float(loss) - frames * math.log(2)) / each))
+        slope = unit / (1 + math.exp(-0.3 * unit))
+        assert abs(float(gradient[1, 0]) - counts[-1] * slope) < 1e-3
+    assert len(set(counts)) > 1
 
 
 @needs_gpu

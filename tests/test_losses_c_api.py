@@ -115,18 +115,6 @@ def test_ctc_strides_leave_gaps_alone() -> None:
     assert (gradients == 7).all()
 
 
-def test_packed_gradients_are_written_to_the_last_row() -> None:
-    case = loss_case.rnnt_case(layout=loss_case.RNNT_PACKED)
-    rows = case.options.rows
-    case.options.rows = rows + 3
-    x = torch.cat((case.data["activations"], torch.full((3, 6), float("nan"), dtype=torch.float64)))
-    gradients = torch.full_like(x, 7.0)
-    size = case.size("GetRNNTLossWorkspaceSize") + case.size("GetRNNTLossReserveSize")
-    case.run("RNNTLoss", activations=x, gradients=gradients, workspace=loss_case.space(size), workspaceSizeInBytes=size)
-    assert torch.isfinite(gradients).all()
-    assert not gradients[rows:].any()
-
-
 @pytest.mark.parametrize("name", ["CTCLoss", "RNNTLoss", "CTCAlign", "RNNTAlign", "MutualInformation"])
 def test_spaces_are_neither_overrun_nor_wanted_larger(name: str) -> None:
     """Exactly the size asked for, between guard bytes."""

@@ -135,6 +135,31 @@ def test_rnnt_gathered_and_packed():
     assert_same(both(prnn.rnnt_loss, rows, **options), torch.float32)
 
 
+def test_rows_and_targets_left_over():
+    """Lengths on the host are looked at. Without, what is left over is padding, as in a graph with room to spare."""
+    x, targets = torch.randn(2, 7, 4, 5, device="cuda"), torch.tensor([1, 2, 3, 4, 4], device="cuda")
+    frames, symbols = [7, 6], [3, 2]
+    packed = torch.cat([x[n, :t, : u + 1].reshape(-1, 5) for n, (t, u) in enumerate(zip(frames, symbols, strict=True))])
+    rows, more = len(packed), torch.cat((packed, packed[:3] * torch.nan))
+    for lengths in ((frames, symbols), (torch.tensor(frames), torch.tensor(symbols))):
+        with pytest.raises(
+            ValueError, match=f"the number of rows of logits is {rows + 3}, but the lengths make {rows}"
+        ):
+            prnn.rnnt_loss(more, targets, *lengths, 0)
+        with pytest.raises(ValueError, match="the number of targets is 6, but target_lengths add up to 5"):
+            prnn.rnnt_loss(packed, torch.cat((targets, targets[:1])), *lengths, 0)
+        with pytest.raises(ValueError, match="the number of targets is 6, but target_lengths add up to 5"):
+            prnn.ctc_loss(x[:, :, 0].transpose(0, 1), torch.cat((targets, targets[:1])), *lengths)
+    wanted = prnn.rnnt_loss(packed, targets, frames, symbols, 0)
+    more.requires_grad_()
+    on_gpu = torch.tensor(frames, device="cuda"), torch.tensor(symbols, device="cuda")
+    loss = prnn.rnnt_loss(more, torch.cat((targets, targets[:1])), *on_gpu, 0)
+    torch.testing.assert_close(loss, wanted)
+    (gradient,) = torch.autograd.grad(loss, more)
+    assert gradient[:rows].any(1).all()
+    assert not gradient[rows:].any()
+
+
 def test_rnnt_extreme_values():
     x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=6)
     x[1] *= 1e4

@@ -102,17 +102,12 @@ def _blocks(size: int) -> int:
     return (size + 255) // 256 * 256
 
 
-_C_NAMES = re.compile(
-    r"\b(frameLengths|targetLengths|maxFrames|maxTargets|targetElements|rangeBegins|fastEmitLambda|delayPenalty)\b"
-)
-
-
 def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -> Any:
     """Calls a function of libprnn; what it says of bad arguments names them as Python does."""
     try:
         return function(*arguments)
     except ValueError as error:
-        raise ValueError(_C_NAMES.sub(lambda found: names[found[0]], str(error))) from None
+        raise ValueError(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))) from None
 
 
 def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
@@ -133,4 +128,6 @@ _SHARED_NAMES = {
     "maxFrames": "max_frames",
     "maxTargets": "max_target_length",
     "targetElements": "the number of targets",
+    "fastEmitLambda": "fastemit_lambda",
+    "delayPenalty": "delay_penalty",
 }

@@ -2,7 +2,7 @@
 
 A call through the dispatcher still takes some 25 microseconds for a differentiable operator, as long as the launches of
 a small loss. `directly` therefore makes a function that runs a loss's kernel itself where nothing can tell the
-difference: on plain tensors that nobody traces or transforms.
+difference: on plain tensors that nobody traces or transforms, and that have memory.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def directly(
     def call(reduction: Reduction | None, *inputs: Any) -> Tensor:
         loss: Tensor
         first = inputs[0]
-        if not (type(first) in _PLAIN and _undisturbed()):
+        if not (type(first) in _PLAIN and not first.is_meta and _undisturbed()):
             costs = op(*inputs)[0]
             loss = costs if reduction is None else reduction.of(costs)
         elif first.requires_grad and torch.is_grad_enabled():
@@ -106,7 +106,8 @@ def without_dispatch(op: Callable[..., Any]) -> Callable[..., Any]:
     call_kernel = _kernels[_name(op)]
 
     def call(*arguments: Any) -> Any:
-        plain = type(arguments[0]) in _PLAIN and not torch.is_grad_enabled() and _undisturbed()
+        first = arguments[0]
+        plain = type(first) in _PLAIN and not first.is_meta and not torch.is_grad_enabled() and _undisturbed()
         return call_kernel(*arguments) if plain else op(*arguments)
 
     return call
@@ -124,7 +125,7 @@ def with_own_node(
 
     def call(*arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not (all(type(x) in _PLAIN for x in tensors) and _undisturbed()):
+        if not (all(type(x) in _PLAIN and not x.is_meta for x in tensors) and _undisturbed()):
             return op(*arguments)
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         return apply(*arguments) if wanted else kernel(*arguments)

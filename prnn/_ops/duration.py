@@ -27,6 +27,11 @@ from prnn._ops._operator import differentiate, directly, operator
 from prnn._ops._reduction import Reduction
 from prnn._ops.rnnt import _RNNT_NAMES
 
+_NAMES = {
+    _C.DURATION_TDT: _RNNT_NAMES | {"durationCount": "the number of durations"},
+    _C.DURATION_MULTI_BLANK: _RNNT_NAMES | {"durations": "big_blank_durations"},
+}
+
 
 def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
     """Token logits of a cell."""
@@ -85,11 +90,12 @@ def _forward(
     options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
     with device_of(logits):
         library = handle(logits.device)
-        sizes = _run(_C.duration_rnnt_loss_sizes, _RNNT_NAMES, library, options)
+        names = _NAMES[type]
+        sizes = _run(_C.duration_rnnt_loss_sizes, names, library, options)
         result, reserve, _, space = _forward_space(logits, logits.shape[0], sizes, keep, reduction, reserve)
         _run(
             _C.duration_rnnt_loss_forward,
-            _RNNT_NAMES,
+            names,
             library,
             options,
             logits.data_ptr(),
@@ -123,7 +129,7 @@ def _backward(
         gradient, space = _backward_space(gradient, reserve, reduction)
         _run(
             _C.duration_rnnt_loss_backward,
-            _RNNT_NAMES,
+            _NAMES[options.type],
             handle(logits.device),
             options,
             logits.data_ptr(),

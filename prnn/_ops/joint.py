@@ -12,8 +12,15 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._loss import _run
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
-from prnn._ops.joint_blockwise import in_range
+from prnn._ops._precision import allows_tf32_matmul
+from prnn._ops.rnnt import _RNNT_NAMES
+
+
+def _in_range(lengths: list[int], most: int) -> list[int]:
+    """The lengths, 0 to `most`; mostly they are."""
+    return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
 
 
 class _Inputs(NamedTuple):
@@ -45,8 +52,8 @@ class _Inputs(NamedTuple):
         most, cells = self.predictor.shape[1] - 1, 0
         if self.range_begins is None:
             frames, symbols = self.extents.tolist()
-            frames = in_range(frames, longest)
-            cells = max(1, sum(map(mul, frames, in_range(symbols, most))) + sum(frames))
+            frames = _in_range(frames, longest)
+            cells = max(1, sum(map(mul, frames, _in_range(symbols, most))) + sum(frames))
         return _C.JointRnntLossOptions(
             DTYPES[self.encoder.dtype],
             self.activation,
@@ -65,7 +72,7 @@ class _Inputs(NamedTuple):
             self.clamp,
             self.delay_penalty,
             self.dropout,
-            torch.get_float32_matmul_precision() != "highest",
+            allows_tf32_matmul(),
         )
 
     def pointers(self) -> list[int]:
@@ -87,7 +94,8 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: torch.device) -> Tensor:
-    return torch.empty(_C.joint_rnnt_loss_workspace_size(library, options), dtype=torch.uint8, device=device)
+    size = _run(_C.joint_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
+    return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
@@ -100,7 +108,9 @@ def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) 
     with device_of(encoder):
         library = handle(encoder.device)
         workspace = _workspace(library, options, encoder.device)
-        _C.joint_rnnt_loss_forward(
+        _run(
+            _C.joint_rnnt_loss_forward,
+            _RNNT_NAMES,
             library,
             options,
             *inputs.pointers(),
@@ -150,7 +160,9 @@ def _joint_rnnt_loss_backward(
     with device_of(inputs.encoder):
         library = handle(inputs.encoder.device)
         workspace = _workspace(library, options, inputs.encoder.device)
-        _C.joint_rnnt_loss_backward(
+        _run(
+            _C.joint_rnnt_loss_backward,
+            _RNNT_NAMES,
             library,
             options,
             *inputs.pointers(),

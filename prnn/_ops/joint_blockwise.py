@@ -1,4 +1,5 @@
-"""RNN-T with its joiner as torch operators, for the CPU; prnn/losses/joint.py checks arguments and calls them.
+"""RNN-T with its joiner as torch operators, for the CPU; prnn/losses/joint.py calls them. They check the values of
+lengths and targets, before anything is computed.
 
 The lattice is cut into blocks. Forward, each block's logits give the log-probabilities of the blank and of the next
 target in every cell, which the RNN-T recursion turns into costs and into the probabilities ("shares") with which a path
@@ -14,6 +15,29 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops import rnnt
 from prnn._ops._operator import differentiate, operator
+
+
+def without_padding(x: Tensor, lengths: Tensor) -> Tensor:
+    """x (N, T, D) with zeros from frame lengths[n] on. A product of a NaN or infinity that padding may hold with a
+    gradient of zero would be NaN."""
+    padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+    return x.masked_fill(padding[:, :, None], 0)
+
+
+def _require_lengths(lengths: list[int], name: str, least: int, most: int) -> None:
+    for n, length in enumerate(lengths):
+        if not least <= length <= most:
+            raise ValueError(f"{name}[{n}] is {length}; it must be {least} to {most}")
+
+
+def _require_targets(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
+    """As libprnn checks those of prnn.rnnt_loss."""
+    own = torch.arange(targets.shape[1]) < lengths[:, None]
+    for n, i in (own & ((targets < 0) | (targets >= classes) | (targets == blank))).nonzero().tolist():
+        symbol = int(targets[n, i])
+        found = f"the blank, {symbol}, at position {i}" if symbol == blank else f"{symbol} at position {i}"
+        accepted = "" if symbol == blank else f"; it must be 0 to {classes - 1}"
+        raise ValueError(f"targets of sequence {n} hold {found}{accepted}")
 
 
 class _Block(NamedTuple):
@@ -38,7 +62,7 @@ class _Joiner(NamedTuple):
     bias: Tensor | None
     activation: int
     dropout: float
-    seed: int
+    seed: int  # not read without dropout
 
     @staticmethod
     def make(
@@ -50,14 +74,11 @@ class _Joiner(NamedTuple):
         symbols: Tensor,
         activation: int,
         dropout: float,
-        seed: int,
+        seed: Tensor | None,
     ) -> "_Joiner":
-        def clean(x: Tensor, lengths: Tensor) -> Tensor:
-            padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-            return x.masked_fill(padding[:, :, None], 0)
-
         kept = None if bias is None else bias.to(torch.promote_types(bias.dtype, torch.float32))
-        return _Joiner(clean(encoder, frames), clean(predictor, symbols + 1), weight, kept, activation, dropout, seed)
+        inputs = without_padding(encoder, frames), without_padding(predictor, symbols + 1)
+        return _Joiner(*inputs, weight, kept, activation, dropout, 0 if seed is None else int(seed))
 
     def activations(self, block: _Block) -> tuple[Tensor, Tensor | None]:
         """act(encoder + predictor) of a block, (cells, D), after dropout, and the factors of the dropout."""
@@ -89,20 +110,13 @@ class _Joiner(NamedTuple):
 
 
 def _labels(targets: Tensor, block: _Block, classes: int) -> Tensor:
-    """(b, width): the next target of each symbol position, something valid after the last."""
+    """(b, width): the next target of each symbol position, something valid in padding and after the last."""
     labels = torch.nn.functional.pad(targets[block.sequences].long(), (0, 1))[:, : block.width]
     return labels.clamp(0, classes - 1)
 
 
-def in_range(lengths: list[int], most: int) -> list[int]:
-    """The lengths, 0 to `most`; mostly they are."""
-    return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
-
-
-def _blocks(extents: Tensor, joiner: _Joiner, cells: int) -> Iterator[_Block]:
+def _blocks(frames: list[int], symbols: list[int], cells: int) -> Iterator[_Block]:
     """Cuts the lattices into blocks of about `cells` cells: several short sequences, or frames of a long one."""
-    frames, symbols = extents.tolist()
-    frames, symbols = in_range(frames, joiner.encoder.shape[1]), in_range(symbols, joiner.predictor.shape[1] - 1)
     number, begin = 0, 0
     while begin < len(frames):
         end, longest, widest = begin + 1, frames[begin], symbols[begin] + 1
@@ -130,11 +144,10 @@ def _joint_rnnt_loss_blockwise(
     targets: Tensor,
     frames: Tensor,
     symbols: Tensor,
-    extents: Tensor,
+    seed: Tensor | None,
     blank: int,
     activation: int,
     dropout: float,
-    seed: int,
     rnnt_type: int,
     zero_infinity: bool,
     fastemit_lambda: float,
@@ -145,14 +158,18 @@ def _joint_rnnt_loss_blockwise(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Costs (N,), the log-normalisers (N, T, U + 1) and the shares of blank and label (N, T, U + 1, 2); the last two
     are empty unless `keep`."""
+    batch, longest, _ = encoder.shape
+    width, classes = predictor.shape[1], weight.shape[0]
+    lengths = frames.tolist(), symbols.tolist()
+    _require_lengths(lengths[0], "logit_lengths", 1, longest)
+    _require_lengths(lengths[1], "target_lengths", 0, width - 1)
+    _require_targets(targets, symbols, classes, blank)
     with torch.autocast(encoder.device.type, enabled=False):
         joiner = _Joiner.make(encoder, predictor, weight, bias, frames, symbols, activation, dropout, seed)
-        batch, longest, _ = encoder.shape
-        width, classes = predictor.shape[1], weight.shape[0]
         real = torch.promote_types(encoder.dtype, torch.float32)
         scores = torch.zeros((batch, longest, width, 2), dtype=real, device=encoder.device)
         normalisers = torch.zeros((batch, longest, width) if keep else 0, dtype=real, device=encoder.device)
-        for block in _blocks(extents, joiner, _block_cells(block_elements, classes)):
+        for block in _blocks(*lengths, _block_cells(block_elements, classes)):
             logits = joiner.logits(joiner.activations(block)[0])
             normaliser = logits.logsumexp(1).view(block.shape)
             logits = logits.view(*block.shape, classes)
@@ -221,13 +238,12 @@ def _joint_rnnt_loss_blockwise_backward(
     targets: Tensor,
     frames: Tensor,
     symbols: Tensor,
-    extents: Tensor,
+    seed: Tensor | None,
     normalisers: Tensor,
     shares: Tensor,
     blank: int,
     activation: int,
     dropout: float,
-    seed: int,
     clamp: float,
     block_elements: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -235,11 +251,12 @@ def _joint_rnnt_loss_blockwise_backward(
     with torch.autocast(encoder.device.type, enabled=False):
         joiner = _Joiner.make(encoder, predictor, weight, bias, frames, symbols, activation, dropout, seed)
         classes, real = weight.shape[0], normalisers.dtype
+        lengths = frames.tolist(), symbols.tolist()
         encoder_gradients = torch.zeros_like(encoder)
         predictor_gradients = torch.zeros_like(predictor, dtype=real)
         weight_gradients = torch.zeros_like(weight, dtype=real)
         bias_gradients = torch.zeros(0 if bias is None else classes, dtype=real, device=weight.device)
-        for block in _blocks(extents, joiner, _block_cells(block_elements, classes)):
+        for block in _blocks(*lengths, _block_cells(block_elements, classes)):
             active, factors = joiner.activations(block)
             where = (block.sequences, block.frames, slice(0, block.width))
             share = shares[where]
@@ -283,7 +300,7 @@ def _joint_rnnt_loss_blockwise_backward_fake(
 
 joint_rnnt_loss_blockwise = operator(
     "joint_rnnt_loss_blockwise(Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, "
-    "Tensor frames, Tensor symbols, Tensor extents, int blank, int activation, float dropout, int seed, int rnnt_type, "
+    "Tensor frames, Tensor symbols, Tensor? seed, int blank, int activation, float dropout, int rnnt_type, "
     "bool zero_infinity, float fastemit_lambda, float clamp, float delay_penalty, int block_elements, bool keep) "
     "-> (Tensor, Tensor, Tensor)",
     _joint_rnnt_loss_blockwise,
@@ -291,8 +308,8 @@ joint_rnnt_loss_blockwise = operator(
 )
 joint_rnnt_loss_blockwise_backward = operator(
     "joint_rnnt_loss_blockwise_backward(Tensor cost_gradients, Tensor encoder, Tensor predictor, Tensor weight, "
-    "Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, Tensor extents, Tensor normalisers, Tensor shares, "
-    "int blank, int activation, float dropout, int seed, float clamp, int block_elements) "
+    "Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, Tensor? seed, Tensor normalisers, Tensor shares, "
+    "int blank, int activation, float dropout, float clamp, int block_elements) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     _joint_rnnt_loss_blockwise_backward,
     _joint_rnnt_loss_blockwise_backward_fake,
@@ -300,9 +317,8 @@ joint_rnnt_loss_blockwise_backward = operator(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    blank, activation, dropout, seed = inputs[8:12]
-    clamp, block_elements, ctx.keep = inputs[15], inputs[17], inputs[18]
-    ctx.options = (blank, activation, dropout, seed, clamp, block_elements)
+    clamp, block_elements, ctx.keep = inputs[14], inputs[16], inputs[17]
+    ctx.options = (*inputs[8:11], clamp, block_elements)
     ctx.save_for_backward(*inputs[:8], *outputs[1:])
 
 
@@ -311,7 +327,7 @@ def _gradients(ctx: Any, cost_gradients: Tensor, *_: Tensor) -> tuple[Tensor | N
         raise RuntimeError("prnn::joint_rnnt_loss_blockwise was called with keep=False; its gradient needs keep=True")
     gradients = joint_rnnt_loss_blockwise_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
     bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
-    return *gradients[:3], bias_gradients, *(None,) * 15
+    return *gradients[:3], bias_gradients, *(None,) * 14
 
 
 differentiate(joint_rnnt_loss_blockwise, _setup, _gradients, joint_rnnt_loss_blockwise_backward)

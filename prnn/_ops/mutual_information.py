@@ -7,10 +7,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._loss import (
-    _pointer,
-    _workspace,
-)
+from prnn._ops._loss import _pointer, _run, _workspace
 from prnn._ops._operator import differentiate, operator
 
 
@@ -98,7 +95,9 @@ def _rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Ten
     begins = torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
     with device_of(py_gradients):
         library = handle(py_gradients.device)
-        _C.rnnt_prune_ranges(
+        _run(
+            _C.rnnt_prune_ranges,
+            {"pruneRange": "s_range"},
             library,
             options,
             px_gradients.data_ptr(),

@@ -29,8 +29,7 @@ _RNNT_NAMES = {
     **_SHARED_NAMES,
     "frameLengths": "logit_lengths",
     "rangeBegins": "ranges",
-    "fastEmitLambda": "fastemit_lambda",
-    "delayPenalty": "delay_penalty",
+    "rows": "the number of rows of logits",
 }
 
 

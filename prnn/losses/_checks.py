@@ -1,6 +1,9 @@
 """Argument checks of the losses. Each names the argument and its value, and returns what the operators take."""
 
+import reprlib
+import sys
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -11,8 +14,12 @@ from prnn._ops._reduction import Reduction
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 _FLOATING = (torch.float32, torch.float64, *_HALF_TYPES)
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, *_UNSIGNED)
+_HOST = torch.device("cpu")
+_PLAIN = (Tensor, torch.nn.Parameter)
 _INT_MAX = 2**31 - 1
+_MOST = sys.float_info.max
 REDUCTIONS = ("none", "mean", "sum")
 RNNT_TYPES = ("regular", "modified", "constrained")
 
@@ -23,34 +30,52 @@ def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
     if value.dtype not in _FLOATING:
         raise TypeError(f"{name} is of {value.dtype}; it must be float32, float64, float16 or bfloat16")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} has the layout {value.layout}; it must be torch.strided")
     if value.dim() not in ranks:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must be {' or '.join(ranks.values())}")
     if value.numel() == 0:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; no dimension may be empty")
-    if value.is_cuda:
-        return value
-    if value.device.type != "cpu":
+    kind = value.device.type
+    if kind == "cpu":
+        return value.float() if value.dtype in _HALF_TYPES else value
+    if kind not in ("cuda", "meta"):
         raise NotSupportedError(f"{name} is on the device {value.device}; the losses run on cpu and cuda")
-    return value.float() if value.dtype in _HALF_TYPES else value
+    return value
+
+
+def _tensor(value: object, name: str) -> Tensor:
+    """A tensor of what has integers in it."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, str) or not (isinstance(value, Integral | Sequence) or hasattr(value, "__array__")):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
+    try:
+        result = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name} is {reprlib.repr(value)}, of which torch.as_tensor says: {error}") from None
+    return result if result.numel() > 0 else result.int()
 
 
 def integers(value: object, name: str, device: torch.device) -> Tensor:
-    """An integer tensor, list or number as int32 on the device. Values that int32 lacks stay out of any valid range."""
+    """An integer tensor, array, list or number as int32 on the device. Values that int32 lacks stay out of any valid
+    range."""
     if isinstance(value, Tensor) and value.dtype == torch.int32 and value.device == device:
         return value.contiguous()
-    if isinstance(value, int | Sequence) and not isinstance(value, str):
-        value = torch.as_tensor(value)
-        if value.numel() == 0:
-            value = value.int()
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
-    if value.dtype not in _INTEGERS:
-        raise TypeError(f"{name} is of {value.dtype}; it must be int64 or int32")
-    if value.device != device and value.device.type != "cpu":
-        raise ValueError(f"{name} is on {value.device}; it must be on {device} or the CPU")
-    if value.dtype == torch.int64 and not value.is_cuda:  # on a GPU a launch costs more than catching these is worth
-        value = value.clamp(-1, _INT_MAX)
-    return value.to(device, torch.int32, non_blocking=True).contiguous()
+    result = _tensor(value, name)
+    if result.dtype not in _INTEGERS:
+        raise TypeError(f"{name} is of {result.dtype}; it must be int64 or int32")
+    if result.layout != torch.strided:
+        raise TypeError(f"{name} has the layout {result.layout}; it must be torch.strided")
+    if result.device != device and not (result.device.type == "cpu" and (result is not value or device.type != "meta")):
+        accepted = device if device.type in ("cpu", "meta") else f"{device} or the CPU"
+        raise ValueError(f"{name} is on {result.device}; it must be on {accepted}")
+    if result.dtype in _UNSIGNED:
+        result = result.long()
+    if result.dtype == torch.int64 and not result.is_cuda:  # on a GPU a launch costs more than catching these is worth
+        result = result.clamp(-1, _INT_MAX)
+    return result.to(device, torch.int32, non_blocking=True).contiguous()
 
 
 def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
@@ -63,22 +88,35 @@ def lengths(value: object, name: str, batch: int, device: torch.device) -> Tenso
     return result
 
 
-def length_bound(given: object, name: str, lengths: object, used: str | None) -> int:
+def can_look_at(value: Tensor) -> bool:
+    """Whether the values are there to be read without waiting for a GPU: nobody traces, and they are on the CPU."""
+    return value.device.type == "cpu" and type(value) in _PLAIN and not torch.compiler.is_compiling()
+
+
+def host_lengths(value: object, name: str) -> list[int] | None:
+    """The values of lengths as the caller gave them, if one can look at them."""
+    if torch.compiler.is_compiling() or (isinstance(value, Tensor) and not can_look_at(value)):
+        return None
+    values: list[int] = integers(value, name, _HOST).flatten().tolist()
+    return values
+
+
+def length_bound(given: object, name: str, lengths: object, lengths_name: str, used: str | None) -> int:
     """The largest length as the operators take it, -1 if nobody said. `used` says why it is not asked for, if so;
     lengths on the host are looked at."""
     if given is not None:
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise TypeError(f"{name} is {given!r}; it must be an int or None")
-        if not 0 <= given <= _INT_MAX:
-            raise ValueError(f"{name} is {given}; it must be 0 to {_INT_MAX}")
+        bound = integer(given, name, 0, _INT_MAX)
         if used is not None:
-            raise ValueError(f"{name} is {given}; {used}")
-        return given
-    if used is not None or torch.compiler.is_compiling():
-        return -1
-    if isinstance(lengths, Tensor):
-        return -1 if lengths.is_cuda or lengths.numel() == 0 else max(0, int(lengths.max()))
-    return max([0, *lengths]) if isinstance(lengths, Sequence) else max(0, lengths) if isinstance(lengths, int) else -1
+            raise ValueError(f"{name} is {bound}; {used}")
+        return bound
+    known = None if used is not None else host_lengths(lengths, lengths_name)
+    return -1 if known is None else max([0, *known])
+
+
+def total(found: int, name: str, wanted: int, lengths: str) -> None:
+    """Of what lies one after the other: on a GPU, libprnn cannot tell that there is more than the lengths say."""
+    if found != wanted:
+        raise ValueError(f"{name} is {found}, but {lengths} {wanted}")
 
 
 def overwritable(value: Tensor, name: str) -> None:
@@ -92,27 +130,69 @@ def overwritable(value: Tensor, name: str) -> None:
         )
 
 
-def blank_index(value: object, classes: int) -> int:
+def integer(value: object, name: str, least: int, most: int) -> int:
+    result = _integer(value, name)
+    if not least <= result <= most:
+        raise ValueError(f"{name} is {result}; it must be {least} to {most}")
+    return result
+
+
+def blank_index(value: object, classes: int, name: str = "blank") -> int:
     """The blank; a negative one counts from the end."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"blank is {value!r}; it must be an int")
-    if not -classes <= value < classes:
-        raise ValueError(f"blank is {value}; with {classes} classes it must be {-classes} to {classes - 1}")
-    return int(value + classes if value < 0 else value)
+    index = _integer(value, name)
+    if not -classes <= index < classes:
+        raise ValueError(f"{name} is {index}; with {classes} classes it must be {-classes} to {classes - 1}")
+    return index + classes if index < 0 else index
+
+
+def _integer(value: object, name: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):  # such as numpy's
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    return int(value)
 
 
 def choice(value: object, name: str, accepted: Sequence[str]) -> str:
-    if value not in accepted:
+    if not isinstance(value, str) or value not in accepted:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, accepted))}")
-    return str(value)
+    return value
 
 
-def number(value: object, name: str) -> float:
+def flag(value: object, name: str) -> bool:
+    if value is True or value is False:
+        return value
+    if isinstance(value, Tensor) or value not in (0, 1):
+        raise TypeError(f"{name} is {reprlib.repr(value)}; it must be True or False")
+    return bool(value)
+
+
+def number(value: object, name: str, least: float = -_MOST, most: float = _MOST) -> float:
+    """A finite number from `least` to `most`."""
+    result = _number(value, name)
+    if not least <= result <= most:
+        accepted = "finite" if least == -_MOST else f"{least:g} or more" if most == _MOST else f"{least:g} to {most:g}"
+        raise ValueError(f"{name} is {value}; it must be {accepted}")
+    return result
+
+
+def clamp_limit(value: object) -> float:
+    """The clamp; infinity is a limit that limits nothing."""
+    result = _number(value, "clamp")
+    if result != result:
+        raise ValueError(f"clamp is {value}; it must be above 0, or 0 or less for no limit")
+    return result
+
+
+def _number(value: object, name: str) -> float:
     if type(value) is float:
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Real):
         raise TypeError(f"{name} is {value!r}; it must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond what a float holds") from None
 
 
 def durations(value: object, name: str) -> list[int]:
@@ -120,13 +200,8 @@ def durations(value: object, name: str) -> list[int]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a list of ints")
     if len(value) > _C.MAX_DURATIONS:
-        raise ValueError(f"{name} has {len(value)} durations; it may have {_C.MAX_DURATIONS}")
-    for duration in value:
-        if isinstance(duration, bool) or not isinstance(duration, int):
-            raise TypeError(f"{name} has {duration!r}; it must be a list of ints")
-        if not 0 <= duration <= _INT_MAX:
-            raise ValueError(f"{name} has {duration}; it must be 0 to {_INT_MAX}")
-    return list(value)
+        raise ValueError(f"{name} has {len(value)} elements; it may have {_C.MAX_DURATIONS}")
+    return [integer(duration, f"{name}[{i}]", 0, _INT_MAX) for i, duration in enumerate(value)]
 
 
 def wants_gradient(value: Tensor) -> bool:

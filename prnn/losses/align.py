@@ -71,6 +71,8 @@ def forced_align(
     if target_lengths is None:
         target_lengths = torch.full((batch,), symbols.shape[1], dtype=torch.int32, device=x.device)
     input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
+    from_logits = _checks.flag(from_logits, "from_logits")
+    delay_penalty = _checks.number(delay_penalty, "delay_penalty")
     if x.dim() == 3:
         return _ctc(
             x.contiguous(),
@@ -80,7 +82,9 @@ def forced_align(
             blank,
             from_logits,
         )
-    symbols, logit_lengths, lengths = batch_arguments(x, symbols, input_lengths, target_lengths, False)
+    symbols, logit_lengths, lengths = batch_arguments(
+        x, symbols, input_lengths, target_lengths, names=("activations", "input_lengths")
+    )
     scores, begins = rnnt_align(
         x.contiguous(),
         symbols,
@@ -89,7 +93,7 @@ def forced_align(
         input_kind(x, from_logits, False),
         _checks.RNNT_TYPES.index(rnnt_type),
         blank,
-        _checks.number(delay_penalty, "delay_penalty"),
+        delay_penalty,
     )
     begins = begins.long()
     emitted = begins >= 0

@@ -35,7 +35,7 @@ def ctc_loss(
         log_probs: (T, N, V), or (T, V) for a single sequence; float32 or float64, or half types, for which the loss is
             computed and returned in float32. Any strides.
         targets: symbols, integers from 0 to V - 1 but not the blank. (N, L), padded with anything, or all sequences
-            one after the other, (sum of target_lengths,). (L,) for a single sequence.
+            one after the other, (sum of target_lengths,), no more. (L,) for a single sequence.
         input_lengths: (N,), frames of each sequence, 0 to T.
         target_lengths: (N,), symbols of each sequence, 0 to L.
         blank: index of the blank; negative counts from V.
@@ -55,7 +55,8 @@ def ctc_loss(
     Raises:
         TypeError: an argument of another type or dtype.
         ValueError: shapes that disagree, a length or a symbol out of range. The message has the value. On a GPU lengths
-            and symbols are checked there: a bad sequence costs NaN and has zero gradients.
+            and symbols are checked there: a bad sequence costs NaN and has zero gradients; targets left over are
+            refused if the lengths are on the host, and else count as padding.
     """
     x = _checks.activations(log_probs, "log_probs", {3: "(T, N, V)", 2: "(T, V)"})
     single = x.dim() == 2
@@ -69,8 +70,10 @@ def ctc_loss(
         max_target_length,
         "max_target_length",
         target_lengths,
+        "target_lengths",
         "it goes with targets (sum of target_lengths,)" if padded else None,
     )
+    given = target_lengths
     input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
     target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
     targets = _checks.integers(targets, "targets", x.device)
@@ -78,10 +81,13 @@ def ctc_loss(
         raise ValueError(
             f"targets has the shape {tuple(targets.shape)}; it must be ({batch}, L) or (sum of target_lengths,)"
         )
+    known = None if targets.dim() == 2 or x.device.type == "cpu" else _checks.host_lengths(given, "target_lengths")
+    if known is not None and min(known) >= 0:
+        _checks.total(targets.numel(), "the number of targets", sum(known), "target_lengths add up to")
     if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
         x = x.contiguous()
     keep = _checks.wants_gradient(x)
-    if inplace and keep:
+    if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "log_probs")
     call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
     loss = call(
@@ -91,9 +97,9 @@ def ctc_loss(
         input_lengths,
         target_lengths,
         blank,
-        bool(from_logits),
+        _checks.flag(from_logits, "from_logits"),
         bound,
-        bool(zero_infinity),
+        _checks.flag(zero_infinity, "zero_infinity"),
         keep,
     )
     return loss[0] if single and reduction == "none" else loss

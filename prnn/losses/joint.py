@@ -10,6 +10,7 @@ from prnn import _C
 from prnn._ops import joint as ops
 from prnn._ops import joint_blockwise as blockwise
 from prnn._ops import rnnt as lattice_ops
+from prnn._ops._dropout import draw_seed
 from prnn.losses import _checks
 
 Lengths = Tensor | Sequence[int] | int
@@ -82,25 +83,34 @@ def joint_rnnt_loss(
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     _checks.choice(activation, "activation", ACTIVATIONS)
-    if not 0 <= _checks.number(dropout, "dropout") < 1:
-        raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
-    if block_elements is not None and block_elements < 1:
-        raise ValueError(f"block_elements is {block_elements}; it must be at least 1")
+    dropout = _checked_dropout(dropout)
+    if block_elements is not None:
+        block_elements = _checks.integer(block_elements, "block_elements", 1, 2**63 - 1)
     blank = _checks.blank_index(blank, classes)
     symbols = _checks.integers(targets, "targets", device)
-    if tuple(symbols.shape) != (batch, width - 1):
-        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, {width - 1})")
+    if symbols.dim() != 2 or symbols.shape[0] != batch:
+        raise ValueError(f"targets has the shape {tuple(symbols.shape)}; it must be ({batch}, U), with U {width - 1}")
+    if symbols.shape[1] != width - 1:
+        raise ValueError(
+            f"predictor_out has the shape {tuple(predictor_out.shape)} and targets {tuple(symbols.shape)}; the second "
+            f"size of predictor_out must be U + 1, here {symbols.shape[1] + 1}"
+        )
     lengths, extents = _lengths(logit_lengths, target_lengths, batch, frames, width - 1, device)
     begins, kept = _checked_ranges(ranges, batch, frames, width, device)
     kind = _checks.RNNT_TYPES.index(rnnt_type)
-    fastemit_lambda = _checks.number(fastemit_lambda, "fastemit_lambda")
-    clamp = _checks.number(clamp, "clamp")
+    fastemit_lambda = _checks.number(fastemit_lambda, "fastemit_lambda", 0.0)
+    clamp = _checks.clamp_limit(clamp)
     delay_penalty = _checks.number(delay_penalty, "delay_penalty")
+    zero_infinity = _checks.flag(zero_infinity, "zero_infinity")
     tensors = [x for x in (encoder_out, predictor_out, weight, bias) if x is not None]
     keep = any(_checks.wants_gradient(x) for x in tensors)
     if device.type == "cpu" and begins is not None:
         with torch.autocast("cpu", enabled=False):
-            logits = _pruned_logits(encoder_out, predictor_out, weight, bias, begins, kept, activation, float(dropout))
+            inputs = (
+                blockwise.without_padding(encoder_out, lengths[0]),
+                blockwise.without_padding(predictor_out, lengths[1] + 1),
+            )
+            logits = _pruned_logits(*inputs, weight, bias, begins, kept, activation, dropout)
         costs, _ = lattice_ops.rnnt_loss(
             logits,
             symbols,
@@ -114,24 +124,24 @@ def joint_rnnt_loss(
             fastemit_lambda,
             clamp,
             delay_penalty,
-            bool(zero_infinity),
+            zero_infinity,
             keep,
         )
         return _checks.reduce(costs, reduction)
     layers = (encoder_out.contiguous(), predictor_out.contiguous(), weight.contiguous())
+    seed = draw_seed(device) if dropout > 0 else None
     if device.type == "cpu":
         costs, _, _ = blockwise.joint_rnnt_loss_blockwise(
             *layers,
             bias,
             symbols,
             *lengths,
-            extents,
+            seed,
             blank,
             ACTIVATIONS.index(activation),
-            float(dropout),
-            int(torch.randint(2**62, ())) if dropout > 0 else 0,
+            dropout,
             kind,
-            bool(zero_infinity),
+            zero_infinity,
             fastemit_lambda,
             clamp,
             delay_penalty,
@@ -146,21 +156,28 @@ def joint_rnnt_loss(
             symbols,
             *lengths,
             begins,
-            torch.randint(2**62, (1,), device=device) if dropout > 0 else None,
+            seed,
             extents,
             kept,
             blank,
             ACTIVATIONS.index(activation),
-            float(dropout),
+            dropout,
             kind,
             fastemit_lambda,
             clamp,
             delay_penalty,
             0 if block_elements is None else min(max(1, block_elements // classes), _MOST_CELLS),
-            bool(zero_infinity),
+            zero_infinity,
             keep,
         )
     return _checks.reduce(costs, reduction)
+
+
+def _checked_dropout(dropout: object) -> float:
+    result = _checks.number(dropout, "dropout")
+    if not 0 <= result < 1:
+        raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
+    return result
 
 
 def _checked_ranges(
@@ -239,7 +256,7 @@ def _lengths(
     at least. Out-of-range lengths are left to the lattice, which refuses them."""
     values = ((logit_lengths, "logit_lengths", frames), (target_lengths, "target_lengths", symbols))
     on_host = [not isinstance(value, Tensor) or value.device.type == "cpu" for value, _, _ in values]
-    if all(on_host):
+    if all(on_host) and device.type != "meta":
         host = torch.device("cpu")
         rows = torch.stack([_checks.lengths(value, name, batch, host) for value, name, _ in values])
         return rows.to(device, non_blocking=True).unbind(), rows  # one transfer of both
@@ -278,7 +295,7 @@ class JointRNNTLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.output = nn.Linear(joiner_dim, vocab_size, bias=bias)
-        self.blank, self.clamp, self.dropout = blank, clamp, dropout
+        self.blank, self.clamp, self.dropout = blank, clamp, _checked_dropout(dropout)
         self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
         self.activation = _checks.choice(activation, "activation", ACTIVATIONS)
         self.rnnt_type = _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)

@@ -22,6 +22,7 @@ from prnn.losses import _checks
 from prnn.losses.recursion import (
     Occupation,
     checked_boundary,
+    checked_scores,
     joint_mutual_information_recursion,
     lattice_scores,
     mutual_information_recursion,
@@ -48,7 +49,7 @@ def _checked_symbols(symbols: object, shape: tuple[int, int], classes: int, devi
     result = _checks.integers(symbols, "symbols", device)
     if tuple(result.shape) != shape:
         raise ValueError(f"symbols has the shape {tuple(result.shape)}; it must be {shape}")
-    if device.type == "cpu" and not torch.compiler.is_compiling() and result.numel() > 0:
+    if _checks.can_look_at(result) and result.numel() > 0:
         low, high = int(result.min()), int(result.max())
         if low < 0 or high >= classes:
             raise ValueError(
@@ -68,16 +69,17 @@ def _loss(
 ) -> Tensor | tuple[Tensor, Occupation]:
     """The loss for scores px (N, S, T) and py (N, S + 1, T)."""
     px, py = lattice_scores(px, py, boundary, rnnt_type, delay_penalty)
-    if not return_grad:
+    if not _checks.flag(return_grad, "return_grad"):
         return _checks.reduce(-mutual_information_recursion(px, py, boundary), reduction)
     scores, occupation = mutual_information_recursion(px, py, boundary, return_grad=True)
     return _checks.reduce(-scores, reduction), occupation
 
 
-def _checked_options(rnnt_type: str, delay_penalty: float, reduction: str) -> None:
+def _checked_options(rnnt_type: str, delay_penalty: object, reduction: str) -> float:
+    """The delay penalty."""
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    _checks.number(delay_penalty, "delay_penalty")
+    return _checks.number(delay_penalty, "delay_penalty")
 
 
 # ---- The joiner that adds ----
@@ -98,7 +100,7 @@ def _checked_simple(
             f"lm is {lm.dtype} on {lm.device} and am {am.dtype} on {am.device}; they must be of one dtype on one device"
         )
     classes = am.shape[2]
-    blank = _checks.blank_index(termination_symbol, classes)
+    blank = _checks.blank_index(termination_symbol, classes, "termination_symbol")
     return lm, am, _checked_symbols(symbols, (lm.shape[0], lm.shape[1] - 1), classes, am.device), blank
 
 
@@ -153,7 +155,7 @@ def get_rnnt_logprobs(
     """px and py of `rnnt_loss_simple`, for `mutual_information_recursion`; the arguments are those."""
     lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, am.shape[0], am.device)
+    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
     return lattice_scores(*_simple_scores(lm, am, symbols, blank), limits, rnnt_type)
 
 
@@ -182,8 +184,8 @@ def rnnt_loss_simple(
         The loss, (N,) or (); with return_grad (loss, (px_grad, py_grad)).
     """
     lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
-    _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, am.shape[0], am.device)
+    delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
     px, py = _simple_scores(lm, am, symbols, blank)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
@@ -201,8 +203,9 @@ def get_rnnt_logprobs_smoothed(
     """px and py of `rnnt_loss_smoothed`, for `mutual_information_recursion`; the arguments are those."""
     lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, am.shape[0], am.device)
-    scores = _smoothed_scores(lm, am, symbols, blank, lm_only_scale, am_only_scale)
+    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
+    lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
+    scores = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
     return lattice_scores(*scores, limits, rnnt_type)
 
 
@@ -227,8 +230,8 @@ def rnnt_loss_smoothed(
         The others: as for `rnnt_loss_simple`.
     """
     lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
-    _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, am.shape[0], am.device)
+    delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
     lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
     px, py = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
@@ -250,29 +253,22 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
         (N, T, R) int64: [n, t] = first, first + 1, ..., with first 0 in frame 0, never decreasing, growing by less than
         R a frame (at most 1 for "modified" and "constrained"), and reaching the last symbol in the last frame.
     """
-    py_grad = _checks.activations(py_grad, "py_grad", {3: "(N, S + 1, T)"})
+    px_grad, py_grad = checked_scores(px_grad, py_grad, ("px_grad", "py_grad"))
     batch, positions, frames = py_grad.shape
-    if px_grad.shape[:2] != (batch, positions - 1) or px_grad.shape[2] - frames not in (0, 1):
-        raise ValueError(
-            f"px_grad and py_grad have the shapes {tuple(px_grad.shape)} and {tuple(py_grad.shape)}; "
-            "they must be (N, S, T + 1) or (N, S, T), and (N, S + 1, T)"
-        )
-    limits = checked_boundary(boundary, batch, py_grad.device)
+    limits = checked_boundary(boundary, batch, positions - 1, frames, py_grad.device)
     if limits is None:
         raise TypeError("boundary is None; it must be a tensor of integers (N, 4)")
-    if isinstance(s_range, bool) or not isinstance(s_range, int) or s_range < 1:
-        raise ValueError(f"s_range is {s_range!r}; it must be an int of at least 1")
-    if px_grad.shape[2] > frames:
+    s_range = _checks.integer(s_range, "s_range", 1, 2**31 - 1)
+    if px_grad.shape[2] > frames and not limits.is_meta:
         # From the first to the last position in t_end frames, R - 1 a frame: (R - 1) t_end >= s_end.
-        ends = boundary[:, 2:] if boundary.device.type == "cpu" else limits[:, 2:]
+        on_host = isinstance(boundary, Tensor) and boundary.device.type == "cpu"
+        ends = (boundary if on_host else limits)[:, 2:]
         needed = int((-(-ends[:, 0] // ends[:, 1].clamp(min=1)) + 1).max())
         if s_range < needed:
             warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
             s_range = needed
     s_range = min(s_range, positions)
-    begins = rnnt_prune_ranges(
-        px_grad.to(py_grad.dtype).detach().contiguous(), py_grad.detach().contiguous(), limits, s_range
-    )
+    begins = rnnt_prune_ranges(px_grad.detach().contiguous(), py_grad.detach().contiguous(), limits, s_range)
     return begins.long().unsqueeze(2) + torch.arange(s_range, device=begins.device)
 
 
@@ -294,19 +290,18 @@ def do_rnnt_pruning(am: Tensor, lm: Tensor, ranges: Tensor) -> tuple[Tensor, Ten
     Returns:
         (N, T, R, C), am in a view, and (N, T, R, C2).
     """
-    am = _checks.activations(am, "am", {3: "(N, T, C)"}) if not _is_half(am) else am
-    lm = _checks.activations(lm, "lm", {3: "(N, S + 1, C)"}) if not _is_half(lm) else lm
+    _checks.activations(am, "am", {3: "(N, T, C)"})  # whose type stays as it is
+    _checks.activations(lm, "lm", {3: "(N, S + 1, C)"})
+    if am.device != lm.device:
+        raise ValueError(f"am is on {am.device} and lm on {lm.device}; they must be on one device")
     if am.shape[0] != lm.shape[0]:
         raise ValueError(f"am and lm have the shapes {tuple(am.shape)} and {tuple(lm.shape)}; they must agree in N")
     index = _checked_ranges(ranges, am.shape[0], am.shape[1], am.device).long()
+    _check_ranges_within(index, lm.shape[1] - 1)
     kept = index.shape[2]
     rows = index.reshape(index.shape[0], -1, 1).expand(-1, -1, lm.shape[2])
     pruned = lm.gather(1, rows).reshape(*index.shape, lm.shape[2])
     return am.unsqueeze(2).expand(-1, -1, kept, -1), pruned
-
-
-def _is_half(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _checked_logits(logits: object, symbols: object, termination_symbol: object) -> tuple[Tensor, Tensor, int]:
@@ -315,8 +310,16 @@ def _checked_logits(logits: object, symbols: object, termination_symbol: object)
     if given.dim() != 2 or given.shape[0] != x.shape[0]:
         raise ValueError(f"symbols has the shape {tuple(given.shape)}; it must be ({x.shape[0]}, S)")
     classes = x.shape[3]
-    blank = _checks.blank_index(termination_symbol, classes)
+    blank = _checks.blank_index(termination_symbol, classes, "termination_symbol")
     return x, _checked_symbols(given, (given.shape[0], given.shape[1]), classes, x.device), blank
+
+
+def _check_positions(logits: Tensor, symbols: Tensor) -> None:
+    if logits.shape[2] != symbols.shape[1] + 1:
+        raise ValueError(
+            f"logits has the shape {tuple(logits.shape)} and symbols {tuple(symbols.shape)}; the third size of logits "
+            f"must be S + 1, here {symbols.shape[1] + 1}"
+        )
 
 
 def _joint_scores(logits: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
@@ -352,10 +355,9 @@ def get_rnnt_logprobs_joint(
 ) -> tuple[Tensor, Tensor]:
     """px and py of full logits (N, T, S + 1, V), for `mutual_information_recursion`."""
     x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
-    if x.shape[2] != symbols.shape[1] + 1:
-        raise ValueError(f"logits has the shape {tuple(x.shape)}; its third size must be {symbols.shape[1] + 1}")
+    _check_positions(x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, x.shape[0], x.device)
+    limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
     return lattice_scores(*_joint_scores(x, symbols, blank), limits, rnnt_type)
 
 
@@ -371,7 +373,7 @@ def get_rnnt_logprobs_pruned(
     x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
     index = _pruned_index(ranges, x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, x.shape[0], x.device)
+    limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
     return lattice_scores(*_pruned_scores(x, symbols, index, blank), limits, rnnt_type)
 
 
@@ -381,20 +383,24 @@ def _pruned_index(ranges: object, logits: Tensor, symbols: Tensor) -> Tensor:
         raise ValueError(
             f"ranges and logits have the shapes {tuple(index.shape)} and {tuple(logits.shape)}; they must agree in R"
         )
-    last = symbols.shape[1]
-    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+    _check_ranges_within(index, symbols.shape[1])
+    return index.long()
+
+
+def _check_ranges_within(index: Tensor, last: int) -> None:
+    if _checks.can_look_at(index):
         low, high = int(index.min()), int(index.max())
         if low < 0 or high > last:
-            raise ValueError(f"ranges holds {low if low < 0 else high}; with {last} symbols it must be 0 to {last}")
-    return index.long()
+            raise ValueError(
+                f"ranges holds {low if low < 0 else high}; with symbols (N, {last}) it must be 0 to {last}"
+            )
 
 
 def _begins_at_zero(limits: Tensor | None) -> bool:
     """Whether the boundary is known, without synchronising, to be just lengths."""
     if limits is None:
         return True
-    known = limits.device.type == "cpu" and not torch.compiler.is_compiling()
-    return known and not bool(limits[:, :2].any()) and bool((limits[:, 3] > 0).all())
+    return _checks.can_look_at(limits) and not bool(limits[:, :2].any()) and bool((limits[:, 3] > 0).all())
 
 
 def _fused_loss(
@@ -426,7 +432,7 @@ def _fused_loss(
         -1,
         0.0,
         0.0,
-        float(delay_penalty),
+        delay_penalty,
         False,
         _checks.wants_gradient(logits),
     )
@@ -445,11 +451,10 @@ def rnnt_loss(
     """RNN-T loss of full logits (N, T, S + 1, V), with the signature of fast_rnnt; see `prnn.rnnt_loss` for more
     options. The other arguments and the result are those of `rnnt_loss_simple`."""
     x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
-    if x.shape[2] != symbols.shape[1] + 1:
-        raise ValueError(f"logits has the shape {tuple(x.shape)}; its third size must be {symbols.shape[1] + 1}")
-    _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, x.shape[0], x.device)
-    if not return_grad and _begins_at_zero(limits):
+    _check_positions(x, symbols)
+    delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
+    if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         return _fused_loss(x, symbols, None, blank, limits, rnnt_type, delay_penalty, reduction)
     px, py = _joint_scores(x, symbols, blank)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
@@ -478,9 +483,9 @@ def rnnt_loss_pruned(
     """
     x, symbols, blank = _checked_logits(logits, symbols, termination_symbol)
     index = _pruned_index(ranges, x, symbols)
-    _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, x.shape[0], x.device)
-    if not return_grad and _begins_at_zero(limits):
+    delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
+    limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
+    if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         begins = index[:, :, 0].int().contiguous()
         return _fused_loss(x, symbols, begins, blank, limits, rnnt_type, delay_penalty, reduction)
     px, py = _pruned_scores(x, symbols, index, blank)

@@ -12,8 +12,8 @@ from prnn.losses import _checks
 Occupation = tuple[Tensor, Tensor]
 
 
-def checked_boundary(boundary: object, batch: int, device: torch.device) -> Tensor | None:
-    """(N, 4) int32, or None."""
+def checked_boundary(boundary: object, batch: int, symbols: int, frames: int, device: torch.device) -> Tensor | None:
+    """(N, 4) int32, or None. Only on the CPU are the values looked at."""
     if boundary is None:
         return None
     result = _checks.integers(boundary, "boundary", device)
@@ -22,7 +22,36 @@ def checked_boundary(boundary: object, batch: int, device: torch.device) -> Tens
             f"boundary has the shape {tuple(result.shape)}; it must be ({batch}, 4), "
             "the columns first symbol, first frame, end of symbols, end of frames"
         )
+    if _checks.can_look_at(result):
+        begins, ends = result[:, :2], result[:, 2:]
+        bad = (begins < 0) | (begins > ends) | (ends > ends.new_tensor((symbols, frames)))
+        for n, axis in bad.nonzero().tolist():
+            what, most = ("st"[axis], (symbols, frames)[axis])
+            raise ValueError(
+                f"boundary[{n}] has {what}_begin {int(begins[n, axis])} and {what}_end {int(ends[n, axis])}; "
+                f"they must rise from 0 to at most {most}"
+            )
     return result
+
+
+def checked_scores(px: object, py: object, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    """px (N, S, T + 1) or (N, S, T) and py (N, S + 1, T), or gradients of theirs, of one dtype on one device."""
+    if not isinstance(px, Tensor) or not isinstance(py, Tensor) or px.dtype != py.dtype:
+        kinds = [str(v.dtype) if isinstance(v, Tensor) else f"a {type(v).__name__}" for v in (px, py)]
+        raise TypeError(
+            f"{names[0]} and {names[1]} are {kinds[0]} and {kinds[1]}; they must be tensors of one floating dtype"
+        )
+    if px.device != py.device:
+        raise ValueError(f"{names[0]} is on {px.device} and {names[1]} on {py.device}; they must be on one device")
+    second = _checks.activations(py, names[1], {3: "(N, S + 1, T)"})
+    batch, positions, frames = second.shape
+    if px.dim() != 3 or px.shape[:2] != (batch, positions - 1) or px.shape[2] - frames not in (0, 1):
+        raise ValueError(
+            f"{names[0]} and {names[1]} have the shapes {tuple(px.shape)} and {tuple(py.shape)}; "
+            "they must be (N, S, T + 1) or (N, S, T), and (N, S + 1, T)"
+        )
+    first = px if px.numel() == 0 else _checks.activations(px, names[0], {3: "(N, S, T + 1) or (N, S, T)"})
+    return first.to(second.dtype), second
 
 
 def lattice_scores(
@@ -95,20 +124,11 @@ def mutual_information_recursion(
     Raises:
         TypeError, ValueError: as `prnn.rnnt_loss`.
     """
-    if not isinstance(px, Tensor) or not isinstance(py, Tensor) or px.dtype != py.dtype:
-        kinds = [str(v.dtype) if isinstance(v, Tensor) else type(v).__name__ for v in (px, py)]
-        raise TypeError(f"px and py are {kinds[0]} and {kinds[1]}; they must be tensors of one floating dtype")
-    py = _checks.activations(py, "py", {3: "(N, S + 1, T)"})
-    if px.dim() != 3 or px.shape[:2] != (py.shape[0], py.shape[1] - 1) or px.shape[2] - py.shape[2] not in (0, 1):
-        raise ValueError(
-            f"px and py have the shapes {tuple(px.shape)} and {tuple(py.shape)}; "
-            "they must be (N, S, T + 1) or (N, S, T), and (N, S + 1, T)"
-        )
-    if px.device != py.device:
-        raise ValueError(f"px is on {px.device} and py on {py.device}; they must be on one device")
-    boundary = checked_boundary(boundary, py.shape[0], py.device)
+    px, py = checked_scores(px, py, ("px", "py"))
+    limits = checked_boundary(boundary, py.shape[0], px.shape[1], py.shape[2], py.device)
+    return_grad = _checks.flag(return_grad, "return_grad")
     want = return_grad or _checks.wants_gradient(px) or _checks.wants_gradient(py)
-    scores, px_grad, py_grad = ops.mutual_information(px.to(py.dtype).contiguous(), py.contiguous(), boundary, want)
+    scores, px_grad, py_grad = ops.mutual_information(px.contiguous(), py.contiguous(), limits, want)
     return (scores, (px_grad.detach(), py_grad.detach())) if return_grad else scores
 
 
@@ -126,14 +146,25 @@ def joint_mutual_information_recursion(
         over a path, averaged over the paths; the first also holds the difference that makes the sum come out. Its
         gradient is that of the score.
     """
-    if len(px) == 0 or len(px) != len(py):
-        raise ValueError(f"px and py have {len(px)} and {len(py)} tensors; they must be as many, and at least one")
-    px_all, py_all = torch.stack(tuple(px)), torch.stack(tuple(py))
+    px_all, py_all = _stacked(px, "px"), _stacked(py, "py")
+    if len(px_all) != len(py_all):
+        raise ValueError(f"px and py have {len(px_all)} and {len(py_all)} tensors; they must be as many")
     with torch.no_grad():
         scores, (px_grad, py_grad) = mutual_information_recursion(
             px_all.sum(0), py_all.sum(0), boundary, return_grad=True
         )
-    lowest = torch.finfo(px_all.dtype).min  # in place of minus infinity, whose share is 0
-    parts = (px_grad * px_all.clamp(min=lowest)).sum((2, 3)) + (py_grad * py_all.clamp(min=lowest)).sum((2, 3))
+    # Zero for what no path takes, which may be minus infinity, or anything in padding.
+    px_taken, py_taken = torch.where(px_grad != 0, px_all, 0), torch.where(py_grad != 0, py_all, 0)
+    parts = (px_grad * px_taken).sum((2, 3)) + (py_grad * py_taken).sum((2, 3))
     rest = (scores - parts.sum(0)).detach()
     return torch.cat((parts[:1] + rest, parts[1:]))
+
+
+def _stacked(tensors: object, name: str) -> Tensor:
+    """(K, ...) of K tensors."""
+    if not isinstance(tensors, Sequence | Tensor) or not all(isinstance(x, Tensor) for x in tensors):
+        raise TypeError(f"{name} is a {type(tensors).__name__}; it must be a sequence of tensors")
+    kinds = [f"{tuple(x.shape)} {x.dtype} {x.device}" for x in tensors]
+    if len(set(kinds)) != 1:
+        raise ValueError(f"{name} has [{', '.join(kinds)}]; it must have at least one tensor, and all of one kind")
+    return torch.stack(tuple(tensors))

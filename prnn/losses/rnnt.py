@@ -20,36 +20,60 @@ def batch_arguments(
     targets: object,
     logit_lengths: object,
     target_lengths: object,
-    gathered: bool,
+    gathered: bool = False,
     max_targets: int = -1,
+    names: tuple[str, str] = ("logits", "logit_lengths"),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """targets, logit_lengths and target_lengths as the operators take them, for activations (N, T, U + 1, V) or
-    (rows, V). max_targets bounds target_lengths, or is -1."""
+    (rows, V). max_targets bounds target_lengths, or is -1. names: of activations and logit_lengths."""
     shape, device = x.shape, x.device
     packed = len(shape) == 2
-    batch = _checks.integers(logit_lengths, "logit_lengths", device).numel() if packed else shape[0]
-    logit_lengths = _checks.lengths(logit_lengths, "logit_lengths", batch, device)
-    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
+    given = logit_lengths, target_lengths
+    batch = _checks.integers(logit_lengths, names[1], device).numel() if packed else shape[0]
+    frames = _checks.lengths(logit_lengths, names[1], batch, device)
+    lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
     if targets is None and gathered:
         # Not read, but for its width.
         width = max_targets if packed else shape[2] - 1
         if width < 0:
-            width = int(target_lengths.max().clamp(min=0))
-        return logit_lengths.new_zeros((batch, width)), logit_lengths, target_lengths
-    symbols = _checks.integers(targets, "targets", device)
-    found = symbols.shape
-    if len(found) == 2:
-        wanted = (batch, found[1] if packed else shape[2] - 1)
-        if found != wanted:
-            raise ValueError(f"targets has the shape {tuple(found)}; it must be {wanted}")
-    elif len(found) != 1:
-        raise ValueError(f"targets has the shape {tuple(found)}; it must be (N, U) or (sum of target_lengths,)")
-    elif not packed:
-        raise ValueError(
-            f"targets has the shape {tuple(found)}; it must be ({batch}, {shape[2] - 1}). "
-            "Targets one after the other go with packed logits (rows, V)"
-        )
-    return symbols, logit_lengths, target_lengths
+            width = int(lengths.max().clamp(min=0))
+        symbols = lengths.new_zeros((batch, width))
+    else:
+        symbols = _checks.integers(targets, "targets", device)
+        found = tuple(symbols.shape)
+        if len(found) not in (1, 2):
+            raise ValueError(f"targets has the shape {found}; it must be (N, U) or (sum of target_lengths,)")
+        if len(found) == 1 and not packed:
+            raise ValueError(
+                f"targets has the shape {found}; it must be ({batch}, {shape[2] - 1}). "
+                "Targets one after the other go with packed logits (rows, V)"
+            )
+        if len(found) == 2 and found[0] != batch:
+            raise ValueError(f"targets has the shape {found}; it must be ({batch}, U), a row for each sequence")
+        if not packed and found[1] != shape[2] - 1:
+            raise ValueError(
+                f"{names[0]} has the shape {tuple(shape)} and targets {found}; the third size of {names[0]} must be "
+                f"U + 1, here {found[1] + 1}"
+            )
+    if packed:
+        _check_totals(x, symbols, *given)
+    return symbols, frames, lengths
+
+
+def _check_totals(x: Tensor, symbols: Tensor, logit_lengths: object, target_lengths: object) -> None:
+    """Refuses packed logits and targets of which something is left over, where one can look at the lengths; those on a
+    CPU libprnn refuses."""
+    if x.device.type == "cpu":
+        return
+    frames = _checks.host_lengths(logit_lengths, "logit_lengths")
+    lengths = _checks.host_lengths(target_lengths, "target_lengths")
+    if lengths is None or min(lengths) < 0:
+        return
+    if frames is not None and min(frames) > 0:
+        cells = sum(t * (u + 1) for t, u in zip(frames, lengths, strict=True))
+        _checks.total(x.shape[0], "the number of rows of logits", cells, "the lengths make")
+    if symbols.dim() == 1:
+        _checks.total(symbols.numel(), "the number of targets", sum(lengths), "target_lengths add up to")
 
 
 def input_kind(x: Tensor, fused_log_softmax: bool, gathered: bool) -> int:
@@ -136,10 +160,10 @@ def rnnt_loss(
 
     Args:
         logits: (N, T, U + 1, V), or packed: (rows, V), sequence n a block of T_n (U_n + 1) rows, frame after frame,
-            the blocks one after the other. float32 or float64, or half types, for which the loss is computed and
-            returned in float32.
+            the blocks one after the other, and no rows beyond them. float32 or float64, or half types, for which the
+            loss is computed and returned in float32.
         targets: symbols, integers from 0 to V - 1 but not the blank: (N, U), padded with anything; or for packed logits
-            also (sum of target_lengths,). May be None if gathered.
+            also (sum of target_lengths,), no more. May be None if gathered.
         logit_lengths: (N,), frames T_n of each sequence, 1 to T.
         target_lengths: (N,), symbols U_n of each sequence, 0 to U.
         blank: index of the blank; negative counts from V. The default, as torchaudio's, is the last.
@@ -175,29 +199,39 @@ def rnnt_loss(
     Raises:
         TypeError: an argument of another type or dtype.
         ValueError: shapes that disagree, a length or a symbol out of range. The message has the value. On a GPU lengths
-            and symbols are checked there: a bad sequence costs NaN and has zero gradients.
+            and symbols are checked there: a bad sequence costs NaN and has zero gradients; rows and targets left over
+            are refused if the lengths are on the host, and else count as padding.
     """
     x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)", 2: "(rows, V)"})
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    input = input_kind(x, fused_log_softmax, gathered)
+    gathered, average_frames = _checks.flag(gathered, "gathered"), _checks.flag(average_frames, "average_frames")
+    return_grad = _checks.flag(return_grad, "return_grad")
+    input = input_kind(x, _checks.flag(fused_log_softmax, "fused_log_softmax"), gathered)
     blank = 0 if gathered else _checks.blank_index(blank, x.shape[-1])
     packed, padded = x.dim() == 2, isinstance(targets, Tensor) and targets.dim() == 2
     bounds = (
         _checks.length_bound(
-            max_frames, "max_frames", logit_lengths, None if packed else "it goes with packed logits (rows, V)"
+            max_frames,
+            "max_frames",
+            logit_lengths,
+            "logit_lengths",
+            None if packed else "it goes with packed logits (rows, V)",
         ),
         _checks.length_bound(
             max_target_length,
             "max_target_length",
             target_lengths,
+            "target_lengths",
             "it goes with targets (sum of target_lengths,)" if padded or not packed else None,
         ),
     )
+    if return_grad and packed:
+        raise ValueError(f"return_grad is True; it is not available for packed logits, here {tuple(x.shape)}")
     symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered, bounds[1])
     x = x.contiguous()
     keep = _checks.wants_gradient(x)
-    if inplace and keep:
+    if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "logits")
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
     loss = call(
@@ -211,18 +245,16 @@ def rnnt_loss(
         _checks.RNNT_TYPES.index(rnnt_type),
         blank,
         *bounds,
-        _checks.number(fastemit_lambda, "fastemit_lambda"),
-        _checks.number(clamp, "clamp"),
+        _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+        _checks.clamp_limit(clamp),
         _checks.number(delay_penalty, "delay_penalty"),
-        bool(zero_infinity),
+        _checks.flag(zero_infinity, "zero_infinity"),
         keep,
     )
     if average_frames and reduction == "none":
         loss = loss / frames
     if not return_grad:
         return loss
-    if x.dim() == 2:
-        raise ValueError(f"return_grad is True; it is not available for packed logits, here {tuple(x.shape)}")
     with torch.no_grad():
         return loss, _occupation(x, symbols, frames, lengths, input, rnnt_type, blank, delay_penalty)
 

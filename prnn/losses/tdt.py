@@ -75,7 +75,9 @@ def tdt_loss(
             raise ValueError(f"logits has the shape {tuple(x.shape)}; with {len(steps)} durations C must be larger")
     elif own.shape != (*x.shape[:-1], len(steps)):
         wanted = (*x.shape[:-1], len(steps))
-        raise ValueError(f"duration_logits has the shape {tuple(own.shape)}; it must be {wanted}")
+        raise ValueError(
+            f"duration_logits has the shape {tuple(own.shape)}; with logits {tuple(x.shape)} it must be {wanted}"
+        )
     elif own.dtype != x.dtype or own.device != x.device:
         raise ValueError(
             f"duration_logits is {own.dtype} on {own.device}; it must be {x.dtype} on {x.device}, as logits"
@@ -84,15 +86,15 @@ def tdt_loss(
     arguments = (
         x.contiguous(),
         None if own is None else own.contiguous(),
-        *batch_arguments(x, targets, logit_lengths, target_lengths, False),
+        *batch_arguments(x, targets, logit_lengths, target_lengths),
         steps,
         _C.DURATION_TDT,
         _checks.blank_index(blank, classes),
         _checks.number(sigma, "sigma"),
-        _checks.number(omega, "omega"),
-        _checks.number(fastemit_lambda, "fastemit_lambda"),
-        _checks.number(clamp, "clamp"),
-        bool(zero_infinity),
+        _checks.number(omega, "omega", 0.0, 1.0),
+        _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+        _checks.clamp_limit(clamp),
+        _checks.flag(zero_infinity, "zero_infinity"),
         _checks.wants_gradient(x) or (own is not None and _checks.wants_gradient(own)),
     )
     # The direct call looks at the gradient that its first argument wants, and with logits apart there are two.

@@ -65,16 +65,20 @@ inline void require_lengths(const int* lengths, int64_t batch, int64_t low, int6
   }
 }
 
-// The target symbols of a batch, on the host, after its lengths have been checked.
+// The target symbols of a batch, on the host, after its lengths have been checked. All of them belong to a sequence: with
+// some left over, the lengths or the layout are not what the caller means.
 inline void require_targets(const int* targets, prnnTargetLayout_t layout, const int* lengths, int64_t batch,
                             int64_t max_targets, int64_t target_elements, int64_t classes, int64_t blank) {
+  if (layout == PRNN_TARGETS_CONCATENATED) {
+    int64_t sum = 0;
+    for (int64_t n = 0; n < batch; ++n) sum += lengths[n];
+    if (sum != target_elements)
+      fail(PRNN_STATUS_BAD_PARAM, "targetElements is %" PRId64 ", but targetLengths add up to %" PRId64,
+           target_elements, sum);
+  }
   int64_t offset = 0;
   for (int64_t n = 0; n < batch; ++n) {
     if (layout == PRNN_TARGETS_PADDED) offset = n * max_targets;
-    if (layout == PRNN_TARGETS_CONCATENATED && offset + lengths[n] > target_elements)
-      fail(PRNN_STATUS_BAD_PARAM,
-           "targetElements is %" PRId64 ", but targetLengths[0 .. %" PRId64 "] add up to %" PRId64, target_elements, n,
-           offset + lengths[n]);
     for (int64_t i = 0; i < lengths[n]; ++i) {
       const int symbol = targets[offset + i];
       if (symbol < 0 || symbol >= classes)

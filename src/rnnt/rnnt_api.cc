@@ -59,7 +59,7 @@ void check_contents(const RnntParams& p) {
   if (o.layout == PRNN_RNNT_PACKED) {
     int64_t rows = 0;
     for (int64_t n = 0; n < o.batch; ++n) rows += p.frame_lengths[n] * (INT64_C(1) + p.target_lengths[n]);
-    if (rows > o.rows)
+    if (rows != o.rows)
       fail(PRNN_STATUS_BAD_PARAM, "rows is %" PRId64 ", but the lengths make %" PRId64 " cells", o.rows, rows);
   }
   if (o.layout != PRNN_RNNT_PRUNED) return;
