@@ -1,22 +1,36 @@
-/* cuDNN v5's names for prnn's recurrent layers: a client of cuDNN v5's RNN functions compiles against prnn when it
- * includes this header instead of cudnn.h, and links with -lprnn instead of -lcudnn. Descriptors, dropout and RNN
- * functions are covered, cuDNN's other families are not.
+/* cuDNN's names for prnn's recurrent layers: a client of cuDNN's RNN functions compiles against prnn when it includes
+ * this header instead of cudnn.h, and links with -lprnn instead of -lcudnn. Descriptors, dropout and RNN functions are
+ * covered, cuDNN's other families are not: a convolution descriptor answers CUDNN_STATUS_NOT_SUPPORTED, so that helper
+ * code which mentions one compiles.
  *
- * Define PRNN_COMPAT_CPU before including it to have cudnnCreate make a CPU handle; every data pointer is a host
- * pointer then. What prnn adds (prnnSetRNNBackend, prnnGetLastErrorMessage, ...) can be called beside these names.
+ * Define before including it
+ * - PRNN_COMPAT_CUDNN_MAJOR as 5, the default, or 7: the version whose signatures and CUDNN_VERSION the client sees.
+ * - PRNN_COMPAT_CPU to have cudnnCreate make a CPU handle; every data pointer is a host pointer then.
+ * What prnn adds (prnnSetRNNBackend, prnnGetLastErrorMessage, ...) can be called beside these names.
+ *
+ * Beside the real cudnn.h: every name here is a macro, a type or a constant, and none reaches the linker, so that one
+ * translation unit can use this header and another cudnn.h, in a program linked with both libraries. Within one
+ * translation unit include persistent_rnn.h and cudnn.h; prnn's own names do not collide with cuDNN's.
  *
  * cudaStream_t comes from CUDA's own headers, as with cudnn.h; cudnnSetStream takes it. */
 #ifndef PRNN_COMPAT_CUDNN_RNN_H_
 #define PRNN_COMPAT_CUDNN_RNN_H_
 
 #ifdef CUDNN_H_
-#error "compat/cudnn_rnn.h takes the place of cudnn.h; the two cannot be included together"
+#error "compat/cudnn_rnn.h takes the place of cudnn.h; to use both in one translation unit, include persistent_rnn.h"
 #endif
+#define CUDNN_H_ /* cudnn.h, included after this header, adds nothing */
 
 #include "../persistent_rnn.h"
 
 /* The version whose functions these are. */
-#define CUDNN_MAJOR 5
+#ifndef PRNN_COMPAT_CUDNN_MAJOR
+#define PRNN_COMPAT_CUDNN_MAJOR 5
+#endif
+#if PRNN_COMPAT_CUDNN_MAJOR != 5 && PRNN_COMPAT_CUDNN_MAJOR != 7
+#error "PRNN_COMPAT_CUDNN_MAJOR must be 5 or 7"
+#endif
+#define CUDNN_MAJOR PRNN_COMPAT_CUDNN_MAJOR
 #define CUDNN_MINOR 0
 #define CUDNN_PATCHLEVEL 5
 #define CUDNN_VERSION (CUDNN_MAJOR * 1000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL)
@@ -33,6 +47,8 @@ typedef prnnRNNDescriptor_t cudnnRNNDescriptor_t;
 typedef prnnRNNMode_t cudnnRNNMode_t;
 typedef prnnDirectionMode_t cudnnDirectionMode_t;
 typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
+typedef struct prnnCompatConvolution* cudnnConvolutionDescriptor_t; /* there are none */
+typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
 
 #define CUDNN_STATUS_SUCCESS PRNN_STATUS_SUCCESS
 #define CUDNN_STATUS_NOT_INITIALIZED PRNN_STATUS_NOT_INITIALIZED
@@ -49,6 +65,14 @@ typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
 #define CUDNN_DATA_FLOAT PRNN_DATA_FLOAT
 #define CUDNN_DATA_DOUBLE PRNN_DATA_DOUBLE
 #define CUDNN_DATA_HALF PRNN_DATA_HALF
+#if PRNN_COMPAT_CUDNN_MAJOR >= 7 /* prnn takes none of these */
+#define CUDNN_DATA_INT8 ((prnnDataType_t)3)
+#define CUDNN_DATA_INT32 ((prnnDataType_t)4)
+#define CUDNN_DATA_INT8x4 ((prnnDataType_t)5)
+#define CUDNN_DATA_UINT8 ((prnnDataType_t)6)
+#define CUDNN_DATA_UINT8x4 ((prnnDataType_t)7)
+#define CUDNN_DATA_INT8x32 ((prnnDataType_t)8)
+#endif
 #define CUDNN_TENSOR_NCHW PRNN_TENSOR_NCHW
 #define CUDNN_TENSOR_NHWC PRNN_TENSOR_NHWC
 
@@ -60,6 +84,16 @@ typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
 #define CUDNN_BIDIRECTIONAL PRNN_BIDIRECTIONAL
 #define CUDNN_LINEAR_INPUT PRNN_LINEAR_INPUT
 #define CUDNN_SKIP_INPUT PRNN_SKIP_INPUT
+typedef enum {
+  CUDNN_RNN_ALGO_STANDARD = 0,
+  CUDNN_RNN_ALGO_PERSIST_STATIC = 1,
+  CUDNN_RNN_ALGO_PERSIST_DYNAMIC = 2
+} cudnnRNNAlgo_t;
+
+typedef prnnMathType_t cudnnMathType_t;
+#define CUDNN_DEFAULT_MATH PRNN_DEFAULT_MATH
+#define CUDNN_TENSOR_OP_MATH PRNN_TENSOR_OP_MATH
+#define CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION
 
 #ifdef PRNN_COMPAT_CPU
 #define cudnnCreate prnnCreateCPU
@@ -74,10 +108,12 @@ typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
 
 #define cudnnCreateTensorDescriptor prnnCreateTensorDescriptor
 #define cudnnDestroyTensorDescriptor prnnDestroyTensorDescriptor
+#define cudnnSetTensor4dDescriptor prnn_compat_cudnn_tensor_4d
 #define cudnnSetTensorNdDescriptor prnnSetTensorNdDescriptor
 #define cudnnGetTensorNdDescriptor prnnGetTensorNdDescriptor
 #define cudnnCreateFilterDescriptor prnnCreateFilterDescriptor
 #define cudnnDestroyFilterDescriptor prnnDestroyFilterDescriptor
+#define cudnnSetFilter4dDescriptor prnn_compat_cudnn_filter_4d
 #define cudnnSetFilterNdDescriptor prnnSetFilterNdDescriptor
 #define cudnnGetFilterNdDescriptor prnnGetFilterNdDescriptor
 #define cudnnCreateDropoutDescriptor prnnCreateDropoutDescriptor
@@ -87,8 +123,14 @@ typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
 
 #define cudnnCreateRNNDescriptor prnnCreateRNNDescriptor
 #define cudnnDestroyRNNDescriptor prnnDestroyRNNDescriptor
-#define cudnnSetRNNDescriptor prnnSetRNNDescriptor
-#define cudnnSetRNNDescriptor_v5 prnnSetRNNDescriptor /* its name in cuDNN 7 */
+#define cudnnSetRNNDescriptor_v5 prnnSetRNNDescriptor
+#define cudnnSetRNNDescriptor_v6 prnn_compat_cudnn_rnn_v6
+#if PRNN_COMPAT_CUDNN_MAJOR == 5
+#define cudnnSetRNNDescriptor cudnnSetRNNDescriptor_v5
+#else
+#define cudnnSetRNNDescriptor cudnnSetRNNDescriptor_v6
+#endif
+#define cudnnSetRNNMatrixMathType prnnSetRNNMatrixMathType
 #define cudnnGetRNNWorkspaceSize prnnGetRNNWorkspaceSize
 #define cudnnGetRNNTrainingReserveSize prnnGetRNNTrainingReserveSize
 #define cudnnGetRNNParamsSize prnnGetRNNParamsSize
@@ -98,5 +140,61 @@ typedef prnnRNNInputMode_t cudnnRNNInputMode_t;
 #define cudnnRNNForwardTraining prnnRNNForwardTraining
 #define cudnnRNNBackwardData prnnRNNBackwardData
 #define cudnnRNNBackwardWeights prnnRNNBackwardWeights
+
+#define cudnnCreateConvolutionDescriptor prnn_compat_cudnn_create_convolution
+#define cudnnDestroyConvolutionDescriptor prnn_compat_cudnn_destroy_convolution
+#define cudnnSetConvolution2dDescriptor prnn_compat_cudnn_set_convolution
+
+static inline cudnnStatus_t prnn_compat_cudnn_tensor_4d(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
+                                                        cudnnDataType_t type, int n, int c, int h, int w) {
+  const int dims[] = {n, c, h, w};
+  const int nchw[] = {c * h * w, h * w, w, 1}, nhwc[] = {c * h * w, 1, w * c, c};
+  return prnnSetTensorNdDescriptor(tensor, type, 4, dims, format == CUDNN_TENSOR_NHWC ? nhwc : nchw);
+}
+
+static inline cudnnStatus_t prnn_compat_cudnn_filter_4d(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                                        cudnnTensorFormat_t format, int k, int c, int h, int w) {
+  const int dims[] = {k, c, h, w};
+  return prnnSetFilterNdDescriptor(filter, type, format, 4, dims);
+}
+
+/* PERSIST_STATIC is the resident kernels or NOT_SUPPORTED; STANDARD is whatever is best. */
+static inline cudnnStatus_t prnn_compat_cudnn_rnn_v6(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int hidden_size,
+                                                     int layers, cudnnDropoutDescriptor_t dropout,
+                                                     cudnnRNNInputMode_t input_mode, cudnnDirectionMode_t direction,
+                                                     cudnnRNNMode_t mode, cudnnRNNAlgo_t algo, cudnnDataType_t type) {
+  cudnnStatus_t status;
+  (void)handle;
+  if (algo != CUDNN_RNN_ALGO_STANDARD && algo != CUDNN_RNN_ALGO_PERSIST_STATIC) return CUDNN_STATUS_NOT_SUPPORTED;
+  status = prnnSetRNNDescriptor(rnn, hidden_size, layers, dropout, input_mode, direction, mode, type);
+  if (status != CUDNN_STATUS_SUCCESS) return status;
+  return prnnSetRNNBackend(rnn, algo == CUDNN_RNN_ALGO_STANDARD ? PRNN_BEST_BACKEND : PRNN_PERSISTENT_BACKEND);
+}
+
+static inline cudnnStatus_t prnn_compat_cudnn_create_convolution(cudnnConvolutionDescriptor_t* convolution) {
+  (void)convolution;
+  return CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+static inline cudnnStatus_t prnn_compat_cudnn_destroy_convolution(cudnnConvolutionDescriptor_t convolution) {
+  (void)convolution;
+  return CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+static inline cudnnStatus_t prnn_compat_cudnn_set_convolution(cudnnConvolutionDescriptor_t convolution, int pad_h,
+                                                              int pad_w, int stride_h, int stride_w, int dilation_h,
+                                                              int dilation_w, cudnnConvolutionMode_t mode
+#if PRNN_COMPAT_CUDNN_MAJOR >= 6
+                                                              ,
+                                                              cudnnDataType_t type
+#endif
+) {
+#if PRNN_COMPAT_CUDNN_MAJOR >= 6
+  (void)type;
+#endif
+  (void)convolution, (void)pad_h, (void)pad_w, (void)stride_h, (void)stride_w, (void)dilation_h, (void)dilation_w;
+  (void)mode;
+  return CUDNN_STATUS_NOT_SUPPORTED;
+}
 
 #endif /* PRNN_COMPAT_CUDNN_RNN_H_ */

@@ -5,6 +5,8 @@
  * that a call waits for the options' stream, and cannot be captured into a graph; prnnCTCLoss on a CUDA handle does not
  * wait. A bad label makes its sequence cost NaN there. Without a GPU, or in a build without CUDA, the answer is
  * CTC_STATUS_EXECUTION_FAILED.
+ * As in warp-ctc, labels that the frames are too few for cost 0. Unlike there, a probability may be less than the
+ * smallest normal number: logits of -1e30 cost 1e30.
  * num_threads is not read: the number of threads is OpenMP's (OMP_NUM_THREADS).
  * get_workspace_size has the name that warp-transducer uses too: this header and warp_transducer.h cannot be included
  * in one file, just as the originals. */
@@ -141,6 +143,22 @@ static inline ctcStatus_t prnn_compat_ctc_size(prnnDataType_t type, const int* l
   return prnn_compat_ctc_status(status);
 }
 
+/* Costs of 0 for the labels that, with a blank between equal ones, are more than the frames. */
+static inline void prnn_compat_ctc_no_path(prnnDataType_t type, const int* flat_labels, const int* label_lengths,
+                                           const int* input_lengths, int minibatch, void* costs) {
+  int n, i;
+  for (n = 0; n < minibatch; flat_labels += label_lengths[n], ++n) {
+    int frames = label_lengths[n];
+    for (i = 1; i < label_lengths[n]; ++i) frames += flat_labels[i] == flat_labels[i - 1];
+    if (frames <= input_lengths[n]) continue;
+    if (type == PRNN_DATA_DOUBLE) {
+      ((double*)costs)[n] = 0;
+    } else {
+      ((float*)costs)[n] = 0;
+    }
+  }
+}
+
 static inline ctcStatus_t prnn_compat_ctc_loss(prnnDataType_t type, const void* activations, void* gradients,
                                                const int* flat_labels, const int* label_lengths,
                                                const int* input_lengths, int alphabet_size, int minibatch, void* costs,
@@ -173,6 +191,9 @@ static inline ctcStatus_t prnn_compat_ctc_loss(prnnDataType_t type, const void* 
   if (gpu && status == PRNN_STATUS_SUCCESS) {
     status = prnnCopy(handle, costs, at + front.costs,
                       (size_t)minibatch * (type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float)));
+  }
+  if (status == PRNN_STATUS_SUCCESS) {
+    prnn_compat_ctc_no_path(type, flat_labels, label_lengths, input_lengths, minibatch, costs);
   }
   prnn_compat_ctc_done(given, handle);
   return prnn_compat_ctc_status(status);

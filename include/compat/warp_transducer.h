@@ -3,19 +3,22 @@
  * warp-transducer: on a CPU log-probabilities in and gradients with respect to them out, on a GPU logits and gradients
  * with respect to these, the log-softmax being part of the loss.
  *
+ * Layouts: {minibatch, maxT, maxU, alphabet_size} on a GPU, where batch_first is not read, and on a CPU if batch_first
+ * is true; otherwise {maxT, maxU, minibatch, alphabet_size}.
+ *
  * RNNT_GPU: activations, gradients and workspace lie on the current device, costs on the host; labels and lengths lie
  * on either, since warp-transducer's documentation says host and its own clients give device memory. A call waits for
  * the options' stream, and cannot be captured into a graph; prnnRNNTLoss on a CUDA handle does not wait. A bad label or
  * length makes its sequence cost NaN there. Without a GPU, or in a build without CUDA, the answer is
  * RNNT_STATUS_EXECUTION_FAILED.
- * num_threads is not read: the number of threads is OpenMP's (OMP_NUM_THREADS). batch_first must be true; the
- * time-first layout is answered with RNNT_STATUS_INVALID_VALUE.
+ * num_threads is not read: the number of threads is OpenMP's (OMP_NUM_THREADS).
  * get_workspace_size has the name that warp-ctc uses too: this header and warp_ctc.h cannot be included in one file,
  * just as the originals. */
 #ifndef PRNN_COMPAT_WARP_TRANSDUCER_H_
 #define PRNN_COMPAT_WARP_TRANSDUCER_H_
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "../prnn_losses.h"
 #include "../prnn_transfer.h"
@@ -33,17 +36,12 @@ typedef enum { RNNT_CPU = 0, RNNT_GPU = 1 } rnntComputeLocation;
 /* To be zeroed before its members are set. */
 typedef struct rnntOptions {
   rnntComputeLocation loc;
-#if defined(__GNUC__)
-  __extension__ /* unnamed unions came with C11 */
-#endif
-      union {
-    unsigned int num_threads; /* RNNT_CPU */
-    prnnStream_t stream;      /* RNNT_GPU */
-  };
+  unsigned int num_threads;
+  prnnStream_t stream; /* RNNT_GPU */
   int blank_label;
-  int maxT; /* frames of the activations */
-  int maxU; /* the most labels of a sequence, plus 1 */
-  bool batch_first;
+  int maxT;         /* frames of the activations */
+  int maxU;         /* the most labels of a sequence, plus 1 */
+  bool batch_first; /* RNNT_CPU */
 } rnntOptions;
 
 static inline int get_warprnnt_version(void) { return 1; }
@@ -90,15 +88,20 @@ static inline void prnn_compat_rnnt_done(bool gpu, prnnHandle_t handle) {
   if (!gpu) prnnDestroy(handle);
 }
 
-/* Where a call on a GPU has labels, lengths and costs: at the front of the workspace. Offsets in bytes. */
+/* What lies at the front of the workspace: on a GPU labels, lengths and costs, on a CPU what the loss reads of
+ * activations that are not batch-first. Offsets in bytes. */
 typedef struct {
   size_t labels, label_lengths, input_lengths, costs, end;
 } prnnCompatRNNTFront;
 
-static inline prnnCompatRNNTFront prnn_compat_rnnt_front(prnnDataType_t type, int maxU, int minibatch, bool gpu) {
+static inline prnnCompatRNNTFront prnn_compat_rnnt_front(prnnDataType_t type, int maxT, int maxU, int minibatch,
+                                                         bool gpu) {
   const size_t batch = (size_t)minibatch, real = type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
   prnnCompatRNNTFront front = {0, 0, 0, 0, 0};
-  if (!gpu) return front;
+  if (!gpu) {
+    front.end = (batch * (size_t)maxT * (size_t)maxU * 2 * real + 255) / 256 * 256;
+    return front;
+  }
   front.label_lengths = (batch * (size_t)(maxU - 1) * sizeof(int) + 255) / 256 * 256;
   front.input_lengths = front.label_lengths + (batch * sizeof(int) + 255) / 256 * 256;
   front.costs = front.input_lengths + (batch * sizeof(int) + 255) / 256 * 256;
@@ -126,9 +129,101 @@ static inline rnntStatus_t prnn_compat_rnnt_size(prnnDataType_t type, int maxT, 
   prnn_compat_rnnt_options(type, maxT, maxU, minibatch, gpu, &options);
   status = prnn_compat_rnnt_handle(gpu, NULL, &handle);
   if (status == PRNN_STATUS_SUCCESS) status = prnn_compat_rnnt_space(handle, &options, &size);
-  if (status == PRNN_STATUS_SUCCESS) *size_bytes = prnn_compat_rnnt_front(type, maxU, minibatch, gpu).end + size;
+  if (status == PRNN_STATUS_SUCCESS) *size_bytes = prnn_compat_rnnt_front(type, maxT, maxU, minibatch, gpu).end + size;
   prnn_compat_rnnt_done(gpu, handle);
   return prnn_compat_rnnt_status(status);
+}
+
+/* Whether the lengths and the labels that they take in are in range. */
+static inline bool prnn_compat_rnnt_in_range(const int* flat_labels, const int* label_lengths, const int* input_lengths,
+                                             int alphabet_size, int minibatch, rnntOptions given) {
+  int n, u;
+  if (label_lengths == NULL || input_lengths == NULL || (flat_labels == NULL && given.maxU > 1)) return false;
+  if (given.blank_label < 0 || given.blank_label >= alphabet_size) return false;
+  for (n = 0; n < minibatch; ++n) {
+    if (input_lengths[n] < 1 || input_lengths[n] > given.maxT) return false;
+    if (label_lengths[n] < 0 || label_lengths[n] >= given.maxU) return false;
+    for (u = 0; u < label_lengths[n]; ++u) {
+      const int label = flat_labels[(size_t)n * (size_t)(given.maxU - 1) + (size_t)u];
+      if (label < 0 || label >= alphabet_size || label == given.blank_label) return false;
+    }
+  }
+  return true;
+}
+
+/* Copies blanks and labels of time-first activations to gathered {minibatch, maxT, maxU, 2}, or back from there if
+ * `from` is not NULL. */
+static inline void prnn_compat_rnnt_gather(size_t real, char* time_first, const char* from, char* gathered,
+                                           const int* flat_labels, const int* label_lengths, const int* input_lengths,
+                                           int alphabet_size, int minibatch, rnntOptions given) {
+  const size_t width = (size_t)given.maxU, batch = (size_t)minibatch, classes = (size_t)alphabet_size;
+  size_t n, t, u, arc;
+  for (n = 0; n < batch; ++n) {
+    for (t = 0; t < (size_t)input_lengths[n]; ++t) {
+      for (u = 0; u <= (size_t)label_lengths[n]; ++u) {
+        for (arc = 0; arc < (u < (size_t)label_lengths[n] ? 2 : 1); ++arc) {
+          const int k = arc == 0 ? given.blank_label : flat_labels[n * (width - 1) + u];
+          const size_t apart = (((t * width + u) * batch + n) * classes + (size_t)k) * real;
+          const size_t close = (((n * (size_t)given.maxT + t) * width + u) * 2 + arc) * real;
+          if (from == NULL) memcpy(time_first + apart, gathered + close, real);
+          if (from != NULL) memcpy(gathered + close, from + apart, real);
+        }
+      }
+    }
+  }
+}
+
+static inline prnnStatus_t prnn_compat_rnnt_on_cpu(prnnHandle_t handle, prnnRNNTLossOptions_t* options,
+                                                   const void* activations, void* gradients, const int* flat_labels,
+                                                   const int* label_lengths, const int* input_lengths, int minibatch,
+                                                   void* costs, char* workspace, size_t front, size_t size,
+                                                   rnntOptions given) {
+  const size_t real = options->dataType == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
+  const int classes = (int)options->classes;
+  prnnStatus_t status;
+  if (given.batch_first) {
+    return prnnRNNTLoss(handle, options, activations, flat_labels, input_lengths, label_lengths, NULL, costs, gradients,
+                        workspace + front, size);
+  }
+  if (activations == NULL ||
+      !prnn_compat_rnnt_in_range(flat_labels, label_lengths, input_lengths, classes, minibatch, given)) {
+    return PRNN_STATUS_BAD_PARAM;
+  }
+  prnn_compat_rnnt_gather(real, NULL, (const char*)activations, workspace, flat_labels, label_lengths, input_lengths,
+                          classes, minibatch, given);
+  options->input = PRNN_LOSS_GATHERED;
+  options->classes = 2;
+  status = prnnRNNTLoss(handle, options, workspace, NULL, input_lengths, label_lengths, NULL, costs,
+                        gradients == NULL ? NULL : workspace, workspace + front, size);
+  if (status == PRNN_STATUS_SUCCESS && gradients != NULL) {
+    memset(gradients, 0, (size_t)minibatch * (size_t)given.maxT * (size_t)given.maxU * (size_t)classes * real);
+    prnn_compat_rnnt_gather(real, (char*)gradients, NULL, workspace, flat_labels, label_lengths, input_lengths, classes,
+                            minibatch, given);
+  }
+  return status;
+}
+
+static inline prnnStatus_t prnn_compat_rnnt_on_gpu(prnnHandle_t handle, const prnnRNNTLossOptions_t* options,
+                                                   const void* activations, void* gradients, const int* flat_labels,
+                                                   const int* label_lengths, const int* input_lengths, int minibatch,
+                                                   void* costs, char* workspace, const prnnCompatRNNTFront* front,
+                                                   size_t size) {
+  const size_t batch = (size_t)minibatch, lengths = batch * sizeof(int);
+  const size_t labels = batch * (size_t)options->maxTargets * sizeof(int);
+  const size_t real = options->dataType == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
+  int* const own_labels = (int*)(void*)(workspace + front->labels);
+  int* const own_label_lengths = (int*)(void*)(workspace + front->label_lengths);
+  int* const own_input_lengths = (int*)(void*)(workspace + front->input_lengths);
+  void* const own_costs = workspace + front->costs;
+  prnnStatus_t status = prnnCopy(handle, own_labels, flat_labels, labels);
+  if (status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, own_label_lengths, label_lengths, lengths);
+  if (status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, own_input_lengths, input_lengths, lengths);
+  if (status == PRNN_STATUS_SUCCESS) {
+    status = prnnRNNTLoss(handle, options, activations, own_labels, own_input_lengths, own_label_lengths, NULL,
+                          own_costs, gradients, workspace + front->end, size);
+  }
+  if (status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, costs, own_costs, batch * real);
+  return status;
 }
 
 static inline rnntStatus_t prnn_compat_rnnt_loss(prnnDataType_t type, const void* activations, void* gradients,
@@ -139,39 +234,29 @@ static inline rnntStatus_t prnn_compat_rnnt_loss(prnnDataType_t type, const void
   prnnRNNTLossOptions_t options;
   prnnCompatRNNTFront front;
   prnnHandle_t handle = NULL;
-  size_t size = 0, lengths, labels;
-  char* at = (char*)workspace;
+  size_t size = 0;
   prnnStatus_t status;
   if (!gpu && given.loc != RNNT_CPU) return RNNT_STATUS_INVALID_VALUE;
-  if (!given.batch_first || given.maxU < 1 || minibatch < 1) return RNNT_STATUS_INVALID_VALUE;
-  if (gpu && (workspace == NULL || costs == NULL)) return RNNT_STATUS_INVALID_VALUE;
+  if (given.maxT < 1 || given.maxU < 1 || minibatch < 1) return RNNT_STATUS_INVALID_VALUE;
+  if (workspace == NULL || costs == NULL) return RNNT_STATUS_INVALID_VALUE;
   prnn_compat_rnnt_options(type, given.maxT, given.maxU, minibatch, gpu, &options);
   options.classes = alphabet_size;
   options.blank = given.blank_label;
-  front = prnn_compat_rnnt_front(type, given.maxU, minibatch, gpu);
-  labels = (size_t)minibatch * (size_t)(given.maxU - 1) * sizeof(int);
-  lengths = (size_t)minibatch * sizeof(int);
+  front = prnn_compat_rnnt_front(type, given.maxT, given.maxU, minibatch, gpu);
   status = prnn_compat_rnnt_handle(gpu, gpu ? given.stream : NULL, &handle);
   if (status == PRNN_STATUS_SUCCESS) status = prnn_compat_rnnt_space(handle, &options, &size);
-  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.labels, flat_labels, labels);
-  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.label_lengths, label_lengths, lengths);
-  if (gpu && status == PRNN_STATUS_SUCCESS) status = prnnCopy(handle, at + front.input_lengths, input_lengths, lengths);
   if (status == PRNN_STATUS_SUCCESS) {
-    status = prnnRNNTLoss(handle, &options, activations, gpu ? (const int*)(at + front.labels) : flat_labels,
-                          gpu ? (const int*)(at + front.input_lengths) : input_lengths,
-                          gpu ? (const int*)(at + front.label_lengths) : label_lengths, NULL,
-                          gpu ? at + front.costs : costs, gradients, at + front.end, size);
-  }
-  if (gpu && status == PRNN_STATUS_SUCCESS) {
-    status = prnnCopy(handle, costs, at + front.costs,
-                      (size_t)minibatch * (type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float)));
+    status = gpu ? prnn_compat_rnnt_on_gpu(handle, &options, activations, gradients, flat_labels, label_lengths,
+                                           input_lengths, minibatch, costs, (char*)workspace, &front, size)
+                 : prnn_compat_rnnt_on_cpu(handle, &options, activations, gradients, flat_labels, label_lengths,
+                                           input_lengths, minibatch, costs, (char*)workspace, front.end, size, given);
   }
   prnn_compat_rnnt_done(gpu, handle);
   return prnn_compat_rnnt_status(status);
 }
 
 /* Costs {minibatch} and, unless gradients is NULL, their gradients.
- * activations, gradients: {minibatch, maxT, maxU, alphabet_size}; log-probabilities on a CPU, logits on a GPU.
+ * activations, gradients: log-probabilities on a CPU, logits on a GPU; every element of gradients is written.
  * flat_labels: {minibatch, maxU - 1}, padded.
  * workspace: as many bytes as get_workspace_size tells. */
 static inline rnntStatus_t compute_rnnt_loss(const float* activations, float* gradients, const int* flat_labels,

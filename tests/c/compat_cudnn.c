@@ -1,5 +1,5 @@
-/* A client of cuDNN v5: one training step of a stacked bidirectional LSTM, written as against cudnn.h. Checks some
- * weight gradients by central differences and prints "ok". */
+/* A client of cuDNN, v5 or v7 as PRNN_COMPAT_CUDNN_MAJOR says: one training step of a stacked bidirectional LSTM,
+ * written as against cudnn.h. Checks some weight gradients by central differences and prints "ok". */
 #include <compat/cudnn_rnn.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +13,14 @@
       fprintf(stderr, "%s: %s (line %d)\n", #call, cudnnGetErrorString(status_), __LINE__); \
       exit(1);                                                                              \
     }                                                                                       \
+  } while (0)
+
+#define EXPECT(condition)                                                   \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
+      exit(1);                                                              \
+    }                                                                       \
   } while (0)
 
 enum { kSteps = 4, kBatch = 3, kInput = 5, kHidden = 6, kLayers = 2, kDirections = 2 };
@@ -32,6 +40,28 @@ static void set_tensor(cudnnTensorDescriptor_t* descriptor, int first, int secon
   CHECK(cudnnSetTensorNdDescriptor(*descriptor, CUDNN_DATA_DOUBLE, 3, dims, strides));
 }
 
+/* What other families' clients mention: four-dimensional descriptors, and convolutions, which prnn has not. */
+static void check_other_families(void) {
+  cudnnTensorDescriptor_t tensor;
+  cudnnFilterDescriptor_t filter;
+  cudnnConvolutionDescriptor_t convolution = NULL;
+  cudnnDataType_t type;
+  cudnnTensorFormat_t format;
+  int rank, dims[4], strides[4];
+  CHECK(cudnnCreateTensorDescriptor(&tensor));
+  CHECK(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 5, 4, 3, 2));
+  CHECK(cudnnGetTensorNdDescriptor(tensor, 4, &type, &rank, dims, strides));
+  EXPECT(rank == 4 && dims[0] == 5 && dims[3] == 2 && strides[0] == 24 && strides[1] == 6 && strides[2] == 2);
+  CHECK(cudnnCreateFilterDescriptor(&filter));
+  CHECK(cudnnSetFilter4dDescriptor(filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 5, 4, 3, 2));
+  CHECK(cudnnGetFilterNdDescriptor(filter, 4, &type, &format, &rank, dims));
+  EXPECT(rank == 4 && dims[0] == 5 && dims[3] == 2);
+  EXPECT(cudnnCreateConvolutionDescriptor(&convolution) == CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT(cudnnDestroyConvolutionDescriptor(convolution) == CUDNN_STATUS_NOT_SUPPORTED);
+  CHECK(cudnnDestroyTensorDescriptor(tensor));
+  CHECK(cudnnDestroyFilterDescriptor(filter));
+}
+
 int main(void) {
   cudnnHandle_t handle;
   cudnnRNNDescriptor_t rnn;
@@ -45,6 +75,7 @@ int main(void) {
   const size_t rows = kSteps * kBatch, width = kHidden * kDirections;
 
   if (cudnnGetVersion() != CUDNN_VERSION) return 1;
+  check_other_families();
   CHECK(cudnnCreate(&handle));
   CHECK(cudnnSetStream(handle, NULL));
   for (t = 0; t < kSteps; ++t) {
@@ -58,8 +89,19 @@ int main(void) {
   states = malloc(states_bytes);
   CHECK(cudnnSetDropoutDescriptor(dropout, handle, 0, states, states_bytes, 1337));
   CHECK(cudnnCreateRNNDescriptor(&rnn));
+#if CUDNN_MAJOR >= 7
+  EXPECT(cudnnSetRNNDescriptor(handle, rnn, kHidden, kLayers, dropout, CUDNN_LINEAR_INPUT, CUDNN_BIDIRECTIONAL,
+                               CUDNN_LSTM, CUDNN_RNN_ALGO_PERSIST_DYNAMIC,
+                               CUDNN_DATA_DOUBLE) == CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT(cudnnSetRNNDescriptor(handle, rnn, kHidden, kLayers, dropout, CUDNN_LINEAR_INPUT, CUDNN_BIDIRECTIONAL,
+                               CUDNN_LSTM, CUDNN_RNN_ALGO_STANDARD, CUDNN_DATA_INT8) != CUDNN_STATUS_SUCCESS);
+  CHECK(cudnnSetRNNDescriptor(handle, rnn, kHidden, kLayers, dropout, CUDNN_LINEAR_INPUT, CUDNN_BIDIRECTIONAL,
+                              CUDNN_LSTM, CUDNN_RNN_ALGO_STANDARD, CUDNN_DATA_DOUBLE));
+  CHECK(cudnnSetRNNMatrixMathType(rnn, CUDNN_TENSOR_OP_MATH));
+#else
   CHECK(cudnnSetRNNDescriptor(rnn, kHidden, kLayers, dropout, CUDNN_LINEAR_INPUT, CUDNN_BIDIRECTIONAL, CUDNN_LSTM,
                               CUDNN_DATA_DOUBLE));
+#endif
 
   CHECK(cudnnGetRNNParamsSize(handle, rnn, x_desc[0], &w_bytes, CUDNN_DATA_DOUBLE));
   dims[0] = (int)(w_bytes / sizeof(double)), dims[1] = dims[2] = 1;

@@ -28,6 +28,7 @@ static double p(int t, int n, int k) {
 int main(void) {
   /* Sequence 0 has as many frames as labels: one path. 1 has one label in two frames: three paths. 2 has no label. */
   const int labels[] = {1, 2, 3, 2}, label_lengths[] = {3, 1, 0}, input_lengths[] = {3, 2, 3};
+  const int equal_labels[] = {1, 1}, equal_lengths[] = {2};
   double expected[kBatch], costs64[kBatch], gradients64[kFrames][kBatch][kClasses];
   float activations[kFrames][kBatch][kClasses], gradients[kFrames][kBatch][kClasses], costs[kBatch];
   ctcOptions options;
@@ -74,6 +75,12 @@ int main(void) {
 
   EXPECT(compute_ctc_loss(&activations[0][0][0], NULL, labels, label_lengths, input_lengths, kClasses, kBatch, costs,
                           workspace, options) == CTC_STATUS_SUCCESS);
+
+  /* Two equal labels in two frames have no path; they cost 0, as in warp-ctc. */
+  EXPECT(compute_ctc_loss(&activations[0][0][0], &gradients[0][0][0], equal_labels, equal_lengths, input_lengths + 1,
+                          kClasses, 1, costs, workspace, options) == CTC_STATUS_SUCCESS);
+  EXPECT(costs[0] == 0 && gradients[0][0][1] == 0);
+
   EXPECT(compute_ctc_loss(NULL, NULL, labels, label_lengths, input_lengths, kClasses, kBatch, costs, workspace,
                           options) == CTC_STATUS_INVALID_VALUE);
   EXPECT(get_workspace_size(NULL, input_lengths, kClasses, kBatch, options, &bytes) == CTC_STATUS_INVALID_VALUE);

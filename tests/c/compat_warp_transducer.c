@@ -1,4 +1,5 @@
-/* A client of warp-transducer. Two sequences whose costs are known without a recursion; prints "ok". */
+/* A client of warp-transducer. Two sequences whose costs are known without a recursion, batch-first and time-first;
+ * prints "ok". */
 #include <compat/warp_transducer.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,11 +25,13 @@ int main(void) {
   const int labels[] = {2, 0}, label_lengths[] = {1, 0}, input_lengths[] = {2, 1};
   double costs64[kBatch], gradients64[kBatch][kFrames][kWidth][kClasses];
   float activations[kBatch][kFrames][kWidth][kClasses], costs[kBatch];
+  double time_first[kFrames][kWidth][kBatch][kClasses], time_first_gradients[kFrames][kWidth][kBatch][kClasses];
+  const int bad_labels[] = {kClasses, 0}, bad_lengths[] = {kFrames + 1, 1};
   double early, late, expected[kBatch];
   rnntOptions options;
-  size_t bytes = 0;
+  size_t bytes = 0, bytes64 = 0;
   void* workspace;
-  int i, k;
+  int i, k, n, t, u;
 
   for (i = 0; i < kBatch * kFrames * kWidth; ++i) {
     double* cell = &log_probs[0][0][0][0] + (size_t)i * kClasses;
@@ -50,7 +53,17 @@ int main(void) {
   options.maxU = kWidth;
   options.batch_first = true;
   EXPECT(get_warprnnt_version() == 1);
+  options.stream = (prnnStream_t)(void*)&options;
+  options.num_threads = 1;
+  EXPECT(options.stream == (prnnStream_t)(void*)&options); /* members of their own, as clients set both */
   EXPECT(get_workspace_size(kFrames, kWidth, kBatch, false, &bytes) == RNNT_STATUS_SUCCESS);
+#ifdef __cplusplus
+  EXPECT(get_workspace_size(kFrames, kWidth, kBatch, false, &bytes64, sizeof(double)) == RNNT_STATUS_SUCCESS);
+  EXPECT(bytes64 >= bytes);
+  bytes = bytes64;
+#else
+  (void)bytes64;
+#endif
   workspace = malloc(bytes);
   EXPECT(compute_rnnt_loss(&activations[0][0][0][0], NULL, labels, label_lengths, input_lengths, kClasses, kBatch,
                            costs, workspace, options) == RNNT_STATUS_SUCCESS);
@@ -66,9 +79,38 @@ int main(void) {
   EXPECT(fabs(gradients64[1][0][0][0] + 1) < 1e-12);
   EXPECT(gradients64[0][0][0][1] == 0 && gradients64[1][1][0][0] == 0);
 
+  for (n = 0; n < kBatch; ++n) {
+    for (t = 0; t < kFrames; ++t) {
+      for (u = 0; u < kWidth; ++u) memcpy(time_first[t][u][n], log_probs[n][t][u], sizeof time_first[t][u][n]);
+    }
+  }
   options.batch_first = false;
-  EXPECT(compute_rnnt_loss(&activations[0][0][0][0], NULL, labels, label_lengths, input_lengths, kClasses, kBatch,
-                           costs, workspace, options) == RNNT_STATUS_INVALID_VALUE);
+  memset(costs64, 0, sizeof costs64);
+  EXPECT(compute_rnnt_loss_fp64(&time_first[0][0][0][0], NULL, labels, label_lengths, input_lengths, kClasses, kBatch,
+                                costs64, workspace, options) == RNNT_STATUS_SUCCESS);
+  for (i = 0; i < kBatch; ++i) EXPECT(fabs(costs64[i] - expected[i]) < 1e-12);
+  memset(costs64, 0, sizeof costs64);
+  memset(time_first_gradients, -1, sizeof time_first_gradients);
+  EXPECT(compute_rnnt_loss_fp64(&time_first[0][0][0][0], &time_first_gradients[0][0][0][0], labels, label_lengths,
+                                input_lengths, kClasses, kBatch, costs64, workspace, options) == RNNT_STATUS_SUCCESS);
+  for (i = 0; i < kBatch; ++i) EXPECT(fabs(costs64[i] - expected[i]) < 1e-12);
+  for (n = 0; n < kBatch; ++n) {
+    for (t = 0; t < kFrames; ++t) {
+      for (u = 0; u < kWidth; ++u) {
+        for (k = 0; k < kClasses; ++k) {
+          EXPECT(fabs(time_first_gradients[t][u][n][k] - gradients64[n][t][u][k]) < 1e-15);
+        }
+      }
+    }
+  }
+  EXPECT(compute_rnnt_loss_fp64(&time_first[0][0][0][0], NULL, bad_labels, label_lengths, input_lengths, kClasses,
+                                kBatch, costs64, workspace, options) == RNNT_STATUS_INVALID_VALUE);
+  EXPECT(compute_rnnt_loss_fp64(&time_first[0][0][0][0], NULL, labels, label_lengths, bad_lengths, kClasses, kBatch,
+                                costs64, workspace, options) == RNNT_STATUS_INVALID_VALUE);
+  EXPECT(compute_rnnt_loss_fp64(&time_first[0][0][0][0], NULL, labels, bad_lengths, input_lengths, kClasses, kBatch,
+                                costs64, workspace, options) == RNNT_STATUS_INVALID_VALUE);
+  EXPECT(compute_rnnt_loss_fp64(NULL, NULL, labels, label_lengths, input_lengths, kClasses, kBatch, costs64, workspace,
+                                options) == RNNT_STATUS_INVALID_VALUE);
   options.batch_first = true;
   options.blank_label = kClasses;
   EXPECT(compute_rnnt_loss(&activations[0][0][0][0], NULL, labels, label_lengths, input_lengths, kClasses, kBatch,
