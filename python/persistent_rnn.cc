@@ -44,11 +44,14 @@ using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 py::dict to_dict(const prnnRNNInfo_t& info) {
   using namespace py::literals;
   return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
-                  "device"_a = info.device, "blocks"_a = info.blocks, "groups"_a = info.groups,
+                  "device"_a = info.device, "measured"_a = info.measured != 0, "forward_engine"_a = info.forwardEngine,
+                  "backward_engine"_a = info.backwardEngine, "blocks"_a = info.blocks, "replicas"_a = info.replicas,
                   "units_per_block"_a = info.unitsPerBlock, "batch_per_pass"_a = info.batchPerPass,
-                  "layers_together"_a = info.layersTogether, "register_bytes"_a = info.registerBytes,
+                  "layers_together"_a = info.layersTogether, "layers_together_backward"_a = info.layersTogetherBackward,
+                  "layers_together_inference"_a = info.layersTogetherInference, "register_bytes"_a = info.registerBytes,
                   "shared_bytes"_a = info.sharedBytes, "largest_hidden_size"_a = info.largestHiddenSize,
-                  "reason"_a = info.reason);
+                  "reason"_a = info.reason, "engine_reason"_a = info.engineReason,
+                  "layers_reason"_a = info.layersReason);
 }
 
 std::vector<std::string> gpu_names() {
@@ -126,11 +129,13 @@ class Rnn {
     math_ = math;
   }
 
-  // {units per block, blocks of a cluster, groups, pause in cycles}; none: the library's own.
-  using Plan = std::optional<std::array<int, 4>>;
+  // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
+  using Plan = std::optional<std::array<int, 5>>;
   void set_plan(const Plan& forward, const Plan& backward) {
     const auto plan_of = [](const Plan& plan) {
-      return plan ? prnnRNNPlan_t{(*plan)[0], (*plan)[1], (*plan)[2], (*plan)[3]} : prnnRNNPlan_t{};
+      if (!plan) return prnnRNNPlan_t{};
+      const auto [engine, units, cluster, replicas, delay] = *plan;
+      return prnnRNNPlan_t{static_cast<prnnRNNEngine_t>(engine), units, cluster, replicas, delay};
     };
     const prnnRNNPlan_t first = plan_of(forward), second = plan_of(backward);
     check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
@@ -308,6 +313,9 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("GRU") = static_cast<int>(PRNN_GRU);
   module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
+  module.attr("ENGINE_MMA") = static_cast<int>(PRNN_ENGINE_MMA);
+  module.attr("ENGINE_WGMMA") = static_cast<int>(PRNN_ENGINE_WGMMA);
+  module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
   module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
@@ -327,7 +335,8 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
-           "Each (units per block, blocks of a cluster, groups, pause in cycles), or None for the library's own.")
+           "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
+           "library's own.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")

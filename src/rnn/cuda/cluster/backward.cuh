@@ -322,7 +322,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 }
 
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
-cudaError_t launch_cluster_backward(const BackwardParams& params, cudaStream_t stream) {
+cudaError_t launch_cluster_backward(const ResidentShape&, const BackwardParams& params, cudaStream_t stream) {
   using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
   return launch_cluster(cluster_backward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
                         sizeof(typename Layout::Shared), params, stream);

@@ -221,11 +221,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #endif
 }
 
-template <class T>
+template <class T, prnnRNNMode_t MODE, int TILES>
 cudaError_t launch_wavefront_wgmma_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
                                            cudaStream_t stream) {
-  return launch_resident(shape.unit_tiles == 4 ? wavefront_wgmma_forward<T, 2> : wavefront_wgmma_forward<T, 1>, shape,
-                         params, stream);
+  static_assert(MODE == PRNN_LSTM, "the cell of wavefront_wgmma_forward");
+  return launch_resident(wavefront_wgmma_forward<T, TILES>, shape, params, stream);
 }
 
 }  // namespace prnn

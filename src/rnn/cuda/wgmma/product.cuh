@@ -10,6 +10,7 @@
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 
