@@ -170,8 +170,8 @@ PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNND
                                              size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
                                              const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
-/* What would run, filled by prnnQueryRNN and prnnQueryRNNForGPU: the plan of a training call with uniform batches and
- * aligned data. Sizes are per layer and direction, of the forward pass unless said. */
+/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data. Sizes are
+ * per layer and direction, of the forward pass unless said. */
 typedef struct {
   int supported;              /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
   prnnRNNBackend_t backend;   /* what a call would use; PERSISTENT also on a CPU handle */
@@ -202,6 +202,12 @@ PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_
 /* The plan for a GPU named by its row of the tile table, without needing that GPU. */
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
+
+/* The plan of a call with these sizes: batches that vary (xDesc as prnnRNNForwardTraining's) run layer by layer.
+ * gpu: NULL for the handle's device; else a row of the tile table, and handle is not looked at. */
+PRNN_API prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                           const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                           prnnRNNInfo_t* info);
 
 /* Writes a line for the GPU table (src/rnn/plan/gpu_table.cc) that describes the GPU of the handle, with its own name
  * and what was measured on it, whether or not the table has it already. `size`: of text, in bytes; 256 are enough. */

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "errors.h"
@@ -158,17 +159,23 @@ class Rnn {
     return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
   }
 
+  // Sequences of one length, by their number, or the number in every timestep.
+  using Batch = std::variant<int, BatchSizes>;
+
   // The plan on the handle's device.
-  py::dict query(const Handle& handle, int batch) {
+  py::dict query(const Handle& handle, const Batch& batch) {
+    const Descriptors xs = sequence(sizes_of(batch), input_);
     prnnRNNInfo_t info;
-    check(prnnQueryRNN(handle.get(), rnn_.get(), tensor(batch, input_, 1), &info), handle.get());
+    check(prnnQueryRNNSequence(handle.get(), nullptr, rnn_.get(), static_cast<int>(xs.size()), xs.data(), &info),
+          handle.get());
     return to_dict(info);
   }
 
   // The plan on a GPU of the table, which need not be there.
-  py::dict query_gpu(const std::string& gpu, int batch) {
+  py::dict query_gpu(const std::string& gpu, const Batch& batch) {
+    const Descriptors xs = sequence(sizes_of(batch), input_);
     prnnRNNInfo_t info;
-    check(prnnQueryRNNForGPU(gpu.c_str(), rnn_.get(), tensor(batch, input_, 1), &info));
+    check(prnnQueryRNNSequence(nullptr, gpu.c_str(), rnn_.get(), static_cast<int>(xs.size()), xs.data(), &info));
     return to_dict(info);
   }
 
@@ -252,6 +259,11 @@ class Rnn {
       check(prnnSetTensorNdDescriptor(found->second.get(), data_type(), 3, dims, strides));
     }
     return found->second.get();
+  }
+
+  static BatchSizes sizes_of(const Batch& batch) {
+    const int* const uniform = std::get_if<int>(&batch);
+    return uniform != nullptr ? BatchSizes{*uniform} : std::get<BatchSizes>(batch);
   }
 
   Descriptors sequence(const BatchSizes& batch_sizes, int width) {
@@ -341,7 +353,8 @@ void bind_persistent_rnn(py::module_& module) {
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
-      .def("query", &Rnn::query, "handle"_a, "batch"_a, "prnnQueryRNN's answer for this many sequences.")
+      .def("query", &Rnn::query, "handle"_a, "batch"_a,
+           "prnnQueryRNNSequence's answer for this many sequences of one length, or so many in each timestep.")
       .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")
       .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
            "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")

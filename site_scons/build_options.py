@@ -11,7 +11,9 @@ def declare_options(arguments: dict[str, str]) -> Variables:
     options.AddVariables(
         EnumVariable("mode", "release: optimised; debug: symbols and assertions", "release", ["release", "debug"]),
         EnumVariable("cuda", "build the CUDA sources; auto: if there is an nvcc", "auto", ["auto", "on", "off"]),
-        ListVariable("cuda_arch", "GPU architectures to compile for", "80,90a", ["80", "86", "89", "90a"]),
+        ListVariable(
+            "cuda_arch", "GPU architectures to compile for", "80,90a", ["80", "86", "89", "90a", "100", "120"]
+        ),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),

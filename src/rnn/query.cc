@@ -122,6 +122,18 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
+prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+}
+
+prnnRNNInfo_t query_row(const char* gpu, const RnnProblem& problem) {
+  const GpuRow* row = find_gpu_row(gpu);
+  if (row == nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
+  }
+  return info_from_plan(*row, problem);
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -132,7 +144,7 @@ extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescripto
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(info, "info");
-    *info = handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+    *info = query(handle, rnn, problem);
   });
 }
 
@@ -143,11 +155,19 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(info, "info");
-    const GpuRow* row = find_gpu_row(gpu);
-    if (row == nullptr) {
-      fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
-    }
-    *info = info_from_plan(*row, problem);
+    *info = query_row(gpu, problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                             const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                             prnnRNNInfo_t* info) {
+  return guarded(gpu == nullptr ? handle : nullptr, [&] {
+    if (gpu == nullptr) require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    require_not_null(info, "info");
+    *info = gpu == nullptr ? query(handle, rnn, problem) : query_row(gpu, problem);
   });
 }
 

@@ -44,6 +44,7 @@ struct ClusterForward {
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasClusters) return;
   using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
   constexpr bool kGated = Layout::kGated;
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kOwnKTiles = Layout::kOwnKTiles;

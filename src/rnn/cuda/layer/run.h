@@ -18,8 +18,8 @@ void require_launch(cudaError_t error, const char* what);
 // Gates whose gradients with respect to W x and to R h are the same.
 inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
 
-// The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said. Its
-// size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
+// The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
+// Its size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
 struct Reserve {
   Reserve(const RnnProblem& problem, void* base);
 

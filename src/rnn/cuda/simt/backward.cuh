@@ -11,6 +11,7 @@ namespace prnn {
 // Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr SimtKernel kKernel = {UNITS, LOADS, COLUMNS, CLUSTER};
   constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;

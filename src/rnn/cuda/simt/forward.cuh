@@ -11,6 +11,7 @@ namespace prnn {
 // the gate, as in mma_forward().
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr SimtKernel kKernel = {UNITS, LOADS, COLUMNS, CLUSTER};
   constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;

@@ -12,6 +12,7 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_backward(const __grid_constant__ WavefrontBackwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRowTiles = UNIT_TILES * CLUSTER;

@@ -12,7 +12,7 @@ namespace prnn {
 template <class T>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_wgmma_backward(const __grid_constant__ WavefrontBackwardParams params) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   constexpr int kColumns = kWavefrontWgmmaColumns;
   constexpr int kTiles = 2, kUnits = 32, kColumnTiles = kColumns / 8, kItems = kColumns / 4;
   using Product = WavefrontWgmmaProduct<T, kTiles>;

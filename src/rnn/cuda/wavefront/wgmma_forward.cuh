@@ -14,7 +14,7 @@ namespace prnn {
 template <class T, int TILES>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_wgmma_forward(const __grid_constant__ WavefrontForwardParams params) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   constexpr int kColumns = kWavefrontWgmmaColumns;
   constexpr int kUnits = TILES * 16, kColumnTiles = kColumns / 8, kItems = kColumnTiles * TILES;
   using Product = WavefrontWgmmaProduct<T, TILES>;

@@ -10,6 +10,7 @@ namespace prnn {
 // sends that block its sums as it has them. A lane finishes unit lane % 16 of one column a round.
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRows = kWgmmaCluster * kWgmmaUnits;
   constexpr bool kAddsFirst = COLUMNS > 16;  // the warpgroups' sums in the block, before they are sent

@@ -9,6 +9,7 @@ namespace prnn {
 // round: lanes 0..15 and 16..31 have columns 4 apart, whose sums lie in different banks.
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   using Product = WgmmaProduct<T, COLUMNS>;

@@ -10,6 +10,7 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wgmma_split_k_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   constexpr int kInputBytes = COLUMNS * 4 * kWgmmaUnits * 2;
