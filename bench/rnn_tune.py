@@ -1,8 +1,8 @@
 """Measures how the resident kernels split a layer best on the GPU that is here: `bench/rnn_gpu.py --tune`.
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
-cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the lines that go
-into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
+cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
+lines that go into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
 """
 
 import itertools
@@ -95,9 +95,8 @@ def best_plan(layer: TunedLayer, batch: int, backward: bool, repeats: int) -> tu
 def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dtype: torch.dtype, repeats: int) -> None:
     handle = _C.Handle.cuda()
     print(f"src/rnn/plan/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
-    print(
-        "| cell | H | N | | as planned | best | engine, units, cluster, replicas, poll delay |\n|---|---|---|---|---|---|---|"
-    )
+    print("| cell | H | N | | as planned | best | engine, units, cluster, replicas, poll delay |")
+    print("|---|---|---|---|---|---|---|")
     lines = []
     for cell, size, batch in itertools.product(cells, hidden, batches):
         torch.manual_seed(0)
@@ -114,7 +113,8 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
             print(f"{point} {own / steps:.2f} | {time / steps:.2f} | {plan} |", flush=True)
             if time < MARGIN * own:
                 numbers = ", ".join([ENGINE_NAMES[plan[0]], *map(str, plan[1:])])
-                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, Pass::{'kBackward' if backward else 'kForward'}"
+                operation = "Pass::kBackward" if backward else "Pass::kForward"
+                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, {operation}"
                 lines.append(f'    {{"{row}", {kind}, {size}, {batch}, {{{numbers}}}}},')
     print("\nsrc/rnn/plan/tuned.cc:")
     print("\n".join(lines) or "    nothing: the library's own plans are as good")

@@ -173,26 +173,26 @@ PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNND
 /* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data. Sizes are
  * per layer and direction, of the forward pass unless said. */
 typedef struct {
-  int supported;              /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
-  prnnRNNBackend_t backend;   /* what a call would use; PERSISTENT also on a CPU handle */
-  char device[64];            /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
-  int measured;               /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
-  char forwardEngine[24];     /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "simt" or, where layers run */
-  char backwardEngine[24];    /* together, "wavefront-mma", "wavefront-wgmma"; "cpu"; "" where nothing is supported */
-  int blocks;                 /* thread blocks that hold the layer's weights (CPU: threads) */
-  int replicas;               /* copies of the weights, each serving a share of the batch */
-  int unitsPerBlock;          /* hidden units that one block owns */
-  int batchPerPass;           /* sequences served at once; a larger batch takes more passes */
-  int layersTogether;         /* layers of the stack that one launch runs forward, following each other; else 1 */
-  int layersTogetherBackward; /* the same in the data gradient */
+  int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
+  prnnRNNBackend_t backend;    /* what a call would use; PERSISTENT also on a CPU handle */
+  char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
+  int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
+  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "simt", "cpu"; where layers */
+  char backwardEngine[24];     /* run together "wavefront-mma", "wavefront-wgmma"; "" where nothing is supported */
+  int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
+  int replicas;                /* copies of the weights, each serving a share of the batch */
+  int unitsPerBlock;           /* hidden units that one block owns */
+  int batchPerPass;            /* sequences served at once; a larger batch takes more passes */
+  int layersTogether;          /* layers of the stack that one launch runs forward, following each other; else 1 */
+  int layersTogetherBackward;  /* the same in the data gradient */
   int layersTogetherInference; /* the same in prnnRNNForwardInference, which has no dropout */
-  size_t registerBytes;        /* weights held in registers, over all blocks of a replica: recurrent ones, where layers
-                                 run together also those on the layer below */
+  size_t registerBytes;        /* weights in registers, over all blocks of a replica: recurrent ones, and where layers
+                                  run together those on the layer below */
   size_t sharedBytes;          /* ... and in shared memory (CPU: in the cores' caches) */
   int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
   char reason[256];            /* one sentence when supported is 0 or backend is not PERSISTENT; else "" */
-  char engineReason[256];      /* why the forward engine is not a faster one that other layers have; "" if it is */
-  char layersReason[256]; /* why layers of the stack do not run together forward; "" if they do, or for one layer */
+  char engineReason[256];      /* why the forward engine is not a faster one that other layers have; else "" */
+  char layersReason[256];      /* why several layers of the stack do not run together forward; else "" */
 } prnnRNNInfo_t;
 
 /* The plan for inputs of xDesc's {N, I, 1} on the handle's device. Starts nothing. */

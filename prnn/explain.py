@@ -56,9 +56,9 @@ class Explanation:
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"N = {self.batch}"]
-        for row, layer in zip(rows, (None, *self.layers), strict=True):
+        for row, notes in zip(rows, ((), *(layer.notes for layer in self.layers)), strict=True):
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-            lines += [f"    {note}" for note in layer.notes] if layer else []
+            lines += [f"    {note}" for note in notes]
         return "\n".join(lines)
 
 
@@ -72,7 +72,7 @@ def explain(
     """Says which kernels would run each recurrent layer of a model: prnn.nn's as they are, torch.nn's as prnn.convert
     would make them. Nothing runs, and no GPU is needed where `gpu` names one.
 
-    In training mode, layers with dropout are those of a training step; everything else holds for training and inference.
+    A layer with dropout is explained as it trains, or, in evaluation mode, without dropout.
 
     Args:
         module: any module, also a recurrent layer itself.
@@ -93,7 +93,7 @@ def explain(
     layers = []
     for name, layer in module.named_modules():
         if isinstance(layer, (*_OURS, *_TORCH)):
-            layers.append(_explain_layer(name, layer, sizes, gpu, dtype or layer.weight_hh_l0.dtype))
+            layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
     return Explanation(sizes[0], tuple(layers))
 
 
@@ -120,9 +120,10 @@ def _describe(layer: torch.nn.RNNBase) -> str:
 
 
 def _explain_layer(
-    name: str, layer: torch.nn.RNNBase, sizes: list[int], gpu: str | None, dtype: torch.dtype
+    name: str, layer: torch.nn.RNNBase, sizes: list[int], gpu: str | None, dtype: torch.dtype | None
 ) -> LayerExplanation:
-    weight = layer.weight_hh_l0
+    weight = next(layer.parameters())
+    dtype = dtype or weight.dtype
     notes = []
     if type(layer) not in (*_OURS, *_TORCH):
         notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
