@@ -13,6 +13,7 @@ from prnn._ops._layer import BACKENDS, MODES, _allows_tf32
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
+_MOST = 2**31 - 1
 _OURS = (nn.RNN, nn.GRU, nn.LSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
@@ -87,6 +88,8 @@ def explain(
         raise TypeError(f"module is a {type(module).__name__}; it must be a torch.nn.Module")
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
+    if not (gpu is None or isinstance(gpu, str)):
+        raise TypeError(f"gpu is {gpu!r}; it must be a string")
     if gpu is not None and gpu.lower() not in (name.lower() for name in _C.gpu_names()):
         raise ValueError(f"gpu is {gpu!r}; the table has {', '.join(_C.gpu_names())}")
     sizes = _batch_sizes(batch)
@@ -99,17 +102,29 @@ def explain(
 
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     """Sequences of each timestep; of one timestep where all are of one length."""
-    if isinstance(batch, Tensor):
-        batch = batch.tolist()
+    values = batch.tolist() if isinstance(batch, Tensor) else batch
+    if isinstance(values, str | bytes | bool):
+        raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")
     try:
-        lengths = [1] * index(batch) if not isinstance(batch, Sequence) else [index(length) for length in batch]
+        if not isinstance(values, Sequence):
+            return [_checked(index(values), batch, "it")]
+        lengths = [_checked(index(length), batch, "lengths") for length in values]
     except TypeError:
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths") from None
-    if not lengths or min(lengths) < 1:
-        raise ValueError(f"batch is {batch!r}; there must be at least one sequence, and lengths must be at least 1")
+    if not lengths:
+        raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
         return [len(lengths)]
-    return [sum(length > step for length in lengths) for step in range(max(lengths))]
+    # The plan asks whether the number of sequences changes, and for the largest: two timesteps say both.
+    return [len(lengths), sum(length > min(lengths) for length in lengths)]
+
+
+def _checked(number: int, batch: object, what: str) -> int:
+    if number < 1:
+        raise ValueError(f"batch is {batch!r}; {what} must be at least 1")
+    if number > _MOST:
+        raise ValueError(f"batch is {batch!r}; {what} must be at most {_MOST}")
+    return number
 
 
 def _describe(layer: torch.nn.RNNBase) -> str:
