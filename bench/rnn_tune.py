@@ -1,8 +1,8 @@
 """Measures how the resident kernels split a layer best on the GPU that is here: `bench/rnn_gpu.py --tune`.
 
-For each cell, hidden size and batch, forward and in the data gradient: every number of units a block, blocks a cluster
-and groups that has a kernel and fits, and for the best of them several pauses. Prints the best, and the lines that go
-into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
+For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
+cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
+lines that go into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
 """
 
 import itertools
@@ -15,12 +15,13 @@ import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES
 
-Plan = tuple[int, int, int, int]  # units a block, blocks a cluster, groups, cycles of pause
+Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
+ENGINE_NAMES = ["", "PRNN_ENGINE_MMA", "PRNN_ENGINE_WGMMA", "PRNN_ENGINE_WGMMA_SPLIT_K"]
 MODE_NAMES = {"lstm": "PRNN_LSTM", "gru": "PRNN_GRU", "rnn": "PRNN_RNN_TANH"}
-PAUSES = (0, 100, 250, 450, 700, 1000)
-FIRST_PAUSE = 450
+POLL_DELAYS = (0, 100, 250, 450, 700, 1000)
+FIRST_DELAY = 450
 MARGIN = 0.97  # a line is written where the best plan takes less than this share of the library's own
 
 
@@ -57,10 +58,12 @@ class TunedLayer:
         self.rnn.backward_data(self.handle, self.sizes, y, dy, 0, 0, w, 0, 0, 0, 0, 0, *memory)
 
 
-def candidates(batch: int, backward: bool) -> Iterator[tuple[int, int, int]]:
-    """(units, cluster, groups); the library says which of them there are."""
-    clusters = (1, 2, 3, 4, 6, 8) if backward else (1, 2, 4)
-    yield from itertools.product((8, 16, 24, 32), clusters, range(1, min(batch, 16) + 1))
+def candidates(batch: int) -> Iterator[tuple[int, int, int, int]]:
+    """(engine, units, cluster, replicas); the library says which of them there are."""
+    splits = [(_C.ENGINE_MMA, *split) for split in itertools.product((8, 16, 24, 32), (1, 2, 3, 4))]
+    splits += [(_C.ENGINE_WGMMA, 0, 0), (_C.ENGINE_WGMMA_SPLIT_K, 0, 0)]
+    for split, replicas in itertools.product(splits, range(1, min(batch, 16) + 1)):
+        yield *split, replicas
 
 
 def time_plan(layer: TunedLayer, backward: bool, plan: Plan | None, repeats: int) -> float:
@@ -76,15 +79,15 @@ def best_plan(layer: TunedLayer, batch: int, backward: bool, repeats: int) -> tu
     """(its time, the plan, the time of the library's own)."""
     own = time_plan(layer, backward, None, repeats)
     shapes: list[tuple[float, Plan]] = []
-    for shape in candidates(batch, backward):
-        plan = (*shape, FIRST_PAUSE)
+    for shape in candidates(batch):
+        plan = (*shape, FIRST_DELAY)
         try:
             shapes.append((time_plan(layer, backward, plan, repeats), plan))
         except prnn.NotSupportedError:
             continue
     tried = sorted(shapes)[:2]
-    for (_, shape), pause in itertools.product(sorted(shapes)[:2], PAUSES):
-        plan = (*shape[:3], pause)
+    for (_, shape), delay in itertools.product(sorted(shapes)[:2], POLL_DELAYS):
+        plan = (*shape[:4], delay)
         tried.append((time_plan(layer, backward, plan, repeats), plan))
     return *min(tried), own
 
@@ -92,7 +95,8 @@ def best_plan(layer: TunedLayer, batch: int, backward: bool, repeats: int) -> tu
 def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dtype: torch.dtype, repeats: int) -> None:
     handle = _C.Handle.cuda()
     print(f"src/rnn/plan/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
-    print("| cell | H | N | | as planned | best | units, cluster, groups, pause |\n|---|---|---|---|---|---|---|")
+    print("| cell | H | N | | as planned | best | engine, units, cluster, replicas, poll delay |")
+    print("|---|---|---|---|---|---|---|")
     lines = []
     for cell, size, batch in itertools.product(cells, hidden, batches):
         torch.manual_seed(0)
@@ -108,8 +112,9 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
             point = f"| {cell} | {size} | {batch} | {'backward' if backward else 'forward'} |"
             print(f"{point} {own / steps:.2f} | {time / steps:.2f} | {plan} |", flush=True)
             if time < MARGIN * own:
-                numbers = ", ".join(map(str, plan))
-                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, {str(backward).lower()}"
+                numbers = ", ".join([ENGINE_NAMES[plan[0]], *map(str, plan[1:])])
+                operation = "Pass::kBackward" if backward else "Pass::kForward"
+                kind = f"{MODE_NAMES[cell]}, {str(dtype != torch.float32).lower()}, {operation}"
                 lines.append(f'    {{"{row}", {kind}, {size}, {batch}, {{{numbers}}}}},')
     print("\nsrc/rnn/plan/tuned.cc:")
     print("\n".join(lines) or "    nothing: the library's own plans are as good")

@@ -68,14 +68,21 @@ PRNN_API prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBack
 /* Lets the products of float matrices on a GPU be rounded to tf32, or not, which is the default. */
 PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType);
 
-/* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). In 16 bits, 16 units a block and 4 blocks
- * are the wide kernels, though forward their blocks share nothing; 16 units and 2 blocks forward, 8 (LSTM) or 6 (GRU)
- * in the data gradient, are the team kernels (docs/resident_kernels.md). */
+/* Engines of the resident kernels whose split can be chosen (docs/resident_kernels.md). */
+typedef enum {
+  PRNN_ENGINE_BEST = 0,         /* the library chooses engine and split */
+  PRNN_ENGINE_MMA = 1,          /* mma.sync */
+  PRNN_ENGINE_WGMMA = 2,        /* wgmma: LSTM and GRU in 16 bits on compute capability 9.0 */
+  PRNN_ENGINE_WGMMA_SPLIT_K = 3 /* the same, clusters of 2 blocks split K */
+} prnnRNNEngine_t;
+
+/* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). */
 typedef struct {
-  int unitsPerBlock; /* hidden units that a thread block finishes: a multiple of 8 */
-  int clusterBlocks; /* blocks that share their units and split the sums; 1: none do */
-  int groups;        /* copies of the weights, each serving a share of the batch: 1 to N */
-  int pauseCycles;   /* from a block's own store of states to its first look at those of the others: at least 0 */
+  prnnRNNEngine_t engine; /* not BEST */
+  int unitsPerBlock;      /* MMA: hidden units that a thread block finishes, a multiple of 8; else 0 */
+  int clusterBlocks; /* MMA: blocks of a cluster, which own their units together and split K, 1: no clusters; else 0 */
+  int replicas;      /* copies of the weights, each serving a share of the batch: 1 to N */
+  int pollDelayCycles; /* from a block's own store of states to its first look at those of the others: at least 0 */
 } prnnRNNPlan_t;
 
 /* Has the resident kernels split the layer so, forward and in the data gradient; NULL: as the library chooses, the
@@ -163,20 +170,29 @@ PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNND
                                              size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
                                              const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
-/* What would run, filled by prnnQueryRNN and prnnQueryRNNForGPU. Sizes are per layer and direction. */
+/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data. Sizes are
+ * per layer and direction, of the forward pass unless said. */
 typedef struct {
-  int supported;            /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
-  prnnRNNBackend_t backend; /* what a call would use; PERSISTENT also on a CPU handle */
-  char device[64];          /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
-  int blocks;               /* thread blocks that hold the layer's weights (CPU: threads) */
-  int groups;               /* copies of the weights, each serving a share of the batch */
-  int unitsPerBlock;        /* hidden units that one block owns */
-  int batchPerPass;         /* sequences served at once; a larger batch takes more passes */
-  int layersTogether;       /* layers of the stack that one launch runs forward, following each other; else 1 */
-  size_t registerBytes;     /* recurrent weights held in registers, over all blocks of a group */
-  size_t sharedBytes;       /* ... and in shared memory (CPU: in the cores' caches) */
-  int largestHiddenSize;    /* the largest H of this mode, type, N, layers and directions that stays resident */
-  char reason[256];         /* one sentence when supported is 0 or backend is not PERSISTENT; else "" */
+  int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
+  prnnRNNBackend_t backend;    /* what a call would use; PERSISTENT also on a CPU handle */
+  char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
+  int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
+  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "simt", "cpu"; layers that */
+  char backwardEngine[24];     /* run together: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
+  int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
+  int replicas;                /* copies of the weights, each serving a share of the batch */
+  int unitsPerBlock;           /* hidden units that one block owns */
+  int batchPerPass;            /* sequences served at once; a larger batch takes more passes */
+  int layersTogether;          /* layers of the stack that one launch runs forward, following each other; else 1 */
+  int layersTogetherBackward;  /* the same in the data gradient */
+  int layersTogetherInference; /* the same in prnnRNNForwardInference, which has no dropout */
+  size_t registerBytes;        /* weights in registers, over all blocks of a replica: recurrent ones, and where layers
+                                  run together those on the layer below */
+  size_t sharedBytes;          /* ... and in shared memory (CPU: in the cores' caches) */
+  int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
+  char reason[256];            /* one sentence when supported is 0 or backend is not PERSISTENT; else "" */
+  char engineReason[256];      /* why the forward engine is not a faster one that other layers have; else "" */
+  char layersReason[256];      /* why several layers of the stack do not run together forward; else "" */
 } prnnRNNInfo_t;
 
 /* The plan for inputs of xDesc's {N, I, 1} on the handle's device. Starts nothing. */
@@ -186,6 +202,12 @@ PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_
 /* The plan for a GPU named by its row of the tile table, without needing that GPU. */
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
+
+/* The plan of a call with these sizes: batches that vary (xDesc as prnnRNNForwardTraining's) run layer by layer.
+ * gpu: NULL for the handle's device; else a row of the tile table, and handle is not looked at. */
+PRNN_API prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                           const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                           prnnRNNInfo_t* info);
 
 /* Writes a line for the GPU table (src/rnn/plan/gpu_table.cc) that describes the GPU of the handle, with its own name
  * and what was measured on it, whether or not the table has it already. `size`: of text, in bytes; 256 are enough. */

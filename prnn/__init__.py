@@ -6,6 +6,7 @@ from prnn import nn
 from prnn._C import __version__
 from prnn._errors import NotSupportedError
 from prnn.convert import convert, convert_back
+from prnn.explain import explain
 from prnn.losses import (
     CTCLoss,
     JointRNNTLoss,
@@ -42,6 +43,7 @@ __all__ = [
     "convert_back",
     "ctc_loss",
     "do_rnnt_pruning",
+    "explain",
     "forced_align",
     "get_rnnt_prune_ranges",
     "joint_rnnt_loss",

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "errors.h"
@@ -44,11 +45,14 @@ using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 py::dict to_dict(const prnnRNNInfo_t& info) {
   using namespace py::literals;
   return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
-                  "device"_a = info.device, "blocks"_a = info.blocks, "groups"_a = info.groups,
+                  "device"_a = info.device, "measured"_a = info.measured != 0, "forward_engine"_a = info.forwardEngine,
+                  "backward_engine"_a = info.backwardEngine, "blocks"_a = info.blocks, "replicas"_a = info.replicas,
                   "units_per_block"_a = info.unitsPerBlock, "batch_per_pass"_a = info.batchPerPass,
-                  "layers_together"_a = info.layersTogether, "register_bytes"_a = info.registerBytes,
+                  "layers_together"_a = info.layersTogether, "layers_together_backward"_a = info.layersTogetherBackward,
+                  "layers_together_inference"_a = info.layersTogetherInference, "register_bytes"_a = info.registerBytes,
                   "shared_bytes"_a = info.sharedBytes, "largest_hidden_size"_a = info.largestHiddenSize,
-                  "reason"_a = info.reason);
+                  "reason"_a = info.reason, "engine_reason"_a = info.engineReason,
+                  "layers_reason"_a = info.layersReason);
 }
 
 std::vector<std::string> gpu_names() {
@@ -126,11 +130,13 @@ class Rnn {
     math_ = math;
   }
 
-  // {units per block, blocks of a cluster, groups, pause in cycles}; none: the library's own.
-  using Plan = std::optional<std::array<int, 4>>;
+  // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
+  using Plan = std::optional<std::array<int, 5>>;
   void set_plan(const Plan& forward, const Plan& backward) {
     const auto plan_of = [](const Plan& plan) {
-      return plan ? prnnRNNPlan_t{(*plan)[0], (*plan)[1], (*plan)[2], (*plan)[3]} : prnnRNNPlan_t{};
+      if (!plan) return prnnRNNPlan_t{};
+      const auto [engine, units, cluster, replicas, delay] = *plan;
+      return prnnRNNPlan_t{static_cast<prnnRNNEngine_t>(engine), units, cluster, replicas, delay};
     };
     const prnnRNNPlan_t first = plan_of(forward), second = plan_of(backward);
     check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
@@ -158,17 +164,23 @@ class Rnn {
     return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
   }
 
+  // Sequences of one length, by their number, or the number in every timestep.
+  using Batch = std::variant<int, BatchSizes>;
+
   // The plan on the handle's device.
-  py::dict query(const Handle& handle, int batch) {
+  py::dict query(const Handle& handle, const Batch& batch) {
+    const Descriptors xs = sequence(sizes_of(batch), input_);
     prnnRNNInfo_t info;
-    check(prnnQueryRNN(handle.get(), rnn_.get(), tensor(batch, input_, 1), &info), handle.get());
+    check(prnnQueryRNNSequence(handle.get(), nullptr, rnn_.get(), static_cast<int>(xs.size()), xs.data(), &info),
+          handle.get());
     return to_dict(info);
   }
 
   // The plan on a GPU of the table, which need not be there.
-  py::dict query_gpu(const std::string& gpu, int batch) {
+  py::dict query_gpu(const std::string& gpu, const Batch& batch) {
+    const Descriptors xs = sequence(sizes_of(batch), input_);
     prnnRNNInfo_t info;
-    check(prnnQueryRNNForGPU(gpu.c_str(), rnn_.get(), tensor(batch, input_, 1), &info));
+    check(prnnQueryRNNSequence(nullptr, gpu.c_str(), rnn_.get(), static_cast<int>(xs.size()), xs.data(), &info));
     return to_dict(info);
   }
 
@@ -260,6 +272,11 @@ class Rnn {
     return found->second.get();
   }
 
+  static BatchSizes sizes_of(const Batch& batch) {
+    const int* const uniform = std::get_if<int>(&batch);
+    return uniform != nullptr ? BatchSizes{*uniform} : std::get<BatchSizes>(batch);
+  }
+
   Descriptors sequence(const BatchSizes& batch_sizes, int width) {
     Descriptors descriptors(batch_sizes.size());
     for (size_t t = 0; t < batch_sizes.size(); ++t) {
@@ -319,6 +336,9 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("GRU") = static_cast<int>(PRNN_GRU);
   module.attr("PERSISTENT_BACKEND") = static_cast<int>(PRNN_PERSISTENT_BACKEND);
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
+  module.attr("ENGINE_MMA") = static_cast<int>(PRNN_ENGINE_MMA);
+  module.attr("ENGINE_WGMMA") = static_cast<int>(PRNN_ENGINE_WGMMA);
+  module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
   module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
@@ -338,14 +358,16 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
-           "Each (units per block, blocks of a cluster, groups, pause in cycles), or None for the library's own.")
+           "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
+           "library's own.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("restore_dropout", &Rnn::restore_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a,
            "Takes `states`, {seed, calls}, as they are; they must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
-      .def("query", &Rnn::query, "handle"_a, "batch"_a, "prnnQueryRNN's answer for this many sequences.")
+      .def("query", &Rnn::query, "handle"_a, "batch"_a,
+           "prnnQueryRNNSequence's answer for this many sequences of one length, or so many in each timestep.")
       .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")
       .def("forward", &Rnn::forward, "handle"_a, "batch_sizes"_a, "x"_a, "hx"_a, "cx"_a, "w"_a, "y"_a, "hy"_a, "cy"_a,
            "workspace"_a, "workspace_size"_a, "reserve"_a, "reserve_size"_a, "Inference where reserve is 0.")

@@ -5,13 +5,15 @@ import difflib
 from SCons.Script import Exit
 from SCons.Variables import EnumVariable, ListVariable, PathVariable, Variables
 
+_ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
+
 
 def declare_options(arguments: dict[str, str]) -> Variables:
     options = Variables(args=arguments)
     options.AddVariables(
         EnumVariable("mode", "release: optimised; debug: symbols and assertions", "release", ["release", "debug"]),
         EnumVariable("cuda", "build the CUDA sources; auto: if there is an nvcc", "auto", ["auto", "on", "off"]),
-        ListVariable("cuda_arch", "GPU architectures to compile for", "80,90a", ["80", "86", "89", "90a"]),
+        ListVariable("cuda_arch", "GPU architectures to compile for", "80,90a", _ARCHITECTURES),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),

@@ -94,7 +94,9 @@ def check(name: str, **arguments: Any) -> None:
 class Plan(ctypes.Structure):
     """prnnRNNPlan_t."""
 
-    _fields_ = [(name, ctypes.c_int) for name in ("unitsPerBlock", "clusterBlocks", "groups", "pauseCycles")]
+    _fields_ = [
+        (name, ctypes.c_int) for name in ("engine", "unitsPerBlock", "clusterBlocks", "replicas", "pollDelayCycles")
+    ]
 
 
 class Object:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from reference import rnn as reference
-from test_rnn_cuda import MODES, TYPES, CudaCase, TeamCase, WideCase
+from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 
 GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -31,8 +31,8 @@ def wide() -> Iterator[CudaCase]:
     """16-bit gated cells of some size; those that a cluster does not hold, with few sequences, forward with 8 warps."""
     for (mode, dtype), batch_sizes in itertools.product(GATED, ([70, 33, 2], [64] * 3)):
         yield CudaCase(reference.Stack(mode, 24, 264, 1, 2), batch_sizes, dtype)
-    for (mode, dtype), (batch_sizes, groups) in itertools.product(GATED, (([30, 9], 1), ([12] * 3, 1), ([5] * 4, 1))):
-        yield WideCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, groups)
+    for (mode, dtype), (batch_sizes, replicas) in itertools.product(GATED, (([30, 9], 1), ([12] * 3, 1), ([5] * 4, 1))):
+        yield WgmmaCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, replicas)
     for mode, dtype in GATED:
         yield CudaCase(reference.Stack(mode, 24, 544), [5, 5, 3], dtype)
 
@@ -55,10 +55,10 @@ def lone() -> Iterator[CudaCase]:
 
 
 def team() -> Iterator[CudaCase]:
-    for (mode, dtype), (batch_sizes, groups) in itertools.product(
+    for (mode, dtype), (batch_sizes, replicas) in itertools.product(
         GATED, (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
     ):
-        yield TeamCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, groups)
+        yield SplitKCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, replicas)
 
 
 def lean() -> Iterator[CudaCase]:

@@ -1,6 +1,8 @@
 """The build itself, on a small tree of sources with prnn's own SConstruct, and what it made of prnn."""
 
+import importlib.util
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -11,6 +13,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+spec = importlib.util.spec_from_file_location("kernel_instances", ROOT / "site_scons/kernel_instances.py")
+assert spec is not None
+assert spec.loader is not None
+kernel_instances = importlib.util.module_from_spec(spec)
+sys.modules["kernel_instances"] = kernel_instances  # where its dataclasses look
+spec.loader.exec_module(kernel_instances)
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine")
 
 SOURCES = {
@@ -166,9 +174,8 @@ UNTUNED = 256
 
 
 def test_resident_kernels_spill_no_registers() -> None:
-    sources = list(ROOT.glob("src/rnn/cuda/**/*.cu"))
-    logs = [ROOT / "build/release/ptxas" / path.relative_to(ROOT / "src").with_suffix(".txt") for path in sources]
-    if not any(log.exists() for log in logs):
+    logs = list((ROOT / "build/release/ptxas/rnn").rglob("*.txt"))
+    if not logs:
         pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
     spilling = []
     for log in logs:
@@ -180,6 +187,50 @@ def test_resident_kernels_spill_no_registers() -> None:
             if int(stores) > (0 if arch.startswith("sm_90") else UNTUNED):
                 spilling.append(f"{log.name}: {name} for {arch}: {stores} bytes")
     assert not spilling, "\n".join(spilling)
+
+
+def compile_launcher(folder: pathlib.Path, table: str, launchers: str) -> str:
+    """What the compiler says of src/rnn/cuda/launch.cc with this table of kernels and these generated functions."""
+    for name, text in (("rnn/plan/kernels.h", table), ("rnn/cuda/launchers.inc", launchers)):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    dryrun = [str(NVCC), "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"]
+    said = subprocess.run(dryrun, capture_output=True, text=True, check=True).stderr
+    toolkit = re.search(r"^#\$ TOP=(.*)$", said, re.MULTILINE)
+    assert toolkit is not None, said
+    paths = [f"-I{path}" for path in (folder, ROOT / "src", ROOT / "include", f"{toolkit[1]}/include")]
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-fsyntax-only", *paths, ROOT / "src/rnn/cuda/launch.cc"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode == 0) == (done.stderr == ""), done.stderr
+    return done.stderr
+
+
+@needs_nvcc
+def test_a_table_of_kernels_that_the_library_does_not_have_fails_the_build(tmp_path: pathlib.Path) -> None:
+    path = ROOT / kernel_instances.TABLE
+    table = path.read_text()
+    launchers = kernel_instances.launchers_text(kernel_instances.read_kernels(path))
+    assert compile_launcher(tmp_path / "same", table, launchers) == ""
+    row = next(line for line in table.splitlines() if "Engine::kSimt, " in line)
+    unread = table.replace(row, row + "\n" + row.replace("Engine::kSimt, ", "Engine::kSimt,\n"))
+    shorter = table.replace(row + "\n", "")
+    line = next(line for line in launchers.splitlines() if "launch_cluster_backward<__half" in line)
+    for name, *texts in (
+        ("a row that the generator did not read", unread, launchers),
+        ("a kernel that has no row", shorter, launchers),
+        ("a row that has no kernel", table, launchers.replace(line, "")),
+    ):
+        assert "has not read every row" in compile_launcher(tmp_path / name, *texts), name
+
+
+def test_every_kernel_is_instantiated_once() -> None:
+    kernels = kernel_instances.read_kernels(ROOT / kernel_instances.TABLE)
+    texts = [kernel_instances.instances_text(group) for group in kernel_instances.instance_files(kernels).values()]
+    assert len(kernels) > 200
+    for kernel in kernels:
+        line = f"template cudaError_t {kernel.function}<{kernel.arguments}>("
+        assert sum(text.count(line) for text in texts) == 1
+        assert f"{kernel.function}(" in (ROOT / "src" / kernel.header).read_text()
 
 
 def test_instruction_set_files_share_no_functions() -> None:

@@ -47,27 +47,25 @@ class CudaCase(RnnCase):
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
 
-class WideCase(CudaCase):
-    """CudaCase for the wide kernels, forward and backward, whatever the size."""
+class WgmmaCase(CudaCase):
+    """CudaCase for the wgmma kernels, forward and backward, whatever the size."""
 
-    def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, groups: int) -> None:
-        self.groups = groups
+    ENGINE = 2  # prnnRNNEngine_t
+
+    def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, replicas: int) -> None:
+        self.replicas = replicas
         super().__init__(stack, batch_sizes, dtype)
-
-    def blocks_together(self) -> tuple[int, int]:
-        return 4, 4
 
     def set_rnn(self, **changes: object) -> None:
         super().set_rnn(**changes)
-        forward, backward = (ctypes.byref(capi.Plan(16, n, self.groups, 100)) for n in self.blocks_together())
-        capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=forward, backward=backward)
+        plan = ctypes.byref(capi.Plan(self.ENGINE, 0, 0, self.replicas, 100))
+        capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=plan, backward=plan)
 
 
-class TeamCase(WideCase):
-    """CudaCase for the team kernels."""
+class SplitKCase(WgmmaCase):
+    """CudaCase for the wgmma kernels that split K."""
 
-    def blocks_together(self) -> tuple[int, int]:
-        return 2, 8 if self.stack.mode == reference.LSTM else 6
+    ENGINE = 3
 
 
 def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float = 1) -> None:
@@ -109,7 +107,7 @@ def test_sizes(mode: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("hidden", "directions", "batch_sizes"),
     [
-        (264, 1, [130, 70, 64, 3, 1]),  # several groups, some of which run out of sequences
+        (264, 1, [130, 70, 64, 3, 1]),  # several replicas, some of which run out of sequences
         (512, 2, [40, 33, 33, 2]),
         (1000, 1, [60, 33, 8, 8, 1]),
         (1280, 2, [16] * 3),  # weights beyond the registers
@@ -128,7 +126,7 @@ def test_wide_kernels(mode: int, hidden: int, directions: int, batch_sizes: list
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
 @pytest.mark.parametrize(
-    ("hidden", "directions", "groups", "batch_sizes"),
+    ("hidden", "directions", "replicas", "batch_sizes"),
     [
         (264, 1, 3, [130, 70, 64, 3, 1]),  # warpgroups that run out of sequences at different times
         (264, 2, 1, [40, 33, 33, 2]),
@@ -142,19 +140,19 @@ def test_wide_kernels(mode: int, hidden: int, directions: int, batch_sizes: list
 )
 @pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
 def test_wide_kernels_by_plan(
-    mode: int, hidden: int, directions: int, groups: int, batch_sizes: list[int], dtype: torch.dtype
+    mode: int, hidden: int, directions: int, replicas: int, batch_sizes: list[int], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(10)
-    case = WideCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, groups)
+    case = WgmmaCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, replicas)
     case.train()
     assert_results(case)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
 @pytest.mark.parametrize(
-    ("hidden", "directions", "groups", "batch_sizes"),
+    ("hidden", "directions", "replicas", "batch_sizes"),
     [
-        (264, 1, 3, [130, 70, 64, 3, 1]),  # several groups, some of which run out of sequences
+        (264, 1, 3, [130, 70, 64, 3, 1]),  # several replicas, some of which run out of sequences
         (264, 2, 1, [40, 33, 33, 2]),
         (512, 1, 2, [5] * 6),
         (512, 1, 1, [150] * 3),  # three passes
@@ -165,10 +163,10 @@ def test_wide_kernels_by_plan(
 )
 @pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
 def test_team_kernels(
-    mode: int, hidden: int, directions: int, groups: int, batch_sizes: list[int], dtype: torch.dtype
+    mode: int, hidden: int, directions: int, replicas: int, batch_sizes: list[int], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(9)
-    case = TeamCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, groups)
+    case = SplitKCase(reference.Stack(mode, 32, hidden, 1, directions), batch_sizes, dtype, replicas)
     case.train()
     assert_results(case)
 

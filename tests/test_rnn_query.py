@@ -7,6 +7,7 @@ import capi
 import pytest
 
 BACKEND_PERSISTENT = 0
+MMA, WGMMA, SPLIT_K = 1, 2, 3  # prnnRNNEngine_t
 GPUS = []
 while name := capi.call("GetGPUName", index=len(GPUS)):
     GPUS.append(name.decode())
@@ -19,15 +20,22 @@ class Info(ctypes.Structure):
         ("supported", ctypes.c_int),
         ("backend", ctypes.c_int),
         ("device", ctypes.c_char * 64),
+        ("measured", ctypes.c_int),
+        ("forwardEngine", ctypes.c_char * 24),
+        ("backwardEngine", ctypes.c_char * 24),
         ("blocks", ctypes.c_int),
-        ("groups", ctypes.c_int),
+        ("replicas", ctypes.c_int),
         ("unitsPerBlock", ctypes.c_int),
         ("batchPerPass", ctypes.c_int),
         ("layersTogether", ctypes.c_int),
+        ("layersTogetherBackward", ctypes.c_int),
+        ("layersTogetherInference", ctypes.c_int),
         ("registerBytes", ctypes.c_size_t),
         ("sharedBytes", ctypes.c_size_t),
         ("largestHiddenSize", ctypes.c_int),
         ("reason", ctypes.c_char * 256),
+        ("engineReason", ctypes.c_char * 256),
+        ("layersReason", ctypes.c_char * 256),
     ]
 
 
@@ -89,7 +97,7 @@ def test_every_row_answers(gpu: str) -> None:
         assert info.reason == b""
         assert info.blocks * info.unitsPerBlock >= 256
         assert info.registerBytes + info.sharedBytes >= 4 * 256 * 256 * 2
-        assert info.groups * info.batchPerPass >= 1
+        assert info.replicas * info.batchPerPass >= 1
         assert info.largestHiddenSize >= 256
     else:
         assert len(info.reason) > 20
@@ -104,13 +112,13 @@ def test_the_largest_layer_fits_and_the_next_does_not(mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [2, 3])
-def test_wide_kernels_hold_what_registers_do_not_in_shared_memory(mode: int) -> None:
+def test_wgmma_kernels_hold_what_registers_do_not_in_shared_memory(mode: int) -> None:
     info = Layer(mode, batch=64).query_gpu("H200")
-    assert (info.unitsPerBlock, info.blocks, info.groups, info.batchPerPass) == (16, 64, 2, 64)
+    assert (info.unitsPerBlock, info.blocks, info.replicas, info.batchPerPass) == (16, 64, 2, 64)
     assert info.registerBytes > 0
     assert info.sharedBytes == 0
     info = Layer(mode, hidden=2048, batch=64).query_gpu("H200")
-    assert (info.unitsPerBlock, info.blocks, info.groups, info.batchPerPass) == (16, 128, 1, 64)
+    assert (info.unitsPerBlock, info.blocks, info.replicas, info.batchPerPass) == (16, 128, 1, 64)
     assert info.registerBytes > 0
     assert info.sharedBytes > 0
 
@@ -121,7 +129,7 @@ def test_one_cluster_holds_a_small_layer(mode: int, hidden: int) -> None:
     assert info.blocks in (8, 16)
     assert info.blocks * info.unitsPerBlock >= hidden
     assert info.sharedBytes == 0
-    assert Layer(mode, hidden, batch=9).query_gpu("H200").groups in (5, 7, 9)
+    assert Layer(mode, hidden, batch=9).query_gpu("H200").replicas in (5, 7, 9)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +137,19 @@ def test_one_cluster_holds_a_small_layer(mode: int, hidden: int) -> None:
     [(0, 256, 8, 32), (1, 500, 16, 32), (1, 1024, 64, 16), (0, 2048, 128, 16), (2, 256, 16, 16), (3, 512, 64, 8)]
     + [(2, 1024, 128, 8), (3, 1024, 128, 8)],
 )
-def test_a_lone_float_sequence_has_all_weights_in_registers(mode: int, hidden: int, blocks: int, units: int) -> None:
+def test_a_single_float_sequence_has_all_weights_in_registers(mode: int, hidden: int, blocks: int, units: int) -> None:
     info = Layer(mode, hidden, capi.FLOAT, batch=1).query_gpu("H200")
-    assert (info.supported, info.blocks, info.unitsPerBlock, info.groups) == (1, blocks, units, 1)
+    assert (info.supported, info.blocks, info.unitsPerBlock, info.replicas) == (1, blocks, units, 1)
     assert info.registerBytes >= 4 * {2: 4, 3: 3}.get(mode, 1) * hidden**2
     assert info.sharedBytes == 0
 
 
 def test_few_float_sequences() -> None:
-    """In clusters, each is a group; a large layer without gates takes them together where groups have no room."""
-    assert Layer(2, 256, capi.FLOAT, batch=4).query_gpu("H200").groups == 4
-    for hidden, batch, groups, units in ((2048, 4, 1, 16), (2048, 2, 2, 32), (1024, 4, 4, 32)):
+    """In clusters, each is a replica; a large layer without gates takes them together where replicas have no room."""
+    assert Layer(2, 256, capi.FLOAT, batch=4).query_gpu("H200").replicas == 4
+    for hidden, batch, replicas, units in ((2048, 4, 1, 16), (2048, 2, 2, 32), (1024, 4, 4, 32)):
         info = Layer(0, hidden, capi.FLOAT, batch=batch).query_gpu("H200")
-        assert (info.supported, info.groups, info.unitsPerBlock) == (1, groups, units)
+        assert (info.supported, info.replicas, info.unitsPerBlock) == (1, replicas, units)
     assert Layer(2, 256, capi.FLOAT, batch=5).query_gpu("H200").unitsPerBlock == 8
 
 
@@ -260,10 +268,10 @@ def test_largest_layers_of_a_row(gpu: str) -> None:
         (1, capi.FLOAT, 3328, 26),
     ],
 )
-def test_lean_kernels_take_what_fits_no_other(mode: int, data_type: int, hidden: int, units: int) -> None:
+def test_large_layer_kernels_take_what_fits_no_other(mode: int, data_type: int, hidden: int, units: int) -> None:
     info = Layer(mode, hidden=hidden, data_type=data_type, batch=4).query_gpu("H200")
     assert (info.supported, info.unitsPerBlock, info.blocks) == (1, units, 128)
-    assert (info.groups, info.batchPerPass) == (1, 8)
+    assert (info.replicas, info.batchPerPass) == (1, 8)
     assert info.registerBytes + info.sharedBytes >= {2: 4, 3: 3}.get(mode, 1) * hidden**2 * (4 if data_type == 0 else 2)
     info = Layer(mode, hidden=info.largestHiddenSize + 1, data_type=data_type, batch=4).query_gpu("H200")
     assert info.supported == 0
@@ -279,13 +287,18 @@ def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int,
 
 def test_a_plan_of_ones_own() -> None:
     layer = Layer(batch=16)
-    for units, groups in ((8, 1), (16, 2)):
-        assert set_plan(layer, (units, 1, groups, 100), None) == capi.SUCCESS
+    for units, replicas in ((8, 1), (16, 2)):
+        assert set_plan(layer, (MMA, units, 1, replicas, 100), None) == capi.SUCCESS
         info = layer.query_gpu("H200")
-        assert (info.supported, info.unitsPerBlock, info.groups) == (1, units, groups)
+        assert (info.supported, info.unitsPerBlock, info.replicas) == (1, units, replicas)
         assert info.blocks * units == 1024
     largest = info.largestHiddenSize
-    for forward, backward in [((24, 1, 1, 0), None), ((8, 2, 1, 0), None), ((8, 1, 2, 0), None), (None, (8, 3, 1, 0))]:
+    for forward, backward in [
+        ((MMA, 24, 1, 1, 0), None),
+        ((MMA, 8, 2, 1, 0), None),
+        ((MMA, 8, 1, 2, 0), None),
+        (None, (MMA, 8, 3, 1, 0)),
+    ]:
         assert set_plan(layer, forward, backward) == capi.SUCCESS
         info = layer.query_gpu("H200")
         assert (info.supported, info.largestHiddenSize) == (0, largest)
@@ -295,48 +308,58 @@ def test_a_plan_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("mode", [2, 3])
-def test_a_plan_of_wide_kernels(mode: int) -> None:
+def test_a_plan_of_wgmma_kernels(mode: int) -> None:
     layer = Layer(mode, hidden=512, batch=16)
-    assert set_plan(layer, (16, 4, 4, 100), (16, 4, 3, 100)) == capi.SUCCESS
+    assert set_plan(layer, (WGMMA, 0, 0, 4, 100), (WGMMA, 0, 0, 3, 100)) == capi.SUCCESS
     info = layer.query_gpu("H200")
-    assert (info.supported, info.unitsPerBlock, info.blocks, info.groups) == (1, 16, 32, 4)
-    for forward, backward in [((16, 4, 5, 0), None), (None, (16, 4, 4, 0)), ((8, 4, 1, 0), None)]:
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.replicas) == (1, 16, 32, 4)
+    for forward, backward in [((WGMMA, 0, 0, 5, 0), None), (None, (WGMMA, 0, 0, 4, 0)), ((MMA, 8, 4, 1, 0), None)]:
         assert set_plan(layer, forward, backward) == capi.SUCCESS
         assert layer.query_gpu("H200").supported == 0
     for other, row in ((layer, "A100"), (Layer(mode, hidden=512, data_type=capi.FLOAT, batch=16), "H200")):
-        assert set_plan(other, (16, 4, 1, 100), None) == capi.SUCCESS
+        assert set_plan(other, (WGMMA, 0, 0, 1, 100), None) == capi.SUCCESS
         assert other.query_gpu(row).supported == 0
 
 
-@pytest.mark.parametrize(("mode", "team"), [(2, 8), (3, 6)])
-def test_a_plan_of_team_kernels(mode: int, team: int) -> None:
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_plan_of_split_k_kernels(mode: int) -> None:
     layer = Layer(mode, hidden=512, batch=16)
-    assert set_plan(layer, (16, 2, 3, 100), (16, team, 2, 100)) == capi.SUCCESS
+    assert set_plan(layer, (SPLIT_K, 0, 0, 3, 100), (SPLIT_K, 0, 0, 2, 100)) == capi.SUCCESS
     info = layer.query_gpu("H200")
-    assert (info.supported, info.unitsPerBlock, info.blocks, info.groups) == (1, 16, 32, 3)
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.replicas) == (1, 16, 32, 3)
     assert info.batchPerPass == 24
-    for forward, backward in [((16, 2, 5, 0), None), (None, (16, team, 5, 0)), ((8, 2, 1, 0), None)]:
+    for forward, backward in [((SPLIT_K, 0, 0, 5, 0), None), (None, (SPLIT_K, 0, 0, 5, 0)), ((MMA, 8, 2, 1, 0), None)]:
         assert set_plan(layer, forward, backward) == capi.SUCCESS
         assert layer.query_gpu("H200").supported == 0
-    assert set_plan(layer, (16, 2, 3, 100), None) == capi.SUCCESS
+    assert set_plan(layer, (SPLIT_K, 0, 0, 3, 100), None) == capi.SUCCESS
     assert layer.query_gpu("A100").supported == 0
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:
     layer = Layer(hidden=256, layers=5)
     assert layer.query_gpu("H200").layersTogether > 1
-    assert set_plan(layer, (8, 1, 1, 100), None) == capi.SUCCESS
+    assert set_plan(layer, (MMA, 8, 1, 1, 100), None) == capi.SUCCESS
     assert layer.query_gpu("H200").layersTogether == 1
 
 
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ((0, 1, 1, 0), "unitsPerBlock is 0; it must be a positive multiple of 8"),
-        ((12, 1, 1, 0), "unitsPerBlock is 12; it must be a positive multiple of 8"),
-        ((8, 0, 1, 0), "clusterBlocks is 0; it must be at least 1"),
-        ((8, 1, -3, 0), "groups is -3; it must be at least 1"),
-        ((8, 1, 1, -1), "pauseCycles is -1; it must be at least 0"),
+        (
+            (0, 8, 1, 1, 0),
+            "engine is 0; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+        ),
+        (
+            (4, 8, 1, 1, 0),
+            "engine is 4; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+        ),
+        ((MMA, 0, 1, 1, 0), "unitsPerBlock is 0; it must be a positive multiple of 8"),
+        ((MMA, 12, 1, 1, 0), "unitsPerBlock is 12; it must be a positive multiple of 8"),
+        ((MMA, 8, 0, 1, 0), "clusterBlocks is 0; it must be at least 1"),
+        ((WGMMA, 16, 0, 1, 0), "unitsPerBlock is 16; it must be 0, since the engine is not PRNN_ENGINE_MMA"),
+        ((SPLIT_K, 0, 2, 1, 0), "clusterBlocks is 2; it must be 0, since the engine is not PRNN_ENGINE_MMA"),
+        ((MMA, 8, 1, -3, 0), "replicas is -3; it must be at least 1"),
+        ((WGMMA, 0, 0, 1, -1), "pollDelayCycles is -1; it must be at least 0"),
     ],
 )
 def test_plans_that_are_none(plan: tuple[int, ...], message: str) -> None:

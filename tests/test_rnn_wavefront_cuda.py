@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not(
 
 TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
 # Layers, hidden size, batch, timesteps: one launch or several, one layer left over, one tile of 8 sequences or several,
-# several groups, rows of K and of units that do not fill a block.
+# several replicas, rows of K and of units that do not fill a block.
 SIZES = [
     (2, 32, 1, 1),
     (3, 96, 5, 7),

@@ -47,7 +47,8 @@ def arch_flags(archs: list[str]) -> list[str]:
 
 def log_emitter(target, source, env):
     # build/release/src/rnn/cuda/x.os -> $PTXAS_LOG_DIR/rnn/cuda/x.txt
-    name = os.path.splitext(os.path.relpath(str(source[0]), "src"))[0]
+    logs = env.subst("$PTXAS_LOG_DIR").lstrip("#")
+    name = os.path.splitext(os.path.relpath(str(target[0]), os.path.join(os.path.dirname(logs), "src")))[0]
     target[0].attributes.shared = 1
     target.append(env.File(f"$PTXAS_LOG_DIR/{name}.txt"))
     compilation_db.__COMPILATION_DB_ENTRIES.append((target[0], source[0], env, Action("$NVCCCOM")))

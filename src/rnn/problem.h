@@ -29,8 +29,9 @@ struct RnnProblem {
   int64_t directions = 1;  // D
   bool skip_input = false;
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
-  prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; no units: none
+  prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
+  bool aligned = true;         // y of a forward call is aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
 

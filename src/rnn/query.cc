@@ -11,7 +11,7 @@
 #include "core/cpu/isa.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
-#include "rnn/plan/wavefront.h"
+#include "rnn/plan/plan.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -25,21 +25,39 @@ void set_text(char* destination, size_t size, const std::string& text) {
   std::snprintf(destination, size, "%s", text.c_str());
 }
 
+template <size_t SIZE>
+void set_engine(char (&destination)[SIZE], const ResidentShape& single, int layers, const ResidentShape& together) {
+  set_text(destination, SIZE, engine_name((layers > 1 ? together : single).kernel->engine));
+}
+
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem) {
   const RnnPlan plan = plan_rnn(row, problem);
+  const WavefrontPlan& wavefront = plan.wavefront;
+  const ResidentShape& forward = wavefront.forward_layers > 1 ? wavefront.forward : plan.forward;
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, row.name);
-  info.blocks = plan.forward.blocks;
-  info.groups = plan.forward.replicas;
-  info.unitsPerBlock = plan.forward.units_per_block();
-  info.batchPerPass = to_int(plan.forward.batch_per_pass());
-  info.layersTogether = plan.runnable ? plan_wavefront(row, problem).forward_layers : 1;
-  info.registerBytes = static_cast<size_t>(plan.forward.register_bytes);
-  info.sharedBytes = static_cast<size_t>(plan.forward.shared_weight_bytes);
-  info.largestHiddenSize = to_int(plan.largest_hidden);
+  info.measured = row.is_measured ? 1 : 0;
+  if (plan.runnable) {
+    set_engine(info.forwardEngine, plan.forward, wavefront.forward_layers, wavefront.forward);
+    set_engine(info.backwardEngine, plan.backward, wavefront.backward_layers, wavefront.backward);
+  }
+  info.blocks = forward.blocks;
+  info.replicas = forward.replicas;
+  info.unitsPerBlock = forward.units;
+  info.batchPerPass = to_int(forward.batch_per_pass());
+  info.layersTogether = wavefront.forward_layers;
+  info.layersTogetherBackward = wavefront.backward_layers;
+  info.layersTogetherInference = plan.inference_layers;
+  info.registerBytes = static_cast<size_t>(forward.register_bytes);
+  info.sharedBytes = static_cast<size_t>(forward.shared_weight_bytes);
+  info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
   set_text(info.reason, sizeof info.reason, plan.reason);
+  if (wavefront.forward_layers == 1) {
+    set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
+  }
+  set_text(info.layersReason, sizeof info.layersReason, wavefront.forward_reason);
   return info;
 }
 
@@ -58,10 +76,13 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   info.backend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, std::string("CPU ") + isa_name(cpu_isa()));
   info.blocks = threads;
-  info.groups = 1;
+  info.measured = 1;
+  info.replicas = 1;
   info.unitsPerBlock = to_int((problem.hidden + threads - 1) / threads);
   info.batchPerPass = to_int(problem.max_batch());
-  info.layersTogether = 1;
+  info.layersTogether = info.layersTogetherBackward = info.layersTogetherInference = 1;
+  set_text(info.forwardEngine, sizeof info.forwardEngine, "cpu");
+  set_text(info.backwardEngine, sizeof info.backwardEngine, "cpu");
   info.sharedBytes = static_cast<size_t>(bytes_per_weight * problem.hidden * problem.state());
   info.largestHiddenSize =
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
@@ -101,6 +122,18 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
+prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+}
+
+prnnRNNInfo_t query_row(const char* gpu, const RnnProblem& problem) {
+  const GpuRow* row = find_gpu_row(gpu);
+  if (row == nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
+  }
+  return info_from_plan(*row, problem);
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -111,7 +144,7 @@ extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescripto
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(info, "info");
-    *info = handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
+    *info = query(handle, rnn, problem);
   });
 }
 
@@ -122,11 +155,19 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(info, "info");
-    const GpuRow* row = find_gpu_row(gpu);
-    if (row == nullptr) {
-      fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
-    }
-    *info = info_from_plan(*row, problem);
+    *info = query_row(gpu, problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
+                                             const int seqLength, const prnnTensorDescriptor_t* xDesc,
+                                             prnnRNNInfo_t* info) {
+  return guarded(gpu == nullptr ? handle : nullptr, [&] {
+    if (gpu == nullptr) require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    require_not_null(info, "info");
+    *info = gpu == nullptr ? query(handle, rnn, problem) : query_row(gpu, problem);
   });
 }
 

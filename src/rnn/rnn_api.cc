@@ -25,7 +25,7 @@ void* after_header(const prnnContext& context, const void* reserve) {
 // Checks everything but the reserve space, and drops the cell states where the mode has none.
 RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
                          RnnForwardArgs& args) {
-  const RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
+  RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
   if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
   require_not_null(args.x, "x");
   require_state(problem, descriptors.hx, args.hx, problem.state(), "hxDesc");
@@ -34,6 +34,7 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
   require_sequence(problem, descriptors.y, args.y, problem.directions * problem.state(), "yDesc", "y");
   require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
   require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
+  problem.aligned = reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   return problem;
 }
 

@@ -27,16 +27,31 @@ void require_enumerator(const Enum& value, Enum last, const char* name, const ch
 
 void require_plan(const prnnRNNPlan_t* plan, const char* name) {
   if (plan == nullptr) return;
-  if (plan->unitsPerBlock < 8 || plan->unitsPerBlock % 8 != 0) {
-    fail(PRNN_STATUS_BAD_PARAM, "%s->unitsPerBlock is %d; it must be a positive multiple of 8", name,
-         plan->unitsPerBlock);
+  const int engine = integer_in(plan->engine);
+  if (engine < PRNN_ENGINE_MMA || engine > PRNN_ENGINE_WGMMA_SPLIT_K) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "%s->engine is %d; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+         name, engine);
   }
   const auto require_at_least = [&](int value, int least, const char* field) {
     if (value < least) fail(PRNN_STATUS_BAD_PARAM, "%s->%s is %d; it must be at least %d", name, field, value, least);
   };
-  require_at_least(plan->clusterBlocks, 1, "clusterBlocks");
-  require_at_least(plan->groups, 1, "groups");
-  require_at_least(plan->pauseCycles, 0, "pauseCycles");
+  const auto require_zero = [&](int value, const char* field) {
+    if (value == 0) return;
+    fail(PRNN_STATUS_BAD_PARAM, "%s->%s is %d; it must be 0, since the engine is not PRNN_ENGINE_MMA", name, field,
+         value);
+  };
+  if (engine != PRNN_ENGINE_MMA) {
+    require_zero(plan->unitsPerBlock, "unitsPerBlock");
+    require_zero(plan->clusterBlocks, "clusterBlocks");
+  } else if (plan->unitsPerBlock < 8 || plan->unitsPerBlock % 8 != 0) {
+    fail(PRNN_STATUS_BAD_PARAM, "%s->unitsPerBlock is %d; it must be a positive multiple of 8", name,
+         plan->unitsPerBlock);
+  } else {
+    require_at_least(plan->clusterBlocks, 1, "clusterBlocks");
+  }
+  require_at_least(plan->replicas, 1, "replicas");
+  require_at_least(plan->pollDelayCycles, 0, "pollDelayCycles");
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct prnnRNNStruct {
   prnnDataType_t type = PRNN_DATA_FLOAT;
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
   prnnMathType_t math = PRNN_DEFAULT_MATH;
-  prnnRNNPlan_t forward_plan{}, backward_plan{};  // no units: the library's own
+  prnnRNNPlan_t forward_plan{}, backward_plan{};  // BEST: the library's own
 };
 
 namespace prnn {

@@ -46,11 +46,13 @@ void set_row(CudaState& state, const cudaDeviceProp& properties) {
   row.arch = std::min(row.arch, code);
   row.multiprocessors = is_forced ? std::min(row.multiprocessors, sms) : sms;
   row.shared_bytes = std::min<int64_t>(row.shared_bytes, properties.sharedMemPerBlockOptin);
+  row.largest_cluster = std::min(row.largest_cluster, largest_cluster_of(row.arch));
+  row.has_wgmma = row.has_wgmma && has_wgmma_of(row.arch);
   for (int cluster : {2, 3, 4}) {
     int& blocks = row.cluster_blocks[cluster - 2];
-    if (blocks == 0) continue;
-    const int own =
-        row.arch >= 90 ? probe_cluster_blocks(cluster, sms, static_cast<int>(properties.sharedMemPerBlockOptin)) : 0;
+    const int own = row.largest_cluster > 1
+                        ? probe_cluster_blocks(cluster, sms, static_cast<int>(properties.sharedMemPerBlockOptin))
+                        : 0;
     blocks = is_forced ? std::min(blocks, own) : own;
   }
 }
@@ -108,12 +110,13 @@ std::string describe_gpu(const prnnContext& context) {
   const std::string name = full_name.rfind(vendor, 0) == 0 ? full_name.substr(vendor.size()) : full_name;
   int blocks[3] = {0, 0, 0};
   for (int cluster : {2, 3, 4}) {
-    if (arch >= 90) blocks[cluster - 2] = probe_cluster_blocks(cluster, sms, shared);
+    if (largest_cluster_of(arch) > 1) blocks[cluster - 2] = probe_cluster_blocks(cluster, sms, shared);
   }
   char text[256];
-  std::snprintf(text, sizeof text, "{\"%s\", %d, %d, %d * kKiB, %d * kKiB, %d * kMiB, {%d, %d, %d}, 0, 0},",
+  std::snprintf(text, sizeof text, "{\"%s\", %d, %d, %d * kKiB, %d * kKiB, %d * kMiB, {%d, %d, %d}, %d, %s, true},",
                 name.c_str(), arch, sms, properties.regsPerMultiprocessor / 256, shared / 1024,
-                properties.l2CacheSize >> 20, blocks[0], blocks[1], blocks[2]);
+                properties.l2CacheSize >> 20, blocks[0], blocks[1], blocks[2], largest_cluster_of(arch),
+                has_wgmma_of(arch) ? "true" : "false");
   return text;
 }
 

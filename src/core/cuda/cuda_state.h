@@ -2,6 +2,7 @@
 // which the build takes one.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "core/descriptors.h"
@@ -21,6 +22,7 @@ struct CudaState {
   int* gave_up_on_device = nullptr;  // the same, as kernels address it
   void* cublas = nullptr;            // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
   void* cublas_workspace = nullptr;
+  std::shared_ptr<void> plans;  // of the last problems; see rnn/cuda/backend.cc
   CudnnState* cudnn = nullptr;  // NULL until a call needs it. See core/cuda/cudnn.h
 };
 

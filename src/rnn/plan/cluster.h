@@ -1,4 +1,4 @@
-// Which layers one thread-block cluster holds, and how: the cluster kernels' part of the plans. Plain C++ that needs no
+// The cluster engine's part of the plans: which layers one thread-block cluster holds, and how. Plain C++ that needs no
 // GPU, as plan.h. docs/resident_kernels.md, section Clusters.
 #pragma once
 
@@ -9,12 +9,7 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
-// A kernel that exists: k-tiles, 32 units each, and blocks of the cluster.
-struct ClusterKernel {
-  int k_tiles, cluster;
-};
-
-// How its blocks split rows and K.
+// How the blocks of a cluster split rows and K.
 struct ClusterForwardSplit {
   int units;          // of a block
   int unit_tiles;     // of a warp, so that their rows fill tiles of 16
@@ -64,17 +59,7 @@ constexpr ClusterBackwardSplit cluster_backward_split(int gates, int k_tiles, in
   return split;
 }
 
-// Of the kernels that exchange through L2 none has more than 4 blocks a cluster; ResidentShape::simt_kernel is looked
-// at before this.
-inline bool is_cluster_shape(const ResidentShape& shape) { return shape.cluster > 4; }
-inline int cluster_k_tiles(const ResidentShape& shape) { return shape.cluster * shape.units_per_block() / 32; }
-
-// Sets `shape` to the layout of the kernel; false if it does not take the problem. A replica has at most one tile.
-bool cluster_shape_for(const GpuRow& row, const RnnProblem& problem, bool backward, const ClusterKernel& kernel,
-                       int replicas, ResidentShape* shape);
-
-// The shape that was measured to be the fastest; false where the other kernels are.
-bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
-                          ResidentShape* best);
+// Sets `shape` to the layout of the kernel that was measured to be the fastest; false where other engines are.
+bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
 
 }  // namespace prnn

@@ -1,25 +1,16 @@
-// Which float32 layers the simt kernels take, those of one sequence a replica or a few, and how: their part of the
-// plans. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md, section Lone sequences.
+// The simt engine's part of the plans: float32 layers of one sequence a replica, or a few. Plain C++ that needs no GPU,
+// as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include "rnn/plan/plan.h"
 
 namespace prnn {
 
-// A kernel that exists: units of a block; 16-byte vectors of K that a lane multiplies; sequences of a replica, at
-// most; blocks of the cluster that is a replica, or 1 where the blocks of a replica exchange through L2.
+// A kernel's shape: units of a block; 16-byte vectors of K that a lane multiplies; sequences of a replica, at most;
+// blocks of the cluster that is a replica, or 1 where the blocks of a replica exchange through L2.
 struct SimtKernel {
   int units, loads, columns, cluster;
 };
-
-// Each cell's, forward and backward alike; of those that take a layer the first one is the fastest.
-constexpr SimtKernel kSimtWithoutGates[] = {{32, 2, 1, 8}, {32, 4, 1, 16}, {16, 4, 1, 1}, {16, 8, 1, 1}, {16, 2, 4, 1}};
-constexpr SimtKernel kSimtGated[] = {{16, 4, 1, 16}, {8, 4, 1, 1}, {8, 6, 1, 1}, {8, 8, 1, 1}};
-
-// By its number, from 1 on.
-constexpr SimtKernel simt_kernel(bool gated, int number) {
-  return gated ? kSimtGated[number - 1] : kSimtWithoutGates[number - 1];
-}
 
 // How its lanes split rows and K. Gated cells forward: a lane has all gates of a unit.
 struct SimtSplit {
@@ -37,8 +28,7 @@ constexpr SimtSplit simt_split(int gates, bool backward, const SimtKernel& kerne
   return split;
 }
 
-// Sets `shape` to the layout of the first kernel that takes the problem; false if none does.
-bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, bool backward, int directions,
-                       ResidentShape* best);
+// Sets `best` to the layout of the first kernel that takes the problem; false where other engines are faster.
+bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
 
 }  // namespace prnn

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "rnn/plan/gpu_table.h"
+#include "rnn/plan/kernels.h"
 #include "rnn/problem.h"
 
 namespace prnn {
 
 // The measured shape for exactly this GPU, cell, width of type, H and N in one direction; NULL if there is none.
-const prnnRNNPlan_t* find_tuned_plan(const GpuRow& row, const RnnProblem& problem, bool backward);
+const prnnRNNPlan_t* find_tuned_plan(const GpuRow& row, const RnnProblem& problem, Pass pass);
 
 }  // namespace prnn

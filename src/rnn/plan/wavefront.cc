@@ -8,9 +8,7 @@
 namespace prnn {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Sequences beyond which layers one after the other are as fast: each has the whole GPU, and the wide matrix
+// Sequences beyond which layers one after the other are as fast: each has the whole GPU, and the wgmma
 // instructions for its input products. Measured on an H200.
 int64_t most_sequences(const RnnProblem& problem) {
   if (problem.gates() == 1) return 64;
@@ -44,78 +42,103 @@ struct Rank {
   }
 };
 
-template <size_t COUNT>
-int choose(const GpuRow& row, const RnnProblem& problem, bool backward, const WavefrontKernel (&kernels)[COUNT],
-           ResidentShape* best) {
+int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best) {
+  const bool backward = pass == Pass::kBackward;
   int best_layers = 1;
   Rank best_rank{};
-  for (const WavefrontKernel& kernel : kernels) {
-    const int64_t total_k_tiles =
+  any_kernel(row, problem, Engine::kWavefrontMma, pass, [&](KernelId id) {
+    const WavefrontKernel kernel{id.shape(0), id.shape(1), id.shape(2)};
+    const int64_t block_k_tiles =
         problem.hidden / k_tile_elements(false) * (backward ? problem.gates() : 1) / kernel.cluster;
-    const int64_t k_tiles = ceil_div(total_k_tiles, kResidentWarps);
-    if (k_tiles > kernel.k_tiles || k_tiles * 2 <= kernel.k_tiles) continue;  // what is not there counts as zeros
+    const int64_t k_tiles = ceil_div(block_k_tiles, kResidentWarps);
+    if (k_tiles > kernel.k_tiles || k_tiles * 2 <= kernel.k_tiles) return false;  // what is not there counts as zeros
     const int64_t units = int64_t{kTileRows} * kernel.unit_tiles * kernel.cluster;
     const int64_t blocks = ceil_div(problem.hidden, units) * kernel.cluster,
                   room = resident_blocks(row, kernel.cluster);
     const int64_t layers = std::min({problem.layers, room / blocks, int64_t{kWavefrontLayers}});
-    if (layers < 2) continue;
+    if (layers < 2) return false;
     const int64_t batch = problem.max_batch();
     const int64_t most_replicas = std::min(room / (blocks * layers), ceil_div(batch, kTileColumns));
     const int64_t tiles = ceil_div(ceil_div(batch, most_replicas), kTileColumns);
-    if (tiles > (has_one_tile(problem.mode, kernel) ? 1 : kMaxTiles)) continue;
+    if (tiles > (has_one_tile(problem.mode, kernel) ? 1 : kMaxTiles)) return false;
     const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
-    if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) continue;
+    if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) return false;
     const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_tiles};
-    if (best_layers > 1 && !(rank < best_rank)) continue;
+    if (best_layers > 1 && !(rank < best_rank)) return false;
     best_rank = rank;
     best_layers = static_cast<int>(layers);
     ResidentShape shape;
-    shape.unit_tiles = kernel.unit_tiles;
+    shape.kernel = id;
+    shape.units = kernel.unit_tiles * kTileRows;
     shape.cluster = kernel.cluster;
     shape.replicas = static_cast<int>(ceil_div(batch, tiles * kTileColumns));
     shape.blocks = static_cast<int>(blocks);
-    shape.row_tiles = static_cast<int>(kernel.unit_tiles * (backward ? kernel.cluster : problem.gates()));
-    shape.k_tiles = kernel.k_tiles;
     shape.tiles = static_cast<int>(tiles);
     shape.shared_bytes = bytes;
-    shape.poll_delay_cycles = tiles > 1 ? 300 : backward ? 900 : kernel.k_tiles > 2 ? 700 : 500;  // measured on an H200
+    const int64_t fragments = 2 * kernel.k_tiles * kernel.unit_tiles * (backward ? kernel.cluster : problem.gates()),
+                  in_registers = std::min<int64_t>(fragments, wavefront_register_fragments(kernel.k_tiles));
+    shape.register_bytes = in_registers * 512 * kResidentWarps * blocks;
+    shape.shared_weight_bytes = (fragments - in_registers) * 512 * kResidentWarps * blocks;
+    const auto& delays = row.delays->wavefront_mma;
+    shape.poll_delay_cycles = tiles > 1            ? delays.several_tiles
+                              : backward           ? delays.backward
+                              : kernel.k_tiles > 2 ? delays.forward_long_k
+                                                   : delays.forward;
     *best = shape;
-  }
+    return false;
+  });
   return best_layers;
 }
 
-template <prnnRNNMode_t MODE>
-WavefrontPlan plan_of(const GpuRow& row, const RnnProblem& problem) {
-  WavefrontPlan plan;
-  plan.forward_layers = choose_wgmma_wavefront(row, problem, false, &plan.forward);
-  plan.backward_layers = choose_wgmma_wavefront(row, problem, true, &plan.backward);
-  if (problem.max_batch() > most_sequences(problem)) return plan;
-  if (plan.forward_layers == 1) {
-    plan.forward_layers = choose(row, problem, false, WavefrontKernels<MODE>::forward, &plan.forward);
+int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
+  const int layers = choose_wgmma_wavefront(row, problem, pass, best);
+  if (layers > 1) return layers;
+  const int64_t most = most_sequences(problem);
+  if (problem.max_batch() > most) {
+    *reason = "layers of hidden size " + std::to_string(problem.hidden) + " run together for up to " +
+              std::to_string(most) + " sequences; N is " + std::to_string(problem.max_batch());
+    return 1;
   }
-  if (plan.backward_layers == 1) {
-    plan.backward_layers = choose(row, problem, true, WavefrontKernels<MODE>::backward, &plan.backward);
+  const int chosen = choose(row, problem, pass, best);
+  if (chosen == 1) *reason = "two layers of hidden size " + std::to_string(problem.hidden) + " have no room at once";
+  return chosen;
+}
+
+// Why there are no kernels for such a stack at all; empty if there are.
+std::string why_not_together(const RnnProblem& p) {
+  if (p.directions > 1) return "layers of two directions run one after the other";
+  if (p.projection > 0) return "layers with a projection run one after the other";
+  if (p.forward_plan.engine != PRNN_ENGINE_BEST || p.backward_plan.engine != PRNN_ENGINE_BEST) {
+    return "the plan of prnnSetRNNPlan is one of single layers";
   }
-  return plan;
+  if (p.type == PRNN_DATA_FLOAT) return "layers run together in 16 bits alone";
+  if (p.hidden % k_tile_elements(false) != 0) {
+    return "hidden size " + std::to_string(p.hidden) + " is not a multiple of " +
+           std::to_string(k_tile_elements(false));
+  }
+  if (p.batch.front() != p.batch.back()) return "sequences of different lengths run layer by layer";
+  if (p.max_batch() > kWavefrontSequences) {
+    return "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
+           std::to_string(p.max_batch());
+  }
+  if (p.dropout.probability > 0) return "dropout comes between the layers";
+  return "";
 }
 
 }  // namespace
 
-bool may_run_together(const RnnProblem& problem) {
-  const bool has_own_plan = problem.forward_plan.unitsPerBlock > 0 || problem.backward_plan.unitsPerBlock > 0;
-  return problem.layers > 1 && problem.directions == 1 && problem.projection == 0 && !has_own_plan &&
-         (problem.type == PRNN_DATA_HALF || problem.type == PRNN_DATA_BFLOAT16) &&
-         problem.hidden % k_tile_elements(false) == 0 && problem.batch.front() == problem.batch.back() &&
-         problem.max_batch() <= 64;
-}
-
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
-  if (!may_run_together(problem)) return {};
-  switch (problem.mode) {
-    case PRNN_LSTM: return plan_of<PRNN_LSTM>(row, problem);
-    case PRNN_GRU: return plan_of<PRNN_GRU>(row, problem);
-    default: return plan_of<PRNN_RNN_TANH>(row, problem);
+  WavefrontPlan plan;
+  if (problem.layers == 1) return plan;
+  plan.forward_reason = plan.backward_reason = why_not_together(problem);
+  if (!plan.forward_reason.empty()) return plan;
+  plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
+  if (!problem.aligned) {
+    plan.forward_reason = "y is not aligned to 16 bytes";
+    return plan;
   }
+  plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);
+  return plan;
 }
 
 }  // namespace prnn

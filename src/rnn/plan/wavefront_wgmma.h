@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rnn/plan/wavefront.h"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 
@@ -25,6 +26,6 @@ constexpr int64_t wavefront_wgmma_shared_bytes(int tiles, bool backward) {
 }
 
 // Sets `shape` to the layout of a launch; returns how many layers it takes, 1: there is none.
-int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, bool backward, ResidentShape* shape);
+int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
 
 }  // namespace prnn

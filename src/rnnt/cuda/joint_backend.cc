@@ -70,7 +70,7 @@ prnnDataType_t type_of(__nv_bfloat16) { return PRNN_DATA_BFLOAT16; }
 // Whether the backward pass takes its products from tiles: of 16-bit numbers, on Hopper.
 template <class Form>
 constexpr bool kTiles = sizeof(typename Form::Matrix) == 2;
-bool has_tiles(prnnHandle_t handle) { return cuda_state(*handle).row.arch == 90; }
+bool has_tiles(prnnHandle_t handle) { return cuda_state(*handle).row.has_wgmma; }
 
 // One call: its sizes and, from the workspace on, its arrays. Made with NULL pointers it only counts.
 template <class Form>

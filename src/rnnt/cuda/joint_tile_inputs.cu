@@ -81,7 +81,7 @@ struct StageRun : Words<Element, kCount> {
           (last ? half[3] : half[1]) + __shfl_xor_sync(~0u, last ? half[1] : half[3], 16)};
 }
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
 
 // Fetches rows from `row` on of the columns from `column` on.
 template <class Form>
@@ -110,7 +110,7 @@ template <class Form, bool kPlain>
 __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
     tile_input_gradients_kernel(Problem p, Joint joint, const Sequence* sequences, Frames frames, const Scales* scales,
                                 int64_t first, int64_t count, const __grid_constant__ TileInputs<Form> in) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   using Ring = InputRing<Form>;
   extern __shared__ __align__(1024) char memory[];
   Shared<Form>& shared = *reinterpret_cast<Shared<Form>*>(memory);

@@ -69,7 +69,7 @@ struct TileProduct {
   float *sums, *bias_sums;
 };
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
 
 // What one block does in its turn `unit`: a block of the product and a range of its inner dimension in slices.
 struct Work {
@@ -447,7 +447,7 @@ __device__ __forceinline__ void add_sums(const TileProduct<Form>& a, const Work&
 
 template <class Form, Kind kKind>
 __global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_constant__ TileProduct<Form> a) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   using Ring = TileRing<Form>;
   using Matrix = typename Form::Matrix;
   extern __shared__ __align__(1024) char shared[];

@@ -2,6 +2,7 @@
 // shared memory. docs/joint_rnnt_loss.md explains the design.
 #pragma once
 
+#include "core/cuda/features.cuh"
 #include "rnnt/cuda/joint.cuh"
 
 namespace prnn::rnnt_cuda {
@@ -25,7 +26,7 @@ struct TileRing {
   static constexpr int kBytes = kBarriers + 2 * kStages * 8;
 };
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
 
 // ---- Barriers and copies ----
 

@@ -41,7 +41,7 @@ struct ClusterBackward {
 
 // Sends the sums of 2 units to a block of the cluster; the barrier there counts them.
 __device__ __forceinline__ void send_sums(uint32_t address, uint32_t barrier, const float (&v)[2]) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_CLUSTERS
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(address),
                "f"(v[0]), "f"(v[1]), "r"(barrier)
                : "memory");
@@ -58,6 +58,7 @@ __device__ __forceinline__ void store_shared_half(uint32_t address, uint32_t wor
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (!kHasClusters) return;
   using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles;
@@ -322,7 +323,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 }
 
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
-cudaError_t launch_cluster_backward(const BackwardParams& params, cudaStream_t stream) {
+cudaError_t launch_cluster_backward(const ResidentShape&, const BackwardParams& params, cudaStream_t stream) {
   using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
   return launch_cluster(cluster_backward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
                         sizeof(typename Layout::Shared), params, stream);

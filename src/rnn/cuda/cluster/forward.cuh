@@ -44,6 +44,7 @@ struct ClusterForward {
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasClusters) return;
   using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
   constexpr bool kGated = Layout::kGated;
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kOwnKTiles = Layout::kOwnKTiles;
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 }
 
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
-cudaError_t launch_cluster_forward(const ForwardParams& params, cudaStream_t stream) {
+cudaError_t launch_cluster_forward(const ResidentShape&, const ForwardParams& params, cudaStream_t stream) {
   using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
   return launch_cluster(cluster_forward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
                         sizeof(typename Layout::Shared), params, stream);

@@ -1,12 +1,13 @@
 // Thread-block clusters: distributed shared memory, and the mbarriers that count what other blocks send.
 #pragma once
 
+#include "core/cuda/features.cuh"
 #include "rnn/cuda/common/exchange.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
 
 namespace prnn {
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_CLUSTERS
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0,%cluster_ctarank;" : "=r"(rank));
@@ -60,7 +61,7 @@ __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) 
 
 // Sends 4 bytes to a block of the cluster; the barrier there counts them.
 __device__ __forceinline__ void send_word(uint32_t address, uint32_t barrier, uint32_t word) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_CLUSTERS
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0],%1,[%2];" ::"r"(address), "r"(word),
                "r"(barrier)
                : "memory");
@@ -71,7 +72,7 @@ __device__ __forceinline__ void send_word(uint32_t address, uint32_t barrier, ui
 // enough, whose barrier and data they are; the cluster's would empty the L1 cache each time.
 __device__ __forceinline__ bool has_arrived(uint32_t barrier, uint32_t parity) {
   uint32_t done = 1;
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_CLUSTERS
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
                : "=r"(done)
                : "r"(barrier), "r"(parity)
@@ -92,7 +93,7 @@ __device__ __forceinline__ void wait_for_arrival(uint32_t barrier, uint32_t pari
 
 // Makes initialised barriers visible to the cluster; a barrier of the cluster must follow.
 __device__ __forceinline__ void fence_barriers() {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_CLUSTERS
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }

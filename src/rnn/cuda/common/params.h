@@ -1,4 +1,4 @@
-// What the resident kernels get, and their launchers. docs/resident_kernels.md explains the design.
+// What the resident kernels get. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,11 +25,10 @@ struct ResidentSizes {
   int first_column;        // sequences [first_column, first_column + columns) are this launch's
   int columns;
   int columns_per_replica;
-  int blocks, replicas, k_tiles;  // of ResidentShape
-  int directions;                 // in this launch
+  int blocks, replicas;  // of ResidentShape
+  int directions;        // in this launch
   int poll_delay_cycles;
   int relu;        // RNN: 1 relu, 0 tanh
-  int tf32;        // float: 1 one tf32 product, 0 float's accuracy
   int* timed_out;  // host memory: becomes 1 when a block waited in vain
 
   // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.
@@ -89,12 +88,5 @@ struct BackwardParams {
   float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
                 // beforehand
 };
-
-// Enqueues the kernel on the current device. The status is cudaErrorInvalidDeviceFunction where the binary has no code
-// for the device, and cudaErrorCooperativeLaunchTooLarge where not every block has a place.
-cudaError_t run_resident_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
-                                 const ForwardParams& params, cudaStream_t stream);
-cudaError_t run_resident_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
-                                  const BackwardParams& params, cudaStream_t stream);
 
 }  // namespace prnn

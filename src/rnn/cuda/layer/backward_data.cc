@@ -1,15 +1,16 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer/run.h"
-#include "rnn/plan/cluster.h"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 namespace {
 
 class BackwardData : LayerRun {
  public:
-  BackwardData(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args)
-      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args) {}
+  BackwardData(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call,
+               const RnnBackwardDataArgs& args)
+      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve), args_(args) {}
 
   void run() {
     store_table();
@@ -70,8 +71,7 @@ class BackwardData : LayerRun {
     }
     fill_all_empty(gradients, p.rows * p.gates() * p.hidden);
     fill_all_empty(candidates, p.rows * p.hidden);
-    require_launch(run_wavefront_backward(p.mode, p.type, wavefront.backward, params, stream),
-                   "the backward wavefront kernel");
+    require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
   }
 
   void run_layer(int64_t layer, const void* y, const void* dy) {
@@ -95,17 +95,16 @@ class BackwardData : LayerRun {
       dir.dhx = state(args_.dhx, layer, d);
       dir.dcx = state(args_.dcx, layer, d);
       dir.reverse = static_cast<int>(d);
-      if (!is_cluster_shape(plan.backward)) fill_empty(own.dgates, p.rows * p.gates() * padded);
+      if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
       params.sizes = sizes;
-      if (plan.backward.is_split_k()) {
-        const int64_t blocks = int64_t{sizes.blocks} * sizes.replicas * sizes.directions;
-        const int64_t floats = blocks * 2 * p.gates() * plan.backward.wgmma_columns * kWgmmaUnits;
+      const int64_t sums_bytes = split_k_sums_bytes(p, plan.backward, sizes.replicas, sizes.directions);
+      if (sums_bytes > 0) {
         params.sums = work.sums;
-        require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(floats) * sizeof(float), stream), "a memset");
+        require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(sums_bytes), stream), "a memset");
       }
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
@@ -113,8 +112,7 @@ class BackwardData : LayerRun {
         params.direction[i].bias_sums = saved.directions[layer * p.directions + first + i].bias_sums +
                                         pass * plan.backward.replicas * biases * p.hidden;
       }
-      require_launch(run_resident_backward(p.mode, p.type, plan.backward, params, stream),
-                     "the resident backward kernel");
+      require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
     });
   }
 
@@ -165,8 +163,9 @@ class BackwardData : LayerRun {
 
 }  // namespace
 
-void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args) {
-  BackwardData(handle, problem, args).run();
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                              const RnnBackwardDataArgs& args) {
+  BackwardData(handle, problem, plan, args).run();
 }
 
 }  // namespace prnn

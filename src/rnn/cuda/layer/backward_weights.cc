@@ -5,15 +5,13 @@ namespace {
 
 class BackwardWeights : LayerRun {
  public:
-  BackwardWeights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args)
-      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args) {}
+  BackwardWeights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call,
+                  const RnnBackwardWeightsArgs& args)
+      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve), args_(args) {}
 
   void run() {
     store_table();
-    int partials_of_layer = 0;
-    for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t, int64_t pass) {
-      partials_of_layer = static_cast<int>(pass) * plan.backward.replicas + sizes.replicas;
-    });
+    const int partials_of_layer = static_cast<int>(bias_partials(p, plan.backward));
     for (int64_t layer = 0; layer < p.layers; ++layer) {
       const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
       const int partials = is_together_backward(layer) ? wavefront.backward.replicas : partials_of_layer;
@@ -93,8 +91,9 @@ class BackwardWeights : LayerRun {
 
 }  // namespace
 
-void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args) {
-  BackwardWeights(handle, problem, args).run();
+void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                                 const RnnBackwardWeightsArgs& args) {
+  BackwardWeights(handle, problem, plan, args).run();
 }
 
 }  // namespace prnn

@@ -1,15 +1,16 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer/run.h"
-#include "rnn/plan/cluster.h"
 
 namespace prnn {
 namespace {
 
 class Forward : LayerRun {
  public:
-  Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args)
-      : LayerRun(handle, problem, args.workspace, args.reserve), args_(args), training_(args.reserve != nullptr) {}
+  Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, const RnnForwardArgs& args)
+      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve),
+        args_(args),
+        training_(args.reserve != nullptr) {}
 
   void run() {
     store_table();
@@ -17,8 +18,7 @@ class Forward : LayerRun {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
     const void* input = args_.x;
-    // Together, the layers exchange their states in y.
-    const int64_t at_once = is_aligned(args_.y) ? wavefront.forward_layers : 1;
+    const int64_t at_once = wavefront.forward_layers;
     for (int64_t layer = 0; layer < p.layers;) {
       const int64_t count = std::min(at_once, p.layers - layer);
       if (count > 1) {
@@ -98,8 +98,7 @@ class Forward : LayerRun {
     }
     fill_all_empty(outputs, p.rows * p.hidden);
     pad_states(first, count);
-    require_launch(run_wavefront_forward(p.mode, p.type, wavefront.forward, params, stream),
-                   "the forward wavefront kernel");
+    require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
   }
 
   void run_layer(int64_t layer, const void* input, void* output) {
@@ -108,9 +107,9 @@ class Forward : LayerRun {
     params.xw_row = xw_row(layer);
     params.xw_gate = xw_gate(layer);
     params.y_row = static_cast<int>(p.directions * p.hidden);
-    // Wgmma kernels exchange rows; those of y, as long as the exchange buffer's and aligned, can be that buffer.
-    const bool is_wgmma = plan.forward.wgmma_columns > 0;
-    const bool exchanges_in_y = is_wgmma && p.directions == 1 && padded == p.hidden && is_aligned(output);
+    // Rows of y, as long as the exchange buffer's and aligned, can be that buffer.
+    const bool exchanges_rows = plan.forward.exchanges_rows();
+    const bool exchanges_in_y = exchanges_rows && p.directions == 1 && padded == p.hidden && is_aligned(output);
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       ForwardDirection dir{};
@@ -130,18 +129,18 @@ class Forward : LayerRun {
         dir.cells = saved.directions[layer * p.directions + d].cells;
       }
       dir.reverse = static_cast<int>(d);
-      if (is_wgmma) fill_empty(dir.exchange, p.rows * padded);
+      if (exchanges_rows) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);
     }
-    if (is_wgmma) pad_states(layer, 1);
-    const bool is_cluster = is_cluster_shape(plan.forward);
+    if (exchanges_rows) pad_states(layer, 1);
+    const bool exchanges_fragments = !exchanges_rows && !plan.forward.exchanges_in_cluster();
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
-      for (int d = 0; d < sizes.directions && !is_wgmma && !is_cluster; ++d) {
+      for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
         fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * padded);
       }
-      require_launch(run_resident_forward(p.mode, p.type, plan.forward, params, stream), "the resident forward kernel");
+      require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
   }
 
@@ -151,8 +150,9 @@ class Forward : LayerRun {
 
 }  // namespace
 
-void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) {
-  Forward(handle, problem, args).run();
+void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                        const RnnForwardArgs& args) {
+  Forward(handle, problem, plan, args).run();
 }
 
 }  // namespace prnn

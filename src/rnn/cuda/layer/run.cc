@@ -2,21 +2,10 @@
 
 #include <algorithm>
 
+#include "rnn/plan/wgmma.h"
+
 namespace prnn {
 namespace {
-
-int64_t padded_hidden(const RnnProblem& p) {
-  const int64_t unit = k_tile_elements(p.type == PRNN_DATA_FLOAT);
-  return (p.hidden + unit - 1) / unit * unit;
-}
-
-// Bounds BackwardParams::sums, whatever the plan: replicas serve at most 2 N + 192 columns, their last gate set is not
-// full.
-int64_t sums_bytes(const RnnProblem& p) {
-  if (p.gates() == 1 || type_bytes(p.type) != 2) return 0;
-  const int64_t units = padded_hidden(p) + kWgmmaUnits * split_k_blocks(p, true), columns = 2 * p.max_batch() + 192;
-  return p.directions * 2 * p.gates() * units * columns * 4;
-}
 
 // Of BackwardData's padded_input_weights(), where one is wanted.
 int64_t input_weights_bytes(const RnnProblem& p) {
@@ -26,6 +15,24 @@ int64_t input_weights_bytes(const RnnProblem& p) {
     if (p.has_input_matrices(layer)) widest = std::max(widest, p.layer_input(layer));
   }
   return gates > 1 && padded > p.hidden ? gates * padded * widest * type_bytes(p.type) : 0;
+}
+
+// Of ForwardDirection::exchange. The first pass is the largest.
+int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& forward) {
+  const int64_t row = padded_hidden(p) * type_bytes(p.type);
+  if (forward.exchanges_in_cluster()) return 0;
+  if (forward.exchanges_rows()) return p.rows * row;
+  const ReplicaShares shares(forward, std::min(forward.batch_per_pass(), p.max_batch()));
+  ResidentSizes sizes{};
+  sizes.replicas = static_cast<int>(shares.replicas);
+  sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
+  return p.steps() * sizes.exchange_columns() * row;
+}
+
+// Of BackwardParams::sums.
+int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
+  const ReplicaShares shares(plan.backward, std::min(plan.backward.batch_per_pass(), p.max_batch()));
+  return split_k_sums_bytes(p, plan.backward, shares.replicas, plan.directions_at_once);
 }
 
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
@@ -64,41 +71,42 @@ Reserve::Reserve(const RnnProblem& p, void* base) {
   size = arena.size();
 }
 
-Workspace::Workspace(const RnnProblem& p, void* base) {
-  Arena arena(base);
+Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
+  Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
-  table = arena.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
-  for (int64_t d = 0; d < p.directions; ++d) {
-    const int64_t products = p.rows * p.gates() * p.hidden * element;
-    xw.push_back(arena.take<char>(d == 0 ? std::max(products, input_weights_bytes(p)) : products));
-    // ResidentSizes::exchange_columns() is below 2 N.
-    const int64_t bytes = p.steps() * 2 * p.max_batch() * padded * element;
-    exchange.push_back(arena.take<char>(d == 0 ? std::max(bytes, sums_bytes(p)) : bytes));
-  }
-  input_weights = xw[0];
-  sums = reinterpret_cast<float*>(exchange[0]);
-  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
-    initial.push_back(arena.take<char>(p.max_batch() * padded * element));
-  }
+  table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   // Layers one after the other need what one reads and what it writes; together, they all write.
-  const int64_t arrays = may_run_together(p) ? p.layers - 1 : std::min<int64_t>(p.layers - 1, 2);
-  for (int64_t i = 0; i < arrays; ++i) between.push_back(arena.take<char>(p.rows * p.directions * p.hidden * element));
-  previous = arena.take<char>(p.rows * p.hidden * element);
-  size = arena.size();
+  const int64_t arrays = plan.inference_layers > 1 ? p.layers - 1 : std::min<int64_t>(p.layers - 1, 2);
+  for (int64_t i = 0; i < arrays; ++i) between.push_back(shared.take<char>(p.rows * p.directions * p.hidden * element));
+
+  Arena forward = shared, backward = shared, weights = shared;
+  const bool has_products = p.has_input_matrices(p.layers - 1);  // the first layer alone may have none
+  for (int64_t d = 0; d < p.directions; ++d) {
+    xw.push_back(forward.take<char>(has_products ? p.rows * p.gates() * p.hidden * element : 0));
+    exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
+  }
+  const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
+  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
+    initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
+  }
+  input_weights = backward.take<char>(input_weights_bytes(p));
+  sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
+  previous = weights.take<char>(p.rows * p.hidden * element);
+  size = std::max({forward.size(), backward.size(), weights.size()});
 }
 
-LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, void* workspace, void* reserve)
+LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, void* workspace,
+                   void* reserve)
     : p(problem),
       context(*handle),
       stream(handle->stream),
-      plan(plan_rnn(cuda_gpu_row(*handle), problem)),
-      wavefront(plan_wavefront(cuda_gpu_row(*handle), problem)),
-      work(problem, workspace),
+      plan(plan_of_call),
+      wavefront(plan.wavefront),
+      work(problem, plan, workspace),
       saved(problem, reserve),
       element(type_bytes(problem.type)),
       padded(padded_hidden(problem)),
       varies(batch_varies(problem)) {
-  if (reserve != nullptr && drops()) wavefront = WavefrontPlan();  // masks come between the layers
   check_earlier_calls(context);
 }
 
@@ -108,7 +116,7 @@ ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t laye
   sizes.padded = static_cast<int>(padded);
   sizes.steps = static_cast<int>(p.steps());
   sizes.batch = sizes.columns = static_cast<int>(p.max_batch());
-  sizes.columns_per_replica = (sizes.columns + shape.replicas - 1) / shape.replicas;
+  sizes.columns_per_replica = static_cast<int>(ReplicaShares(shape, sizes.columns).columns_per_replica);
   sizes.replicas = shape.replicas;
   sizes.blocks = shape.blocks;
   sizes.directions = static_cast<int>(layers);

@@ -1,5 +1,5 @@
 // One call of the CUDA backend: the arrays that it cuts from workspace and reserve space, and the layers one after the
-// other. Each call has a file of its own: layer_forward.cc, layer_backward_data.cc, layer_backward_weights.cc.
+// other. Each call has a file of its own: forward.cc, backward_data.cc, backward_weights.cc.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,8 @@
 #include "core/cuda/arena.h"
 #include "core/cuda/cublas.h"
 #include "core/cuda/cuda_state.h"
-#include "rnn/cuda/common/params.h"
+#include "rnn/cuda/launch.h"
 #include "rnn/cuda/layer/kernels.h"
-#include "rnn/cuda/wavefront/params.h"
-#include "rnn/plan/wavefront.h"
 
 namespace prnn {
 
@@ -21,6 +19,7 @@ void require_launch(cudaError_t error, const char* what);
 inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
+// Its size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
 struct Reserve {
   Reserve(const RnnProblem& problem, void* base);
 
@@ -29,7 +28,7 @@ struct Reserve {
     char* cells;       // [rows, H]: LSTM
     char* dgates;      // [rows, G, padded]
     char* dcandidate;  // [rows, H]: GRU
-    float* bias_sums;  // [partials, B, H]; at most N partials
+    float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
   };
   std::vector<PerDirection> directions;  // [layer * D + direction]
   std::vector<char*> outputs;            // [rows, D H] of every layer but the last
@@ -38,18 +37,21 @@ struct Reserve {
   size_t size;
 };
 
-// The workspace. One call uses some of it.
+// The workspace. A call uses the first two arrays, and those of its own pass, which lie in one place.
 struct Workspace {
-  Workspace(const RnnProblem& problem, void* base);
+  Workspace(const RnnProblem& problem, const RnnPlan& plan, void* base);
 
-  StepSizes* table;             // [T] where the batch varies
+  StepSizes* table;            // [T] where the batch varies
+  std::vector<char*> between;  // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
+  // Forward.
   std::vector<char*> xw;        // per direction: [rows, G H]
-  char* input_weights;          // [gates, padded, layer input]; where xw[0] is
-  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange
-  float* sums;                  // BackwardParams::sums; where exchange[0] is
-  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps
-  std::vector<char*> between;   // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
-  char* previous;               // [rows, H]
+  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; NULL where there is none
+  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps; NULL where no kernel reads them
+  // Backward, data.
+  char* input_weights;  // [gates, padded, layer input]
+  float* sums;          // BackwardParams::sums
+  // Backward, weights.
+  char* previous;  // [rows, H]
   size_t size;
 
   // What lies between this layer and the one above it.
@@ -58,13 +60,13 @@ struct Workspace {
 
 // What every call works out first.
 struct LayerRun {
-  LayerRun(prnnHandle_t handle, const RnnProblem& problem, void* workspace, void* reserve);
+  LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan, void* workspace, void* reserve);
 
   const RnnProblem& p;
   prnnContext& context;
   cudaStream_t stream;
-  RnnPlan plan;
-  WavefrontPlan wavefront;
+  const RnnPlan& plan;
+  const WavefrontPlan& wavefront;
   Workspace work;
   Reserve saved;
   int64_t element;  // bytes
@@ -116,21 +118,24 @@ struct LayerRun {
       sizes.table = table();
       sizes.first_column = static_cast<int>(first);
       sizes.columns = static_cast<int>(std::min(shape.batch_per_pass(), batch - first));
-      sizes.columns_per_replica = (sizes.columns + shape.replicas - 1) / shape.replicas;
-      sizes.replicas = (sizes.columns + sizes.columns_per_replica - 1) / sizes.columns_per_replica;
+      const ReplicaShares shares(shape, sizes.columns);
+      sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
+      sizes.replicas = static_cast<int>(shares.replicas);
       sizes.blocks = shape.blocks;
       sizes.directions = static_cast<int>(at_once);
       sizes.poll_delay_cycles = shape.poll_delay_cycles;
       sizes.relu = p.mode == PRNN_RNN_RELU;
-      sizes.tf32 = p.tf32;
       sizes.timed_out = cuda_state(context).gave_up_on_device;
       for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
     }
   }
 };
 
-void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args);
-void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardDataArgs& args);
-void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnBackwardWeightsArgs& args);
+void run_layers_forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                        const RnnForwardArgs& args);
+void run_layers_backward_data(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                              const RnnBackwardDataArgs& args);
+void run_layers_backward_weights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan,
+                                 const RnnBackwardWeightsArgs& args);
 
 }  // namespace prnn

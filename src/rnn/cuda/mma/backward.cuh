@@ -13,9 +13,7 @@ namespace prnn {
 // SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, bool SINGLE>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid_constant__ BackwardParams params) {
-#if __CUDA_ARCH__ < 900
-  if constexpr (CLUSTER > 1) return;  // never launched there
-#endif
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRowTiles = UNIT_TILES * CLUSTER;

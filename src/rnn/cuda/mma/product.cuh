@@ -9,6 +9,7 @@
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
+#include "rnn/plan/mma.h"
 
 namespace prnn {
 

@@ -9,10 +9,11 @@ namespace prnn {
 
 // KERNEL and the lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x + bW.
 // Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
-template <prnnRNNMode_t MODE, int KERNEL>
+template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
-  constexpr SimtKernel kKernel = simt_kernel(kGated, KERNEL);
+  constexpr SimtKernel kKernel = {UNITS, LOADS, COLUMNS, CLUSTER};
   constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;
   constexpr int kGates = gate_count(MODE);
   constexpr SimtSplit kSplit = simt_split(kGates, true, kKernel);
@@ -239,9 +240,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   if constexpr (kSends) sync_cluster();
 }
 
-template <prnnRNNMode_t MODE, int KERNEL>
+template <class T, prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 cudaError_t launch_simt_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  return launch_simt(simt_backward<MODE, KERNEL>, shape, params, stream);
+  return launch_simt(simt_backward<MODE, UNITS, LOADS, COLUMNS, CLUSTER>, shape, params, stream);
 }
 
 }  // namespace prnn

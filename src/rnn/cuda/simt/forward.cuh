@@ -9,10 +9,11 @@ namespace prnn {
 // KERNEL: which one of the cell's list in simt.h. In clusters, a replica is one, and states go to its blocks' shared
 // memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
 // the gate, as in mma_forward().
-template <prnnRNNMode_t MODE, int KERNEL>
+template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
-  constexpr SimtKernel kKernel = simt_kernel(kGated, KERNEL);
+  constexpr SimtKernel kKernel = {UNITS, LOADS, COLUMNS, CLUSTER};
   constexpr int kUnits = kKernel.units, kColumns = kKernel.columns, kCluster = kKernel.cluster;
   constexpr SimtSplit kSplit = simt_split(gate_count(MODE), false, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * 4;
@@ -196,9 +197,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   if constexpr (kSends) sync_cluster();
 }
 
-template <prnnRNNMode_t MODE, int KERNEL>
+template <class T, prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 cudaError_t launch_simt_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  return launch_simt(simt_forward<MODE, KERNEL>, shape, params, stream);
+  return launch_simt(simt_forward<MODE, UNITS, LOADS, COLUMNS, CLUSTER>, shape, params, stream);
 }
 
 }  // namespace prnn

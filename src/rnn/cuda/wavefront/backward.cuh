@@ -12,6 +12,7 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_backward(const __grid_constant__ WavefrontBackwardParams params) {
+  if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRowTiles = UNIT_TILES * CLUSTER;
@@ -320,20 +321,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if constexpr (CLUSTER > 1) sync_cluster();
 }
 
-// Launches the kernel that the plan chose; defined for the modes of the files that instantiate it.
-template <class T, prnnRNNMode_t MODE>
-cudaError_t launch_wavefront_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
-                                      cudaStream_t stream) {
-  return launch_wavefront<WavefrontKernels<MODE>::backward>(shape, [&](auto index) {
-    constexpr WavefrontKernel kernel = WavefrontKernels<MODE>::backward[decltype(index)::value];
-    constexpr int kUnitTiles = kernel.unit_tiles, kCluster = kernel.cluster, kKTiles = kernel.k_tiles;
-    constexpr bool kAlwaysSingle = has_one_tile(MODE, kernel);
-    const bool single = params.sizes.columns_per_replica <= kTileColumns;
-    if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-    return launch_resident(single ? wavefront_backward<T, MODE, kUnitTiles, kCluster, kKTiles, true>
-                                  : wavefront_backward<T, MODE, kUnitTiles, kCluster, kKTiles, kAlwaysSingle>,
-                           shape, params, stream);
-  });
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
+cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                          cudaStream_t stream) {
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES});
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  return launch_resident(single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>
+                                : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle>,
+                         shape, params, stream);
 }
 
 }  // namespace prnn

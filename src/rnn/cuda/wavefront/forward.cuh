@@ -278,19 +278,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   store_finished();
 }
 
-// Launches the kernel that the plan chose; defined for the modes of the files that instantiate it.
-template <class T, prnnRNNMode_t MODE>
-cudaError_t launch_wavefront_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
-                                     cudaStream_t stream) {
-  return launch_wavefront<WavefrontKernels<MODE>::forward>(shape, [&](auto index) {
-    constexpr WavefrontKernel kernel = WavefrontKernels<MODE>::forward[decltype(index)::value];
-    constexpr bool kAlwaysSingle = has_one_tile(MODE, kernel);
-    const bool single = params.sizes.columns_per_replica <= kTileColumns;
-    if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-    return launch_resident(single ? wavefront_forward<T, MODE, kernel.unit_tiles, kernel.k_tiles, true>
-                                  : wavefront_forward<T, MODE, kernel.unit_tiles, kernel.k_tiles, kAlwaysSingle>,
-                           shape, params, stream);
-  });
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
+cudaError_t launch_wavefront_mma_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
+                                         cudaStream_t stream) {
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES});
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true>
+                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle>,
+                         shape, params, stream);
 }
 
 }  // namespace prnn

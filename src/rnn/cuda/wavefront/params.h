@@ -1,4 +1,4 @@
-// What the wavefront kernels get, and their launchers: several layers of a stack in one launch, each in blocks of its
+// What the wavefront kernels get: several layers of a stack in one launch, each in blocks of its
 // own. docs/resident_kernels.md, section Stacks, explains the design.
 #pragma once
 
@@ -56,11 +56,5 @@ struct WavefrontBackwardParams {
   const void* dy;  // [rows, H]: of the highest layer
   WavefrontBackwardLayer layer[kWavefrontLayers];
 };
-
-// As run_resident_forward() and run_resident_backward(). layer[0] is the lowest layer.
-cudaError_t run_wavefront_forward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
-                                  const WavefrontForwardParams& params, cudaStream_t stream);
-cudaError_t run_wavefront_backward(prnnRNNMode_t mode, prnnDataType_t type, const ResidentShape& shape,
-                                   const WavefrontBackwardParams& params, cudaStream_t stream);
 
 }  // namespace prnn

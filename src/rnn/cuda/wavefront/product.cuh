@@ -2,9 +2,6 @@
 // neighbouring layer's of the same timestep. The weights of both stay on the chip.
 #pragma once
 
-#include <iterator>
-#include <utility>
-
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/mma/product.cuh"
 #include "rnn/cuda/wavefront/params.h"
@@ -276,21 +273,5 @@ struct WavefrontTiles {
     }
   }
 };
-
-// Calls launch(index) for the entry of KERNELS that has the shape's layout.
-template <const auto& KERNELS, class Launch, size_t... INDEX>
-cudaError_t launch_one_of(const ResidentShape& shape, const Launch& launch, std::index_sequence<INDEX...>) {
-  cudaError_t error = cudaErrorInvalidValue;
-  const auto is_shape = [&](const WavefrontKernel& kernel) {
-    return kernel.unit_tiles == shape.unit_tiles && kernel.cluster == shape.cluster && kernel.k_tiles == shape.k_tiles;
-  };
-  (void)((is_shape(KERNELS[INDEX]) && ((error = launch(std::integral_constant<size_t, INDEX>())), true)) || ...);
-  return error;
-}
-
-template <const auto& KERNELS, class Launch>
-cudaError_t launch_wavefront(const ResidentShape& shape, const Launch& launch) {
-  return launch_one_of<KERNELS>(shape, launch, std::make_index_sequence<std::size(KERNELS)>());
-}
 
 }  // namespace prnn

@@ -12,7 +12,7 @@ namespace prnn {
 template <class T>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_wgmma_backward(const __grid_constant__ WavefrontBackwardParams params) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   constexpr int kColumns = kWavefrontWgmmaColumns;
   constexpr int kTiles = 2, kUnits = 32, kColumnTiles = kColumns / 8, kItems = kColumns / 4;
   using Product = WavefrontWgmmaProduct<T, kTiles>;
@@ -256,9 +256,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #endif
 }
 
-template <class T>
+template <class T, prnnRNNMode_t MODE, int TILES>
 cudaError_t launch_wavefront_wgmma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                             cudaStream_t stream) {
+  static_assert(MODE == PRNN_LSTM, "the cell of wavefront_wgmma_backward");
+  static_assert(TILES == 2);
   return launch_resident(wavefront_wgmma_backward<T>, shape, params, stream);
 }
 

@@ -14,7 +14,7 @@ namespace prnn {
 template <class T, int TILES>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_wgmma_forward(const __grid_constant__ WavefrontForwardParams params) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   constexpr int kColumns = kWavefrontWgmmaColumns;
   constexpr int kUnits = TILES * 16, kColumnTiles = kColumns / 8, kItems = kColumnTiles * TILES;
   using Product = WavefrontWgmmaProduct<T, TILES>;
@@ -221,11 +221,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #endif
 }
 
-template <class T>
+template <class T, prnnRNNMode_t MODE, int TILES>
 cudaError_t launch_wavefront_wgmma_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
                                            cudaStream_t stream) {
-  return launch_resident(shape.unit_tiles == 4 ? wavefront_wgmma_forward<T, 2> : wavefront_wgmma_forward<T, 1>, shape,
-                         params, stream);
+  static_assert(MODE == PRNN_LSTM, "the cell of wavefront_wgmma_forward");
+  return launch_resident(wavefront_wgmma_forward<T, TILES>, shape, params, stream);
 }
 
 }  // namespace prnn

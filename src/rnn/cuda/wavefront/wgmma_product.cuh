@@ -11,13 +11,13 @@
 namespace prnn {
 
 __device__ __forceinline__ void wgmma_commit() {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait_until() {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
 }
@@ -37,7 +37,7 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // Stores four 8x8 matrices of 16-bit elements transposed: lane l gives the address of column l.
 __device__ __forceinline__ void store_transposed(uint32_t address, const uint32_t (&v)[4]) {
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(v[0]),
                "r"(v[1]), "r"(v[2]), "r"(v[3])
                : "memory");

@@ -10,6 +10,7 @@ namespace prnn {
 // sends that block its sums as it has them. A lane finishes unit lane % 16 of one column a round.
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRows = kWgmmaCluster * kWgmmaUnits;
   constexpr bool kAddsFirst = COLUMNS > 16;  // the warpgroups' sums in the block, before they are sent
@@ -251,15 +252,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
   sync_cluster();
 }
 
-template <class T, prnnRNNMode_t MODE>
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
 cudaError_t launch_wgmma_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  switch (shape.wgmma_columns) {
-    case 8: return launch_resident(wgmma_backward<T, MODE, 8>, shape, params, stream);
-    case 16: return launch_resident(wgmma_backward<T, MODE, 16>, shape, params, stream);
-    case 32: return launch_resident(wgmma_backward<T, MODE, 32>, shape, params, stream);
-    case 64: return launch_resident(wgmma_backward<T, MODE, 64>, shape, params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return launch_resident(wgmma_backward<T, MODE, COLUMNS>, shape, params, stream);
 }
 
 }  // namespace prnn

@@ -9,6 +9,7 @@ namespace prnn {
 // round: lanes 0..15 and 16..31 have columns 4 apart, whose sums lie in different banks.
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   using Product = WgmmaProduct<T, COLUMNS>;
@@ -179,15 +180,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
   }
 }
 
-template <class T, prnnRNNMode_t MODE>
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
 cudaError_t launch_wgmma_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  switch (shape.wgmma_columns) {
-    case 8: return launch_resident(wgmma_forward<T, MODE, 8>, shape, params, stream);
-    case 16: return launch_resident(wgmma_forward<T, MODE, 16>, shape, params, stream);
-    case 32: return launch_resident(wgmma_forward<T, MODE, 32>, shape, params, stream);
-    case 64: return launch_resident(wgmma_forward<T, MODE, 64>, shape, params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return launch_resident(wgmma_forward<T, MODE, COLUMNS>, shape, params, stream);
 }
 
 }  // namespace prnn

@@ -10,12 +10,13 @@
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 
 // ---- wgmma: D[64 rows, COLUMNS] += A[64, 16] B[16, COLUMNS] by the 4 warps of a warpgroup ----
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");

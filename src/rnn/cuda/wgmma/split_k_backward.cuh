@@ -12,6 +12,7 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wgmma_split_k_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   constexpr int kTileUnits = kGates * kWgmmaUnits;
@@ -281,16 +282,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   sync_cluster();  // no block leaves while the other may still write to its shared memory
 }
 
-template <class T, prnnRNNMode_t MODE>
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
 cudaError_t launch_wgmma_split_k_backward(const ResidentShape& shape, const BackwardParams& params,
                                           cudaStream_t stream) {
-  switch (shape.wgmma_columns) {
-    case 8: return launch_resident(wgmma_split_k_backward<T, MODE, 8>, shape, params, stream);
-    case 16: return launch_resident(wgmma_split_k_backward<T, MODE, 16>, shape, params, stream);
-    case 32: return launch_resident(wgmma_split_k_backward<T, MODE, 32>, shape, params, stream);
-    case 64: return launch_resident(wgmma_split_k_backward<T, MODE, 64>, shape, params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return launch_resident(wgmma_split_k_backward<T, MODE, COLUMNS>, shape, params, stream);
 }
 
 }  // namespace prnn

@@ -10,6 +10,7 @@ namespace prnn {
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wgmma_split_k_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
   constexpr int kInputBytes = COLUMNS * 4 * kWgmmaUnits * 2;
@@ -197,15 +198,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   sync_cluster();  // no block leaves while the other may still write to its shared memory
 }
 
-template <class T, prnnRNNMode_t MODE>
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
 cudaError_t launch_wgmma_split_k_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  switch (shape.wgmma_columns) {
-    case 8: return launch_resident(wgmma_split_k_forward<T, MODE, 8>, shape, params, stream);
-    case 16: return launch_resident(wgmma_split_k_forward<T, MODE, 16>, shape, params, stream);
-    case 32: return launch_resident(wgmma_split_k_forward<T, MODE, 32>, shape, params, stream);
-    case 64: return launch_resident(wgmma_split_k_forward<T, MODE, 64>, shape, params, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return launch_resident(wgmma_split_k_forward<T, MODE, COLUMNS>, shape, params, stream);
 }
 
 }  // namespace prnn

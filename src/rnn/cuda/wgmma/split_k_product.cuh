@@ -86,7 +86,7 @@ __device__ __forceinline__ uint32_t load_word(const void* address) {
   return word;
 }
 
-#if __CUDA_ARCH__ >= 900
+#if PRNN_HAS_WGMMA
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 #else
 __device__ __forceinline__ void wgmma_commit() {}

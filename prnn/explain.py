@@ -1,0 +1,178 @@
+"""Which kernels would run the recurrent layers of a model, and why not faster ones."""
+
+import dataclasses
+from collections.abc import Sequence
+from operator import index
+
+import torch
+from torch import Tensor
+
+from prnn import _C, nn
+from prnn._ops._handles import DTYPES, handle
+from prnn._ops._layer import BACKENDS, MODES, _allows_tf32
+
+__all__ = ["Explanation", "LayerExplanation", "explain"]
+
+_MOST = 2**31 - 1
+_OURS = (nn.RNN, nn.GRU, nn.LSTM)
+_TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerExplanation:
+    """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn"."""
+
+    name: str  # in the model; "" for the model itself
+    module: str  # what it is: "LSTM 80 -> 512, 2 layers"
+    dtype: torch.dtype
+    device: str  # the GPU's row of the table, or the CPU
+    forward: str  # engine
+    backward: str
+    layers_together: int  # layers that one launch runs forward; 1: one after the other
+    blocks: int  # thread blocks of a replica of the weights (CPU: threads)
+    replicas: int  # copies of the weights, each serving a share of the batch
+    supported: bool  # False: the resident kernels do not serve it
+    notes: tuple[str, ...]  # why not a faster engine, why not together; why it is not supported
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What explain() found, in the order of the model's modules; str() is a table."""
+
+    batch: int
+    layers: tuple[LayerExplanation, ...]
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return "no recurrent layers"
+        header = ("layer", "module", "dtype", "on", "forward", "backward", "together", "blocks")
+        rows = [header]
+        for layer in self.layers:
+            blocks = f"{layer.blocks}" if layer.replicas == 1 else f"{layer.replicas} x {layer.blocks}"
+            dtype = str(layer.dtype).removeprefix("torch.")
+            together = str(layer.layers_together) if layer.layers_together > 1 else "-"
+            rows.append(
+                (layer.name or "(model)", layer.module, dtype, layer.device, layer.forward, layer.backward, together)
+                + (blocks if layer.supported else "-",)
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"N = {self.batch}"]
+        for row, notes in zip(rows, ((), *(layer.notes for layer in self.layers)), strict=True):
+            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            lines += [f"    {note}" for note in notes]
+        return "\n".join(lines)
+
+
+def explain(
+    module: torch.nn.Module,
+    batch: int | Sequence[int] | Tensor,
+    *,
+    gpu: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Explanation:
+    """Says which kernels would run each recurrent layer of a model: prnn.nn's as they are, torch.nn's as prnn.convert
+    would make them. Nothing runs, and no GPU is needed where `gpu` names one.
+
+    A layer with dropout is explained as it trains, or, in evaluation mode, without dropout.
+
+    Args:
+        module: any module, also a recurrent layer itself.
+        batch: the number of sequences, all of one length, or the length of each.
+        gpu: a row of the tile table ("H200", "A100"; `prnn info` lists them); None is the device of the weights.
+        dtype: of the layers' input, where it is not that of the weights (under autocast).
+
+    Raises:
+        TypeError, ValueError: an argument of a wrong type or value.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module is a {type(module).__name__}; it must be a torch.nn.Module")
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
+    if not (gpu is None or isinstance(gpu, str)):
+        raise TypeError(f"gpu is {gpu!r}; it must be a string")
+    if gpu is not None and gpu.lower() not in (name.lower() for name in _C.gpu_names()):
+        raise ValueError(f"gpu is {gpu!r}; the table has {', '.join(_C.gpu_names())}")
+    sizes = _batch_sizes(batch)
+    layers = []
+    for name, layer in module.named_modules():
+        if isinstance(layer, (*_OURS, *_TORCH)):
+            layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
+    return Explanation(sizes[0], tuple(layers))
+
+
+def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
+    """Sequences of each timestep; of one timestep where all are of one length."""
+    values = batch.tolist() if isinstance(batch, Tensor) else batch
+    if isinstance(values, str | bytes | bool):
+        raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")
+    try:
+        if not isinstance(values, Sequence):
+            return [_checked(index(values), batch, "it")]
+        lengths = [_checked(index(length), batch, "lengths") for length in values]
+    except TypeError:
+        raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths") from None
+    if not lengths:
+        raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
+    if min(lengths) == max(lengths):
+        return [len(lengths)]
+    # The plan asks whether the number of sequences changes, and for the largest: two timesteps say both.
+    return [len(lengths), sum(length > min(lengths) for length in lengths)]
+
+
+def _checked(number: int, batch: object, what: str) -> int:
+    if number < 1:
+        raise ValueError(f"batch is {batch!r}; {what} must be at least 1")
+    if number > _MOST:
+        raise ValueError(f"batch is {batch!r}; {what} must be at most {_MOST}")
+    return number
+
+
+def _describe(layer: torch.nn.RNNBase) -> str:
+    state = f"{layer.hidden_size}" if layer.proj_size == 0 else f"{layer.hidden_size} ({layer.proj_size})"
+    directions = ", both directions" if layer.bidirectional else ""
+    layers = f", {layer.num_layers} layers" if layer.num_layers > 1 else ""
+    return f"{type(layer).__name__} {layer.input_size} -> {state}{layers}{directions}"
+
+
+def _explain_layer(
+    name: str, layer: torch.nn.RNNBase, sizes: list[int], gpu: str | None, dtype: torch.dtype | None
+) -> LayerExplanation:
+    weight = next(layer.parameters())
+    dtype = dtype or weight.dtype
+    notes = []
+    if type(layer) not in (*_OURS, *_TORCH):
+        notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
+    dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
+    shape = (layer.hidden_size, layer.num_layers, layer.input_size, layer.bidirectional)
+    rnn = _C.Rnn(MODES[layer.mode], DTYPES[dtype], *shape, False, layer.proj_size, dropout)
+    is_cuda = gpu is not None or weight.device.type == "cuda"
+    if is_cuda:
+        rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
+        if dtype == torch.float32 and _allows_tf32():
+            rnn.set_math(_C.TF32_MATH)
+    library = handle(torch.device("cpu") if gpu is not None or not is_cuda else weight.device)
+    if dropout > 0:  # the plan needs to know that there is some
+        rnn.set_dropout(library, dropout, 0, 0, 0)
+    found = rnn.query(library, sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
+    together = found["layers_together"]
+    engines = found["forward_engine"], found["backward_engine"]
+    if not found["supported"]:
+        engines = ("cudnn", "cudnn") if found["backend"] == _C.CUDNN_BACKEND else ("-", "-")
+    if found["supported"] and not found["measured"]:
+        notes.append(f"nobody has run the plans for the {found['device']}")
+    if found["supported"] and together == 1 and found["layers_together_inference"] > 1:
+        notes.append(f"inference runs {found['layers_together_inference']} layers together")
+    reasons = {"": "reason", "not faster: ": "engine_reason", "not together: ": "layers_reason"}
+    notes += [f"{label}{found[key]}" for label, key in reasons.items() if found[key]]
+    return LayerExplanation(
+        name,
+        _describe(layer),
+        dtype,
+        found["device"],
+        *engines,
+        together,
+        found["blocks"],
+        found["replicas"],
+        found["supported"],
+        tuple(notes),
+    )

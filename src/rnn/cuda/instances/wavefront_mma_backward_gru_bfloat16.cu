@@ -1,9 +1,0 @@
-// Backward wavefront kernels, GRU, bfloat16.
-#include "rnn/cuda/wavefront/backward.cuh"
-
-namespace prnn {
-
-template cudaError_t launch_wavefront_backward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&,
-                                                                        const WavefrontBackwardParams&, cudaStream_t);
-
-}  // namespace prnn

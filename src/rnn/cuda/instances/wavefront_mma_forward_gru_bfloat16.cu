@@ -1,9 +1,0 @@
-// Forward wavefront kernels, GRU, bfloat16.
-#include "rnn/cuda/wavefront/forward.cuh"
-
-namespace prnn {
-
-template cudaError_t launch_wavefront_forward<__nv_bfloat16, PRNN_GRU>(const ResidentShape&,
-                                                                       const WavefrontForwardParams&, cudaStream_t);
-
-}  // namespace prnn

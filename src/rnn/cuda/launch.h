@@ -1,0 +1,18 @@
+// Launches the kernel that a plan names. Plain C++: the kernels are known from the table in rnn/plan/kernels.h.
+#pragma once
+
+#include "rnn/cuda/common/params.h"
+#include "rnn/cuda/wavefront/params.h"
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+// Enqueues shape.kernel on the current device. The status is cudaErrorInvalidDeviceFunction where the binary has no
+// code for the device, cudaErrorCooperativeLaunchTooLarge where not every block has a place, and cudaErrorInvalidValue
+// where the kernel takes other parameters.
+cudaError_t launch_kernel(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream);
+cudaError_t launch_kernel(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream);
+cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontForwardParams& params, cudaStream_t stream);
+cudaError_t launch_kernel(const ResidentShape& shape, const WavefrontBackwardParams& params, cudaStream_t stream);
+
+}  // namespace prnn

@@ -1,0 +1,229 @@
+#include <cmath>
+#include <cstdio>
+
+#include "rnn/plan/cluster.h"
+#include "rnn/plan/mma.h"
+#include "rnn/plan/simt.h"
+#include "rnn/plan/tuned.h"
+#include "rnn/plan/wavefront.h"
+#include "rnn/plan/wgmma.h"
+
+namespace prnn {
+namespace {
+
+const char* mode_name(prnnRNNMode_t mode) {
+  switch (mode) {
+    case PRNN_LSTM: return "LSTM";
+    case PRNN_GRU: return "GRU";
+    default: return "RNN";
+  }
+}
+
+std::string format(const char* text, long long a = 0, long long b = 0, const char* c = "") {
+  char buffer[256];
+  std::snprintf(buffer, sizeof buffer, text, a, b, c);
+  return buffer;
+}
+
+// The shape of a plan that somebody else chose; false if it has no kernel or does not fit.
+bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, const prnnRNNPlan_t& plan,
+                ResidentShape* shape) {
+  if (plan.replicas > problem.max_batch()) return false;
+  bool fits = false;
+  switch (plan.engine) {
+    case PRNN_ENGINE_MMA:
+      fits = any_kernel(row, problem, Engine::kMma, pass, [&](KernelId kernel) {
+        const int cluster = pass == Pass::kBackward ? kernel.shape(1) : 1;
+        return kernel.shape(0) * kTileRows == plan.unitsPerBlock && cluster == plan.clusterBlocks &&
+               mma_shape_for(row, problem, kernel, plan.replicas, shape);
+      });
+      break;
+    case PRNN_ENGINE_WGMMA: fits = wgmma_shape_for(row, problem, pass, plan.replicas, shape); break;
+    case PRNN_ENGINE_WGMMA_SPLIT_K: fits = split_k_shape_for(row, problem, pass, plan.replicas, shape); break;
+    case PRNN_ENGINE_BEST: break;
+  }
+  if (!fits) return false;
+  shape->poll_delay_cycles = plan.pollDelayCycles;
+  return int64_t{shape->blocks} * plan.replicas * directions <= resident_blocks(row, shape->cluster);
+}
+
+bool choose_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, bool may_be_large,
+                  ResidentShape* best) {
+  const prnnRNNPlan_t& asked = pass == Pass::kBackward ? problem.backward_plan : problem.forward_plan;
+  if (asked.engine != PRNN_ENGINE_BEST) return take_shape(row, problem, pass, directions, asked, best);
+  const prnnRNNPlan_t* const tuned = find_tuned_plan(row, problem, pass);
+  if (tuned != nullptr && take_shape(row, problem, pass, directions, *tuned, best)) return true;
+  return choose_cluster_shape(row, problem, pass, directions, best) ||
+         choose_simt_shape(row, problem, pass, directions, best) ||
+         choose_wgmma_shape(row, problem, pass, directions, best) ||
+         choose_mma_shape(row, problem, pass, directions, best) ||
+         (may_be_large && choose_mma_large_shape(row, problem, pass, directions, best));
+}
+
+bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large, RnnPlan* plan) {
+  for (int directions = static_cast<int>(problem.directions); directions >= 1; --directions) {
+    plan->directions_at_once = directions;
+    if (choose_shape(row, problem, Pass::kForward, directions, may_be_large, &plan->forward) &&
+        choose_shape(row, problem, Pass::kBackward, directions, may_be_large, &plan->backward)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
+// not fit either, there are the large-layer kernels.
+bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (choose_both(row, problem, false, plan)) return true;
+  if (problem.max_batch() > kTileColumns) {
+    RnnProblem one_tile = problem;
+    one_tile.batch = {kTileColumns};
+    if (choose_both(row, one_tile, false, plan)) return true;
+  }
+  return choose_both(row, problem, true, plan);
+}
+
+int64_t largest_legacy_hidden(const GpuRow& row, const RnnProblem& problem) {
+  const int64_t largest = type_bytes(problem.type) == 2 ? row.legacy_largest16 : row.legacy_largest32;
+  return static_cast<int64_t>(static_cast<double>(largest) / std::sqrt(static_cast<double>(problem.gates())));
+}
+
+// The original project's GPUs: capacity is what its largest RNN layer takes.
+RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
+  RnnPlan plan;
+  plan.fits = problem.hidden <= largest_legacy_hidden(row, problem);
+  if (plan.fits) {
+    ResidentShape shape;
+    shape.replicas = shape.tiles = 1;
+    shape.blocks = row.multiprocessors;
+    shape.units = static_cast<int>(ceil_div(problem.hidden, kTileRows * row.multiprocessors)) * kTileRows;
+    shape.register_bytes = problem.gates() * problem.hidden * problem.hidden * type_bytes(problem.type);
+    plan.forward = plan.backward = shape;
+  }
+  plan.reason = format("compute capability %lld.%lld (%s) is not compiled by the CUDA versions that prnn builds with",
+                       row.arch / 10, row.arch % 10, row.name);
+  return plan;
+}
+
+bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
+  problem.hidden = hidden;
+  problem.forward_plan = problem.backward_plan = {};
+  RnnPlan scratch;
+  return choose_with_passes(row, problem, &scratch);
+}
+
+}  // namespace
+
+const char* engine_name(Engine engine) {
+  switch (engine) {
+    case Engine::kMma: return "mma";
+    case Engine::kMmaLarge: return "mma-large";
+    case Engine::kWgmma: return "wgmma";
+    case Engine::kWgmmaSplitK: return "wgmma-split-k";
+    case Engine::kCluster: return "cluster";
+    case Engine::kSimt: return "simt";
+    case Engine::kWavefrontMma: return "wavefront-mma";
+    case Engine::kWavefrontWgmma: return "wavefront-wgmma";
+  }
+  return "";
+}
+
+int resident_blocks(const GpuRow& row, int cluster) {
+  if (cluster == 1) return row.multiprocessors;
+  return cluster <= 4 ? row.cluster_blocks[cluster - 2] : 0;
+}
+
+int64_t type_bytes(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? 8 : type == PRNN_DATA_FLOAT ? 4 : 2; }
+
+int64_t padded_hidden(const RnnProblem& problem) {
+  const int64_t unit = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
+  return ceil_div(problem.hidden, unit) * unit;
+}
+
+int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward) {
+  const int64_t batch = problem.max_batch(), per_pass = backward.batch_per_pass();
+  const int64_t whole = (batch - 1) / per_pass;  // passes before the last one
+  return whole * backward.replicas + ReplicaShares(backward, batch - whole * per_pass).replicas;
+}
+
+// Whether a layer fits is monotonic in H up to the rounding of units and k-tiles, which steps of a k-tile respect.
+int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem) {
+  if (problem.type == PRNN_DATA_DOUBLE) return 0;
+  if (row.is_legacy()) return largest_legacy_hidden(row, problem);
+  const int64_t step = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
+  int64_t low = 0, high = 8192 / step;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (fits_hidden(row, problem, middle * step)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low * step;
+}
+
+RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
+  if (problem.type == PRNN_DATA_DOUBLE) {
+    RnnPlan plan;
+    plan.reason = "the data type is double; the resident kernels take float, half and bfloat16";
+    return plan;
+  }
+  if (row.is_legacy()) return plan_legacy(row, problem);
+  RnnPlan plan;
+  plan.fits = choose_with_passes(row, problem, &plan);
+  if (!plan.fits) {
+    plan = RnnPlan();
+    const int64_t largest = find_largest_hidden(row, problem);
+    plan.reason = problem.hidden <= largest
+                      ? "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
+                      : format(
+                            "hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this "
+                            "type",
+                            problem.hidden, largest, mode_name(problem.mode));
+    return plan;
+  }
+  if (problem.projection > 0) {
+    plan.reason = format("projSize is %lld; the resident kernels have no projection", problem.projection);
+    return plan;
+  }
+  plan.runnable = true;
+  plan.wavefront = plan_wavefront(row, problem);
+  RnnProblem inference = problem;
+  inference.dropout = {};
+  inference.aligned = true;
+  plan.inference_layers = plan_wavefront(row, inference).forward_layers;
+  return plan;
+}
+
+std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  const KernelId kernel = plan.forward.kernel;
+  if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
+  if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
+  if (is_float32 && problem.max_batch() > 4) {
+    return problem.tf32 ? "cluster and wgmma kernels are of 16 bits"
+                        : format("in float32, simt kernels serve up to 4 sequences; N is %lld", problem.max_batch());
+  }
+  if (is_float32) {
+    return problem.tf32
+               ? "simt kernels are of float32 without tf32"
+               : format("the weights of hidden size %lld have no room in the simt kernels' registers", problem.hidden);
+  }
+  if (row.largest_cluster == 1) return "the GPU has no clusters of thread blocks";
+  if (resident_blocks(row, 4) == 0) {
+    return std::string("how many clusters an ") + row.name + " keeps resident is not in its row";
+  }
+  const int64_t most = problem.gates() > 1 ? 512 : 1024;
+  const std::string cluster =
+      problem.hidden > most
+          ? format("a cluster holds hidden sizes up to %lld; H is %lld", most, problem.hidden)
+          : format("clusters have no room for %lld sequences of hidden size %lld", problem.max_batch(), problem.hidden);
+  if (kernel.is(Engine::kWgmma) || kernel.is(Engine::kWgmmaSplitK)) return cluster;
+  if (!row.has_wgmma) return cluster + "; the GPU has no wgmma";
+  if (problem.gates() == 1) return cluster + "; wgmma kernels are of LSTM and GRU";
+  if (kernel.is(Engine::kMmaLarge)) return cluster + "; the layer fits no other kernel";
+  return cluster + "; with so few sequences mma is as fast as wgmma";
+}
+
+}  // namespace prnn

@@ -1,0 +1,147 @@
+#include "rnn/plan/wgmma.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace prnn {
+namespace {
+
+// The kernel of the fewest columns that serves `sequences` of a replica in as few passes as one of 64 columns does,
+// and for which fits(columns), which sets the rest of the shape.
+template <class Fits>
+bool find_columns(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, int64_t sequences,
+                  ResidentShape* shape, const Fits& fits) {
+  for (int columns = 64; columns >= 8; columns /= 2) {
+    const int64_t needed = ceil_div(sequences, ceil_div(sequences, columns));  // of a pass, passes being even
+    if (columns > 8 && needed <= columns / 2) continue;
+    const auto is_kernel = [&](KernelId kernel) {
+      if (kernel.shape(0) != columns || !fits(columns)) return false;
+      shape->kernel = kernel;
+      shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
+      return true;
+    };
+    if (any_kernel(row, problem, engine, pass, is_kernel)) return true;
+  }
+  return false;
+}
+
+// Dynamic shared memory of a block, with what the barriers and the alignment to 1024 bytes take, fits.
+bool fits_block(const GpuRow& row, int64_t bytes) { return bytes + 1024 <= row.shared_bytes; }
+
+// Whether a layer that wgmma takes is faster on it. Staging the states in shared memory costs a small layer more than
+// the wider instructions save. Measured on an H200.
+bool wants_wgmma(const RnnProblem& problem, Pass pass, int directions) {
+  const int64_t columns = problem.max_batch() * directions, states = problem.hidden * columns;
+  if (pass == Pass::kBackward) return problem.hidden > 256 || states >= 4096;
+  return states >= (columns >= 32 ? 16384 : 32768);
+}
+
+// The same of split-K: layers that are bound by what a block reads. Measured on an H200.
+bool wants_split_k(const RnnProblem& problem, int directions) {
+  return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
+}
+
+using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
+
+bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ShapeFor shape_for,
+                     ResidentShape* best) {
+  const auto rank = [&](const ResidentShape& shape) {
+    const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
+    return std::make_tuple(passes * shape.kernel.shape(0), ceil_div(problem.max_batch(), shape.replicas));
+  };
+  bool found = false;
+  for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
+    ResidentShape shape;
+    if (!shape_for(row, problem, pass, replicas, &shape)) break;
+    if (shape.blocks * replicas * directions > resident_blocks(row, shape.cluster)) break;
+    if (!found || rank(shape) < rank(*best)) *best = shape;
+    found = true;
+  }
+  return found;
+}
+
+}  // namespace
+
+bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
+  const bool backward = pass == Pass::kBackward;
+  const int64_t padded = padded_hidden(problem);
+  const int cluster = backward ? kWgmmaCluster : 1;
+  *shape = ResidentShape();
+  shape->units = kWgmmaUnits;
+  shape->cluster = cluster;
+  shape->replicas = replicas;
+  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWgmmaUnits} * cluster) * cluster);
+  if (shape->blocks > resident_blocks(row, cluster)) return false;
+  const int64_t share = padded * (backward ? problem.gates() : 1) / cluster;
+  const int64_t chunks = ceil_div(share, 2 * kWgmmaChunk);  // of a warpgroup
+  const int64_t sequences = ceil_div(problem.max_batch(), replicas);
+  return find_columns(row, problem, Engine::kWgmma, pass, sequences, shape, [&](int columns) {
+    const int64_t in_registers = std::min<int64_t>(chunks, wgmma_register_chunks(columns));
+    const int64_t chunk_bytes = 64 * kWgmmaChunk * 2, in_shared = chunks - in_registers;
+    const int64_t ring = int64_t{4} * wgmma_batch(columns) * columns * kWgmmaChunk * 2;
+    // Backward, twice: sums for the units, of each block or, of up to 16 columns, of each warpgroup; and otherwise what
+    // the warpgroups give each other.
+    const int64_t sums = backward ? int64_t{2} * 2 * 4 * 64 * columns : 0;
+    shape->shared_bytes = ring + sums + 2 * in_shared * chunk_bytes;
+    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    const auto& delays = row.delays->wgmma;
+    shape->poll_delay_cycles = backward
+                                   ? (problem.hidden * sequences < 6144 ? delays.backward_few_states : delays.backward)
+                               : shape->blocks < 48 ? delays.forward_few_blocks
+                               : columns <= 16      ? delays.forward_narrow
+                                                    : delays.forward;
+    return fits_block(row, shape->shared_bytes);
+  });
+}
+
+int split_k_blocks(const RnnProblem& problem, Pass pass) {
+  return kSplitKCluster * static_cast<int>(pass == Pass::kBackward ? problem.gates() : 1);
+}
+
+int64_t split_k_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
+                           int64_t directions) {
+  if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
+  const int64_t blocks = int64_t{backward.blocks} * replicas * directions;
+  return blocks * 2 * problem.gates() * backward.kernel.shape(0) * kWgmmaUnits * static_cast<int64_t>(sizeof(float));
+}
+
+bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
+  if (problem.hidden % 2 != 0) return false;
+  const bool backward = pass == Pass::kBackward;
+  const int64_t padded = padded_hidden(problem);
+  const int together = split_k_blocks(problem, pass);
+  *shape = ResidentShape();
+  shape->units = kWgmmaUnits;
+  shape->cluster = kSplitKCluster;
+  shape->replicas = replicas;
+  shape->blocks = static_cast<int>(ceil_div(padded, int64_t{kWgmmaUnits} * together) * together);
+  if (shape->blocks > resident_blocks(row, kSplitKCluster)) return false;
+  const int64_t chunks = 2 * ceil_div(padded, 2 * kSplitKCluster * kWgmmaChunk);  // of a tile
+  const int64_t in_registers = std::min<int64_t>(chunks, kSplitKRegisterChunks), in_shared = chunks - in_registers;
+  const int64_t chunk_bytes = 64 * kWgmmaChunk * 2;
+  const int64_t sequences = ceil_div(problem.max_batch(), replicas);
+  return find_columns(row, problem, Engine::kWgmmaSplitK, pass, sequences, shape, [&](int columns) {
+    const int64_t ring = int64_t{kSplitKStages} * split_k_batch(columns) * columns * kWgmmaChunk * 2;
+    const int64_t sums = int64_t{3} * 4 * 64 * columns, inputs = int64_t{2} * 8 * kWgmmaUnits * columns;
+    shape->shared_bytes = ring + sums + inputs + 2 * in_shared * chunk_bytes;
+    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    const auto& delays = row.delays->split_k;
+    shape->poll_delay_cycles = backward        ? (columns > 8 ? delays.backward : delays.backward_narrow)
+                               : columns <= 16 ? delays.forward_narrow
+                               : columns == 32 ? delays.forward
+                                               : delays.forward_wide;
+    return fits_block(row, shape->shared_bytes);
+  });
+}
+
+bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
+  if (wants_split_k(problem, directions) && choose_replicas(row, problem, pass, directions, split_k_shape_for, best)) {
+    return true;
+  }
+  return wants_wgmma(problem, pass, directions) &&
+         choose_replicas(row, problem, pass, directions, wgmma_shape_for, best);
+}
+
+}  // namespace prnn

@@ -1,0 +1,120 @@
+"""prnn.explain: which kernels would run a model's layers."""
+
+import pytest
+import torch
+
+import prnn
+from prnn.explain import LayerExplanation
+
+
+def layer(module: torch.nn.Module, batch: object, **options: object) -> LayerExplanation:
+    (found,) = prnn.explain(module, batch, **options).layers
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "gpu", "dtype", "engines"),
+    [
+        (torch.nn.LSTM(80, 512), 8, "H200", torch.float16, ("cluster", "cluster")),
+        (torch.nn.LSTM(80, 1024), 8, "H200", torch.bfloat16, ("mma", "wgmma")),
+        (torch.nn.GRU(80, 1024), 64, "H200", torch.float16, ("wgmma-split-k", "wgmma-split-k")),
+        (torch.nn.LSTM(80, 512), 64, "H200", torch.float16, ("wgmma", "wgmma")),
+        (torch.nn.LSTM(80, 512, 5), 8, "H200", torch.float16, ("wavefront-mma", "wavefront-mma")),
+        (torch.nn.LSTM(80, 512, 5), 32, "H200", torch.float16, ("wavefront-wgmma", "wavefront-wgmma")),
+        (torch.nn.LSTM(80, 512), 1, "H200", torch.float32, ("simt", "simt")),
+        (torch.nn.LSTM(80, 2400), 4, "H200", torch.float16, ("mma-large", "mma-large")),
+        (torch.nn.LSTM(80, 512), 8, "a100", torch.float16, ("mma", "mma")),
+        (torch.nn.LSTM(80, 512), 8, None, torch.float32, ("cpu", "cpu")),
+    ],
+)
+def test_engines(
+    module: torch.nn.Module, batch: int, gpu: str | None, dtype: torch.dtype, engines: tuple[str, str]
+) -> None:
+    found = layer(module, batch, gpu=gpu, dtype=dtype)
+    assert (found.forward, found.backward) == engines
+    assert found.supported
+    assert found.dtype == dtype
+
+
+def test_what_keeps_layers_from_running_together() -> None:
+    module = torch.nn.LSTM(80, 256, 3, dropout=0.1).half()
+    assert "not together: dropout comes between the layers" in layer(module, 8, gpu="H200").notes
+    assert "inference runs 3 layers together" in layer(module, 8, gpu="H200").notes
+    module.eval()
+    assert layer(module, 8, gpu="H200").layers_together == 3
+    found = layer(module, [7, 5, 5], gpu="H200")
+    assert (found.layers_together, found.forward) == (1, "cluster")
+    assert found.notes == ("not together: sequences of different lengths run layer by layer",)
+    assert layer(module, torch.tensor([7, 7, 7]), gpu="H200").layers_together == 3
+    bidirectional = torch.nn.LSTM(80, 256, 3, bidirectional=True).half()
+    assert "not together: layers of two directions run one after the other" in layer(bidirectional, 8, gpu="H200").notes
+
+
+def test_why_not_a_faster_engine() -> None:
+    module = torch.nn.LSTM(80, 1024)
+    (note,) = layer(module, 8, gpu="A100", dtype=torch.float16).notes[1:]
+    assert note == "not faster: the GPU has no clusters of thread blocks"
+    (note,) = layer(module, 8, gpu="H200", dtype=torch.float16).notes
+    assert note == (
+        "not faster: a cluster holds hidden sizes up to 512; H is 1024; with so few sequences mma is as fast as wgmma"
+    )
+    (note,) = layer(module, 8, gpu="H200").notes
+    assert note == "not faster: in float32, simt kernels serve up to 4 sequences; N is 8"
+
+
+def test_what_is_not_supported() -> None:
+    found = layer(torch.nn.LSTM(80, 6000), 4, gpu="H200", dtype=torch.float16)
+    assert (found.supported, found.forward) == (False, "-")
+    assert found.notes[0].startswith("hidden size 6000 is more than stays resident on this GPU")
+    found = layer(torch.nn.LSTM(80, 512, proj_size=64), 4, gpu="H200")
+    assert found.notes == ("projSize is 64; the resident kernels have no projection",)
+
+
+def test_rows_that_nobody_ran_say_so() -> None:
+    module = torch.nn.GRU(80, 640)
+    assert "nobody has run the plans for the B200" in layer(module, 8, gpu="B200").notes
+    assert not any("nobody" in note for note in layer(module, 8, gpu="H200").notes)
+
+
+def test_every_recurrent_layer_of_a_model_in_order() -> None:
+    class Own(torch.nn.GRU):
+        pass
+
+    model = torch.nn.ModuleDict(
+        {
+            "encoder": prnn.nn.LSTM(80, 256, 2),
+            "linear": torch.nn.Linear(3, 3),
+            "own": Own(4, 8),
+            "rnn": torch.nn.RNN(4, 8),
+        }
+    )
+    found = prnn.explain(model, 16, gpu="H200", dtype=torch.bfloat16)
+    assert [entry.name for entry in found.layers] == ["encoder", "own", "rnn"]
+    assert "prnn.convert leaves as it is" in found.layers[1].notes[0]
+    lines = str(found).splitlines()
+    assert lines[0] == "N = 16"
+    assert lines[1].split() == ["layer", "module", "dtype", "on", "forward", "backward", "together", "blocks"]
+    assert lines[2].split()[:6] == ["encoder", "LSTM", "80", "->", "256,", "2"]
+    assert "bfloat16  H200" in lines[2]
+    assert str(prnn.explain(torch.nn.Linear(3, 3), 1)) == "no recurrent layers"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"module": 3}, TypeError, "module is a int; it must be a torch.nn.Module"),
+        ({"batch": "x"}, TypeError, "batch is 'x'; it must be a number of sequences or their lengths"),
+        ({"batch": 0}, ValueError, "batch is 0; it must be at least 1"),
+        ({"batch": [3, 0]}, ValueError, r"batch is \[3, 0\]; lengths must be at least 1"),
+        ({"batch": []}, ValueError, r"batch is \[\]; there must be at least one sequence"),
+        ({"batch": 2**31}, ValueError, "batch is 2147483648; it must be at most 2147483647"),
+        ({"batch": [2**40, 1]}, ValueError, "lengths must be at most 2147483647"),
+        ({"gpu": "Voodoo 2"}, ValueError, "gpu is 'Voodoo 2'; the table has H200, "),
+        ({"gpu": 3}, TypeError, "gpu is 3; it must be a string"),
+        ({"dtype": torch.int32}, ValueError, "dtype is torch.int32; recurrent layers take"),
+    ],
+)
+def test_bad_arguments(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    arguments = {"module": torch.nn.LSTM(3, 8), "batch": 1} | changes
+    with pytest.raises(error, match=message):
+        prnn.explain(**arguments)
