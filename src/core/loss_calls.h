@@ -1,6 +1,6 @@
 // The calls that CTC and RNN-T have in common, after their arguments were checked: space is found and the backend runs.
 // Params holds options, workspace and workspace_size; Backend answers loss_workspace_size(), loss_reserve_size(),
-// loss_forward() and loss_backward().
+// loss(), loss_forward() and loss_backward().
 #pragma once
 
 #include "core/loss_checks.h"
@@ -28,8 +28,7 @@ void run_loss(prnnHandle_t handle, const Backend& backend, Params params, void* 
   require_not_null(costs, "costs");
   const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(params.options)) : 0;
   set_workspace(params, workspace, workspace_size, reserve, backend.loss_workspace_size(params.options));
-  backend.loss_forward(handle, params, costs, gradients ? workspace : nullptr);
-  if (gradients) backend.loss_backward(handle, params, nullptr, gradients, workspace);
+  backend.loss(handle, params, costs, gradients, workspace);
 }
 
 template <class Backend, class Params>

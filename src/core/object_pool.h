@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <type_traits>
 
 #include "core/status.h"
 
@@ -21,27 +22,39 @@ class ObjectPool {
 
   Object* create() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.size() <= kResting) return &objects_.emplace_back();
-    Object* object = free_.front();
-    free_.pop_front();
-    object->tag = Object::kAlive;
-    return object;
+    if (resting_ <= kResting) return &slots_.emplace_back().object;
+    Slot* const slot = first_;
+    first_ = slot->next;
+    --resting_;
+    slot->object.tag = Object::kAlive;
+    return &slot->object;
   }
 
+  // Takes no memory, so that it cannot fail.
   void destroy(Object* object) {
     std::lock_guard<std::mutex> lock(mutex_);
     *object = Object();
     object->tag = 0;
-    free_.push_back(object);
+    Slot* const slot = reinterpret_cast<Slot*>(object);
+    slot->next = nullptr;
+    (resting_++ == 0 ? first_ : last_->next) = slot;
+    last_ = slot;
   }
 
  private:
-  static constexpr size_t kResting =
-      64;  // destroyed objects kept back, so that a stale pointer is not soon valid again
+  // Destroyed objects kept back, so that a stale pointer is not soon valid again.
+  static constexpr size_t kResting = 64;
+
+  struct Slot {
+    Object object;
+    Slot* next = nullptr;  // of the resting ones, the one that was destroyed after this
+  };
+  static_assert(std::is_standard_layout_v<Slot>, "a slot lies where its object does");
 
   std::mutex mutex_;
-  std::deque<Object> objects_;
-  std::deque<Object*> free_;
+  std::deque<Slot> slots_;
+  Slot *first_ = nullptr, *last_ = nullptr;  // the resting ones
+  size_t resting_ = 0;
 };
 
 // Whether the pointer is an object of this type that was created and not destroyed. Garbage is told by its tag; a

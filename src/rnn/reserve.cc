@@ -56,7 +56,7 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   if (!context.is_cpu()) return;
   ReserveHeader header;
   std::memcpy(&header, reserve, sizeof header);
-  if (header.magic != kMagic || header.stage == TrainingStage::kNone) {
+  if (header.magic != kMagic) {
     fail(PRNN_STATUS_BAD_PARAM, "reserveSpace was not filled by prnnRNNForwardTraining");
   }
   if (header.fingerprint != fingerprint(problem)) {

@@ -7,7 +7,7 @@
 
 namespace prnn {
 
-enum class TrainingStage : uint64_t { kNone = 0, kForward = 1, kBackwardData = 2 };
+enum class TrainingStage : uint64_t { kForward = 1, kBackwardData = 2 };
 
 // Bytes in front of the backend's part. A multiple of a cache line.
 size_t reserve_header_size(const prnnContext& context);

@@ -87,7 +87,6 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
     args.reserve = after_header(*handle, reserveSpace);
-    stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kNone);
     backend.forward(handle, problem, args);
     stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kForward);
   });

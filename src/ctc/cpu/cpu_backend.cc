@@ -14,6 +14,9 @@ class CpuCtcBackend : public CtcBackend {
   size_t loss_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_workspace_size_cpu(o); }
   size_t loss_reserve_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_reserve_size_cpu(o); }
   size_t align_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_align_workspace_size_cpu(o); }
+  void loss(prnnHandle_t, const CtcParams& params, void* costs, void* gradients, void* reserve) const override {
+    run_ctc_loss_cpu(params, costs, gradients, reserve);
+  }
   void loss_forward(prnnHandle_t, const CtcParams& params, void* costs, void* reserve) const override {
     run_ctc_loss_forward_cpu(params, costs, reserve);
   }

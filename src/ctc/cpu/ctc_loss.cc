@@ -135,10 +135,9 @@ void write_shares(const Slot& s, const Reserve<T>& reserve, int64_t n, int64_t o
 }
 
 template <class T>
-void forward(const CtcParams& params, void* costs, void* reserve_space) {
+void forward(const CtcParams& params, const std::vector<int64_t>& offsets, void* costs, void* reserve_space) {
   const prnnCTCLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, reserve_space);
-  const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
   const auto slot_at = [&](int64_t slot) { return Slot(o, static_cast<char*>(params.workspace) + slot * slot_size); };
   for_each_sequence(
@@ -168,10 +167,10 @@ void forward(const CtcParams& params, void* costs, void* reserve_space) {
 // g(k) = p(k) sum(shares) - (shares of the blank or the labels that are k); without the first term for
 // log-probabilities. x and g may be the same.
 template <class T>
-void backward(const CtcParams& params, const void* cost_gradients, void* gradients, const void* reserve_space) {
+void backward(const CtcParams& params, const std::vector<int64_t>& offsets, const void* cost_gradients, void* gradients,
+              const void* reserve_space) {
   const prnnCTCLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
-  const std::vector<int64_t> offsets = ctc_target_offsets(params);
 #pragma omp parallel for collapse(2) schedule(dynamic, 16) if (ctc_work(o) >= kWorkForThreads)
   for (int64_t t = 0; t < o.maxFrames; ++t) {
     for (int64_t n = 0; n < o.batch; ++n) {
@@ -244,15 +243,25 @@ size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options) {
   return element * static_cast<size_t>(Reserve<float>::elements(options));
 }
 
+void run_ctc_loss_cpu(const CtcParams& params, void* costs, void* gradients, void* reserve) {
+  const auto run = [&](auto tag) {
+    using T = decltype(tag);
+    const std::vector<int64_t> offsets = ctc_target_offsets(params);
+    forward<T>(params, offsets, costs, gradients ? reserve : nullptr);
+    if (gradients) backward<T>(params, offsets, nullptr, gradients, reserve);
+  };
+  params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());
+}
+
 void run_ctc_loss_forward_cpu(const CtcParams& params, void* costs, void* reserve) {
-  params.options.dataType == PRNN_DATA_DOUBLE ? forward<double>(params, costs, reserve)
-                                              : forward<float>(params, costs, reserve);
+  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? forward<double> : forward<float>;
+  run(params, ctc_target_offsets(params), costs, reserve);
 }
 
 void run_ctc_loss_backward_cpu(const CtcParams& params, const void* cost_gradients, void* gradients,
                                const void* reserve) {
-  params.options.dataType == PRNN_DATA_DOUBLE ? backward<double>(params, cost_gradients, gradients, reserve)
-                                              : backward<float>(params, cost_gradients, gradients, reserve);
+  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? backward<double> : backward<float>;
+  run(params, ctc_target_offsets(params), cost_gradients, gradients, reserve);
 }
 
 }  // namespace prnn

@@ -37,7 +37,7 @@ class BackwardDataPass {
  private:
   struct Direction {
     int64_t layer, index;
-    std::vector<Step> steps;
+    const Step* steps;
     const T *input_weights, *recurrent_weights, *projection_weights;
     const T *hx, *cx, *dhy;  // [N][P], [N][H], [N][P] or NULL
     T* dhx;                  // [N][P] or NULL
@@ -57,7 +57,7 @@ class BackwardDataPass {
     Direction d;
     d.layer = layer;
     d.index = index;
-    d.steps = direction_steps(p_, index);
+    d.steps = steps_[index].data();
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
@@ -72,14 +72,16 @@ class BackwardDataPass {
     return d;
   }
 
+  // For a layer with inputs of this width.
+  int threads_for(int64_t width) const {
+    return team_size(flops_per_step(p_, static_cast<double>(G * H) * static_cast<double>(P + width)));
+  }
+
   void run_layer(int64_t layer, const T* dy, T* dx) const {
-    const double macs =
-        static_cast<double>(G * H) * static_cast<double>(P + (dx == nullptr ? 0 : p_.layer_input(layer)));
-    const int threads = team_size(flops_per_step(p_, macs));
-    std::vector<Direction> directions;
+    const int threads = threads_for(dx == nullptr ? 0 : p_.layer_input(layer));
+    Direction directions[2];
     for (int64_t index = 0; index < p_.directions; ++index) {
-      directions.push_back(make_direction(layer, index, dy));
-      const Direction& d = directions.back();
+      const Direction& d = directions[index] = make_direction(layer, index, dy);
       start_carry(d);
       run_team(threads, [&](const Team& team) { run_direction(team, d); });
       finish_carry(d);
@@ -87,7 +89,7 @@ class BackwardDataPass {
     if (dx == nullptr) return;
     const bool drops = layer > 0 && p_.dropout.probability > 0;
     run_team(threads, [&](const Team& team) {
-      for (const Direction& d : directions) input_gradient(team, d, dx);
+      for (int64_t index = 0; index < p_.directions; ++index) input_gradient(team, directions[index], dx);
       if (!drops) return;
       team.sync();
       apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), dx, reserve_.masks[layer - 1], dx);
@@ -289,6 +291,7 @@ class BackwardDataPass {
     gemm.b = d.input_weights;
     gemm.c = dx;
     gemm.accumulate = d.index > 0;
+    gemm.scratch = scratch_;
     team_gemm(team, gemm);
     if (direct == G) return;
     gemm.k = gemm.lda = H;
@@ -304,9 +307,11 @@ class BackwardDataPass {
   const RnnBackwardDataArgs& args_;
   const Reserve<T> reserve_;
   const BackwardDataWorkspace<T> ws_;
+  const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };
 
 }  // namespace

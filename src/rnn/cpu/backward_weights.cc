@@ -22,8 +22,7 @@ class BackwardWeightsPass {
     for (int64_t layer = 0; layer < p_.layers; ++layer) {
       const T* input = layer == 0 ? static_cast<const T*>(args_.x) : reserve_.outputs[layer - 1];
       const bool drops = layer > 0 && p_.dropout.probability > 0;
-      const double macs = static_cast<double>(G * H) * static_cast<double>(P + p_.layer_input(layer));
-      run_team(team_size(2 * macs * static_cast<double>(p_.rows)), [&](const Team& team) {
+      run_team(threads_for(p_.layer_input(layer)), [&](const Team& team) {
         if (drops) {
           apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), input, reserve_.masks[layer - 1],
                         ws_.dropped);
@@ -36,6 +35,11 @@ class BackwardWeightsPass {
   }
 
  private:
+  // For a layer with inputs of this width.
+  int threads_for(int64_t width) const {
+    return team_size(2 * static_cast<double>(G * H) * static_cast<double>(P + width) * static_cast<double>(p_.rows));
+  }
+
   void run_direction(const Team& team, int64_t layer, int64_t index, const T* input) const {
     const DirectionReserve<T>& d = reserve_.directions[layer * p_.directions + index];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
@@ -63,7 +67,7 @@ class BackwardWeightsPass {
     const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
     const auto* hx = static_cast<const T*>(args_.hx);
     if (hx != nullptr) hx += (layer * p_.directions + index) * p_.max_batch() * P;
-    const std::vector<Step> steps = direction_steps(p_, index);
+    const std::vector<Step>& steps = steps_[index];
     const Range share = team.share_of(p_.steps());
     for (int64_t s = share.begin; s < share.end; ++s) {
       const Step& step = steps[s];
@@ -94,6 +98,7 @@ class BackwardWeightsPass {
     gemm.ldb = ldb;
     gemm.c = c;
     gemm.accumulate = true;
+    gemm.scratch = scratch_;
     team_gemm(team, gemm);
   }
 
@@ -121,7 +126,9 @@ class BackwardWeightsPass {
   const RnnBackwardWeightsArgs& args_;
   const Reserve<T> reserve_;
   const BackwardWeightsWorkspace<T> ws_;
+  const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state();
+  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ class ForwardPass {
   // One direction of one layer.
   struct Direction {
     int64_t layer, index;
-    std::vector<Step> steps;
+    const Step* steps;
     const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
     const T *hx, *cx;  // [N][P], [N][H]
     T* output;         // [rows][D P], at this direction's first column
@@ -81,7 +81,7 @@ class ForwardPass {
     Direction d;
     d.layer = layer;
     d.index = index;
-    d.steps = direction_steps(p_, index);
+    d.steps = steps_[index].data();
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
@@ -96,9 +96,13 @@ class ForwardPass {
     return d;
   }
 
+  // For a layer with inputs of this width.
+  int threads_for(int64_t width) const {
+    return team_size(flops_per_step(p_, static_cast<double>(G * H) * static_cast<double>(P + width)));
+  }
+
   void run_layer(int64_t layer, const T* input, T* output, const DropoutMask* mask) {
-    const double macs = static_cast<double>(G * H) * static_cast<double>(p_.layer_input(layer) + P);
-    const int threads = team_size(flops_per_step(p_, macs));
+    const int threads = threads_for(p_.layer_input(layer));
     const T* layer_input = mask == nullptr ? input : ws_.dropped;
     if (mask != nullptr) {
       run_team(threads, [&](const Team& team) {
@@ -156,8 +160,8 @@ class ForwardPass {
   }
 
   // Training computes all input products at once, inference those of about kInferenceRows rows.
-  int64_t chunk_end(const std::vector<Step>& steps, int64_t begin) const {
-    const int64_t count = static_cast<int64_t>(steps.size());
+  int64_t chunk_end(const Step* steps, int64_t begin) const {
+    const int64_t count = p_.steps();
     if (training_) return count;
     int64_t rows = 0, end = begin;
     while (end < count && rows < kInferenceRows) rows += steps[end++].batch;
@@ -184,6 +188,7 @@ class ForwardPass {
     gemm.c = gates;
     gemm.ldc = G * H;
     gemm.bias = ws_.bias;
+    gemm.scratch = scratch_;
     team_gemm(team, gemm);
   }
 
@@ -277,7 +282,7 @@ class ForwardPass {
     auto* cy = p_.mode == PRNN_LSTM ? static_cast<T*>(args_.cy) : nullptr;
     if (hy != nullptr) hy += pseudo_layer * p_.max_batch() * P;
     if (cy != nullptr) cy += pseudo_layer * p_.max_batch() * H;
-    for (const Step& step : d.steps) {
+    for (const Step& step : steps_[d.index]) {
       for (int64_t n = step.kept; n < step.batch; ++n) {
         if (hy != nullptr) std::copy_n(d.output + (step.row + n) * ldy, P, hy + n * P);
         if (cy != nullptr) std::copy_n(d.cells + (training_ ? step.row + n : n) * H, H, cy + n * H);
@@ -292,9 +297,11 @@ class ForwardPass {
   const bool training_;
   const Reserve<T> reserve_;
   const ForwardWorkspace<T> ws_;
+  const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,16 @@ inline std::vector<Step> direction_steps(const RnnProblem& problem, int64_t dire
     steps[s].carried = steps[s - 1].kept = std::min(steps[s].batch, steps[s - 1].batch);
   }
   return steps;
+}
+
+// Of every direction of the problem. A pass makes them before it writes anything: they take memory.
+inline std::array<std::vector<Step>, 2> all_direction_steps(const RnnProblem& problem) {
+  return {direction_steps(problem, 0), problem.directions == 2 ? direction_steps(problem, 1) : std::vector<Step>()};
+}
+
+// The largest of layer_input().
+inline int64_t widest_input(const RnnProblem& problem) {
+  return problem.layers == 1 ? problem.input : std::max(problem.input, problem.layer_input(1));
 }
 
 // Threads for a pass in which every row costs that many multiply-adds, spread over the timesteps.

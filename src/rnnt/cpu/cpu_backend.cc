@@ -18,6 +18,9 @@ class CpuRnntBackend : public RnntBackend {
   size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& o) const override {
     return mutual_information_workspace_size_cpu(o);
   }
+  void loss(prnnHandle_t, const RnntParams& params, void* costs, void* gradients, void* reserve) const override {
+    run_rnnt_loss_cpu(params, costs, gradients, reserve);
+  }
   void loss_forward(prnnHandle_t, const RnntParams& params, void* costs, void* reserve) const override {
     run_rnnt_loss_forward_cpu(params, costs, reserve);
   }

@@ -61,10 +61,9 @@ void cell_gradient(const RnntParams& params, const T* x, const T* norm, const T*
 }
 
 template <class T>
-void forward(const RnntParams& params, void* costs, void* reserve_space) {
+void forward(const RnntParams& params, const std::vector<RnntSequence>& sequences, void* costs, void* reserve_space) {
   const prnnRNNTLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, reserve_space);
-  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
   std::vector<Lattice> lattices = rnnt_lattices(params);
   for_each_sequence(
       o.batch, static_cast<int64_t>(lattices.size()), rnnt_work(params), o.maxFrames,
@@ -85,14 +84,14 @@ void forward(const RnntParams& params, void* costs, void* reserve_space) {
 }
 
 template <class T>
-void backward(const RnntParams& params, const void* cost_gradients, void* gradients, const void* reserve_space) {
+void backward(const RnntParams& params, const std::vector<RnntSequence>& sequences, const void* cost_gradients,
+              void* gradients, const void* reserve_space) {
   const prnnRNNTLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
   const T* x = static_cast<const T*>(params.activations);
   T* g = static_cast<T*>(gradients);
   const int64_t classes = o.classes;
 
-  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
   const int64_t packed_rows = sequences.back().first_row + sequences.back().frames * sequences.back().frame_rows;
 
 #pragma omp parallel for collapse(2) schedule(dynamic, 8) if (rnnt_work(params) >= kWorkForThreads)
@@ -129,15 +128,25 @@ size_t rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options) {
   return slots_size(Lattice::scratch_size(max_steps(options), max_width(options)), options.batch);
 }
 
+void run_rnnt_loss_cpu(const RnntParams& params, void* costs, void* gradients, void* reserve) {
+  const auto run = [&](auto tag) {
+    using T = decltype(tag);
+    const std::vector<RnntSequence> sequences = rnnt_sequences(params);
+    forward<T>(params, sequences, costs, gradients ? reserve : nullptr);
+    if (gradients) backward<T>(params, sequences, nullptr, gradients, reserve);
+  };
+  params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());
+}
+
 void run_rnnt_loss_forward_cpu(const RnntParams& params, void* costs, void* reserve) {
-  params.options.dataType == PRNN_DATA_DOUBLE ? forward<double>(params, costs, reserve)
-                                              : forward<float>(params, costs, reserve);
+  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? forward<double> : forward<float>;
+  run(params, rnnt_sequences(params), costs, reserve);
 }
 
 void run_rnnt_loss_backward_cpu(const RnntParams& params, const void* cost_gradients, void* gradients,
                                 const void* reserve) {
-  params.options.dataType == PRNN_DATA_DOUBLE ? backward<double>(params, cost_gradients, gradients, reserve)
-                                              : backward<float>(params, cost_gradients, gradients, reserve);
+  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? backward<double> : backward<float>;
+  run(params, rnnt_sequences(params), cost_gradients, gradients, reserve);
 }
 
 }  // namespace prnn

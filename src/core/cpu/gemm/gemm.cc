@@ -1,11 +1,34 @@
 #include "core/cpu/gemm/gemm.h"
 
 #include <algorithm>
+#include <new>
 
 #include "core/cpu/gemm/gemm_tables.h"
 #include "core/cpu/isa.h"
 
 namespace prnn {
+namespace {
+
+constexpr std::align_val_t kCacheLine{64};
+
+// Memory of the calling thread, at least `bytes`, kept for its life.
+char* thread_memory(size_t bytes) {
+  struct Memory {
+    char* data = nullptr;
+    size_t size = 0;
+    ~Memory() { ::operator delete(data, kCacheLine); }
+  };
+  static thread_local Memory memory;
+  if (memory.size < bytes) {
+    ::operator delete(memory.data, kCacheLine);
+    memory = {nullptr, 0};
+    memory.data = static_cast<char*>(::operator new(bytes, kCacheLine));
+    memory.size = bytes;
+  }
+  return memory.data;
+}
+
+}  // namespace
 
 template <>
 const GemmKernels<float>& gemm_kernels<float>() {
@@ -15,6 +38,11 @@ const GemmKernels<float>& gemm_kernels<float>() {
 template <>
 const GemmKernels<double>& gemm_kernels<double>() {
   return PRNN_FOR_ISA(gemm_tables).twice;
+}
+
+template <class T>
+char* gemm_scratch(int threads) {
+  return thread_memory(static_cast<size_t>(threads) * gemm_kernels<T>().scratch_bytes);
 }
 
 template <class T>
@@ -42,9 +70,13 @@ void team_gemm(const Team& team, const Gemm<T>& gemm) {
   Range column_share = share(panels, team.rank() % columns, columns);
   row_share = {row_share.begin * kRowGroup, std::min(row_share.end * kRowGroup, gemm.m)};
   column_share = {column_share.begin * kernels.width, std::min(column_share.end * kernels.width, gemm.n)};
-  if (row_share.size() > 0 && column_share.size() > 0) kernels.gemm(gemm, row_share, column_share);
+  if (row_share.size() > 0 && column_share.size() > 0) {
+    kernels.gemm(gemm, row_share, column_share, gemm.scratch + team.rank() * kernels.scratch_bytes);
+  }
 }
 
+template char* gemm_scratch<float>(int);
+template char* gemm_scratch<double>(int);
 template void team_gemm<float>(const Team&, const Gemm<float>&);
 template void team_gemm<double>(const Team&, const Gemm<double>&);
 

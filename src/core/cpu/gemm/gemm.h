@@ -5,6 +5,7 @@
 // it has the same bits whatever the number of threads, rows or columns it is computed together with.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/cpu/threads.h"
@@ -25,6 +26,7 @@ struct Gemm {
   int64_t ldc = 0;
   bool accumulate = false;  // init is C itself
   const T* bias = nullptr;  // init is bias[n]; else zero
+  char* scratch = nullptr;  // gemm_scratch() for the team's threads
 };
 
 // A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i]; rows beyond the
@@ -32,6 +34,7 @@ struct Gemm {
 template <class T>
 struct GemmKernels {
   int64_t width;
+  size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.
   void (*pack_rows)(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel);
@@ -45,11 +48,16 @@ struct GemmKernels {
                             int64_t ldb, int64_t n, T* out);
 
   // Rows and columns [..) of C; columns start at a multiple of width.
-  void (*gemm)(const Gemm<T>& gemm, Range rows, Range columns);
+  void (*gemm)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);
 };
 
 template <class T>
 const GemmKernels<T>& gemm_kernels();
+
+// Where so many threads of a team put packed blocks: memory of the thread that starts them, kept for its life. Throws
+// std::bad_alloc, as a thread of the team could not.
+template <class T>
+char* gemm_scratch(int threads);
 
 // The calling thread's share of a product; the team's threads together compute all of it. No barrier inside.
 template <class T>

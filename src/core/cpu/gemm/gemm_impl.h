@@ -1,8 +1,6 @@
 // The loops around the tiles, and the table of kernels. Included by one file an instruction set.
 #pragma once
 
-#include <cstdlib>
-
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/gemm/gemm_tables.h"
 #include "core/cpu/gemm/pack.h"
@@ -85,20 +83,16 @@ void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_
   }
 }
 
-// Scratch for packed blocks, one a thread, kept for its life.
+// Bytes of the packed blocks.
 template <class T>
-T* block_scratch() {
+constexpr size_t block_bytes() {
   using Plain = Blocks<T, false>;
   using Transposed = Blocks<T, true>;
   constexpr int64_t kPlain = Plain::kColumns * Plain::kK;
   constexpr int64_t kTransposed = (Transposed::kColumns + Transposed::kRows) * Transposed::kK;
-  constexpr size_t kBytes = (kPlain > kTransposed ? kPlain : kTransposed) * sizeof(T) + 64;
-  struct Buffer {
-    char* data = static_cast<char*>(std::malloc(kBytes));
-    ~Buffer() { std::free(data); }
-  };
-  static thread_local Buffer buffer;
-  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(buffer.data) + 63) & ~uintptr_t(63));
+  constexpr size_t kBytes = (kPlain > kTransposed ? kPlain : kTransposed) * sizeof(T);
+  static_assert(kBytes % 64 == 0, "the next thread's begin a cache line");
+  return kBytes;
 }
 
 // One row group of C times one panel of B. `a` as the tile wants it.
@@ -142,10 +136,10 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
 }
 
 template <class T, bool kTransposed>
-void gemm_blocks(const Gemm<T>& g, Range rows, Range columns) {
+void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   using B = Blocks<T, kTransposed>;
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
-  T* panels = block_scratch<T>();
+  T* panels = reinterpret_cast<T*>(scratch);
   T* groups = panels + B::kColumns * B::kK;
   for (int64_t column = columns.begin; column < columns.end; column += B::kColumns) {
     const int64_t width = columns.end - column < B::kColumns ? columns.end - column : B::kColumns;
@@ -176,13 +170,13 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns) {
 }
 
 template <class T>
-void gemm(const Gemm<T>& g, Range rows, Range columns) {
-  g.a_transposed ? gemm_blocks<T, true>(g, rows, columns) : gemm_blocks<T, false>(g, rows, columns);
+void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
+  g.a_transposed ? gemm_blocks<T, true>(g, rows, columns, scratch) : gemm_blocks<T, false>(g, rows, columns, scratch);
 }
 
 template <class T>
 constexpr GemmKernels<T> make_gemm_kernels() {
-  return {kPanel<T>, &pack_rows<T>, &pack_columns<T>, &product<T>, &product_from_rows<T>, &gemm<T>};
+  return {kPanel<T>, block_bytes<T>(), &pack_rows<T>, &pack_columns<T>, &product<T>, &product_from_rows<T>, &gemm<T>};
 }
 
 inline constexpr GemmTables kGemmTables = {make_gemm_kernels<float>(), make_gemm_kernels<double>()};

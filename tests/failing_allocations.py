@@ -1,0 +1,248 @@
+"""Every function of the C API with each of its allocations failing in turn: ALLOC_FAILED, and no output written.
+
+A program for test_allocations.py, which preloads tests/c/failing_new.cc. Prints a line for each call: its name, and how
+many allocations it makes."""
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import capi
+import loss_case
+import torch
+from reference import rnn as reference
+from rnn_case import RnnCase, dropout_descriptor
+
+fail_allocation = ctypes.CDLL(None).fail_allocation
+fail_allocation.argtypes = [ctypes.c_long, ctypes.c_int]
+MOST = 2000  # allocations of a call
+called: set[str] = set()
+
+
+def each_allocation_fails(name: str, call: Callable[[], int], outputs: Callable[[], list[bytes]]) -> None:
+    """call() until it succeeds, one allocation later each time; before that, outputs() stay as they are."""
+    called.add(name.split()[0])
+    for alone in (1, 0):
+        before = outputs()
+        for count in range(MOST):
+            fail_allocation(count, alone)
+            status = call()
+            fail_allocation(-1, 1)
+            if status == capi.SUCCESS:
+                break
+            assert status == capi.ALLOC_FAILED, f"{name}: status {status} where allocation {count} failed"
+            assert outputs() == before, f"{name}: outputs were written before allocation {count} failed"
+        else:
+            raise AssertionError(f"{name} makes more than {MOST} allocations")
+    print(name, count)
+
+
+def bytes_of(*values: Any) -> list[bytes]:
+    return [
+        ctypes.string_at(value.data_ptr(), value.nbytes) if isinstance(value, torch.Tensor) else bytes(value)
+        for value in values
+        if value is not None
+    ]
+
+
+def layers() -> Iterator[tuple[str, RnnCase]]:
+    """Of so much work that two threads share it, and with everything that takes memory."""
+    for mode in (reference.RNN_TANH, reference.LSTM, reference.GRU):
+        projection = 24 if mode == reference.LSTM else 0
+        stack = reference.Stack(mode, 40, 48, 3, directions=2, projection=projection)
+        for dtype in (torch.float32, torch.float64):
+            handle = capi.cpu_handle()
+            states = (ctypes.c_uint64 * 2)()
+            dropout = dropout_descriptor(handle, 0.5, states, 3)
+            case = RnnCase(stack, [8] * 5 + [3] * 4, dtype, dropout, handle)
+            case.states = states
+            yield f"{mode} {dtype}", case
+
+
+def check_layers() -> None:
+    for kind, case in layers():
+
+        def outputs(case: RnnCase = case) -> list[bytes]:
+            names = ("y", "hy", "cy", "dx", "dhx", "dcx", "dw")
+            return bytes_of(*(case.data[name] for name in names), case.reserve, case.states)
+
+        for name in ("RNNForwardInference", "RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+            each_allocation_fails(f"{name} {kind}", lambda name=name, case=case: case.call(name), outputs)
+
+
+def check_around_layers() -> None:
+    _, case = next(layers())
+    handle, rnn = case.handle.pointer, case.rnn.pointer
+    x, w = case.x_descs[0].pointer, case.w_desc.pointer
+    found, size, block = ctypes.c_void_p(1), ctypes.c_size_t(1), capi.filter_([1])
+    info, text, states = (ctypes.c_char * 1024)(), (ctypes.c_char * 256)(), (ctypes.c_uint64 * 2)()
+    type_, rank = ctypes.c_int(1), ctypes.c_int(1)
+    dims, filter_dims = (ctypes.c_int * 8)(), (ctypes.c_int * 8)()
+    plan = capi.Plan(8, 1, 1, 0)
+    gpu = ctypes.create_string_buffer(capi.call("GetGPUName", index=0))
+    tensor, dropout = capi.tensor([3]), capi.descriptor("Dropout")
+    values: dict[str, Any] = {
+        "handle": handle,
+        "rnnDesc": rnn,
+        "wDesc": w,
+        "w": 4096,
+        "layer": 0,
+        "linLayerID": 0,
+        "linLayerMatDesc": block.pointer,
+        "linLayerMat": ctypes.byref(found),
+        "linLayerBiasDesc": block.pointer,
+        "linLayerBias": ctypes.byref(found),
+        "sizeInBytes": ctypes.byref(size),
+        "dataType": case.data_type,
+        "info": info,
+        "gpu": gpu,
+        "text": text,
+        "size": 256,
+        "tensorDesc": tensor.pointer,
+        "filterDesc": block.pointer,
+        "dropoutDesc": dropout.pointer,
+        "nbDims": 2,
+        "dimA": capi.ints([2, 3]),
+        "strideA": capi.ints([3, 1]),
+        "filterDimA": capi.ints([2, 3]),
+        "format": 0,
+        "dropout": 0.5,
+        "states": states,
+        "stateSizeInBytes": 16,
+        "seed": 1,
+        "hiddenSize": 8,
+        "numLayers": 1,
+        "inputMode": 0,
+        "direction": 0,
+        "mode": 2,
+        "backend": 2,
+        "mType": 0,
+        "forward": ctypes.byref(plan),
+        "backward": ctypes.byref(plan),
+        "projSize": 0,
+        "stream": None,
+        "nbDimsRequested": 8,
+    }
+    getters = {
+        "GetTensorNdDescriptor": {"dimA": dims, "strideA": filter_dims},
+        "GetFilterNdDescriptor": {"format": ctypes.byref(type_), "filterDimA": filter_dims},
+    }
+    reads = {"dataType": ctypes.byref(type_), "nbDims": ctypes.byref(rank)}
+    outputs = (found, size, info, text, states, type_, rank, dims, filter_dims)
+    for name in (
+        "GetRNNWorkspaceSize",
+        "GetRNNTrainingReserveSize",
+        "GetRNNParamsSize",
+        "GetRNNLinLayerMatrixParams",
+        "GetRNNLinLayerBiasParams",
+        "QueryRNN",
+        "QueryRNNForGPU",
+        "SetTensorNdDescriptor",
+        "GetTensorNdDescriptor",
+        "SetFilterNdDescriptor",
+        "GetFilterNdDescriptor",
+        "DropoutGetStatesSize",
+        "SetDropoutDescriptor",
+        "RestoreDropoutDescriptor",
+        "SetStream",
+        "SetRNNBackend",
+        "SetRNNMatrixMathType",
+        "SetRNNPlan",
+        "SetRNNProjectionSize",
+        "SetRNNDescriptor",
+    ):
+        several = name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize")
+        given = values | {"xDesc": case.x_desc if several else x, "seqLength": len(case.batch_sizes)}
+        if name in getters:
+            given |= reads | getters[name]
+        arguments = {key: given[key] for key in capi.FUNCTIONS[f"prnn{name}"].parameters}
+        each_allocation_fails(
+            name, lambda name=name, arguments=arguments: capi.call(name, **arguments), lambda: bytes_of(*outputs)
+        )
+
+
+def check_objects() -> None:
+    kinds = {"": "CPU", "RNNDescriptor": "", "TensorDescriptor": "", "FilterDescriptor": "", "DropoutDescriptor": ""}
+    for kind, suffix in kinds.items():
+        create, destroy = f"Create{kind}{suffix}", f"Destroy{kind}"
+        made: list[int] = []
+
+        def make(create: str = create, made: list[int] = made) -> int:
+            found = ctypes.c_void_p(1)
+            (parameter,) = capi.FUNCTIONS[f"prnn{create}"].parameters
+            status = capi.call(create, **{parameter: ctypes.byref(found)})
+            if status == capi.SUCCESS:
+                made.append(found.value)
+            else:
+                assert found.value == 1
+            return status
+
+        for _ in range(200):  # beyond the memory that the library keeps for them
+            each_allocation_fails(create, make, list)
+        (parameter,) = capi.FUNCTIONS[f"prnn{destroy}"].parameters
+        fail_allocation(0, 0)
+        statuses = [capi.call(destroy, **{parameter: pointer}) for pointer in made]
+        fail_allocation(-1, 1)
+        assert set(statuses) == {capi.SUCCESS}
+        called.add(destroy)
+
+
+def check_losses() -> None:
+    cases = {
+        "CTC": loss_case.ctc_case(),
+        "CTC concatenated": loss_case.ctc_case(targetLayout=loss_case.CONCATENATED),
+        "RNNT": loss_case.rnnt_case(),
+        "RNNT packed": loss_case.rnnt_case(layout=loss_case.RNNT_PACKED),
+        "RNNT pruned": loss_case.rnnt_case(layout=loss_case.RNNT_PRUNED, targetLayout=loss_case.CONCATENATED),
+        "DurationRNNT": loss_case.duration_case(),
+        "DurationRNNT multi-blank": loss_case.duration_case(type=loss_case.MULTI_BLANK),
+        "MutualInformation": loss_case.mutual_information_case(),
+    }
+    sizes = ctypes.c_size_t()
+    for kind, case in cases.items():
+        family = kind.split()[0]
+
+        def outputs(case: loss_case.LossCase = case) -> list[bytes]:
+            names = [*case.outputs, "reserve"]
+            return bytes_of(*(case.data[name] for name in names if name in case.data))
+
+        names = [f"{family}Loss{part}" for part in ("", "Forward", "Backward")]
+        names += [f"Get{family}Loss{what}Size" for what in ("Workspace", "Reserve")]
+        if family in ("CTC", "RNNT"):
+            names += [f"{family}Align", f"Get{family}AlignWorkspaceSize"]
+        if family == "MutualInformation":
+            names = ["MutualInformation", "GetMutualInformationWorkspaceSize", "RNNTPruneRanges"]
+        for name in names:
+            case.reset()
+            each_allocation_fails(
+                f"{name} {kind}",
+                lambda name=name, case=case: case.call(name, sizeInBytes=ctypes.byref(sizes), pruneRange=2),
+                lambda outputs=outputs: [*outputs(), *bytes_of(sizes)],
+            )
+
+
+def check_copies() -> None:
+    handle = capi.cpu_handle()
+    values, out = torch.randn(3), torch.zeros(3)
+    source, target = values.data_ptr(), out.data_ptr()
+    common = {"handle": handle.pointer, "dataType": capi.FLOAT, "batch": 3, "scale": 0.5, "lengths": None}
+    calls: dict[str, dict[str, Any]] = {
+        "ReduceCosts": {**common, "costs": source, "loss": target},
+        "ReduceCostsBackward": {**common, "lossGradient": source, "costGradients": target},
+        "Copy": {"handle": handle.pointer, "to": target, "from": source, "sizeInBytes": 12},
+    }
+    for name, arguments in calls.items():
+        each_allocation_fails(
+            name, lambda name=name, arguments=arguments: capi.call(name, **arguments), lambda: bytes_of(out)
+        )
+
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    torch.set_num_threads(2)
+    parts = {"layers": check_layers, "around": check_around_layers, "objects": check_objects, "losses": check_losses}
+    parts["copies"] = check_copies
+    for name in sys.argv[1:]:
+        parts[name]()
+    print("called:", *sorted(called))
