@@ -164,17 +164,19 @@ typedef struct {
   int64_t pruneRange;              /* PRUNED: 1 <= pruneRange <= maxTargets + 1. Else not read */
   int64_t classes;                 /* V >= 1, with the blank; 2 for GATHERED */
   int64_t blank;                   /* 0 <= blank < V; not read for GATHERED */
-  int zeroInfinity;                /* non-zero: a sequence without a path costs 0 instead of infinity */
-  double fastEmitLambda;           /* FastEmit (Yu et al. 2021), >= 0: the gradient with respect to each label(t, u) is
-                                    * multiplied by 1 + lambda. The costs are not changed */
-  double clamp;                    /* > 0: each element of a gradient is limited to [-clamp, clamp], before it is
-                                    * multiplied by costGradients. <= 0: not limited */
-  double delayPenalty;             /* delay penalty (Kang et al. 2023): label(t, u) is raised by
-                                    * delayPenalty * ((T_n - 1) / 2 - t), in the costs too; 0: none */
+  int blankTargets;      /* non-zero: a target may be the blank. Its arc scores as the blank's and goes where a
+                          * symbol's goes, as in k2 and fast_rnnt. Not read for GATHERED */
+  int zeroInfinity;      /* non-zero: a sequence without a path costs 0 instead of infinity */
+  double fastEmitLambda; /* FastEmit (Yu et al. 2021), >= 0: the gradient with respect to each label(t, u) is
+                          * multiplied by 1 + lambda. The costs are not changed */
+  double clamp;          /* > 0: each element of a gradient is limited to [-clamp, clamp], before it is
+                          * multiplied by costGradients. <= 0: not limited */
+  double delayPenalty;   /* delay penalty (Kang et al. 2023): label(t, u) is raised by
+                          * delayPenalty * ((T_n - 1) / 2 - t), in the costs too; 0: none */
 } prnnRNNTLossOptions_t;
 
-/* Fills in FLOAT, LOGITS, PADDED, PADDED, REGULAR, blank 0, zeroInfinity 0, no FastEmit, clamp or delay penalty, and
- * sizes of 0, which the caller replaces. */
+/* Fills in FLOAT, LOGITS, PADDED, PADDED, REGULAR, blank 0, no blankTargets, zeroInfinity 0, no FastEmit, clamp or
+ * delay penalty, and sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitRNNTLossOptions(prnnRNNTLossOptions_t* options);
 
 /* As for CTC. */
@@ -185,8 +187,8 @@ PRNN_API prnnStatus_t prnnGetRNNTLossReserveSize(prnnHandle_t handle, const prnn
 
 /* Costs, and gradients of the costs' sum, in one call.
  * activations: as the layout says.
- * targets: symbols, 0 to V - 1 and not the blank; may be NULL when there are none (maxTargets or targetElements 0) and
- *   for GATHERED, where they are not read.
+ * targets: symbols, 0 to V - 1 and, without blankTargets, not the blank; may be NULL when there are none (maxTargets or
+ *   targetElements 0) and for GATHERED, where they are not read.
  * frameLengths, targetLengths: {N}.
  * rangeBegins: {N, maxFrames}, PRUNED alone, else NULL. For t < T_n non-decreasing and >= 0; cells with u > U_n are
  *   padding. A path needs rangeBegins[n, 0] = 0 and rangeBegins[n, T_n - 1] + pruneRange > U_n.

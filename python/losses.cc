@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,34 +62,51 @@ prnnStatus_t spread(prnnHandle_t h, const Options& o, double scale, Address leng
                                  pointer(cost_gradients));
 }
 
-// An enumeration's field, as the integer that Python has.
-template <class Options, class Enum>
-void def_enum(py::class_<Options>& options, const char* name, Enum Options::* field) {
-  options.def_property(
-      name, [field](const Options& o) { return static_cast<int>(o.*field); },
-      [field](Options& o, int value) { o.*field = static_cast<Enum>(value); });
+// A field of an options struct as Python sees it: an enumeration as an integer, a flag as a bool.
+template <class Options, class Value>
+struct Field {
+  using Python = std::conditional_t<std::is_enum_v<Value>, int, Value>;
+  static constexpr const char* kKind = std::is_floating_point_v<Value> ? "float" : "int";
+  const char* name;
+  Value Options::* at;
+};
+template <class Options>
+struct Flag {
+  using Python = bool;
+  static constexpr const char* kKind = "bool";
+  const char* name;
+  int Options::* at;
+};
+template <class Options, class Value>
+Field(const char*, Value Options::*) -> Field<Options, Value>;
+template <class Options>
+Flag(const char*, int Options::*) -> Flag<Options>;
+
+// Binds an options struct: its constructor takes the fields in the order given here, all at once, for a call for each
+// would take longer than the launches of a small loss. FIELDS has their names and kinds.
+template <class Options, class... Fields>
+py::class_<Options> def_options(py::module_& module, const char* name, const char* doc, Fields... fields) {
+  py::class_<Options> options(module, name, doc);
+  options.def(py::init([=](typename Fields::Python... values) {
+    Options o{};
+    ((o.*fields.at = static_cast<std::decay_t<decltype(o.*fields.at)>>(values)), ...);
+    return o;
+  }));
+  py::list kinds;
+  (kinds.append(py::make_tuple(fields.name, Fields::kKind)), ...);
+  options.attr("FIELDS") = py::tuple(kinds);
+  return options;
 }
 
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
-  // All at once: a call for each field would take longer than the launches of a small loss.
-  py::class_<Options>(module, "CtcLossOptions", "prnnCTCLossOptions_t, its fields in their order.")
-      .def(py::init([](int dtype, int input, int target_layout, int64_t batch, int64_t max_frames, int64_t max_targets,
-                       int64_t target_elements, int64_t classes, int64_t blank, int64_t time_stride,
-                       int64_t batch_stride, bool zero_infinity) {
-        return Options{static_cast<prnnDataType_t>(dtype),
-                       static_cast<prnnLossInput_t>(input),
-                       static_cast<prnnTargetLayout_t>(target_layout),
-                       batch,
-                       max_frames,
-                       max_targets,
-                       target_elements,
-                       classes,
-                       blank,
-                       time_stride,
-                       batch_stride,
-                       zero_infinity};
-      }));
+  def_options<Options>(module, "CtcLossOptions", "prnnCTCLossOptions_t.", Field{"dtype", &Options::dataType},
+                       Field{"target_layout", &Options::targetLayout}, Field{"batch", &Options::batch},
+                       Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
+                       Field{"target_elements", &Options::targetElements}, Field{"classes", &Options::classes},
+                       Field{"time_stride", &Options::timeStride}, Field{"batch_stride", &Options::batchStride},
+                       Field{"input", &Options::input}, Field{"blank", &Options::blank},
+                       Flag{"zero_infinity", &Options::zeroInfinity});
 
   module.def("ctc_loss_sizes", &sizes<Options, prnnGetCTCLossWorkspaceSize, prnnGetCTCLossReserveSize>,
              "Bytes of workspace and of reserve space.");
@@ -130,28 +148,17 @@ void bind_ctc(py::module_& module) {
 
 void bind_rnnt(py::module_& module) {
   using Options = prnnRNNTLossOptions_t;
-  py::class_<Options>(module, "RnntLossOptions", "prnnRNNTLossOptions_t, its fields in their order.")
-      .def(py::init([](int dtype, int input, int layout, int target_layout, int type, int64_t batch, int64_t max_frames,
-                       int64_t max_targets, int64_t target_elements, int64_t rows, int64_t prune_range, int64_t classes,
-                       int64_t blank, bool zero_infinity, double fastemit_lambda, double clamp, double delay_penalty) {
-        return Options{static_cast<prnnDataType_t>(dtype),
-                       static_cast<prnnLossInput_t>(input),
-                       static_cast<prnnRNNTLayout_t>(layout),
-                       static_cast<prnnTargetLayout_t>(target_layout),
-                       static_cast<prnnRNNTType_t>(type),
-                       batch,
-                       max_frames,
-                       max_targets,
-                       target_elements,
-                       rows,
-                       prune_range,
-                       classes,
-                       blank,
-                       zero_infinity,
-                       fastemit_lambda,
-                       clamp,
-                       delay_penalty};
-      }));
+  def_options<Options>(module, "RnntLossOptions", "prnnRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
+                       Field{"dtype", &Options::dataType}, Field{"layout", &Options::layout},
+                       Field{"target_layout", &Options::targetLayout}, Field{"batch", &Options::batch},
+                       Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
+                       Field{"target_elements", &Options::targetElements}, Field{"rows", &Options::rows},
+                       Field{"prune_range", &Options::pruneRange}, Field{"classes", &Options::classes},
+                       Field{"input", &Options::input}, Field{"rnnt_type", &Options::type},
+                       Field{"blank", &Options::blank}, Flag{"blank_targets", &Options::blankTargets},
+                       Flag{"zero_infinity", &Options::zeroInfinity},
+                       Field{"fastemit_lambda", &Options::fastEmitLambda}, Field{"clamp", &Options::clamp},
+                       Field{"delay_penalty", &Options::delayPenalty});
 
   module.def("rnnt_loss_sizes", &sizes<Options, prnnGetRNNTLossWorkspaceSize, prnnGetRNNTLossReserveSize>,
              "Bytes of workspace and of reserve space.");
@@ -194,30 +201,16 @@ void bind_rnnt(py::module_& module) {
 void bind_joint_rnnt(py::module_& module) {
   using Options = prnnJointRNNTLossOptions_t;
   using Seed = unsigned long long;
-  py::class_<Options>(module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t, its fields in their order.")
-      .def(py::init([](int dtype, int activation, int type, int64_t batch, int64_t max_frames, int64_t max_targets,
-                       int64_t rows, int64_t prune_range, int64_t joiner_size, int64_t classes, int64_t blank,
-                       int64_t chunk_cells, bool zero_infinity, double fastemit_lambda, double clamp,
-                       double delay_penalty, double dropout, bool allow_tf32) {
-        return Options{static_cast<prnnDataType_t>(dtype),
-                       static_cast<prnnJointActivation_t>(activation),
-                       static_cast<prnnRNNTType_t>(type),
-                       batch,
-                       max_frames,
-                       max_targets,
-                       rows,
-                       prune_range,
-                       joiner_size,
-                       classes,
-                       blank,
-                       chunk_cells,
-                       zero_infinity,
-                       fastemit_lambda,
-                       clamp,
-                       delay_penalty,
-                       dropout,
-                       allow_tf32};
-      }));
+  def_options<Options>(
+      module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
+      Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
+      Field{"max_targets", &Options::maxTargets}, Field{"rows", &Options::rows},
+      Field{"prune_range", &Options::pruneRange}, Field{"joiner_size", &Options::joinerSize},
+      Field{"classes", &Options::classes}, Flag{"allow_tf32", &Options::allowTf32},
+      Field{"activation", &Options::activation}, Field{"dropout", &Options::dropout},
+      Field{"chunk_cells", &Options::chunkCells}, Field{"rnnt_type", &Options::type}, Field{"blank", &Options::blank},
+      Flag{"zero_infinity", &Options::zeroInfinity}, Field{"fastemit_lambda", &Options::fastEmitLambda},
+      Field{"clamp", &Options::clamp}, Field{"delay_penalty", &Options::delayPenalty});
 
   module.def("joint_rnnt_loss_workspace_size", &size<Options, prnnGetJointRNNTLossWorkspaceSize>, "Bytes.");
   module.def("joint_rnnt_loss_reserve_size", &size<Options, prnnGetJointRNNTLossReserveSize>, "Bytes.");
@@ -252,13 +245,10 @@ void bind_joint_rnnt(py::module_& module) {
 
 void bind_mutual_information(py::module_& module) {
   using Options = prnnMutualInformationOptions_t;
-  py::class_<Options> options(module, "MutualInformationOptions", "prnnMutualInformationOptions_t, all zeros.");
-  options.def(py::init([] { return Options{}; }))
-      .def_readwrite("batch", &Options::batch)
-      .def_readwrite("symbols", &Options::symbols)
-      .def_readwrite("frames", &Options::frames);
-  def_enum(options, "dtype", &Options::dataType);
-  def_enum(options, "type", &Options::type);
+  def_options<Options>(module, "MutualInformationOptions", "prnnMutualInformationOptions_t.",
+                       Field{"dtype", &Options::dataType}, Field{"type", &Options::type},
+                       Field{"batch", &Options::batch}, Field{"symbols", &Options::symbols},
+                       Field{"frames", &Options::frames});
 
   module.def("mutual_information_workspace_size", &size<Options, prnnGetMutualInformationWorkspaceSize>, "Bytes.");
   module.def("mutual_information", [](const Handle& handle, const Options& options, Address px, Address py,
@@ -281,26 +271,20 @@ void bind_mutual_information(py::module_& module) {
 
 void bind_duration_rnnt(py::module_& module) {
   using Options = prnnDurationRNNTLossOptions_t;
-  py::class_<Options> options(module, "DurationRnntLossOptions", "prnnDurationRNNTLossOptions_t, all zeros.");
-  options.def(py::init([] { return Options{}; }))
-      .def_readwrite("batch", &Options::batch)
-      .def_readwrite("max_frames", &Options::maxFrames)
-      .def_readwrite("max_targets", &Options::maxTargets)
-      .def_readwrite("classes", &Options::classes)
-      .def_readwrite("blank", &Options::blank)
-      .def_readwrite("token_stride", &Options::tokenStride)
-      .def_readwrite("duration_stride", &Options::durationStride)
-      .def_readwrite("zero_infinity", &Options::zeroInfinity)
-      .def_readwrite("sigma", &Options::sigma)
-      .def_readwrite("omega", &Options::omega)
-      .def_readwrite("fastemit_lambda", &Options::fastEmitLambda)
-      .def_readwrite("clamp", &Options::clamp)
+  def_options<Options>(
+      module, "DurationRnntLossOptions", "prnnDurationRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
+      Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
+      Field{"max_targets", &Options::maxTargets}, Field{"classes", &Options::classes},
+      Field{"token_stride", &Options::tokenStride}, Field{"duration_stride", &Options::durationStride},
+      Field{"type", &Options::type}, Field{"blank", &Options::blank}, Field{"sigma", &Options::sigma},
+      Field{"omega", &Options::omega}, Field{"fastemit_lambda", &Options::fastEmitLambda},
+      Field{"clamp", &Options::clamp}, Flag{"zero_infinity", &Options::zeroInfinity})
+      .def_readonly("classes", &Options::classes)
+      .def_property_readonly("type", [](const Options& o) { return static_cast<int>(o.type); })
       .def("set_durations", [](Options& o, const std::vector<int>& durations) {
         o.durationCount = static_cast<int64_t>(durations.size());  // too many are refused by the library
         std::copy_n(durations.begin(), std::min<size_t>(durations.size(), PRNN_MAX_DURATIONS), o.durations);
       });
-  def_enum(options, "dtype", &Options::dataType);
-  def_enum(options, "type", &Options::type);
 
   module.def("duration_rnnt_loss_sizes",
              &sizes<Options, prnnGetDurationRNNTLossWorkspaceSize, prnnGetDurationRNNTLossReserveSize>,

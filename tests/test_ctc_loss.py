@@ -7,6 +7,7 @@ from reference import lattice
 
 import prnn
 from prnn._ops import ctc as ops
+from prnn._ops.ctc import ctc_options
 
 BLANK = 1
 # T, V, target: with repeats, none, and more symbols than classes
@@ -257,10 +258,11 @@ def test_operators_are_registered_completely():
     x, targets, _, _ = batch(torch.float32, frames=9, symbols=3)
     input_lengths = torch.tensor([9, 8, 7, 9, 9])
     args = (targets.int(), input_lengths.int(), torch.tensor([3, 2, 0, 1, 3]).int())
-    torch.library.opcheck(ops.ctc_loss, (x, *args, 0, True, -1, False, True))
-    torch.library.opcheck(ops.ctc_loss, (x.detach(), *args, 0, False, -1, True, False))
-    _, reserve = ops.ctc_loss(x.detach(), *args, 0, True, -1, False, True)
-    torch.library.opcheck(ops.ctc_loss_backward, (torch.ones(5), x.detach(), *args, reserve, 0, True, -1))
+    numbers = (-1, *ctc_options())
+    torch.library.opcheck(ops.ctc_loss, (x, *args, *numbers, True))
+    torch.library.opcheck(ops.ctc_loss, (x.detach(), *args, -1, *ctc_options(zero_infinity=True), False))
+    _, reserve = ops.ctc_loss(x.detach(), *args, *numbers, True)
+    torch.library.opcheck(ops.ctc_loss_backward, (torch.ones(5), x.detach(), *args, reserve, *numbers))
 
 
 @pytest.mark.parametrize("concatenated", [False, True])

@@ -7,6 +7,7 @@ from reference import durations as reference
 import prnn
 from prnn import _C
 from prnn._ops import duration as ops
+from prnn._ops.duration import duration_options
 
 INF = float("inf")
 
@@ -369,11 +370,13 @@ def test_operators_are_registered_completely(own):
     x, *rest = batch(kind, torch.float32)
     parts = x.detach().split([6, 5], -1)
     logits, durations = (part.contiguous().requires_grad_() for part in parts) if own else (x, None)
-    args = (*(v.int() for v in rest), [0, 1, 2, 3, 4], _C.DURATION_TDT, 2)
-    torch.library.opcheck(ops.duration_rnnt_loss, (logits, durations, *args, 0.1, 0.1, 0.1, 0.2, False, True))
+    args = (*(v.int() for v in rest), [0, 1, 2, 3, 4])
+    numbers = duration_options(type=_C.DURATION_TDT, blank=2, sigma=0.1, omega=0.1, fastemit_lambda=0.1, clamp=0.2)
+    torch.library.opcheck(ops.duration_rnnt_loss, (logits, durations, *args, *numbers, True))
     given = logits.detach(), durations if durations is None else durations.detach()
-    _, reserve = ops.duration_rnnt_loss(*given, *args, 0.1, 0.1, 0.1, 0.2, False, True)
-    torch.library.opcheck(ops.duration_rnnt_loss_backward, (torch.ones(5), *given, *args[:3], reserve, *args[3:], 0.2))
+    _, reserve = ops.duration_rnnt_loss(*given, *args, *numbers, True)
+    inputs = (torch.ones(5), *given, *args[:3], reserve, args[3], *numbers)
+    torch.library.opcheck(ops.duration_rnnt_loss_backward, inputs)
 
 
 @both_losses

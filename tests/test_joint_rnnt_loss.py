@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import prnn
+from prnn import _C
 from prnn._ops import _handles
+from prnn._ops.joint import joint_options
+from prnn._ops.rnnt import rnnt_options
 
 DEVICES = [
     "cpu",
@@ -131,7 +134,7 @@ def test_dropout_is_the_same_forward_and_backward(device, activation):
 def test_operators(dropout):
     leaves, targets, frames, symbols = case(n=2, t=4, u=2, d=3, v=4)
     arguments = (*leaves, targets.int(), frames.int(), symbols.int(), torch.tensor([5]) if dropout > 0 else None)
-    options = (0, 0, dropout, 0, False, 0.0, 0.0, 0.0, 100, True)
+    options = (0, dropout, 100, *rnnt_options(input=_C.LOSS_LOGITS), True)
     torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss_blockwise.default, (*arguments, *options))
 
 
@@ -534,7 +537,7 @@ def test_operators_on_a_gpu():
     leaves, targets, frames, symbols = case("cuda", n=2, t=4, u=2, d=3, v=4)
     lengths = (frames.int().cuda(), symbols.int().cuda())
     arguments = (*leaves, targets.int(), *lengths, None, None, torch.stack((frames, symbols)))
-    options = (0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0, False, True)
+    options = (0, *joint_options(), True)
     torch.library.opcheck(torch.ops.prnn.joint_rnnt_loss.default, (*arguments, *options))
 
 

@@ -290,6 +290,99 @@ def test_pruned_loss_ignores_padding():
     assert torch.isfinite(torch.autograd.grad(loss, spoiled)[0]).all()
 
 
+@pytest.mark.parametrize("function", ["simple", "smoothed"])
+@pytest.mark.parametrize("rnnt_type", TYPES)
+@pytest.mark.parametrize("filling", [float("nan"), float("inf")])
+def test_padding_reaches_no_gradient(function, rnnt_type, filling):
+    lm, am, symbols, boundary = inputs()
+    boundary[0] = torch.tensor([1, 2, S, T])
+    loss = {"simple": prnn.rnnt_loss_simple, "smoothed": prnn.rnnt_loss_smoothed}[function]
+
+    def result():
+        value = loss(lm, am, symbols, 0, boundary=boundary, rnnt_type=rnnt_type)
+        return value, *torch.autograd.grad(value, (lm, am))
+
+    wanted = result()
+    with torch.no_grad():
+        for n, (s0, t0, s1, t1) in enumerate(boundary.tolist()):
+            am[n, :t0] = am[n, t1:] = filling
+            if function == "simple":  # the smoothed loss averages over all of lm
+                lm[n, :s0] = lm[n, s1 + 1 :] = filling
+    for one, other in zip(result(), wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kept", [None, 3])
+def test_padding_of_logits_reaches_no_gradient(kept):
+    """With return_grad, where the loss is computed from scores."""
+    _, _, symbols, boundary = inputs()
+    boundary[0] = torch.tensor([1, 2, S, T])
+    ranges = torch.zeros(N, T, 1, dtype=torch.int64) + torch.arange(S + 1)
+    if kept:
+        begins = torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]).expand(N, -1)
+        boundary[1:, 2] = S
+        ranges = begins[:, :, None] + torch.arange(kept)
+    logits = torch.randn(*ranges.shape, V, dtype=torch.float64).requires_grad_()
+
+    def result():
+        if kept:
+            value, _ = prnn.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary, return_grad=True)
+        else:
+            value, _ = pruned.rnnt_loss(logits, symbols, 0, boundary, return_grad=True)
+        return value, *torch.autograd.grad(value, logits)
+
+    wanted = result()
+    assert wanted[0].isfinite()
+    with torch.no_grad():
+        for n, (s0, t0, s1, t1) in enumerate(boundary.tolist()):
+            logits[n, :t0] = logits[n, t1:] = float("nan")
+            logits[n][(ranges[n] < s0) | (ranges[n] > s1)] = float("nan")
+    for one, other in zip(result(), wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("loss", [prnn.rnnt_loss_simple, prnn.rnnt_loss_smoothed])
+def test_autocast_on_the_cpu_changes_nothing(loss):
+    lm, am, symbols, boundary = inputs()
+    lm, am = lm.float(), am.float()
+    wanted = loss(lm, am, symbols, 0, boundary=boundary)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(loss(lm, am, symbols, 0, boundary=boundary), wanted)
+
+
+@pytest.mark.parametrize("rnnt_type", TYPES)
+@pytest.mark.parametrize("kept", [None, 3])
+@pytest.mark.parametrize("with_boundary", [False, True])
+@pytest.mark.parametrize("with_grad", [False, True])
+def test_symbols_may_hold_the_blank(rnnt_type, kept, with_boundary, with_grad):
+    """Its arc scores as the blank's arc of the same cell and leads to the next symbol position."""
+    blank = 2
+    symbols = torch.tensor([[2, 1, 2, 3], [2, 2, 2, 2], [0, 2, 4, 2]])
+    boundary = torch.tensor([[0, 0, S, T], [0, 0, S, T - 1], [0, 0, S - 1, T]]) if with_boundary else None
+    begins = torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]).expand(N, -1)
+    ranges = begins[:, :, None] + torch.arange(kept) if kept else torch.zeros(N, T, 1).long() + torch.arange(S + 1)
+    logits = torch.randn(*ranges.shape, V, dtype=torch.float64).requires_grad_()
+    options = {"rnnt_type": rnnt_type, "reduction": "none", "return_grad": with_grad}
+    if kept:
+        loss = prnn.rnnt_loss_pruned(logits, symbols, ranges, blank, boundary, **options)
+    else:
+        loss = pruned.rnnt_loss(logits, symbols, blank, boundary, **options)
+    loss = loss[0] if with_grad else loss
+    expected = []
+    for n in range(N):
+        _, _, count, frames = boundary[n].tolist() if with_boundary else (0, 0, S, T)
+        allowed = torch.zeros(T, S + 1, dtype=torch.bool).scatter(1, ranges[n], True)
+        index = ranges[n].unsqueeze(2).expand(-1, -1, V)
+        full = torch.zeros(T, S + 1, V, dtype=torch.float64).scatter(1, index, logits[n].log_softmax(2))
+        target = symbols[n, :count].tolist()
+        expected.append(lattice.rnnt_cost(full[:frames, : count + 1], target, blank, rnnt_type, kept=allowed))
+    expected = torch.stack(expected)
+    assert expected.isfinite().any()
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    loss, expected = (torch.where(x.isfinite(), x, 0).sum() for x in (loss, expected))
+    torch.testing.assert_close(*(torch.autograd.grad(x, logits)[0] for x in (loss, expected)), rtol=1e-10, atol=1e-13)
+
+
 def test_a_boundary_that_begins_later():
     """Symbols and frames before the beginning are as if they were not there."""
     lm, am, symbols, _ = inputs()

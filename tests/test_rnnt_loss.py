@@ -6,6 +6,7 @@ from reference import lattice
 
 import prnn
 from prnn._ops import rnnt as ops
+from prnn._ops.rnnt import rnnt_options
 
 TYPES = ["regular", "modified", "constrained"]
 BLANK = 1
@@ -329,11 +330,10 @@ def test_module_has_torchaudios_signature():
 def test_operators_are_registered_completely():
     x, targets, frames, symbols = batch(torch.float32)
     args = (targets.int(), frames.int(), symbols.int(), None)
-    torch.library.opcheck(ops.rnnt_loss, (x, *args, 0, 0, 0, -1, -1, 0.1, 0.2, 0.3, False, True))
-    _, reserve = ops.rnnt_loss(x.detach(), *args, 0, 0, 0, -1, -1, 0.1, 0.2, 0.3, False, True)
-    torch.library.opcheck(
-        ops.rnnt_loss_backward, (torch.ones(4), x.detach(), *args, reserve, 0, 0, 0, -1, -1, 0.1, 0.2)
-    )
+    numbers = (-1, -1, *rnnt_options(fastemit_lambda=0.1, clamp=0.2, delay_penalty=0.3))
+    torch.library.opcheck(ops.rnnt_loss, (x, *args, *numbers, True))
+    _, reserve = ops.rnnt_loss(x.detach(), *args, *numbers, True)
+    torch.library.opcheck(ops.rnnt_loss_backward, (torch.ones(4), x.detach(), *args, reserve, *numbers))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -21,6 +21,28 @@ from torch import Tensor
 from prnn._ops._reduction import Reduction
 
 
+class _Chosen:
+    """The fields of an options struct that a caller chooses, which are the last ones, from `first` on. Operators take
+    them as `schema` says; a new one needs a field in python/losses.cc and nothing in prnn/_ops/."""
+
+    def __init__(self, struct: Any, first: str) -> None:
+        names = [name for name, _ in struct.FIELDS]
+        chosen = struct.FIELDS[names.index(first) :]
+        self.schema = ", ".join(f"{kind} {name}" for name, kind in chosen)
+        self.count = len(chosen)
+        zeros = {"int": 0, "float": 0.0, "bool": False}
+        self._zeros = {name: zeros[kind] for name, kind in chosen}
+
+    def __call__(self, **values: Any) -> tuple[Any, ...]:
+        """These values in the struct's order, and zeros for all others."""
+        result = tuple({**self._zeros, **values}.values())
+        assert len(result) == self.count, f"{values.keys() - self._zeros.keys()} are no options"
+        return result
+
+    def named(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self._zeros, values, strict=True))
+
+
 def _workspace(size: int, like: Tensor) -> Tensor:
     return like.new_empty(size, dtype=torch.uint8)
 

@@ -13,6 +13,7 @@ from prnn._ops._loss import (
     _backward_space,
     _blocks,
     _bound,
+    _Chosen,
     _forward_space,
     _gradients_for,
     _new_costs,
@@ -28,32 +29,25 @@ from prnn._ops._reduction import Reduction
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
-def _ctc_options(
-    activations: Tensor,
-    targets: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
-    max_targets: int,
-    zero_infinity: bool = False,
+ctc_options = _Chosen(_C.CtcLossOptions, "input")
+
+
+def _options(
+    activations: Tensor, targets: Tensor, target_lengths: Tensor, max_targets: int, *chosen: Any
 ) -> _C.CtcLossOptions:
     frames, batch, classes = activations.shape
-    time_stride, batch_stride, _ = activations.stride()
     padded = targets.dim() == 2
     elements = targets.numel()
     return _C.CtcLossOptions(
         DTYPES[activations.dtype],
-        _C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS,
         _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
         batch,
         frames,
         targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
         elements,
         classes,
-        blank,
-        time_stride,
-        batch_stride,
-        zero_infinity,
+        *activations.stride()[:2],
+        *chosen,
     )
 
 
@@ -67,21 +61,13 @@ def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) ->
 
 
 def _ctc_forward(
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
-    max_targets: int,
-    zero_infinity: bool,
-    keep: bool,
-    reduction: Reduction | None = None,
-    reserve: Tensor | None = None,
+    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _C.CtcLossOptions]:
-    """activations (T, N, V), targets (N, L) or (sum of lengths,): costs (N,), or what reduction makes of them; the
-    reserve; the options."""
-    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets, zero_infinity)
+    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
+    (T, N, V), targets (N, L) or (sum of lengths,)."""
+    activations, targets, input_lengths, target_lengths = inputs[:4]
+    keep = inputs[-1]
+    options = _options(activations, targets, target_lengths, *inputs[4:-1])
     with device_of(activations):
         library = handle(activations.device)
         sizes = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
@@ -100,10 +86,8 @@ def _ctc_forward(
     return result, reserve, options
 
 
-def _ctc_loss(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    *_, max_targets, _, keep = rest
-    reserve = _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
-    return partial(_ctc_forward, reserve=reserve)(activations, targets, *rest)[:2]
+def _ctc_loss(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return _ctc_forward(*inputs, reserve=_ctc_loss_fake(*inputs)[1])[:2]
 
 
 def _ctc_backward(
@@ -142,18 +126,16 @@ def _ctc_loss_backward(
     input_lengths: Tensor,
     target_lengths: Tensor,
     reserve: Tensor,
-    blank: int,
-    from_logits: bool,
-    max_targets: int,
+    *numbers: Any,
 ) -> Tensor:
-    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, max_targets)
+    options = _options(activations, targets, target_lengths, *numbers)
     arrays = activations, targets, input_lengths, target_lengths
     return _ctc_backward(cost_gradients, *arrays, reserve, options, None)
 
 
 def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     costs = _new_costs(activations, activations.shape[1])
-    max_targets, _, keep = rest[-3:]
+    max_targets, keep = rest[2], rest[-1]
     return costs, _reserve(_ctc_reserve_size(activations, targets, max_targets) if keep else 0, activations)
 
 
@@ -163,14 +145,13 @@ def _ctc_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any
 
 _CTC = "Tensor activations, Tensor targets, Tensor input_lengths, Tensor target_lengths"
 ctc_loss = operator(
-    f"ctc_loss({_CTC}, int blank, bool from_logits, int max_targets, bool zero_infinity, bool keep) -> "
-    "(Tensor costs, Tensor reserve)",
+    f"ctc_loss({_CTC}, int max_targets, {ctc_options.schema}, bool keep) -> (Tensor costs, Tensor reserve)",
     _ctc_loss,
     _ctc_loss_fake,
 )
 ctc_loss_backward = operator(
-    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int blank, bool from_logits, int max_targets) "
-    "-> Tensor",
+    f"ctc_loss_backward(Tensor cost_gradients, {_CTC}, Tensor reserve, int max_targets, {ctc_options.schema}) -> "
+    "Tensor",
     _ctc_loss_backward,
     _ctc_loss_backward_fake,
 )
@@ -182,10 +163,10 @@ def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]
 
 
 def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    *options, _, keep = ctx.numbers
+    *numbers, keep = ctx.numbers
     if not keep:
         raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 8
+    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *numbers), *(None,) * (3 + len(ctx.numbers))
 
 
 differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
@@ -196,15 +177,10 @@ call_ctc_loss, call_ctc_loss_inplace = (
 
 
 def _ctc_align(
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
+    activations: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *chosen: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """activations (T, N, V), targets (N, L): scores (N,), begins and ends (N, L)."""
-    options = _ctc_options(activations, targets, target_lengths, blank, from_logits, -1)
+    options = _options(activations, targets, target_lengths, -1, *chosen)
     scores = _new_costs(activations, activations.shape[1])
     begins, ends = torch.empty_like(targets), torch.empty_like(targets)
     arrays = activations, targets, input_lengths, target_lengths, scores, begins, ends
@@ -222,7 +198,7 @@ def _ctc_align_fake(activations: Tensor, targets: Tensor, *_: Any) -> tuple[Tens
 
 
 ctc_align = operator(
-    f"ctc_align({_CTC}, int blank, bool from_logits) -> (Tensor scores, Tensor begins, Tensor ends)",
+    f"ctc_align({_CTC}, {ctc_options.schema}) -> (Tensor scores, Tensor begins, Tensor ends)",
     _ctc_align,
     _ctc_align_fake,
 )

@@ -17,6 +17,7 @@ from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._loss import (
     _backward_space,
     _blocks,
+    _Chosen,
     _forward_space,
     _new_costs,
     _pointer,
@@ -33,23 +34,19 @@ _NAMES = {
 }
 
 
-def _classes(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int) -> int:
-    """Token logits of a cell."""
-    joint = type == _C.DURATION_TDT and duration_logits is None
-    return logits.shape[-1] - (len(durations) if joint else 0)
+duration_options = _Chosen(_C.DurationRnntLossOptions, "type")
 
 
 def _options(
-    logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int, blank: int
+    logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int, *chosen: Any
 ) -> _C.DurationRnntLossOptions:
-    options = _C.DurationRnntLossOptions()
-    options.dtype, options.type, options.blank = DTYPES[logits.dtype], type, blank
-    options.batch, options.max_frames = logits.shape[:2]
-    options.max_targets = logits.shape[2] - 1
-    options.classes = _classes(logits, duration_logits, durations, type)
+    joint = type == _C.DURATION_TDT and duration_logits is None
+    stride = logits.shape[-1] if joint else 0
+    classes = logits.shape[-1] - (len(durations) if joint else 0)
+    batch, frames, width, _ = logits.shape
+    sizes = batch, frames, width - 1, classes, stride, stride
+    options = _C.DurationRnntLossOptions(DTYPES[logits.dtype], *sizes, type, *chosen)
     options.set_durations(durations)
-    if type == _C.DURATION_TDT and duration_logits is None:
-        options.token_stride = options.duration_stride = logits.shape[-1]
     return options
 
 
@@ -67,27 +64,13 @@ def _reserve_size(logits: Tensor, durations: list[int]) -> int:
 
 
 def _forward(
-    logits: Tensor,
-    duration_logits: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    durations: list[int],
-    type: int,
-    blank: int,
-    sigma: float,
-    omega: float,
-    fastemit_lambda: float,
-    clamp: float,
-    zero_infinity: bool,
-    keep: bool,
-    reduction: Reduction | None = None,
-    reserve: Tensor | None = None,
+    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _C.DurationRnntLossOptions]:
-    """logits (N, T, U + 1, C), targets (N, U): costs (N,), or what reduction makes of them; the reserve; options."""
-    options = _options(logits, duration_logits, durations, type, blank)
-    options.sigma, options.omega, options.zero_infinity = sigma, omega, zero_infinity
-    options.fastemit_lambda, options.clamp = fastemit_lambda, clamp
+    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. logits are
+    (N, T, U + 1, C), targets (N, U)."""
+    logits, duration_logits, targets, logit_lengths, target_lengths, durations, type = inputs[:7]
+    keep = inputs[-1]
+    options = _options(logits, duration_logits, durations, *inputs[6:-1])
     with device_of(logits):
         library = handle(logits.device)
         names = _NAMES[type]
@@ -153,12 +136,9 @@ def _loss_backward(
     target_lengths: Tensor,
     reserve: Tensor,
     durations: list[int],
-    type: int,
-    blank: int,
-    clamp: float,
+    *chosen: Any,
 ) -> tuple[Tensor, Tensor]:
-    options = _options(logits, duration_logits, durations, type, blank)
-    options.clamp = clamp
+    options = _options(logits, duration_logits, durations, *chosen)
     arrays = logits, duration_logits, targets, logit_lengths, target_lengths
     return _backward(cost_gradients, *arrays, reserve, options, None)
 
@@ -184,14 +164,14 @@ def _loss_backward_fake(
 
 _INPUTS = "Tensor logits, Tensor? duration_logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
 duration_rnnt_loss = operator(
-    f"duration_rnnt_loss({_INPUTS}, int[] durations, int type, int blank, float sigma, float omega, "
-    "float fastemit_lambda, float clamp, bool zero_infinity, bool keep) -> (Tensor costs, Tensor reserve)",
+    f"duration_rnnt_loss({_INPUTS}, int[] durations, {duration_options.schema}, bool keep) -> "
+    "(Tensor costs, Tensor reserve)",
     _loss,
     _loss_fake,
 )
 duration_rnnt_loss_backward = operator(
-    f"duration_rnnt_loss_backward(Tensor cost_gradients, {_INPUTS}, Tensor reserve, int[] durations, int type, "
-    "int blank, float clamp) -> (Tensor gradients, Tensor duration_gradients)",
+    f"duration_rnnt_loss_backward(Tensor cost_gradients, {_INPUTS}, Tensor reserve, int[] durations, "
+    f"{duration_options.schema}) -> (Tensor gradients, Tensor duration_gradients)",
     _loss_backward,
     _loss_backward_fake,
 )
@@ -203,13 +183,12 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) ->
 
 
 def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    durations, type, blank, _, _, _, clamp, _, keep = ctx.numbers
+    *numbers, keep = ctx.numbers
     if not keep:
         raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
     tensors = ctx.saved_tensors
-    options = durations, type, blank, clamp
-    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *options)
-    return gradients, None if tensors[1] is None else duration_gradients, *(None,) * 12
+    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *numbers)
+    return gradients, None if tensors[1] is None else duration_gradients, *(None,) * (3 + len(ctx.numbers))
 
 
 differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)

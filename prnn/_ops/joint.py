@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._loss import _run
+from prnn._ops._loss import _Chosen, _run
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_matmul
 from prnn._ops.rnnt import _RNNT_NAMES
@@ -21,6 +21,9 @@ from prnn._ops.rnnt import _RNNT_NAMES
 def _in_range(lengths: list[int], most: int) -> list[int]:
     """The lengths, 0 to `most`; mostly they are."""
     return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
+
+
+joint_options = _Chosen(_C.JointRnntLossOptions, "activation")
 
 
 class _Inputs(NamedTuple):
@@ -38,16 +41,13 @@ class _Inputs(NamedTuple):
     seed: Tensor | None
     extents: Tensor
     kept: int
-    blank: int
-    activation: int
-    dropout: float
-    rnnt_type: int
-    fastemit_lambda: float
-    clamp: float
-    delay_penalty: float
-    chunk_cells: int
+    chosen: tuple[Any, ...]
 
-    def options(self, zero_infinity: bool = False) -> _C.JointRnntLossOptions:
+    @staticmethod
+    def of(arguments: tuple[Any, ...]) -> "_Inputs":
+        return _Inputs._make((*arguments[: _TENSORS + 1], arguments[_TENSORS + 1 : _COUNT]))
+
+    def options(self) -> _C.JointRnntLossOptions:
         batch, longest, size = self.encoder.shape
         most, cells = self.predictor.shape[1] - 1, 0
         if self.range_begins is None:
@@ -56,8 +56,6 @@ class _Inputs(NamedTuple):
             cells = max(1, sum(map(mul, frames, _in_range(symbols, most))) + sum(frames))
         return _C.JointRnntLossOptions(
             DTYPES[self.encoder.dtype],
-            self.activation,
-            self.rnnt_type,
             batch,
             longest,
             most,
@@ -65,14 +63,8 @@ class _Inputs(NamedTuple):
             self.kept if self.range_begins is not None else 0,
             size,
             self.weight.shape[0],
-            self.blank,
-            self.chunk_cells,
-            zero_infinity,
-            self.fastemit_lambda,
-            self.clamp,
-            self.delay_penalty,
-            self.dropout,
             allows_tf32_matmul(),
+            *self.chosen,
         )
 
     def pointers(self) -> list[int]:
@@ -86,7 +78,8 @@ class _Inputs(NamedTuple):
         return (size + 511) // 256 * 256
 
 
-_COUNT = len(_Inputs._fields)
+_TENSORS = _Inputs._fields.index("kept")
+_COUNT = _TENSORS + 1 + joint_options.count  # of the arguments
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
@@ -100,9 +93,8 @@ def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: tor
 
 def _forward(*arguments: Any, new_reserve: Callable[..., Tensor] = torch.empty) -> tuple[Tensor, Tensor]:
     """Costs (N,), and what the backward operator needs as bytes, empty unless `keep`."""
-    inputs = _Inputs(*arguments[:_COUNT])
-    zero_infinity, keep = arguments[_COUNT:]
-    options, encoder = inputs.options(zero_infinity), inputs.encoder
+    inputs, keep = _Inputs.of(arguments), arguments[-1]
+    options, encoder = inputs.options(), inputs.encoder
     costs = encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype))
     reserve = new_reserve(inputs.reserve_size() if keep else 0, dtype=torch.uint8, device=encoder.device)
     with device_of(encoder):
@@ -129,7 +121,7 @@ def _joint_rnnt_loss(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _joint_rnnt_loss_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    inputs, keep = _Inputs(*arguments[:_COUNT]), arguments[-1]
+    inputs, keep = _Inputs.of(arguments), arguments[-1]
     encoder = inputs.encoder
     return (
         encoder.new_empty(encoder.shape[0], dtype=_real(encoder.dtype)),
@@ -153,7 +145,7 @@ def _joint_rnnt_loss_backward_fake(
 def _joint_rnnt_loss_backward(
     cost_gradients: Tensor, reserve: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs = _Inputs(*arguments)
+    inputs = _Inputs.of(arguments)
     options = inputs.options()
     cost_gradients = cost_gradients.contiguous()
     gradients = _joint_rnnt_loss_backward_fake(cost_gradients, reserve, *arguments)
@@ -179,11 +171,10 @@ def _joint_rnnt_loss_backward(
 
 _INPUTS = (
     "Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, "
-    "Tensor? range_begins, Tensor? seed, Tensor extents, int kept, int blank, int activation, float dropout, "
-    "int rnnt_type, float fastemit_lambda, float clamp, float delay_penalty, int chunk_cells"
+    f"Tensor? range_begins, Tensor? seed, Tensor extents, int kept, {joint_options.schema}"
 )
 joint_rnnt_loss = operator(
-    f"joint_rnnt_loss({_INPUTS}, bool zero_infinity, bool keep) -> (Tensor costs, Tensor reserve)",
+    f"joint_rnnt_loss({_INPUTS}, bool keep) -> (Tensor costs, Tensor reserve)",
     _joint_rnnt_loss,
     _joint_rnnt_loss_fake,
 )
@@ -198,8 +189,8 @@ _call_backward = without_dispatch(joint_rnnt_loss_backward)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.options, ctx.keep = inputs[10:_COUNT], inputs[-1]
-    ctx.save_for_backward(outputs[1], *inputs[:10])
+    ctx.options, ctx.keep = inputs[_TENSORS:_COUNT], inputs[-1]
+    ctx.save_for_backward(outputs[1], *inputs[:_TENSORS])
 
 
 def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -207,7 +198,7 @@ def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor) -> tuple[Tensor | No
         raise RuntimeError("prnn::joint_rnnt_loss was called with keep=False; its gradient needs keep=True")
     gradients = _call_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
     bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
-    return *gradients[:3], bias_gradients, *(None,) * (_COUNT - 2)
+    return *gradients[:3], bias_gradients, *(None,) * (_COUNT + 1 - 4)
 
 
 differentiate(joint_rnnt_loss, _setup, _gradients, joint_rnnt_loss_backward)

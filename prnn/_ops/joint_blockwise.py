@@ -145,19 +145,15 @@ def _joint_rnnt_loss_blockwise(
     frames: Tensor,
     symbols: Tensor,
     seed: Tensor | None,
-    blank: int,
     activation: int,
     dropout: float,
-    rnnt_type: int,
-    zero_infinity: bool,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
     block_elements: int,
-    keep: bool,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Costs (N,), the log-normalisers (N, T, U + 1) and the shares of blank and label (N, T, U + 1, 2); the last two
-    are empty unless `keep`."""
+    """rest: rnnt.rnnt_options, and `keep`. Costs (N,), the log-normalisers (N, T, U + 1) and the shares of blank and
+    label (N, T, U + 1, 2); the last two are empty unless `keep`."""
+    options, keep = rnnt.rnnt_options.named(rest[:-1]), rest[-1]
+    blank = options["blank"]
     batch, longest, _ = encoder.shape
     width, classes = predictor.shape[1], weight.shape[0]
     lengths = frames.tolist(), symbols.tolist()
@@ -179,42 +175,13 @@ def _joint_rnnt_loss_blockwise(
             part[..., 1] = logits.gather(3, labels).squeeze(3) - normaliser
             if keep:
                 normalisers[block.sequences, block.frames, : block.width] = normaliser
-        costs, reserve = rnnt.rnnt_loss(
-            scores,
-            targets,
-            frames,
-            symbols,
-            None,
-            _C.LOSS_GATHERED,
-            rnnt_type,
-            0,
-            -1,
-            -1,
-            fastemit_lambda,
-            0.0,
-            delay_penalty,
-            zero_infinity,
-            keep,
-        )
+        # The clamp is for the gradients of the logits.
+        gathered = rnnt.rnnt_options(**{**options, "input": _C.LOSS_GATHERED, "blank": 0, "clamp": 0.0})
+        arrays = scores, targets, frames, symbols, None
+        costs, reserve = rnnt.rnnt_loss(*arrays, -1, -1, *gathered, keep)
         if not keep:
             return costs, normalisers, scores.new_empty(0)
-        ones = torch.ones_like(costs)
-        shares = rnnt.rnnt_loss_backward(
-            ones,
-            scores,
-            targets,
-            frames,
-            symbols,
-            None,
-            reserve,
-            _C.LOSS_GATHERED,
-            rnnt_type,
-            0,
-            -1,
-            -1,
-            fastemit_lambda,
-            0.0,
-        )
+        shares = rnnt.rnnt_loss_backward(torch.ones_like(costs), *arrays, reserve, -1, -1, *gathered)
         return costs, normalisers, shares.neg_()
 
 
@@ -241,13 +208,14 @@ def _joint_rnnt_loss_blockwise_backward(
     seed: Tensor | None,
     normalisers: Tensor,
     shares: Tensor,
-    blank: int,
     activation: int,
     dropout: float,
-    clamp: float,
     block_elements: int,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of encoder, predictor, weight and bias (empty without one)."""
+    options = rnnt.rnnt_options.named(rest)
+    blank, clamp = options["blank"], options["clamp"]
     with torch.autocast(encoder.device.type, enabled=False):
         joiner = _Joiner.make(encoder, predictor, weight, bias, frames, symbols, activation, dropout, seed)
         classes, real = weight.shape[0], normalisers.dtype
@@ -298,36 +266,35 @@ def _joint_rnnt_loss_blockwise_backward_fake(
     )
 
 
+_TENSORS = (
+    "Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, "
+    "Tensor? seed"
+)
+_NUMBERS = f"int activation, float dropout, int block_elements, {rnnt.rnnt_options.schema}"
 joint_rnnt_loss_blockwise = operator(
-    "joint_rnnt_loss_blockwise(Tensor encoder, Tensor predictor, Tensor weight, Tensor? bias, Tensor targets, "
-    "Tensor frames, Tensor symbols, Tensor? seed, int blank, int activation, float dropout, int rnnt_type, "
-    "bool zero_infinity, float fastemit_lambda, float clamp, float delay_penalty, int block_elements, bool keep) "
-    "-> (Tensor, Tensor, Tensor)",
+    f"joint_rnnt_loss_blockwise({_TENSORS}, {_NUMBERS}, bool keep) -> (Tensor, Tensor, Tensor)",
     _joint_rnnt_loss_blockwise,
     _joint_rnnt_loss_blockwise_fake,
 )
 joint_rnnt_loss_blockwise_backward = operator(
-    "joint_rnnt_loss_blockwise_backward(Tensor cost_gradients, Tensor encoder, Tensor predictor, Tensor weight, "
-    "Tensor? bias, Tensor targets, Tensor frames, Tensor symbols, Tensor? seed, Tensor normalisers, Tensor shares, "
-    "int blank, int activation, float dropout, float clamp, int block_elements) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    f"joint_rnnt_loss_blockwise_backward(Tensor cost_gradients, {_TENSORS}, Tensor normalisers, Tensor shares, "
+    f"{_NUMBERS}) -> (Tensor, Tensor, Tensor, Tensor)",
     _joint_rnnt_loss_blockwise_backward,
     _joint_rnnt_loss_blockwise_backward_fake,
 )
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    clamp, block_elements, ctx.keep = inputs[14], inputs[16], inputs[17]
-    ctx.options = (*inputs[8:11], clamp, block_elements)
+    ctx.numbers, ctx.keep = inputs[8:-1], inputs[-1]
     ctx.save_for_backward(*inputs[:8], *outputs[1:])
 
 
 def _gradients(ctx: Any, cost_gradients: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     if not ctx.keep:
         raise RuntimeError("prnn::joint_rnnt_loss_blockwise was called with keep=False; its gradient needs keep=True")
-    gradients = joint_rnnt_loss_blockwise_backward(cost_gradients, *ctx.saved_tensors, *ctx.options)
+    gradients = joint_rnnt_loss_blockwise_backward(cost_gradients, *ctx.saved_tensors, *ctx.numbers)
     bias_gradients = gradients[3] if gradients[3].numel() > 0 else None
-    return *gradients[:3], bias_gradients, *(None,) * 14
+    return *gradients[:3], bias_gradients, *(None,) * (5 + len(ctx.numbers))
 
 
 differentiate(joint_rnnt_loss_blockwise, _setup, _gradients, joint_rnnt_loss_blockwise_backward)

@@ -12,11 +12,8 @@ from prnn._ops._operator import differentiate, operator
 
 
 def _mutual_information_options(px: Tensor, py: Tensor) -> _C.MutualInformationOptions:
-    options = _C.MutualInformationOptions()
-    options.dtype = DTYPES[py.dtype]
-    options.batch, options.symbols, options.frames = px.shape[0], px.shape[1], py.shape[2]
-    options.type = _C.RNNT_REGULAR if px.shape[2] > py.shape[2] else _C.RNNT_MODIFIED
-    return options
+    type = _C.RNNT_REGULAR if px.shape[2] > py.shape[2] else _C.RNNT_MODIFIED
+    return _C.MutualInformationOptions(DTYPES[py.dtype], type, *px.shape[:2], py.shape[2])
 
 
 def _mutual_information(

@@ -13,6 +13,7 @@ from prnn._ops._loss import (
     _backward_space,
     _blocks,
     _bound,
+    _Chosen,
     _forward_space,
     _gradients_for,
     _new_costs,
@@ -33,21 +34,18 @@ _RNNT_NAMES = {
 }
 
 
-def _rnnt_options(
+rnnt_options = _Chosen(_C.RnntLossOptions, "input")
+
+
+def _options(
     activations: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
     target_lengths: Tensor,
     range_begins: Tensor | None,
-    input: int,
-    rnnt_type: int,
-    blank: int,
     max_frames: int,
     max_targets: int,
-    fastemit_lambda: float = 0.0,
-    clamp: float = 0.0,
-    delay_penalty: float = 0.0,
-    zero_infinity: bool = False,
+    *chosen: Any,
 ) -> _C.RnntLossOptions:
     """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
     shape = activations.shape
@@ -55,10 +53,8 @@ def _rnnt_options(
     elements = targets.numel()
     return _C.RnntLossOptions(
         DTYPES[activations.dtype],
-        input,
         _C.RNNT_PACKED if packed else _C.RNNT_PADDED if range_begins is None else _C.RNNT_PRUNED,
         _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
-        rnnt_type,
         logit_lengths.shape[0],
         _bound(logit_lengths, max_frames, shape[0]) if packed else shape[1],
         targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
@@ -66,11 +62,7 @@ def _rnnt_options(
         shape[0],  # read if packed
         0 if packed else shape[2],  # read if pruned
         shape[-1],
-        blank,
-        zero_infinity,
-        fastemit_lambda,
-        clamp,
-        delay_penalty,
+        *chosen,
     )
 
 
@@ -81,42 +73,13 @@ def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
 
 
 def _rnnt_forward(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-    input: int,
-    rnnt_type: int,
-    blank: int,
-    max_frames: int,
-    max_targets: int,
-    fastemit_lambda: float,
-    clamp: float,
-    delay_penalty: float,
-    zero_infinity: bool,
-    keep: bool,
-    reduction: Reduction | None = None,
-    reserve: Tensor | None = None,
+    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _C.RnntLossOptions]:
-    """activations (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V): costs (N,), or what reduction
-    makes of them; the reserve; the options."""
-    options = _rnnt_options(
-        activations,
-        targets,
-        logit_lengths,
-        target_lengths,
-        range_begins,
-        input,
-        rnnt_type,
-        blank,
-        max_frames,
-        max_targets,
-        fastemit_lambda,
-        clamp,
-        delay_penalty,
-        zero_infinity,
-    )
+    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
+    (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V)."""
+    activations, targets, logit_lengths, target_lengths, range_begins = inputs[:5]
+    keep = inputs[-1]
+    options = _options(*inputs[:-1])
     with device_of(activations):
         library = handle(activations.device)
         sizes = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
@@ -136,10 +99,8 @@ def _rnnt_forward(
     return result, reserve, options
 
 
-def _rnnt_loss(activations: Tensor, targets: Tensor, logit_lengths: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    size = _rnnt_reserve_size(activations, logit_lengths.shape[0], rest[2]) if rest[-1] else 0
-    forward = partial(_rnnt_forward, reserve=_reserve(size, activations))
-    return forward(activations, targets, logit_lengths, *rest)[:2]
+def _rnnt_loss(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return _rnnt_forward(*inputs, reserve=_rnnt_loss_fake(*inputs)[1])[:2]
 
 
 def _rnnt_backward(
@@ -184,21 +145,14 @@ def _rnnt_loss_backward(
     *numbers: Any,
 ) -> Tensor:
     arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    return _rnnt_backward(cost_gradients, *arrays, reserve, _rnnt_options(*arrays, *numbers), None)
+    return _rnnt_backward(cost_gradients, *arrays, reserve, _options(*arrays, *numbers), None)
 
 
-def _rnnt_loss_fake(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-    input: int,
-    *rest: Any,
-) -> tuple[Tensor, Tensor]:
+def _rnnt_loss_fake(*inputs: Any) -> tuple[Tensor, Tensor]:
+    activations, logit_lengths, input, keep = inputs[0], inputs[2], inputs[7], inputs[-1]
     batch = logit_lengths.shape[0]
     costs = _new_costs(activations, batch)
-    return costs, _reserve(_rnnt_reserve_size(activations, batch, input) if rest[-1] else 0, activations)
+    return costs, _reserve(_rnnt_reserve_size(activations, batch, input) if keep else 0, activations)
 
 
 def _rnnt_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: Any) -> Tensor:
@@ -206,12 +160,9 @@ def _rnnt_loss_backward_fake(cost_gradients: Tensor, activations: Tensor, *_: An
 
 
 _RNNT = "Tensor activations, Tensor targets, Tensor logit_lengths, Tensor target_lengths"
-_RNNT_NUMBERS = (
-    "int input, int rnnt_type, int blank, int max_frames, int max_targets, float fastemit_lambda, float clamp"
-)
+_RNNT_NUMBERS = f"int max_frames, int max_targets, {rnnt_options.schema}"
 rnnt_loss = operator(
-    f"rnnt_loss({_RNNT}, Tensor? range_begins, {_RNNT_NUMBERS}, float delay_penalty, bool zero_infinity, bool keep) -> "
-    "(Tensor costs, Tensor reserve)",
+    f"rnnt_loss({_RNNT}, Tensor? range_begins, {_RNNT_NUMBERS}, bool keep) -> (Tensor costs, Tensor reserve)",
     _rnnt_loss,
     _rnnt_loss_fake,
 )
@@ -229,10 +180,10 @@ def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor
 
 
 def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    *options, _, _, keep = ctx.numbers
+    *numbers, keep = ctx.numbers
     if not keep:
         raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *options), *(None,) * 14
+    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *numbers), *(None,) * (4 + len(ctx.numbers))
 
 
 differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
@@ -246,18 +197,11 @@ _ALIGN_NAMES = _RNNT_NAMES | {"frameLengths": "input_lengths"}
 
 
 def _rnnt_align(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    input: int,
-    rnnt_type: int,
-    blank: int,
-    delay_penalty: float,
+    activations: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, *chosen: Any
 ) -> tuple[Tensor, Tensor]:
     """activations as rnnt_loss, not pruned; targets (N, U): scores (N,), frames (N, U)."""
     arrays = activations, targets, logit_lengths, target_lengths, None
-    options = _rnnt_options(*arrays, input, rnnt_type, blank, -1, -1, delay_penalty=delay_penalty)
+    options = _options(*arrays, -1, -1, *chosen)
     scores = _new_costs(activations, logit_lengths.shape[0])
     frames = torch.empty_like(targets)
     with device_of(activations):
@@ -275,7 +219,7 @@ def _rnnt_align_fake(activations: Tensor, targets: Tensor, logit_lengths: Tensor
 
 
 rnnt_align = operator(
-    f"rnnt_align({_RNNT}, int input, int rnnt_type, int blank, float delay_penalty) -> (Tensor scores, Tensor frames)",
+    f"rnnt_align({_RNNT}, {rnnt_options.schema}) -> (Tensor scores, Tensor frames)",
     _rnnt_align,
     _rnnt_align_fake,
 )

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prnn._ops.ctc import ctc_align
-from prnn._ops.rnnt import rnnt_align
+from prnn import _C
+from prnn._ops.ctc import ctc_align, ctc_options
+from prnn._ops.rnnt import rnnt_align, rnnt_options
 from prnn.losses import _checks
 from prnn.losses.rnnt import batch_arguments, input_kind
 
@@ -90,10 +91,12 @@ def forced_align(
         symbols,
         logit_lengths,
         lengths,
-        input_kind(x, from_logits, False),
-        _checks.RNNT_TYPES.index(rnnt_type),
-        blank,
-        delay_penalty,
+        *rnnt_options(
+            input=input_kind(x, from_logits, False),
+            rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
+            blank=blank,
+            delay_penalty=delay_penalty,
+        ),
     )
     begins = begins.long()
     emitted = begins >= 0
@@ -112,7 +115,8 @@ def _index(symbols: Tensor, classes: int) -> Tensor:
 def _ctc(
     x: Tensor, symbols: Tensor, lengths: Tensor, target_lengths: Tensor, blank: int, from_logits: bool
 ) -> Alignment:
-    scores, begins, ends = ctc_align(x.transpose(0, 1), symbols, lengths, target_lengths, blank, from_logits)
+    options = ctc_options(input=_C.LOSS_LOGITS if from_logits else _C.LOSS_LOG_PROBS, blank=blank)
+    scores, begins, ends = ctc_align(x.transpose(0, 1), symbols, lengths, target_lengths, *options)
     begins, ends = begins.long(), ends.long()
     emitted = begins >= 0
     log_probs = x.log_softmax(2) if from_logits else x

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from prnn import _C
 from prnn._ops import ctc as ops
 from prnn.losses import _checks
 
@@ -96,10 +97,12 @@ def ctc_loss(
         targets,
         input_lengths,
         target_lengths,
-        blank,
-        _checks.flag(from_logits, "from_logits"),
         bound,
-        _checks.flag(zero_infinity, "zero_infinity"),
+        *ops.ctc_options(
+            input=_C.LOSS_LOGITS if _checks.flag(from_logits, "from_logits") else _C.LOSS_LOG_PROBS,
+            blank=blank,
+            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+        ),
         keep,
     )
     return loss[0] if single and reduction == "none" else loss

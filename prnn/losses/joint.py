@@ -97,11 +97,14 @@ def joint_rnnt_loss(
         )
     lengths, extents = _lengths(logit_lengths, target_lengths, batch, frames, width - 1, device)
     begins, kept = _checked_ranges(ranges, batch, frames, width, device)
-    kind = _checks.RNNT_TYPES.index(rnnt_type)
-    fastemit_lambda = _checks.number(fastemit_lambda, "fastemit_lambda", 0.0)
-    clamp = _checks.clamp_limit(clamp)
-    delay_penalty = _checks.number(delay_penalty, "delay_penalty")
-    zero_infinity = _checks.flag(zero_infinity, "zero_infinity")
+    lattice = {
+        "rnnt_type": _checks.RNNT_TYPES.index(rnnt_type),
+        "blank": blank,
+        "zero_infinity": _checks.flag(zero_infinity, "zero_infinity"),
+        "fastemit_lambda": _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+        "clamp": _checks.clamp_limit(clamp),
+        "delay_penalty": _checks.number(delay_penalty, "delay_penalty"),
+    }
     tensors = [x for x in (encoder_out, predictor_out, weight, bias) if x is not None]
     keep = any(_checks.wants_gradient(x) for x in tensors)
     if device.type == "cpu" and begins is not None:
@@ -116,15 +119,9 @@ def joint_rnnt_loss(
             symbols,
             *lengths,
             begins,
-            _C.LOSS_LOGITS,
-            kind,
-            blank,
             -1,
             -1,
-            fastemit_lambda,
-            clamp,
-            delay_penalty,
-            zero_infinity,
+            *lattice_ops.rnnt_options(input=_C.LOSS_LOGITS, **lattice),
             keep,
         )
         return _checks.reduce(costs, reduction)
@@ -137,15 +134,10 @@ def joint_rnnt_loss(
             symbols,
             *lengths,
             seed,
-            blank,
             ACTIVATIONS.index(activation),
             dropout,
-            kind,
-            zero_infinity,
-            fastemit_lambda,
-            clamp,
-            delay_penalty,
             2**20 if block_elements is None else block_elements,
+            *lattice_ops.rnnt_options(input=_C.LOSS_LOGITS, **lattice),
             keep,
         )
     else:
@@ -159,15 +151,12 @@ def joint_rnnt_loss(
             seed,
             extents,
             kept,
-            blank,
-            ACTIVATIONS.index(activation),
-            dropout,
-            kind,
-            fastemit_lambda,
-            clamp,
-            delay_penalty,
-            0 if block_elements is None else min(max(1, block_elements // classes), _MOST_CELLS),
-            zero_infinity,
+            *ops.joint_options(
+                activation=ACTIVATIONS.index(activation),
+                dropout=dropout,
+                chunk_cells=0 if block_elements is None else min(max(1, block_elements // classes), _MOST_CELLS),
+                **lattice,
+            ),
             keep,
         )
     return _checks.reduce(costs, reduction)

@@ -63,13 +63,14 @@ def multi_blank_rnnt_loss(
         None,
         *batch_arguments(x, targets, logit_lengths, target_lengths),
         _checks.durations(big_blank_durations, "big_blank_durations"),
-        _C.DURATION_MULTI_BLANK,
-        _checks.blank_index(blank, x.shape[-1]),
-        _checks.number(sigma, "sigma"),
-        0.0,
-        _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
-        _checks.clamp_limit(clamp),
-        _checks.flag(zero_infinity, "zero_infinity"),
+        *ops.duration_options(
+            type=_C.DURATION_MULTI_BLANK,
+            blank=_checks.blank_index(blank, x.shape[-1]),
+            sigma=_checks.number(sigma, "sigma"),
+            fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+            clamp=_checks.clamp_limit(clamp),
+            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+        ),
         _checks.wants_gradient(x),
     )
 

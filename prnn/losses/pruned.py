@@ -6,18 +6,20 @@ which few symbols matter in each frame (`get_rnnt_prune_ranges`); then the full 
 package.
 
 Sizes: N sequences, S symbols, T frames, V classes, R symbols kept a frame. `symbols` (N, S) holds integers from 0 to
-V - 1, padded with any such. `boundary` (N, 4) has rows (first symbol, first frame, end of symbols, end of frames); None
-means (0, 0, S, T). `rnnt_type` and `delay_penalty` are those of `prnn.rnnt_loss`. Every loss is differentiable once.
+V - 1, padded with any such; a symbol may be the blank: its arc scores as the blank's and leads where a symbol's leads.
+`boundary` (N, 4) has rows (first symbol, first frame, end of symbols, end of frames); None means (0, 0, S, T).
+`rnnt_type` and `delay_penalty` are those of `prnn.rnnt_loss`. Every loss is differentiable once.
 """
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from prnn import _C
 from prnn._ops.mutual_information import rnnt_prune_ranges
-from prnn._ops.rnnt import call_rnnt_loss
+from prnn._ops.rnnt import call_rnnt_loss, rnnt_options
 from prnn.losses import _checks
 from prnn.losses.recursion import (
     Occupation,
@@ -86,8 +88,9 @@ def _checked_options(rnnt_type: str, delay_penalty: object, reduction: str) -> f
 
 
 def _checked_simple(
-    lm: object, am: object, symbols: object, termination_symbol: object
-) -> tuple[Tensor, Tensor, Tensor, int]:
+    lm: object, am: object, symbols: object, termination_symbol: object, boundary: object
+) -> tuple[Tensor, Tensor, Tensor, int, Tensor | None]:
+    """am without what padding holds: a NaN there times a gradient of zero would be a NaN in lm's gradients."""
     am = _checks.activations(am, "am", {3: "(N, T, V)"})
     lm = _checks.activations(lm, "lm", {3: "(N, S + 1, V)"})
     if lm.shape[0] != am.shape[0] or lm.shape[2] != am.shape[2]:
@@ -101,13 +104,34 @@ def _checked_simple(
         )
     classes = am.shape[2]
     blank = _checks.blank_index(termination_symbol, classes, "termination_symbol")
-    return lm, am, _checked_symbols(symbols, (lm.shape[0], lm.shape[1] - 1), classes, am.device), blank
+    index = _checked_symbols(symbols, (lm.shape[0], lm.shape[1] - 1), classes, am.device)
+    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
+    if limits is not None:
+        am = am.masked_fill(_outside(limits[:, 1], limits[:, 3], am.shape[1])[:, :, None], 0)
+    return _full(lm), _full(am), index, blank, limits
+
+
+def _full(x: Tensor) -> Tensor:
+    """Half types, which only a GPU's tensors still have, as float32, in which losses are computed."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _outside(begins: Tensor, ends: Tensor, count: int) -> Tensor:
+    """(N, count), the positions before begins[n] and from ends[n] on."""
+    positions = torch.arange(count, device=begins.device)
+    return (positions < begins[:, None]) | (positions >= ends[:, None])
+
+
+def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """For products of exponentials, of whose sums the logarithm is taken."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def _log_sum(lm: Tensor, am: Tensor) -> Tensor:
     """(N, S + 1, T): log of the sum over V of exp(lm + am), as a matrix product of exponentials."""
     lm_max, am_max = lm.detach().amax(2, keepdim=True), am.detach().amax(2, keepdim=True)
-    product = (lm - lm_max).exp() @ (am - am_max).exp().transpose(1, 2)
+    with _without_autocast(lm):
+        product = (lm - lm_max).exp() @ (am - am_max).exp().transpose(1, 2)
     return (product + torch.finfo(product.dtype).tiny).log() + lm_max + am_max.transpose(1, 2)
 
 
@@ -117,6 +141,13 @@ def _added_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[
     symbol_lm = lm[:, :-1].gather(2, symbols.unsqueeze(2))
     symbol_am = am.transpose(1, 2).gather(1, symbols.unsqueeze(2).expand(-1, -1, frames))
     return symbol_lm, symbol_am, lm[:, :, blank].unsqueeze(2), am[:, :, blank].unsqueeze(1)
+
+
+def _without_padding(lm: Tensor, limits: Tensor | None) -> Tensor:
+    """lm with zeros in padding, as _checked_simple gives am."""
+    if limits is None:
+        return lm
+    return lm.masked_fill(_outside(limits[:, 0], limits[:, 2] + 1, lm.shape[1])[:, :, None], 0)
 
 
 def _simple_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
@@ -133,7 +164,8 @@ def _smoothed_scores(
     # The average of lm's distributions over batch and positions stands in for lm in the am-only part.
     unigram = (lm - lm_norms).exp().mean((0, 1)) + torch.finfo(lm.dtype).tiny  # (V,)
     am_max = am.detach().amax(2, keepdim=True)
-    am_norms = ((((am - am_max).exp() @ unigram.unsqueeze(1)).log()) + am_max).transpose(1, 2)  # (N, 1, T)
+    with _without_autocast(am):
+        am_norms = (((am - am_max).exp() @ unigram.unsqueeze(1)).log() + am_max).transpose(1, 2)  # (N, 1, T)
     log_unigram = unigram.log()
     both = 1.0 - lm_only_scale - am_only_scale
     px, py = _simple_scores(lm, am, symbols, blank)
@@ -153,10 +185,9 @@ def get_rnnt_logprobs(
     boundary: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """px and py of `rnnt_loss_simple`, for `mutual_information_recursion`; the arguments are those."""
-    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
-    return lattice_scores(*_simple_scores(lm, am, symbols, blank), limits, rnnt_type)
+    return lattice_scores(*_simple_scores(_without_padding(lm, limits), am, symbols, blank), limits, rnnt_type)
 
 
 def rnnt_loss_simple(
@@ -183,10 +214,9 @@ def rnnt_loss_simple(
     Returns:
         The loss, (N,) or (); with return_grad (loss, (px_grad, py_grad)).
     """
-    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
-    px, py = _simple_scores(lm, am, symbols, blank)
+    px, py = _simple_scores(_without_padding(lm, limits), am, symbols, blank)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -201,9 +231,8 @@ def get_rnnt_logprobs_smoothed(
     rnnt_type: str = "regular",
 ) -> tuple[Tensor, Tensor]:
     """px and py of `rnnt_loss_smoothed`, for `mutual_information_recursion`; the arguments are those."""
-    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
     lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
     scores = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
     return lattice_scores(*scores, limits, rnnt_type)
@@ -226,12 +255,12 @@ def rnnt_loss_smoothed(
 
     Args:
         lm_only_scale: weight of the log-probabilities from lm alone.
-        am_only_scale: weight of those from am with the average of lm's distributions over the batch.
+        am_only_scale: weight of those from am with the average of lm's distributions over the batch, for which, as in
+            fast_rnnt, all of lm is read, padding too.
         The others: as for `rnnt_loss_simple`.
     """
-    lm, am, symbols, blank = _checked_simple(lm, am, symbols, termination_symbol)
+    lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
-    limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
     lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
     px, py = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
@@ -322,20 +351,34 @@ def _check_positions(logits: Tensor, symbols: Tensor) -> None:
         )
 
 
-def _joint_scores(logits: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+def _normalisers(logits: Tensor, positions: Tensor, limits: Tensor | None) -> Tensor:
+    """Of each cell of logits (N, T, R, V), whose positions are (N or 1, T or 1, R); anything in padding, where logits
+    may be NaN, with which a gradient of zero must not be multiplied."""
+    if limits is not None:
+        frames = _outside(limits[:, 1], limits[:, 3], logits.shape[1])[:, :, None]
+        rows = (positions < limits[:, 0, None, None]) | (positions > limits[:, 2, None, None])
+        logits = logits.masked_fill((frames | rows)[..., None], 0)
+    return logits.logsumexp(3)
+
+
+def _joint_scores(logits: Tensor, symbols: Tensor, blank: int, limits: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores (N, S, T) and (N, S + 1, T) of logits (N, T, S + 1, V)."""
-    normalisers = logits.logsumexp(3)
+    logits = _full(logits)
+    normalisers = _normalisers(logits, torch.arange(logits.shape[2], device=logits.device)[None, None], limits)
     index = symbols[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
     px = logits[:, :, :-1].gather(3, index).squeeze(3) - normalisers[:, :, :-1]
     py = logits[..., blank] - normalisers
     return px.transpose(1, 2), py.transpose(1, 2)
 
 
-def _pruned_scores(logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+def _pruned_scores(
+    logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, limits: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The same of logits (N, T, R, V), minus infinity where pruned."""
+    logits = _full(logits)
     batch, frames, kept, _ = logits.shape
     count = symbols.shape[1]
-    normalisers = logits.logsumexp(3)
+    normalisers = _normalisers(logits, ranges, limits)
     padded = torch.nn.functional.pad(symbols, (0, 1), value=blank)  # after the last symbol there is none: any will do
     index = padded.gather(1, ranges.reshape(batch, -1)).reshape(batch, frames, kept, 1)
     labels = logits.gather(3, index).squeeze(3) - normalisers
@@ -358,7 +401,7 @@ def get_rnnt_logprobs_joint(
     _check_positions(x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
-    return lattice_scores(*_joint_scores(x, symbols, blank), limits, rnnt_type)
+    return lattice_scores(*_joint_scores(x, symbols, blank, limits), limits, rnnt_type)
 
 
 def get_rnnt_logprobs_pruned(
@@ -374,7 +417,7 @@ def get_rnnt_logprobs_pruned(
     index = _pruned_index(ranges, x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
-    return lattice_scores(*_pruned_scores(x, symbols, index, blank), limits, rnnt_type)
+    return lattice_scores(*_pruned_scores(x, symbols, index, blank, limits), limits, rnnt_type)
 
 
 def _pruned_index(ranges: object, logits: Tensor, symbols: Tensor) -> Tensor:
@@ -425,15 +468,15 @@ def _fused_loss(
         limits[:, 3].contiguous(),
         limits[:, 2].contiguous(),
         begins,
-        _C.LOSS_LOGITS,
-        _checks.RNNT_TYPES.index(rnnt_type),
-        blank,
         -1,
         -1,
-        0.0,
-        0.0,
-        delay_penalty,
-        False,
+        *rnnt_options(
+            input=_C.LOSS_LOGITS,
+            rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
+            blank=blank,
+            blank_targets=True,
+            delay_penalty=delay_penalty,
+        ),
         _checks.wants_gradient(logits),
     )
 
@@ -456,7 +499,7 @@ def rnnt_loss(
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
     if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         return _fused_loss(x, symbols, None, blank, limits, rnnt_type, delay_penalty, reduction)
-    px, py = _joint_scores(x, symbols, blank)
+    px, py = _joint_scores(x, symbols, blank, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -488,5 +531,5 @@ def rnnt_loss_pruned(
     if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         begins = index[:, :, 0].int().contiguous()
         return _fused_loss(x, symbols, begins, blank, limits, rnnt_type, delay_penalty, reduction)
-    px, py = _pruned_scores(x, symbols, index, blank)
+    px, py = _pruned_scores(x, symbols, index, blank, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)

@@ -241,14 +241,16 @@ def rnnt_loss(
         frames,
         lengths,
         None,
-        input,
-        _checks.RNNT_TYPES.index(rnnt_type),
-        blank,
         *bounds,
-        _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
-        _checks.clamp_limit(clamp),
-        _checks.number(delay_penalty, "delay_penalty"),
-        _checks.flag(zero_infinity, "zero_infinity"),
+        *ops.rnnt_options(
+            input=input,
+            rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
+            blank=blank,
+            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+            fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+            clamp=_checks.clamp_limit(clamp),
+            delay_penalty=_checks.number(delay_penalty, "delay_penalty"),
+        ),
         keep,
     )
     if average_frames and reduction == "none":

@@ -88,13 +88,15 @@ def tdt_loss(
         None if own is None else own.contiguous(),
         *batch_arguments(x, targets, logit_lengths, target_lengths),
         steps,
-        _C.DURATION_TDT,
-        _checks.blank_index(blank, classes),
-        _checks.number(sigma, "sigma"),
-        _checks.number(omega, "omega", 0.0, 1.0),
-        _checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
-        _checks.clamp_limit(clamp),
-        _checks.flag(zero_infinity, "zero_infinity"),
+        *ops.duration_options(
+            type=_C.DURATION_TDT,
+            blank=_checks.blank_index(blank, classes),
+            sigma=_checks.number(sigma, "sigma"),
+            omega=_checks.number(omega, "omega", 0.0, 1.0),
+            fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+            clamp=_checks.clamp_limit(clamp),
+            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+        ),
         _checks.wants_gradient(x) or (own is not None and _checks.wants_gradient(own)),
     )
     # The direct call looks at the gradient that its first argument wants, and with logits apart there are two.

@@ -65,8 +65,9 @@ inline void require_lengths(const int* lengths, int64_t batch, int64_t low, int6
   }
 }
 
-// The target symbols of a batch, on the host, after its lengths have been checked. All of them belong to a sequence: with
-// some left over, the lengths or the layout are not what the caller means.
+// The target symbols of a batch, on the host, after its lengths have been checked. All of them belong to a sequence:
+// with some left over, the lengths or the layout are not what the caller means. blank: refused as a target; -1: none
+// is.
 inline void require_targets(const int* targets, prnnTargetLayout_t layout, const int* lengths, int64_t batch,
                             int64_t max_targets, int64_t target_elements, int64_t classes, int64_t blank) {
   if (layout == PRNN_TARGETS_CONCATENATED) {

@@ -55,7 +55,7 @@ void check_contents(const RnntParams& p) {
   require_lengths(p.target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
   if (o.input != PRNN_LOSS_GATHERED)
     require_targets(p.targets, o.targetLayout, p.target_lengths, o.batch, o.maxTargets, o.targetElements, o.classes,
-                    o.blank);
+                    o.blankTargets ? -1 : o.blank);
   if (o.layout == PRNN_RNNT_PACKED) {
     int64_t rows = 0;
     for (int64_t n = 0; n < o.batch; ++n) rows += p.frame_lengths[n] * (INT64_C(1) + p.target_lengths[n]);

@@ -19,29 +19,10 @@ struct Reserve {
   }
 };
 
-// What the options and inputs of all transducer losses have in common: RnntParams, JointParams.
+// Params: RnntParams or JointParams, whose inputs have the same names.
 template <class Params>
-Problem common_problem(const Params& params) {
-  const auto& o = params.options;
-  Problem problem{};
-  problem.type = o.dataType;
-  problem.lattice = o.type;
-  problem.batch = o.batch;
-  problem.max_frames = o.maxFrames;
-  problem.max_targets = o.maxTargets;
-  problem.rows = o.rows;
-  problem.prune_range = o.pruneRange;
-  problem.classes = o.classes;
-  problem.blank = static_cast<int>(o.blank);
-  problem.zero_infinity = o.zeroInfinity != 0;
-  problem.fast_emit = o.fastEmitLambda;
-  problem.clamp = o.clamp;
-  problem.delay_penalty = o.delayPenalty;
-  problem.targets = params.targets;
-  problem.frame_lengths = params.frame_lengths;
-  problem.target_lengths = params.target_lengths;
-  problem.range_begins = params.range_begins;
-  return problem;
+Problem problem_of(const prnnRNNTLossOptions_t& options, const Params& params, const void* activations) {
+  return {options, activations, params.targets, params.frame_lengths, params.target_lengths, params.range_begins};
 }
 
 // Calls function(Real()) with the type in which the lattice is computed.

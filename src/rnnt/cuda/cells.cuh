@@ -41,8 +41,8 @@ __device__ __forceinline__ Cell find_cell(const Problem& p, const Sequence* sequ
     cell.real = frame < s.frames;
     return cell;
   }
-  divide(row, p.layout == PRNN_RNNT_PRUNED ? p.prune_range : p.width(), frame, cell.u);
-  divide(frame, p.max_frames, cell.n, cell.t);
+  divide(row, p.layout == PRNN_RNNT_PRUNED ? p.pruneRange : p.width(), frame, cell.u);
+  divide(frame, p.maxFrames, cell.n, cell.t);
   const Sequence s = sequences[cell.n];
   cell.real = cell.t < s.frames;
   if (p.layout == PRNN_RNNT_PRUNED && cell.real) cell.u += p.range_begins[frame];

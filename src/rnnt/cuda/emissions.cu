@@ -16,8 +16,8 @@ __device__ __forceinline__ void write_arcs(const Problem& p, const Lattice<Real>
   arcs.blank = to_real(activations[gathered ? 0 : p.blank]) - normaliser;
   if (cell.u < s.targets) {
     arcs.label = to_real(activations[gathered ? 1 : p.targets[s.target_begin + cell.u]]) - normaliser;
-    if (p.delay_penalty != 0) {
-      arcs.label += static_cast<Real>(p.delay_penalty * (0.5 * (s.frames - 1) - cell.t));
+    if (p.delayPenalty != 0) {
+      arcs.label += static_cast<Real>(p.delayPenalty * (0.5 * (s.frames - 1) - cell.t));
     }
   }
   lattice.arcs[lattice_index(p, cell)] = arcs;
@@ -110,7 +110,7 @@ void run_prune(const Problem& problem, const Lattice<Real>& lattice, cudaStream_
 template <class Real>
 void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* normalisers, cudaStream_t stream) {
   run_prune(problem, lattice, stream);
-  for_rows<Real>(problem.type, problem.classes, problem.classes, {problem.activations},
+  for_rows<Real>(problem.dataType, problem.classes, problem.classes, {problem.activations},
                  EmissionsLaunch<Real>{problem, lattice, normalisers, stream});
 }
 

@@ -22,7 +22,7 @@ struct Row {
       const Arcs<Real> arcs = shares.arcs[row];
       blank = arcs.blank;
       if (cell.u < s.targets) {
-        label = arcs.label * static_cast<Real>(1 + p.fast_emit);
+        label = arcs.label * static_cast<Real>(1 + p.fastEmitLambda);
         label_at = p.input == PRNN_LOSS_GATHERED ? 1 : p.targets[s.target_begin + cell.u];
       }
       if (shares.normalisers) normaliser = shares.normalisers[row];
@@ -133,7 +133,7 @@ struct GradientsLaunch {
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
                    const Real* cost_gradients, void* gradients, cudaStream_t stream) {
-  for_rows<Real>(problem.type, problem.classes, problem.classes, {problem.activations, gradients},
+  for_rows<Real>(problem.dataType, problem.classes, problem.classes, {problem.activations, gradients},
                  GradientsLaunch<Real>{problem, sequences, shares, cost_gradients, gradients, stream});
 }
 

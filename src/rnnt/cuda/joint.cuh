@@ -73,13 +73,13 @@ struct FrameRows {
 
 __device__ __forceinline__ FrameRows frame_rows(const Problem& p, const Sequence& s, int64_t n, int t) {
   if (p.layout == PRNN_RNNT_PACKED) return {s.cell_begin + static_cast<int64_t>(t) * (s.targets + 1), 0, s.targets + 1};
-  const int64_t frame = n * p.max_frames + t;
+  const int64_t frame = n * p.maxFrames + t;
   const int begin = p.range_begins[frame];
-  return {frame * p.prune_range, begin, min(static_cast<int>(p.prune_range), s.targets + 1 - begin)};
+  return {frame * p.pruneRange, begin, min(static_cast<int>(p.pruneRange), s.targets + 1 - begin)};
 }
 
 __device__ __forceinline__ int64_t frames_end(const Problem& p, const Frames& frames) {
-  return frames.first[p.batch * p.max_frames];
+  return frames.first[p.batch * p.maxFrames];
 }
 
 // The last frame from `low` on, and before `high`, that begins at or before a cell.
@@ -96,12 +96,12 @@ __device__ __forceinline__ int64_t find_frame(const Frames& frames, int64_t cell
 
 // The frame of a cell below frames_end().
 __device__ __forceinline__ int64_t find_frame(const Problem& p, const Frames& frames, int64_t cell) {
-  return find_frame(frames, cell, 0, p.batch * p.max_frames);
+  return find_frame(frames, cell, 0, p.batch * p.maxFrames);
 }
 
 // The same, by a whole warp.
 __device__ __forceinline__ int64_t find_frame_by_warp(const Problem& p, const Frames& frames, int64_t cell) {
-  int64_t low = 0, left = p.batch * p.max_frames;
+  int64_t low = 0, left = p.batch * p.maxFrames;
   const int lane = threadIdx.x % 32;
   while (left > 1) {
     const int64_t step = (left + 31) / 32, ahead = lane * step;
@@ -116,7 +116,7 @@ __device__ __forceinline__ int64_t find_frame_by_warp(const Problem& p, const Fr
 // Cell number `cell`, of a frame.
 __device__ __forceinline__ Cell cell_of_frame(const Problem& p, const Frames& frames, int64_t frame, int64_t cell) {
   Cell found;
-  divide(frame, p.max_frames, found.n, found.t);
+  divide(frame, p.maxFrames, found.n, found.t);
   found.u = frames.begin[frame] + static_cast<int>(cell - frames.first[frame]);
   found.real = true;
   return found;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void write_emission(const Problem& p, const Emission&
   Arcs<Real> arcs{blank - normaliser, static_cast<Real>(kNever)};
   if (cell.label >= 0) {
     arcs.label = label - normaliser;
-    if (p.delay_penalty != 0) arcs.label += static_cast<Real>(p.delay_penalty * (0.5 * (cell.frames - 1) - cell.t));
+    if (p.delayPenalty != 0) arcs.label += static_cast<Real>(p.delayPenalty * (0.5 * (cell.frames - 1) - cell.t));
   }
   out[cell.arcs] = arcs;
   if (normalisers) normalisers[cell.row] = normaliser;
@@ -164,7 +164,7 @@ __device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequen
   const Arcs<Real> arcs = shares.arcs[row];
   result.blank = arcs.blank;
   if (cell.u < s.targets) {
-    result.label = arcs.label * static_cast<Real>(1 + p.fast_emit);
+    result.label = arcs.label * static_cast<Real>(1 + p.fastEmitLambda);
     result.label_at = p.targets[s.target_begin + cell.u];
   }
   result.normaliser = shares.normalisers[row];

@@ -54,7 +54,7 @@ __global__ void scales_kernel(Problem p, Joint joint, const Extremes* extremes, 
       result.weight = scale_for(__uint_as_float(extremes->weight));
     }
     const float most = given ? __uint_as_float(extremes->cost_gradient) : 1.0f;
-    result.gradient = scale_for(static_cast<float>(2 + p.fast_emit) * most);
+    result.gradient = scale_for(static_cast<float>(2 + p.fastEmitLambda) * most);
   }
   *scales = result;
 }
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 
   if (threadIdx.x < kBlockRows) {
     const int64_t at = base + threadIdx.x, cell = first + at;
     if (at < left) own = cell_of_frame(p, frames, find_frame(frames, cell, ends[0], ends[1] + 1), cell);
-    encoder_rows[threadIdx.x] = own.real ? own.n * p.max_frames + own.t : -1;
+    encoder_rows[threadIdx.x] = own.real ? own.n * p.maxFrames + own.t : -1;
     predictor_rows[threadIdx.x] = own.n * p.width() + own.u;
   }
   __syncthreads();
@@ -230,8 +230,8 @@ void run_scales(const Problem& problem, const Joint& joint, const Sequence* sequ
     if (Form::kTerms == 3) {
       find(static_cast<const Element*>(joint.weight), joint.classes, joint.size, 1, false, false, &extremes->weight);
       if (joint.activation == PRNN_JOINT_RELU) {
-        find(static_cast<const Element*>(joint.encoder), problem.batch * problem.max_frames, joint.size,
-             problem.max_frames, false, true, &extremes->encoder);
+        find(static_cast<const Element*>(joint.encoder), problem.batch * problem.maxFrames, joint.size,
+             problem.maxFrames, false, true, &extremes->encoder);
         find(static_cast<const Element*>(joint.predictor), problem.batch * problem.width(), joint.size, problem.width(),
              true, true, &extremes->predictor);
       }

@@ -24,12 +24,24 @@ constexpr float kLeastShare = 1.0f / (1 << 30);
 
 Problem make_problem(const JointParams& params) {
   const prnnJointRNNTLossOptions_t& o = params.options;
-  Problem problem = common_problem(params);
-  problem.input = PRNN_LOSS_LOGITS;
-  problem.layout = o.pruneRange > 0 ? PRNN_RNNT_PRUNED : PRNN_RNNT_PACKED;
-  problem.target_layout = PRNN_TARGETS_PADDED;
-  if (o.rows == 0) problem.rows = o.batch * o.maxFrames * (o.maxTargets + 1);
-  return problem;
+  prnnRNNTLossOptions_t lattice{};
+  lattice.dataType = o.dataType;
+  lattice.input = PRNN_LOSS_LOGITS;
+  lattice.layout = o.pruneRange > 0 ? PRNN_RNNT_PRUNED : PRNN_RNNT_PACKED;
+  lattice.targetLayout = PRNN_TARGETS_PADDED;
+  lattice.type = o.type;
+  lattice.batch = o.batch;
+  lattice.maxFrames = o.maxFrames;
+  lattice.maxTargets = o.maxTargets;
+  lattice.rows = o.rows > 0 ? o.rows : o.batch * o.maxFrames * (o.maxTargets + 1);
+  lattice.pruneRange = o.pruneRange;
+  lattice.classes = o.classes;
+  lattice.blank = o.blank;
+  lattice.zeroInfinity = o.zeroInfinity;
+  lattice.fastEmitLambda = o.fastEmitLambda;
+  lattice.clamp = o.clamp;
+  lattice.delayPenalty = o.delayPenalty;
+  return problem_of(lattice, params, nullptr);
 }
 
 Joint make_joint(const JointParams& params) {
@@ -105,7 +117,7 @@ struct Call {
     frames.begin = workspace.take<int>(encoder_rows());
     frames.chunk = workspace.take<int64_t>(2);
   }
-  int64_t encoder_rows() const { return problem.batch * problem.max_frames; }
+  int64_t encoder_rows() const { return problem.batch * problem.maxFrames; }
   int64_t predictor_rows() const { return problem.batch * problem.width(); }
 
   // Calls function(first, count) for each chunk.
@@ -333,7 +345,7 @@ class CudaJointBackend final : public JointBackend {
     params.options = options;
     Arena arena(nullptr);
     const Problem problem = make_problem(params);
-    with_real(problem.type, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
+    with_real(problem.dataType, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
     return arena.size();
   }
 

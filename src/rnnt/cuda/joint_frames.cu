@@ -14,10 +14,10 @@ __global__ void __launch_bounds__(kThreads)
     frames_kernel(Problem p, const Sequence* sequences, const Arcs<Real>* shares, Real least, Frames frames) {
   const int64_t frame = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
-  if (frame >= p.batch * p.max_frames) return;
+  if (frame >= p.batch * p.maxFrames) return;
   int64_t n;
   int t;
-  divide(frame, p.max_frames, n, t);
+  divide(frame, p.maxFrames, n, t);
   const Sequence s = sequences[n];
   FrameRows rows{0, 0, 0};
   if (t < s.frames) rows = frame_rows(p, s, n, t);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kScanThreads) frames_scan_kernel(int64_t count
 template <class Real>
 void run_frames(const Problem& problem, const Sequence* sequences, const Arcs<Real>* shares, Real least,
                 const Frames& frames, cudaStream_t stream) {
-  const int64_t count = problem.batch * problem.max_frames;
+  const int64_t count = problem.batch * problem.maxFrames;
   frames_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads / 32)), kThreads, 0, stream>>>(problem, sequences,
                                                                                                 shares, least, frames);
   check_launch("joint frames_kernel");

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
   const int64_t last = min(first + count, frames_end(p, frames)) - 1;
   if (last < first) return;
   const int64_t from_frame = find_frame(p, frames, first), to_frame = find_frame(p, frames, last);
-  const int64_t from_n = from_frame / p.max_frames, to_n = to_frame / p.max_frames;
+  const int64_t from_n = from_frame / p.maxFrames, to_n = to_frame / p.maxFrames;
   const int64_t stride = joint.padded_size;
   const int part = threadIdx.y;
   const Real scale = 1 / (static_cast<Real>(scales->gradient) * static_cast<Real>(scales->weight));
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
         const int u = static_cast<int>(i % p.width());
         const Sequence s = sequences[n];
         if (u > s.targets || s.frames == 0) continue;
-        const int64_t begin = max(n * p.max_frames, from_frame), end = min(n * p.max_frames + s.frames, to_frame + 1);
+        const int64_t begin = max(n * p.maxFrames, from_frame), end = min(n * p.maxFrames + s.frames, to_frame + 1);
         Sum<Form> sum = none;
         for (int64_t from = begin; from < end; from += kListed) {
           const int listed = static_cast<int>(min(end - from, int64_t{kListed}));

@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
   const auto add_sequence = [&](int64_t n, int column, int base) {
     const int position = base + threadIdx.x / kLanes;
     const bool inside = column + threadIdx.x % kLanes * kCount < joint.padded_size;
-    const int64_t frame_begin = max(n * p.max_frames, shared.from_frame);
-    const int all = static_cast<int>(min(n * p.max_frames + sequences[n].frames, shared.to_frame + 1) - frame_begin);
+    const int64_t frame_begin = max(n * p.maxFrames, shared.from_frame);
+    const int all = static_cast<int>(min(n * p.maxFrames + sequences[n].frames, shared.to_frame + 1) - frame_begin);
     const int share = (all + kRanges - 1) / kRanges, own = min(static_cast<int>(blockIdx.x) * share, all);
     const int most = min(share, all - own);  // frames of the block
     const bool adds = threadIdx.x < kFrames * kColumns && column + threadIdx.x % kColumns < joint.size;
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kThreads, InputRing<Form>::kBlocks)
     }
     cluster.sync();
   };
-  for (int64_t n = shared.from_frame / p.max_frames + blockIdx.y; n <= shared.to_frame / p.max_frames; n += gridDim.y) {
+  for (int64_t n = shared.from_frame / p.maxFrames + blockIdx.y; n <= shared.to_frame / p.maxFrames; n += gridDim.y) {
     if (sequences[n].frames == 0) continue;
     for (int column = blockIdx.z * kColumns; column < joint.padded_size; column += gridDim.z * kColumns) {
       for (int base = 0; base <= sequences[n].targets; base += kPositions) add_sequence(n, column, base);

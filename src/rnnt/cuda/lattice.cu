@@ -22,7 +22,7 @@ __device__ bool symbols_valid(const Problem& p, const Sequence& s, int lane) {
   if (p.input != PRNN_LOSS_GATHERED) {
     for (int u = lane; u < s.targets; u += 32) {
       const int symbol = p.targets[s.target_begin + u];
-      valid = valid && symbol >= 0 && symbol < p.classes && symbol != p.blank;
+      valid = valid && symbol >= 0 && symbol < p.classes && (symbol != p.blank || p.blankTargets);
     }
   }
   return __all_sync(~0u, valid);
@@ -31,9 +31,9 @@ __device__ bool symbols_valid(const Problem& p, const Sequence& s, int lane) {
 __device__ bool ranges_valid(const Problem& p, int64_t n, const Sequence& s, int lane) {
   bool valid = true;
   if (p.layout == PRNN_RNNT_PRUNED) {
-    const int* begins = p.range_begins + n * p.max_frames;
+    const int* begins = p.range_begins + n * p.maxFrames;
     for (int t = lane; t < s.frames; t += 32) {
-      valid = valid && begins[t] >= (t == 0 ? 0 : begins[t - 1]) && begins[t] <= p.max_targets;
+      valid = valid && begins[t] >= (t == 0 ? 0 : begins[t - 1]) && begins[t] <= p.maxTargets;
     }
   }
   return __all_sync(~0u, valid);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(Problem p, Sequenc
     Sequence s{0, 0, 0, 0};
     if (n < p.batch) {
       const int frames = p.frame_lengths[n], targets = p.target_lengths[n];
-      if (frames >= 1 && frames <= p.max_frames && targets >= 0 && targets <= p.max_targets) {
+      if (frames >= 1 && frames <= p.maxFrames && targets >= 0 && targets <= p.maxTargets) {
         s.frames = frames;
         s.targets = targets;
       }
@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(Problem p, Sequenc
     begin = begin + carried;
     carried = carried + total;
     s.cell_begin = begin.cells;
-    s.target_begin = p.target_layout == PRNN_TARGETS_PADDED ? n * p.max_targets : begin.symbols;
+    s.target_begin = p.targetLayout == PRNN_TARGETS_PADDED ? n * p.maxTargets : begin.symbols;
     const bool outside = (p.layout == PRNN_RNNT_PACKED && begin.cells + own.cells > p.rows) ||
-                         (p.target_layout == PRNN_TARGETS_CONCATENATED && p.input != PRNN_LOSS_GATHERED &&
-                          begin.symbols + own.symbols > p.target_elements);
+                         (p.targetLayout == PRNN_TARGETS_CONCATENATED && p.input != PRNN_LOSS_GATHERED &&
+                          begin.symbols + own.symbols > p.targetElements);
     if (outside) s.frames = s.targets = 0;
     if (n < p.batch) sequences[n] = s;
     __syncthreads();
@@ -125,7 +125,7 @@ __device__ void write_total(const Problem& p, const Lattice<Real>& lattice, Real
                             const Scaled<Real>& total) {
   lattice.totals[n] = total;
   const double score = scaled_log(total);
-  if (costs) costs[n] = static_cast<Real>(score == kNever && p.zero_infinity ? 0.0 : -score);
+  if (costs) costs[n] = static_cast<Real>(score == kNever && p.zeroInfinity ? 0.0 : -score);
 }
 
 // Rows of the lattice that a warp takes between two barriers, and whose arcs are on their way from memory.
@@ -344,7 +344,7 @@ __device__ __forceinline__ void write_shares(const Problem& p, const Lattice<Rea
     const Scaled<Real> alpha = lattice.alpha[at], end = lattice.beta[next];
     share.blank = share_of(alpha * scaled_exp(arcs.blank) * end, total);
     if (cell.u < s.targets) share.label = share_of(alpha * scaled_exp(arcs.label) * lattice.beta[next + 1], total);
-    if (p.lattice == PRNN_RNNT_CONSTRAINED && cell.u > 0) {  // the label of the cell before passes over this blank
+    if (p.type == PRNN_RNNT_CONSTRAINED && cell.u > 0) {  // the label of the cell before passes over this blank
       share.blank += share_of(lattice.alpha[at - 1] * scaled_exp(lattice.arcs[at - 1].label) * end, total);
     }
   }
@@ -374,7 +374,7 @@ __global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shar
     if (cell.t >= s.frames || cell.u > s.targets) continue;
     const int64_t row = p.layout == PRNN_RNNT_PACKED
                             ? s.cell_begin + static_cast<int64_t>(cell.t) * (s.targets + 1) + cell.u
-                            : (cell.n * p.max_frames + cell.t) * p.width() + cell.u;
+                            : (cell.n * p.maxFrames + cell.t) * p.width() + cell.u;
     write_shares(p, lattice, shares, cell, s, row);
   }
 }
@@ -413,8 +413,8 @@ __global__ void walk_kernel(Problem p, Lattice<Real> lattice, const double* best
   if (n >= p.batch) return;
   const Track<Real> track(p, lattice, n);
   best += n * p.steps() * p.width();
-  int* times = frames + n * p.max_targets;
-  for (int64_t i = 0; i < p.max_targets; ++i) times[i] = -1;
+  int* times = frames + n * p.maxTargets;
+  for (int64_t i = 0; i < p.maxTargets; ++i) times[i] = -1;
   if (isnan(path_scores[n]) || path_scores[n] == static_cast<Real>(kNever)) return;
   int u = track.targets;
   for (int step = track.last_step - 1; step >= 0 && u >= 0; --step) {
@@ -429,8 +429,8 @@ __global__ void walk_kernel(Problem p, Lattice<Real> lattice, const double* best
 
 template <class Real>
 void constrain(const Problem& problem, const Lattice<Real>& lattice, cudaStream_t stream) {
-  if (problem.lattice != PRNN_RNNT_CONSTRAINED) return;
-  const dim3 grid(static_cast<unsigned>(ceil_div(problem.max_frames * problem.width(), kCellThreads)),
+  if (problem.type != PRNN_RNNT_CONSTRAINED) return;
+  const dim3 grid(static_cast<unsigned>(ceil_div(problem.maxFrames * problem.width(), kCellThreads)),
                   static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
   constrain_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice);
   check_launch("rnnt constrain_kernel");
@@ -464,7 +464,7 @@ void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* c
 template <class Real>
 void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares, cudaStream_t stream) {
   const int64_t across = ceil_div(problem.width(), kTileColumns);
-  const int64_t tiles = across * ceil_div(problem.max_frames, kTileFrames);
+  const int64_t tiles = across * ceil_div(problem.maxFrames, kTileFrames);
   // A packed batch may come without bounds on its lengths, and then has far more tiles than rows.
   if (problem.layout == PRNN_RNNT_PRUNED || tiles > INT32_MAX / 32 ||
       8 * tiles * problem.batch > problem.activation_cells()) {

@@ -25,29 +25,20 @@ struct Sequence {
   int frames, targets;   // T_n, U_n
 };
 
-// A call's sizes and inputs. All pointers are device pointers.
-struct Problem {
-  prnnDataType_t type;
-  prnnLossInput_t input;
-  prnnRNNTLayout_t layout;
-  prnnTargetLayout_t target_layout;
-  prnnRNNTType_t lattice;
-  int64_t batch, max_frames, max_targets, target_elements, rows, prune_range, classes;
-  int blank;
-  bool zero_infinity;
-  double fast_emit, clamp, delay_penalty;
+// A call's options and inputs. All pointers are device pointers.
+struct Problem : prnnRNNTLossOptions_t {
   const void* activations;
   const int *targets, *frame_lengths, *target_lengths, *range_begins;
 
   // Sizes of the lattice arrays.
-  __host__ __device__ int skew() const { return lattice == PRNN_RNNT_REGULAR ? 1 : 0; }
-  __host__ __device__ int64_t width() const { return max_targets + 1; }
-  __host__ __device__ int64_t steps() const { return max_frames + skew() * max_targets + 1; }
+  __host__ __device__ int skew() const { return type == PRNN_RNNT_REGULAR ? 1 : 0; }
+  __host__ __device__ int64_t width() const { return maxTargets + 1; }
+  __host__ __device__ int64_t steps() const { return maxFrames + skew() * maxTargets + 1; }
   __host__ __device__ int64_t lattice_cells() const { return batch * steps() * width(); }
   // Cells of the activations, padding included.
   __host__ __device__ int64_t activation_cells() const {
     if (layout == PRNN_RNNT_PACKED) return rows;
-    return batch * max_frames * (layout == PRNN_RNNT_PRUNED ? prune_range : width());
+    return batch * maxFrames * (layout == PRNN_RNNT_PRUNED ? pruneRange : width());
   }
 };
 

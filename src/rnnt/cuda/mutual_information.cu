@@ -169,11 +169,11 @@ __global__ void __launch_bounds__(kThreads) prune_ranges_kernel(PruneRangesParam
 
 Problem mutual_information_problem(const prnnMutualInformationOptions_t& options) {
   Problem problem{};
-  problem.type = options.dataType;
-  problem.lattice = options.type == PRNN_RNNT_REGULAR ? PRNN_RNNT_REGULAR : PRNN_RNNT_MODIFIED;
+  problem.dataType = options.dataType;
+  problem.type = options.type == PRNN_RNNT_REGULAR ? PRNN_RNNT_REGULAR : PRNN_RNNT_MODIFIED;
   problem.batch = options.batch;
-  problem.max_frames = options.frames + 1;
-  problem.max_targets = options.symbols;
+  problem.maxFrames = options.frames + 1;
+  problem.maxTargets = options.symbols;
   return problem;
 }
 

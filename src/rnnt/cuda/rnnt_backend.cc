@@ -8,22 +8,9 @@ namespace {
 
 using namespace rnnt_cuda;
 
-Problem make_problem(const RnntParams& params) {
-  const prnnRNNTLossOptions_t& o = params.options;
-  Problem problem = common_problem(params);
-  problem.input = o.input;
-  problem.layout = o.layout;
-  problem.target_layout = o.targetLayout;
-  problem.target_elements = o.targetElements;
-  problem.activations = params.activations;
-  return problem;
-}
+Problem make_problem(const RnntParams& params) { return problem_of(params.options, params, params.activations); }
 
-Problem make_problem(const prnnRNNTLossOptions_t& options) {
-  RnntParams params{};
-  params.options = options;
-  return make_problem(params);
-}
+Problem make_problem(const prnnRNNTLossOptions_t& options) { return {options}; }
 
 // Arrays in the workspace. The sequences of a loss lie in its reserve space when there is one.
 template <class Real>
@@ -49,7 +36,7 @@ Lattice<Real> cut_align_workspace(const Problem& problem, Arena& arena, double*&
 
 size_t lattice_size(const Problem& problem) {
   Arena arena(nullptr);
-  with_real(problem.type, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });
+  with_real(problem.dataType, [&](auto real) { cut_workspace<decltype(real)>(problem, arena, true); });
   return arena.size();
 }
 
@@ -63,14 +50,14 @@ class CudaRnntBackend final : public RnntBackend {
   size_t loss_reserve_size(const prnnRNNTLossOptions_t& options) const override {
     Arena arena(nullptr);
     const Problem problem = make_problem(options);
-    with_real(problem.type, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
+    with_real(problem.dataType, [&](auto real) { Reserve<decltype(real)>(problem, arena); });
     return arena.size();
   }
   size_t align_workspace_size(const prnnRNNTLossOptions_t& options) const override {
     Arena arena(nullptr);
     const Problem problem = make_problem(options);
     double* best;
-    with_real(problem.type, [&](auto real) { cut_align_workspace<decltype(real)>(problem, arena, best); });
+    with_real(problem.dataType, [&](auto real) { cut_align_workspace<decltype(real)>(problem, arena, best); });
     return arena.size();
   }
   size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& options) const override {
@@ -79,7 +66,7 @@ class CudaRnntBackend final : public RnntBackend {
 
   void loss_forward(prnnHandle_t handle, const RnntParams& params, void* costs, void* reserve_space) const override {
     const Problem problem = make_problem(params);
-    with_real(problem.type, [&](auto real) {
+    with_real(problem.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena workspace(params.workspace), reserve_arena(reserve_space);
       Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, reserve_space != nullptr);
@@ -95,7 +82,7 @@ class CudaRnntBackend final : public RnntBackend {
   void loss_backward(prnnHandle_t handle, const RnntParams& params, const void* cost_gradients, void* gradients,
                      const void* reserve_space) const override {
     const Problem problem = make_problem(params);
-    with_real(problem.type, [&](auto real) {
+    with_real(problem.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena arena(const_cast<void*>(reserve_space));
       const Reserve<Real> reserve(problem, arena);
@@ -106,7 +93,7 @@ class CudaRnntBackend final : public RnntBackend {
 
   void align(prnnHandle_t handle, const RnntParams& params, void* scores, int* frames) const override {
     const Problem problem = make_problem(params);
-    with_real(problem.type, [&](auto real) {
+    with_real(problem.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena workspace(params.workspace);
       double* best;
@@ -119,7 +106,7 @@ class CudaRnntBackend final : public RnntBackend {
 
   void mutual_information(prnnHandle_t handle, const MutualInformationParams& params) const override {
     const Problem problem = mutual_information_problem(params.options);
-    with_real(problem.type, [&](auto real) {
+    with_real(problem.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena workspace(params.workspace);
       const Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, params.py_gradients != nullptr);
