@@ -326,6 +326,64 @@ def test_ctc_long_targets():
     assert_same(both(prnn.ctc_loss, x, **options, from_logits=True), torch.float32)
 
 
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("kept", [None, 3])
+@pytest.mark.parametrize("with_boundary", [False, True])
+def test_pruned_symbols_that_hold_the_blank(rnnt_type, kept, with_boundary):
+    symbols = torch.tensor([[2, 1, 2, 3], [2, 2, 2, 2], [0, 2, 4, 2]])
+    boundary = torch.tensor([[0, 0, 4, 8], [0, 0, 4, 7], [0, 0, 3, 8]]) if with_boundary else None
+    begins = torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]).expand(3, -1)
+    ranges = begins[:, :, None] + torch.arange(kept) if kept else torch.arange(5).expand(3, 8, -1)
+    logits = torch.randn(*ranges.shape, 6, dtype=torch.float64)
+
+    def loss(x, **options):
+        if kept:
+            return prnn.rnnt_loss_pruned(x, symbols.to(x.device), ranges.to(x.device), 2, **options)
+        return prnn.losses.pruned.rnnt_loss(x, symbols.to(x.device), 2, **options)
+
+    (costs, gradient), (wanted, wanted_gradient) = both(loss, logits, boundary=boundary, rnnt_type=rnnt_type)
+    assert wanted.isfinite().any()
+    torch.testing.assert_close(costs, wanted, rtol=1e-11, atol=0, check_device=False)
+    torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-9, atol=1e-12, check_device=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_simple_losses_are_computed_in_float32(dtype):
+    """From half types, and under autocast, whose products of exponentials would be in 16 bits."""
+    lm, am = torch.randn(3, 5, 40, device="cuda").to(dtype), torch.randn(3, 9, 40, device="cuda").to(dtype)
+    symbols = torch.randint(1, 40, (3, 4), device="cuda")
+    boundary = torch.tensor([[0, 0, 4, 9], [0, 0, 2, 7], [0, 0, 4, 8]], device="cuda")
+    for loss in (prnn.rnnt_loss_simple, prnn.rnnt_loss_smoothed):
+        wanted = loss(lm.cpu().double(), am.cpu().double(), symbols.cpu(), 0, boundary=boundary.cpu())
+        for enabled in (False, True):
+            with torch.autocast("cuda", torch.float16, enabled=enabled):
+                ours = loss(lm, am, symbols, 0, boundary=boundary)
+            assert ours.dtype == torch.float32
+            torch.testing.assert_close(ours.cpu().double(), wanted, rtol=2e-6, atol=0)
+
+
+def test_padding_reaches_no_gradient_of_the_pruned_losses():
+    lm, am = torch.randn(3, 5, 6, device="cuda"), torch.randn(3, 9, 6, device="cuda")
+    symbols = torch.randint(1, 6, (3, 4), device="cuda")
+    boundary = torch.tensor([[1, 2, 4, 9], [0, 0, 2, 7], [0, 0, 4, 8]], device="cuda")
+    logits = torch.randn(3, 9, 5, 6, device="cuda")
+
+    def results(lm, am, logits):
+        leaves = [x.clone().requires_grad_() for x in (lm, am, logits)]
+        simple = prnn.rnnt_loss_simple(*leaves[:2], symbols, 0, boundary)
+        full = prnn.losses.pruned.rnnt_loss(leaves[2], symbols, 0, boundary)
+        return simple, full, *torch.autograd.grad(simple + full, leaves)
+
+    wanted = results(lm, am, logits)
+    for n, (s0, t0, s1, t1) in enumerate(boundary.tolist()):
+        am[n, :t0] = am[n, t1:] = torch.nan
+        lm[n, :s0] = lm[n, s1 + 1 :] = torch.inf
+        logits[n, :t0] = logits[n, t1:] = torch.nan
+        logits[n, :, :s0] = logits[n, :, s1 + 1 :] = torch.nan
+    for one, other in zip(results(lm, am, logits), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
 def test_ctc_zero_infinity_concatenated_and_strides():
     x, options = ctc_batch(6, 4, 7, 6, torch.float32, seed=3)
     lengths = options["target_lengths"]

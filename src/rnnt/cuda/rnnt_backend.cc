@@ -10,7 +10,11 @@ using namespace rnnt_cuda;
 
 Problem make_problem(const RnntParams& params) { return problem_of(params.options, params, params.activations); }
 
-Problem make_problem(const prnnRNNTLossOptions_t& options) { return {options}; }
+Problem make_problem(const prnnRNNTLossOptions_t& options) {
+  RnntParams params{};
+  params.options = options;
+  return make_problem(params);
+}
 
 // Arrays in the workspace. The sequences of a loss lie in its reserve space when there is one.
 template <class Real>
