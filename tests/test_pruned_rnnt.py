@@ -227,6 +227,13 @@ def test_too_narrow_a_range_is_widened_with_a_warning():
         assert prnn.get_rnnt_prune_ranges(*occupation, boundary, 2).shape == (1, 3, 3)
 
 
+def test_sequences_without_symbols_have_ranges_of_two_positions():
+    occupation = torch.zeros(1, 1, 2), torch.ones(1, 2, 1)
+    with pytest.warns(UserWarning, match="s_range is 1; 2 are kept"):
+        ranges = prnn.get_rnnt_prune_ranges(*occupation, torch.tensor([[0, 0, 0, 1]]), 1)
+    assert ranges.tolist() == [[[0, 1]]]
+
+
 @pytest.mark.parametrize("rnnt_type", TYPES)
 @pytest.mark.parametrize("with_grad", [False, True])
 def test_pruning_to_all_positions_changes_nothing(rnnt_type, with_grad):

@@ -293,6 +293,7 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
         on_host = isinstance(boundary, Tensor) and boundary.device.type == "cpu"
         ends = (boundary if on_host else limits)[:, 2:]
         needed = int((-(-ends[:, 0] // ends[:, 1].clamp(min=1)) + 1).max())
+        needed = max(needed, min(2, positions))  # with 1, the window could not move
         if s_range < needed:
             warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
             s_range = needed

@@ -1,6 +1,6 @@
 // The calls that CTC and RNN-T have in common, after their arguments were checked: space is found and the backend runs.
 // Params holds options, workspace and workspace_size; Backend answers loss_workspace_size(), loss_reserve_size(),
-// loss(), loss_forward() and loss_backward().
+// loss() and loss_backward().
 #pragma once
 
 #include "core/loss_checks.h"
@@ -28,7 +28,7 @@ void run_loss(prnnHandle_t handle, const Backend& backend, Params params, void* 
   require_not_null(costs, "costs");
   const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(params.options)) : 0;
   set_workspace(params, workspace, workspace_size, reserve, backend.loss_workspace_size(params.options));
-  backend.loss(handle, params, costs, gradients, workspace);
+  backend.loss(handle, params, costs, gradients, gradients ? workspace : nullptr);
 }
 
 template <class Backend, class Params>
@@ -37,7 +37,7 @@ void run_loss_forward(prnnHandle_t handle, const Backend& backend, Params params
   require_not_null(costs, "costs");
   set_workspace(params, workspace, workspace_size, 0, backend.loss_workspace_size(params.options));
   if (reserve) require_space(reserve, reserve_size, backend.loss_reserve_size(params.options), "reserveSpace");
-  backend.loss_forward(handle, params, costs, reserve);
+  backend.loss(handle, params, costs, nullptr, reserve);
 }
 
 template <class Backend, class Params>

@@ -27,12 +27,9 @@ class CtcBackend {
   virtual size_t loss_workspace_size(const prnnCTCLossOptions_t&) const = 0;
   virtual size_t loss_reserve_size(const prnnCTCLossOptions_t&) const = 0;
   virtual size_t align_workspace_size(const prnnCTCLossOptions_t&) const = 0;
-  // Costs, and gradients unless NULL, with room for the reserve space then.
-  virtual void loss(prnnHandle_t handle, const CtcParams& params, void* costs, void* gradients, void* reserve) const {
-    loss_forward(handle, params, costs, gradients ? reserve : nullptr);
-    if (gradients) loss_backward(handle, params, nullptr, gradients, reserve);
-  }
-  virtual void loss_forward(prnnHandle_t, const CtcParams&, void* costs, void* reserve) const = 0;
+  // The costs, and unless NULL the gradients of their sum, for which there is a reserve. Memory that may fail to be
+  // allocated is there before anything is written.
+  virtual void loss(prnnHandle_t, const CtcParams&, void* costs, void* gradients, void* reserve) const = 0;
   virtual void loss_backward(prnnHandle_t, const CtcParams&, const void* cost_gradients, void* gradients,
                              const void* reserve) const = 0;
   virtual void align(prnnHandle_t, const CtcParams&, void* scores, int* begins, int* ends) const = 0;

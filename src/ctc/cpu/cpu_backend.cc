@@ -17,9 +17,6 @@ class CpuCtcBackend : public CtcBackend {
   void loss(prnnHandle_t, const CtcParams& params, void* costs, void* gradients, void* reserve) const override {
     run_ctc_loss_cpu(params, costs, gradients, reserve);
   }
-  void loss_forward(prnnHandle_t, const CtcParams& params, void* costs, void* reserve) const override {
-    run_ctc_loss_forward_cpu(params, costs, reserve);
-  }
   void loss_backward(prnnHandle_t, const CtcParams& params, const void* cost_gradients, void* gradients,
                      const void* reserve) const override {
     run_ctc_loss_backward_cpu(params, cost_gradients, gradients, reserve);

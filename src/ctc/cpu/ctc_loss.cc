@@ -244,18 +244,13 @@ size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options) {
 }
 
 void run_ctc_loss_cpu(const CtcParams& params, void* costs, void* gradients, void* reserve) {
-  const auto run = [&](auto tag) {
-    using T = decltype(tag);
-    const std::vector<int64_t> offsets = ctc_target_offsets(params);
-    forward<T>(params, offsets, costs, gradients ? reserve : nullptr);
+  const std::vector<int64_t> offsets = ctc_target_offsets(params);
+  const auto run = [&](auto real) {
+    using T = decltype(real);
+    forward<T>(params, offsets, costs, reserve);
     if (gradients) backward<T>(params, offsets, nullptr, gradients, reserve);
   };
   params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());
-}
-
-void run_ctc_loss_forward_cpu(const CtcParams& params, void* costs, void* reserve) {
-  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? forward<double> : forward<float>;
-  run(params, ctc_target_offsets(params), costs, reserve);
 }
 
 void run_ctc_loss_backward_cpu(const CtcParams& params, const void* cost_gradients, void* gradients,

@@ -12,9 +12,7 @@ namespace prnn {
 size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options);
 size_t ctc_loss_reserve_size_cpu(const prnnCTCLossOptions_t& options);
 size_t ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options);
-// Both. All memory is had before anything is written, which two calls could not do.
 void run_ctc_loss_cpu(const CtcParams& params, void* costs, void* gradients, void* reserve);
-void run_ctc_loss_forward_cpu(const CtcParams& params, void* costs, void* reserve);
 void run_ctc_loss_backward_cpu(const CtcParams& params, const void* cost_gradients, void* gradients,
                                const void* reserve);
 void run_ctc_align_cpu(const CtcParams& params, void* scores, int* begins, int* ends);

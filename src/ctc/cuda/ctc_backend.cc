@@ -81,7 +81,8 @@ class CudaCtcBackend final : public CtcBackend {
     return arena.size();
   }
 
-  void loss_forward(prnnHandle_t handle, const CtcParams& params, void* costs, void* reserve_space) const override {
+  void loss(prnnHandle_t handle, const CtcParams& params, void* costs, void* gradients,
+            void* reserve_space) const override {
     with_real(params.options.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena workspace(params.workspace), reserve_arena(reserve_space);
@@ -93,6 +94,7 @@ class CudaCtcBackend final : public CtcBackend {
       run_recursion(params, arrays, reserve.repeats, static_cast<Real*>(costs), handle->stream);
       if (reserve_space) run_shares(params, arrays, reserve.shares, handle->stream);
     });
+    if (gradients) loss_backward(handle, params, nullptr, gradients, reserve_space);
   }
 
   void loss_backward(prnnHandle_t handle, const CtcParams& params, const void* cost_gradients, void* gradients,

@@ -21,9 +21,6 @@ class CpuRnntBackend : public RnntBackend {
   void loss(prnnHandle_t, const RnntParams& params, void* costs, void* gradients, void* reserve) const override {
     run_rnnt_loss_cpu(params, costs, gradients, reserve);
   }
-  void loss_forward(prnnHandle_t, const RnntParams& params, void* costs, void* reserve) const override {
-    run_rnnt_loss_forward_cpu(params, costs, reserve);
-  }
   void loss_backward(prnnHandle_t, const RnntParams& params, const void* cost_gradients, void* gradients,
                      const void* reserve) const override {
     run_rnnt_loss_backward_cpu(params, cost_gradients, gradients, reserve);

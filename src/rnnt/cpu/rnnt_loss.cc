@@ -61,10 +61,10 @@ void cell_gradient(const RnntParams& params, const T* x, const T* norm, const T*
 }
 
 template <class T>
-void forward(const RnntParams& params, const std::vector<RnntSequence>& sequences, void* costs, void* reserve_space) {
+void forward(const RnntParams& params, const std::vector<RnntSequence>& sequences, std::vector<Lattice>& lattices,
+             void* costs, void* reserve_space) {
   const prnnRNNTLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, reserve_space);
-  std::vector<Lattice> lattices = rnnt_lattices(params);
   for_each_sequence(
       o.batch, static_cast<int64_t>(lattices.size()), rnnt_work(params), o.maxFrames,
       [&](int64_t n) { return sequences[n].frames; },
@@ -91,7 +91,6 @@ void backward(const RnntParams& params, const std::vector<RnntSequence>& sequenc
   const T* x = static_cast<const T*>(params.activations);
   T* g = static_cast<T*>(gradients);
   const int64_t classes = o.classes;
-
   const int64_t packed_rows = sequences.back().first_row + sequences.back().frames * sequences.back().frame_rows;
 
 #pragma omp parallel for collapse(2) schedule(dynamic, 8) if (rnnt_work(params) >= kWorkForThreads)
@@ -129,18 +128,14 @@ size_t rnnt_lattices_size_cpu(const prnnRNNTLossOptions_t& options) {
 }
 
 void run_rnnt_loss_cpu(const RnntParams& params, void* costs, void* gradients, void* reserve) {
-  const auto run = [&](auto tag) {
-    using T = decltype(tag);
-    const std::vector<RnntSequence> sequences = rnnt_sequences(params);
-    forward<T>(params, sequences, costs, gradients ? reserve : nullptr);
+  const std::vector<RnntSequence> sequences = rnnt_sequences(params);
+  std::vector<Lattice> lattices = rnnt_lattices(params);
+  const auto run = [&](auto real) {
+    using T = decltype(real);
+    forward<T>(params, sequences, lattices, costs, reserve);
     if (gradients) backward<T>(params, sequences, nullptr, gradients, reserve);
   };
   params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());
-}
-
-void run_rnnt_loss_forward_cpu(const RnntParams& params, void* costs, void* reserve) {
-  const auto run = params.options.dataType == PRNN_DATA_DOUBLE ? forward<double> : forward<float>;
-  run(params, rnnt_sequences(params), costs, reserve);
 }
 
 void run_rnnt_loss_backward_cpu(const RnntParams& params, const void* cost_gradients, void* gradients,

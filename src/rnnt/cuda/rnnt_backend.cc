@@ -68,7 +68,8 @@ class CudaRnntBackend final : public RnntBackend {
     return lattice_size(mutual_information_problem(options));
   }
 
-  void loss_forward(prnnHandle_t handle, const RnntParams& params, void* costs, void* reserve_space) const override {
+  void loss(prnnHandle_t handle, const RnntParams& params, void* costs, void* gradients,
+            void* reserve_space) const override {
     const Problem problem = make_problem(params);
     with_real(problem.dataType, [&](auto real) {
       using Real = decltype(real);
@@ -81,6 +82,7 @@ class CudaRnntBackend final : public RnntBackend {
       run_recursion(problem, lattice, static_cast<Real*>(costs), handle->stream);
       if (reserve_space) run_shares(problem, lattice, reserve.shares.arcs, handle->stream);
     });
+    if (gradients) loss_backward(handle, params, nullptr, gradients, reserve_space);
   }
 
   void loss_backward(prnnHandle_t handle, const RnntParams& params, const void* cost_gradients, void* gradients,
