@@ -68,6 +68,33 @@ int narrow(int64_t value) {
   return static_cast<int>(value);
 }
 
+// Room behind cuBLAS's workspace for the two matrices of load_kernels().
+constexpr int64_t kLoadSize = 16;
+constexpr size_t kLoadMatrix = kLoadSize * kLoadSize * sizeof(float), kLoadBytes = 2 * kLoadMatrix;
+
+// cuBLAS loads its code with its first product, which takes a tenth of a second: now, and not in a layer's first call.
+// A failure is left for that call to report. The stream is one that nobody captures.
+void load_kernels(prnnContext& context) {
+  const prnnStream_t stream = context.stream;
+  cudaStream_t own = nullptr;
+  if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) == cudaSuccess) {
+    char* const matrix = static_cast<char*>(cuda_state(context).cublas_workspace) + kWorkspaceSize;
+    context.stream = own;
+    try {
+      for (prnnDataType_t type : {PRNN_DATA_FLOAT, PRNN_DATA_HALF}) {
+        const MatrixView view{matrix, type, kLoadSize};
+        run_gemm(context, kLoadSize, kLoadSize, kLoadSize, 1, view, view, 0, matrix + kLoadMatrix, type, kLoadSize);
+      }
+    } catch (const Failure&) {
+    }
+    context.stream = stream;
+    cublas().set_stream(cuda_state(context).cublas, stream);
+    cudaStreamSynchronize(own);
+    cudaStreamDestroy(own);
+  }
+  cudaGetLastError();
+}
+
 }  // namespace
 
 void create_cublas(prnnContext& context) {
@@ -77,12 +104,13 @@ void create_cublas(prnnContext& context) {
     state.cublas = nullptr;
     return;
   }
-  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize) != cudaSuccess) {
+  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize + kLoadBytes) != cudaSuccess) {
     cudaGetLastError();
     state.cublas_workspace = nullptr;
     destroy_cublas(context);
-    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize);
+    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize + kLoadBytes);
   }
+  load_kernels(context);
 }
 
 void destroy_cublas(prnnContext& context) {
