@@ -133,10 +133,11 @@ PRNN_API prnnStatus_t prnnCTCAlign(prnnHandle_t handle, const prnnCTCLossOptions
  * of the sum over all paths from (0, 0) to (T_n, U_n) of exp(sum of the scores of its arcs); see prnnRNNTType_t. */
 
 typedef enum {
-  PRNN_RNNT_REGULAR = 0,    /* blank(t, u): (t, u) -> (t+1, u).  label(t, u): (t, u) -> (t, u+1), for t < T_n */
-  PRNN_RNNT_MODIFIED = 1,   /* at most one symbol a frame. blank as above.  label(t, u): (t, u) -> (t+1, u+1) */
-  PRNN_RNNT_CONSTRAINED = 2 /* as MODIFIED, but a symbol is followed by the blank of the same frame: the arc to
-                             * (t+1, u+1) scores label(t, u) + blank(t, u+1) */
+  PRNN_RNNT_REGULAR = 0,     /* blank(t, u): (t, u) -> (t+1, u).  label(t, u): (t, u) -> (t, u+1), for t < T_n */
+  PRNN_RNNT_MODIFIED = 1,    /* at most one symbol a frame. blank as above.  label(t, u): (t, u) -> (t+1, u+1) */
+  PRNN_RNNT_CONSTRAINED = 2, /* as MODIFIED, but a symbol is followed by the blank of the same frame: the arc to
+                              * (t+1, u+1) scores label(t, u) + blank(t, u+1) */
+  PRNN_RNNT_FINAL_BLANK = 3  /* as MODIFIED, but frame T_n - 1 emits no symbol: every path ends with its blank */
 } prnnRNNTType_t;
 
 /* How the V-vectors of a batch's lattice cells lie. */

@@ -331,6 +331,7 @@ void bind_losses(py::module_& module) {
   module.attr("RNNT_REGULAR") = static_cast<int>(PRNN_RNNT_REGULAR);
   module.attr("RNNT_MODIFIED") = static_cast<int>(PRNN_RNNT_MODIFIED);
   module.attr("RNNT_CONSTRAINED") = static_cast<int>(PRNN_RNNT_CONSTRAINED);
+  module.attr("RNNT_FINAL_BLANK") = static_cast<int>(PRNN_RNNT_FINAL_BLANK);
   module.attr("DURATION_TDT") = static_cast<int>(PRNN_DURATION_TDT);
   module.attr("DURATION_MULTI_BLANK") = static_cast<int>(PRNN_DURATION_MULTI_BLANK);
   module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;

@@ -43,10 +43,11 @@ def test_ctc_best_path(frames, classes, target, dtype):
         torch.testing.assert_close(found.token_scores[0, i], log_probs[begins[i] : ends[i], symbol].mean())
 
 
-@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained", "final_blank"])
 @pytest.mark.parametrize("delay_penalty", [0.0, 0.6])
 @pytest.mark.parametrize(("frames", "classes", "target"), [(1, 3, []), (1, 3, [2]), (4, 3, [2, 2]), (5, 4, [0, 3, 2])])
 def test_rnnt_best_path(frames, classes, target, rnnt_type, delay_penalty):
+    frames += rnnt_type == "final_blank"  # which needs one for the blank
     x = torch.randn(frames, len(target) + 1, classes, dtype=torch.float64)
     log_probs = x.log_softmax(2)
     label = log_probs[:, torch.arange(len(target)), target]

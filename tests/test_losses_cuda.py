@@ -91,7 +91,7 @@ def test_odd_addresses_of_logits_and_gradients(dtype):
         assert_same([(costs.detach().cpu().double(), leaf.grad[1:].view(x.shape).cpu().double()), wanted], dtype)
 
 
-@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained", "final_blank"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -265,14 +265,14 @@ def assert_same_alignment(x, options):
     torch.testing.assert_close(there.scores.cpu().double(), here.scores, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained", "final_blank"])
 def test_rnnt_align_equals_cpu(rnnt_type):
     x, options = rnnt_batch(5, 20, 9, 12, torch.float32, seed=12)
     options["input_lengths"] = options.pop("logit_lengths")
     assert_same_alignment(x, {**options, "rnnt_type": rnnt_type})
 
 
-@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained"])
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained", "final_blank"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pruned_family_equals_cpu(rnnt_type, dtype):
     generator = torch.Generator().manual_seed(1)

@@ -8,7 +8,7 @@ import prnn
 from prnn._ops import mutual_information as ops
 from prnn.losses import pruned
 
-TYPES = ["regular", "modified", "constrained"]
+TYPES = ["regular", "modified", "constrained", "final_blank"]
 N, T, S, V = 3, 8, 4, 6
 
 

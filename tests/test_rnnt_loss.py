@@ -8,7 +8,7 @@ import prnn
 from prnn._ops import rnnt as ops
 from prnn._ops.rnnt import rnnt_options
 
-TYPES = ["regular", "modified", "constrained"]
+TYPES = ["regular", "modified", "constrained", "final_blank"]
 BLANK = 1
 # T, V, target
 SMALL = [(1, 3, []), (1, 3, [2]), (3, 2, []), (4, 3, [0]), (2, 4, [3, 0]), (4, 4, [0, 0, 2]), (3, 3, [2, 0, 2])]
@@ -71,6 +71,7 @@ def test_cost_and_gradient_are_those_of_all_paths(frames, classes, target, rnnt_
 @pytest.mark.parametrize("kind", ["logits", "log_probs", "gathered", "packed"])
 def test_gradcheck(rnnt_type, kind):
     x, targets, frames, symbols = batch(frames=6, symbols=3, classes=4)
+    frames[1::2] += rnnt_type == "final_blank"  # as many frames as symbols have no path there
     options = {"blank": 0, "reduction": "none", "rnnt_type": rnnt_type, "delay_penalty": 0.3}
     if kind == "log_probs":
         options["fused_log_softmax"] = False
@@ -173,6 +174,7 @@ def test_blank_is_the_last_by_default():
 def test_occupation(rnnt_type):
     """return_grad: shares of the arcs, minus the gradients with respect to the gathered log-probabilities."""
     x, targets, frames, symbols = batch()
+    frames[1::2] += rnnt_type == "final_blank"  # as many frames as symbols have no path there
     options = {"rnnt_type": rnnt_type, "delay_penalty": 0.2, "reduction": "none"}
     loss, (px_grad, py_grad) = prnn.rnnt_loss(x, targets, frames, symbols, 0, return_grad=True, **options)
     assert torch.equal(loss, prnn.rnnt_loss(x, targets, frames, symbols, 0, **options))

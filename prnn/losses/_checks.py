@@ -21,7 +21,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _INT_MAX = 2**31 - 1
 _MOST = sys.float_info.max
 REDUCTIONS = ("none", "mean", "sum")
-RNNT_TYPES = ("regular", "modified", "constrained")
+RNNT_TYPES = ("regular", "modified", "constrained", "final_blank")
 
 
 def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:

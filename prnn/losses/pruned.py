@@ -280,7 +280,7 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
 
     Returns:
         (N, T, R) int64: [n, t] = first, first + 1, ..., with first 0 in frame 0, never decreasing, growing by less than
-        R a frame (at most 1 for "modified" and "constrained"), and reaching the last symbol in the last frame.
+        R a frame (at most 1 for the types but "regular"), and reaching the last symbol in the last frame.
     """
     px_grad, py_grad = checked_scores(px_grad, py_grad, ("px_grad", "py_grad"))
     batch, positions, frames = py_grad.shape

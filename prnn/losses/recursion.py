@@ -63,7 +63,7 @@ def lattice_scores(
         px: (N, S, T), log-probability of target s in frame t.
         py: (N, S + 1, T), log-probability of the blank.
         boundary: (N, 4) or None.
-        rnnt_type: "regular", "modified" or "constrained".
+        rnnt_type: "regular", "modified", "constrained" or "final_blank".
         delay_penalty: added to px, delay_penalty ((t_end - 1) / 2 - t).
 
     Returns:
@@ -76,6 +76,9 @@ def lattice_scores(
         px = px + delay_penalty * ((ends - 1).reshape(-1, 1, 1) / 2 - time)
     if rnnt_type == "constrained":
         px = px + py[:, 1:]
+    elif rnnt_type == "final_blank":
+        last = frames - 1 if boundary is None else boundary[:, 3].reshape(-1, 1, 1) - 1
+        px = px.masked_fill(time == last, float("-inf"))
     elif rnnt_type == "regular":
         # No symbol after the last frame.
         if boundary is not None:

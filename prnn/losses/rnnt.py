@@ -175,7 +175,8 @@ def rnnt_loss(
             1 + fastemit_lambda. The cost is not changed.
         delay_penalty: emitting a label in frame t scores delay_penalty ((T_n - 1) / 2 - t) more, in cost and gradients.
         rnnt_type: "regular"; "modified": at most one label a frame, each label going on to the next frame;
-            "constrained": as modified, the label followed by the blank of the same frame.
+            "constrained": as modified, the label followed by the blank of the same frame; "final_blank": as modified,
+            the last frame emitting the blank alone.
         gathered: logits are log-probabilities (N, T, U + 1, 2) or (rows, 2), of the blank and of the next target.
         average_frames: each cost is divided by its number of frames.
         zero_infinity: a sequence without a path costs 0 instead of infinity. Its gradients are zero in either case.

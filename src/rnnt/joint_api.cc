@@ -21,7 +21,7 @@ void check_options(const prnnJointRNNTLossOptions_t* options) {
   const prnnJointRNNTLossOptions_t& o = *options;
   require_known_type(o.dataType);
   require_enum(o.activation, PRNN_JOINT_TANH, PRNN_JOINT_RELU, "activation");
-  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
+  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
   const int64_t most = std::numeric_limits<int>::max() - 16;  // lengths are int, and sizes are padded to eights
   require_in_range(o.batch, 1, most, "batch");
   require_in_range(o.maxFrames, 1, most, "maxFrames");

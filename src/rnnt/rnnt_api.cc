@@ -20,7 +20,7 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   require_enum(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_GATHERED, "input");
   require_enum(o.layout, PRNN_RNNT_PADDED, PRNN_RNNT_PRUNED, "layout");
   require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
-  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
+  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
   const int64_t most = std::numeric_limits<int>::max() - 1;  // lengths are int
   require_in_range(o.batch, 1, most, "batch");
   require_in_range(o.maxFrames, 1, most, "maxFrames");

@@ -47,7 +47,7 @@ def rnnt_paths(frames: int, symbols: int, rnnt_type: str) -> Iterator[list[Arc]]
         if rnnt_type == "regular":
             for rest in onwards(t, u + 1):
                 yield [(t, u, "label"), *rest]
-        else:
+        elif rnnt_type != "final_blank" or t + 1 < frames:
             for rest in onwards(t + 1, u + 1):
                 second = [(t, u + 1, "blank")] if rnnt_type == "constrained" else []
                 yield [(t, u, "label"), *second, *rest]

@@ -68,7 +68,8 @@ void fill_frame(Lattice& lattice, const RnntParams& params, const RnntSequence& 
     if (inside) {
       lattice.blank(step, u) = blank;
       double label = -std::numeric_limits<double>::infinity();
-      if (u < s.symbols) label = static_cast<double>(x[gathered ? 1 : s.targets[u]]) - norm + penalty;
+      const bool last = o.type == PRNN_RNNT_FINAL_BLANK && t + 1 == s.frames;
+      if (u < s.symbols && !last) label = static_cast<double>(x[gathered ? 1 : s.targets[u]]) - norm + penalty;
       if (constrained && u < s.symbols) {
         // Without the next cell (pruned away) there is no blank to follow the symbol.
         label = u + 1 < end ? label + blank_before : -std::numeric_limits<double>::infinity();

@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(Problem p, Sequenc
   }
 }
 
-// CONSTRAINED: a symbol is followed by the blank of the same frame, so its arc scores both.
+// CONSTRAINED: a symbol is followed by the blank of the same frame, so its arc scores both. FINAL_BLANK: the last frame
+// has no symbol.
 template <class Real>
 __global__ void constrain_kernel(Problem p, Lattice<Real> lattice) {
   const int64_t width = p.width(), cell = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -90,7 +91,11 @@ __global__ void constrain_kernel(Problem p, Lattice<Real> lattice) {
     const Sequence s = lattice.sequences[n];
     if (t >= s.frames || u >= s.targets) continue;
     Arcs<Real>* arcs = lattice.arcs + (n * p.steps() + t) * width + u;
-    arcs[0].label += arcs[1].blank;
+    if (p.type == PRNN_RNNT_CONSTRAINED) {
+      arcs[0].label += arcs[1].blank;
+    } else if (t + 1 == s.frames) {
+      arcs[0].label = static_cast<Real>(kNever);
+    }
   }
 }
 
@@ -429,7 +434,7 @@ __global__ void walk_kernel(Problem p, Lattice<Real> lattice, const double* best
 
 template <class Real>
 void constrain(const Problem& problem, const Lattice<Real>& lattice, cudaStream_t stream) {
-  if (problem.type != PRNN_RNNT_CONSTRAINED) return;
+  if (problem.type != PRNN_RNNT_CONSTRAINED && problem.type != PRNN_RNNT_FINAL_BLANK) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(problem.maxFrames * problem.width(), kCellThreads)),
                   static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
   constrain_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice);
