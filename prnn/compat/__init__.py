@@ -1,0 +1,96 @@
+"""Other packages' losses under their own names, over prnn's functions.
+
+`from prnn.compat import warp_rnnt` in place of `import warp_rnnt`, or, before anything imports the package,
+`prnn.compat.install("warp_rnnt")` and no further change. Each module has the original's names, argument order,
+defaults, result shapes and dtypes; docs/migration.md says what differs.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+
+__all__ = ["install"]
+
+# Packages of losses alone, which a module of this package replaces.
+_WHOLE = ("fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch")
+
+# Of the others, the functions that are replaced, by the module that has them; {}: the module's own _install() does it.
+_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "k2": {
+        "k2": (
+            "do_rnnt_pruning",
+            "get_rnnt_logprobs",
+            "get_rnnt_logprobs_joint",
+            "get_rnnt_logprobs_pruned",
+            "get_rnnt_logprobs_smoothed",
+            "get_rnnt_prune_ranges",
+            "joint_mutual_information_recursion",
+            "mutual_information_recursion",
+            "rnnt_loss",
+            "rnnt_loss_pruned",
+            "rnnt_loss_simple",
+            "rnnt_loss_smoothed",
+        )
+    },
+    "nemo": {},
+    "speechbrain": {},
+    "torchaudio": {
+        "torchaudio.functional": ("forced_align", "rnnt_loss"),
+        "torchaudio.transforms": ("RNNTLoss",),
+    },
+}
+
+
+def install(*names: str) -> None:
+    """Puts prnn's losses in the place of other packages', and says on stderr what it has replaced.
+
+    Args:
+        names: "fast_rnnt", "optimized_transducer", "warp_rnnt", "warpctc_pytorch", "warprnnt_pytorch": `import NAME`
+            then gives prnn.compat.NAME; the package need not be installed and must not have been imported.
+            "k2", "nemo", "speechbrain", "torchaudio": the package is imported, and its losses are replaced in it. What
+            others have taken from it before by `from NAME import ...` stays as it is.
+
+    Raises:
+        ValueError: a name is none of these.
+        RuntimeError: a package that would be replaced has been imported already.
+        ImportError: a package whose functions would be replaced is not installed.
+    """
+    for name in names:
+        if name not in _WHOLE and name not in _PARTS:
+            known = ", ".join(map(repr, sorted([*_WHOLE, *_PARTS])))
+            raise ValueError(f"{name!r} is not a package that prnn.compat has; it must be one of {known}")
+    for name in names:
+        module = importlib.import_module(f"prnn.compat.{name}")
+        replaced = _replace_package(name, module) if name in _WHOLE else _replace_parts(name, module)
+        for target in replaced:
+            print(f"prnn.compat: {target} is prnn's", file=sys.stderr)
+
+
+def _replace_package(name: str, module: ModuleType) -> list[str]:
+    present = sys.modules.get(name)
+    if present is module:
+        return []
+    if present is not None:
+        raise RuntimeError(f"{name} has been imported already; call prnn.compat.install({name!r}) before that")
+    sys.modules[name] = module
+    return [name]
+
+
+def _replace_parts(name: str, module: ModuleType) -> list[str]:
+    try:
+        if not _PARTS[name]:
+            return list(module._install())
+        targets = {target: importlib.import_module(target) for target in _PARTS[name]}
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{name} cannot be imported ({error}), and its losses cannot be replaced in it; "
+            f"prnn.compat.{name} can be imported without it"
+        ) from error
+    replaced = []
+    for target, functions in _PARTS[name].items():
+        for function in functions:
+            own = getattr(module, function)
+            if getattr(targets[target], function, None) is not own:
+                setattr(targets[target], function, own)
+                replaced.append(f"{target}.{function}")
+    return replaced

@@ -1,0 +1,190 @@
+"""NeMo's RNN-T, multi-blank and TDT losses: `from prnn.compat import nemo`, or `prnn.compat.install("nemo")`.
+
+`RNNTLossNumba`, `MultiblankRNNTLossNumba` and `TDTLossNumba` of nemo.collections.asr.parts.numba.rnnt_loss. As there,
+logits in; reduced losses have the shape (1,); FastEmit multiplies the cost, too, by 1 + lambda, though not its gradient
+once more; omega is drawn for every batch, with Python's `random`. Beyond the original: all three on the CPU, float64
+and bfloat16. One difference: NeMo clamps on the CPU after the reduction's factor; prnn before it, as NeMo on a GPU.
+
+After `prnn.compat.install("nemo")` NeMo's loss names "default", "warprnnt_numba", "multiblank_rnnt" and "tdt" mean
+these, and there is the name "prnn" for the first.
+"""
+
+import importlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+import prnn
+from prnn.compat._results import with_gradient_of
+
+__all__ = ["MultiblankRNNTLossNumba", "RNNTLossNumba", "TDTLossNumba", "rnnt_loss"]
+
+
+def _reduced(costs: Tensor, reduction: str | None, fastemit_lambda: float) -> Tensor:
+    """Costs (N,) or their reduction (1,), with FastEmit's factor in the value alone."""
+    if reduction not in ("none", "mean", "sum", None):
+        raise ValueError(f"reduction is {reduction!r}; it must be one of 'none', 'mean', 'sum' or None")
+    if fastemit_lambda != 0:
+        costs = with_gradient_of((1 + fastemit_lambda) * costs, costs)
+    if reduction == "mean":
+        return costs.mean().reshape(1)
+    return costs.sum().reshape(1) if reduction == "sum" else costs
+
+
+def rnnt_loss(
+    acts: Tensor,
+    labels: Tensor,
+    act_lens: Tensor,
+    label_lens: Tensor,
+    blank: int = 0,
+    reduction: str | None = "mean",
+    fastemit_lambda: float = 0.0,
+    clamp: float = 0.0,
+) -> Tensor:
+    """RNN-T loss of logits.
+
+    Args:
+        acts: (N, T, U, V).
+        labels: (N, U - 1).
+        act_lens, label_lens: (N,).
+        blank: index of the blank.
+        reduction: "none" or None, "sum", or "mean" over the batch.
+        fastemit_lambda: FastEmit; cost and gradients of labels are multiplied by 1 + fastemit_lambda.
+        clamp: > 0: the gradient's elements are limited to [-clamp, clamp].
+
+    Returns:
+        (N,) or (1,) float32.
+    """
+    costs = prnn.rnnt_loss(
+        acts, labels, act_lens, label_lens, blank, clamp, reduction="none", fastemit_lambda=fastemit_lambda
+    )
+    return _reduced(costs.float(), reduction, fastemit_lambda)
+
+
+class RNNTLossNumba(nn.Module):
+    """`rnnt_loss` as a module."""
+
+    def __init__(
+        self, blank: int = 0, reduction: str | None = "mean", fastemit_lambda: float = 0.0, clamp: float = -1
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.fastemit_lambda = fastemit_lambda
+        self.clamp = float(clamp) if clamp > 0 else 0.0
+        self.reduction = reduction
+
+    def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
+        return rnnt_loss(
+            acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda, self.clamp
+        )
+
+
+class MultiblankRNNTLossNumba(nn.Module):
+    """Multi-blank loss of logits (N, T, U, V), in the dtype of these; `prnn.multi_blank_rnnt_loss`."""
+
+    def __init__(
+        self,
+        blank: int,
+        big_blank_durations: Sequence[int],
+        reduction: str | None = "mean",
+        fastemit_lambda: float = 0.0,
+        clamp: float = -1,
+        sigma: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.big_blank_durations = big_blank_durations
+        self.fastemit_lambda = fastemit_lambda
+        self.clamp = float(clamp) if clamp > 0 else 0.0
+        self.reduction = reduction
+        self.sigma = sigma
+
+    def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
+        costs = prnn.multi_blank_rnnt_loss(
+            acts,
+            labels,
+            act_lens,
+            label_lens,
+            self.blank,
+            list(self.big_blank_durations),
+            "none",
+            self.fastemit_lambda,
+            self.clamp,
+            self.sigma,
+        )
+        return _reduced(costs.to(acts.dtype), self.reduction, self.fastemit_lambda)
+
+
+class TDTLossNumba(nn.Module):
+    """TDT loss of logits (N, T, U, V + D), in the dtype of these; `prnn.tdt_loss`.
+
+    As in NeMo, FastEmit and clamp act on the gradients of the V token logits alone; with either, the loss is computed
+    twice."""
+
+    def __init__(
+        self,
+        blank: int,
+        durations: Sequence[int] | None = None,
+        reduction: str | None = "mean",
+        fastemit_lambda: float = 0.0,
+        clamp: float = -1,
+        sigma: float = 0.0,
+        omega: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.blank = blank
+        self.durations = durations if durations is not None else []
+        self.fastemit_lambda = fastemit_lambda
+        self.clamp = float(clamp) if clamp > 0 else 0.0
+        self.reduction = reduction
+        self.sigma = sigma
+        self.omega = omega
+
+    def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
+        steps = list(self.durations)
+        drawn = float(random.uniform(0, 1) < self.omega)
+        batch = (labels, act_lens, label_lens, self.blank, steps, "none")
+        if self.fastemit_lambda == 0 and self.clamp == 0:
+            costs = prnn.tdt_loss(acts, *batch, sigma=self.sigma, omega=drawn)
+        else:
+            tokens, durations = acts.split([acts.shape[-1] - len(steps), len(steps)], dim=-1)
+            costs = prnn.tdt_loss(
+                tokens,
+                *batch,
+                self.fastemit_lambda,
+                self.clamp,
+                self.sigma,
+                drawn,
+                duration_logits=durations.detach(),
+            )
+            plain = prnn.tdt_loss(tokens.detach(), *batch, sigma=self.sigma, omega=drawn, duration_logits=durations)
+            costs = with_gradient_of(costs, costs + plain)
+        return _reduced(costs.to(acts.dtype), self.reduction, self.fastemit_lambda)
+
+
+def _install() -> list[str]:
+    """Replaces NeMo's losses in NeMo; what was replaced."""
+    losses: Any = importlib.import_module("nemo.collections.asr.losses.rnnt")
+    numba: Any = importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss")
+    resolver, original = losses.RNNT_LOSS_RESOLVER, losses.resolve_rnnt_loss
+    if "prnn" in resolver:
+        return []
+
+    def resolve_rnnt_loss(loss_name: str, blank_idx: int, loss_kwargs: dict[str, Any] | None = None) -> nn.Module:
+        if loss_name != "prnn":
+            return original(loss_name, blank_idx, loss_kwargs)
+        return RNNTLossNumba(blank_idx, "none", **(loss_kwargs or {}))
+
+    replaced = []
+    for module in (losses, numba):
+        for loss in (RNNTLossNumba, MultiblankRNNTLossNumba, TDTLossNumba):
+            setattr(module, loss.__name__, loss)
+            replaced.append(f"{module.__name__}.{loss.__name__}")
+    losses.resolve_rnnt_loss = resolve_rnnt_loss
+    for name in ("warprnnt_numba", "multiblank_rnnt", "tdt"):
+        resolver[name].is_available = True
+        resolver[name].min_version = None  # of numba, which is not used
+    resolver["prnn"] = type(resolver["tdt"])(loss_name="prnn", lib_name="prnn", is_available=True, force_float32=False)
+    return [*replaced, f"{losses.__name__}.resolve_rnnt_loss"]
