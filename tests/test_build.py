@@ -243,3 +243,14 @@ def test_instruction_set_files_share_no_functions() -> None:
             weak = [line for line in done.stdout.splitlines() if re.match(r"\S+ [WVu] ", line)]
             shared = [line for line in weak if f"isa_{isa}::" not in line]
             assert not shared, f"{path.name} holds functions that other files may hold too:\n" + "\n".join(shared)
+
+
+def test_core_includes_nothing_of_what_is_built_on_it() -> None:
+    included = {
+        header
+        for path in (ROOT / "src/core").rglob("*")
+        if path.is_file()
+        for header in re.findall(r'#include "([^"]+)"', path.read_text())
+    }
+    known = {"rnn/plan/gpu_table.h"}  # the table of GPUs, whose rows hold the layers' tiles too
+    assert {header for header in included if header.startswith(("rnn/", "ctc/", "rnnt/"))} == known

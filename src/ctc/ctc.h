@@ -36,6 +36,6 @@ class CtcBackend {
 };
 
 const CtcBackend& cpu_ctc_backend();   // src/ctc/cpu/
-const CtcBackend& cuda_ctc_backend();  // src/ctc/cuda/, or core/cuda/no_cuda.cc
+const CtcBackend& cuda_ctc_backend();  // src/ctc/cuda/
 
 }  // namespace prnn

@@ -80,6 +80,6 @@ class DurationBackend {
 };
 
 const DurationBackend& cpu_duration_backend();   // src/rnnt/cpu/
-const DurationBackend& cuda_duration_backend();  // src/rnnt/cuda/, or core/cuda/no_cuda.cc
+const DurationBackend& cuda_duration_backend();  // src/rnnt/cuda/
 
 }  // namespace prnn

@@ -40,6 +40,6 @@ class JointBackend {
                         const void* reserve) const = 0;
 };
 
-const JointBackend& cuda_joint_backend();  // src/rnnt/cuda/, or core/cuda/no_cuda.cc
+const JointBackend& cuda_joint_backend();  // src/rnnt/cuda/
 
 }  // namespace prnn

@@ -68,7 +68,7 @@ class RnntBackend {
 };
 
 const RnntBackend& cpu_rnnt_backend();   // src/rnnt/cpu/
-const RnntBackend& cuda_rnnt_backend();  // src/rnnt/cuda/, or core/cuda/no_cuda.cc
+const RnntBackend& cuda_rnnt_backend();  // src/rnnt/cuda/
 
 // The backend of the handle's device.
 const RnntBackend& rnnt_backend(prnnHandle_t handle);

@@ -1,22 +1,17 @@
-// The functions of cuda/ folders in a build without CUDA. Only the first can be reached: nobody gets a CUDA handle.
+// The functions of this folder in a build without CUDA. Only init_cuda_state() can be reached: nobody gets a CUDA
+// handle.
+#include "core/cuda/no_cuda.h"
+
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/transfer.h"
 #include "core/reduce_costs.h"
-#include "ctc/ctc.h"
-#include "rnn/backend.h"
-#include "rnnt/duration.h"
-#include "rnnt/joint.h"
-#include "rnnt/rnnt.h"
 
 namespace prnn {
-namespace {
 
-[[noreturn]] void fail_without_cuda() {
+void fail_without_cuda() {
   fail(PRNN_STATUS_NOT_SUPPORTED,
        "this build of prnn has no CUDA; use prnnCreateCPU, or build it with nvcc and cuda=on");
 }
-
-}  // namespace
 
 void init_cuda_state(prnnContext&) { fail_without_cuda(); }
 
@@ -46,15 +41,5 @@ template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const float*, fl
 template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const double*, double*);
 template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const float*, float*);
 template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const double*, double*);
-
-const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
-
-const CtcBackend& cuda_ctc_backend() { fail_without_cuda(); }
-
-const RnntBackend& cuda_rnnt_backend() { fail_without_cuda(); }
-
-const DurationBackend& cuda_duration_backend() { fail_without_cuda(); }
-
-const JointBackend& cuda_joint_backend() { fail_without_cuda(); }
 
 }  // namespace prnn

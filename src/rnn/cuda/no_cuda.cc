@@ -1,0 +1,9 @@
+// What this folder has for the API, in a build without CUDA. Not reached: nobody gets a CUDA handle.
+#include "core/cuda/no_cuda.h"
+#include "rnn/backend.h"
+
+namespace prnn {
+
+const RnnBackend& select_cuda_backend(prnnContext&, prnnRNNBackend_t, const RnnProblem&) { fail_without_cuda(); }
+
+}  // namespace prnn
