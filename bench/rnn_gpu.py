@@ -109,7 +109,9 @@ def per_step(times: Times, steps: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["float32", "tf32", "float16", "bfloat16"], default="float16")
-    parser.add_argument("--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels.md")
+    parser.add_argument(
+        "--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels_measured.md"
+    )
     parser.add_argument("--cells", nargs="+", choices=MODULES, default=list(MODULES))
     parser.add_argument("--layers", nargs="+", type=int, default=[1])
     parser.add_argument("--hidden", nargs="+", type=int, default=[256, 512, 1024, 2048])

@@ -16,7 +16,7 @@ GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm",
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
-def resident() -> Iterator[CudaCase]:
+def mma() -> Iterator[CudaCase]:
     for mode, dtype, batch_sizes in itertools.product(MODES.values(), TYPES.values(), ([5, 4, 2], [20] * 3, [1] * 3)):
         yield CudaCase(reference.Stack(mode, 24, 72, 1, 2), batch_sizes, dtype)
 
@@ -27,8 +27,8 @@ def long() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(mode, 8, 72), [batch] * 34, torch.float32)
 
 
-def wide() -> Iterator[CudaCase]:
-    """16-bit gated cells of some size; those that a cluster does not hold, with few sequences, forward with 8 warps."""
+def wgmma() -> Iterator[CudaCase]:
+    """16-bit gated cells of some size; those that a cluster does not hold, with few sequences, forward on mma."""
     for (mode, dtype), batch_sizes in itertools.product(GATED, ([70, 33, 2], [64] * 3)):
         yield CudaCase(reference.Stack(mode, 24, 264, 1, 2), batch_sizes, dtype)
     for (mode, dtype), (batch_sizes, replicas) in itertools.product(GATED, (([30, 9], 1), ([12] * 3, 1), ([5] * 4, 1))):
@@ -44,8 +44,8 @@ def cluster() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(mode, 24, 72), [121, 3], dtype)
 
 
-def lone() -> Iterator[CudaCase]:
-    """Float layers of a few sequences: in clusters of 8 and 16, over L2, and some sequences a group."""
+def simt() -> Iterator[CudaCase]:
+    """Float layers of a few sequences: in clusters of 8 and 16, over L2, and some sequences a replica."""
     for cell, hidden in itertools.product(("tanh", "lstm", "gru"), (72, 300, 800)):
         yield CudaCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
     for cell in ("tanh", "lstm", "gru"):
@@ -54,14 +54,14 @@ def lone() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["tanh"], 8, 1100), batch_sizes, torch.float32)
 
 
-def team() -> Iterator[CudaCase]:
+def split_k() -> Iterator[CudaCase]:
     for (mode, dtype), (batch_sizes, replicas) in itertools.product(
         GATED, (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
     ):
         yield SplitKCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, replicas)
 
 
-def lean() -> Iterator[CudaCase]:
+def large() -> Iterator[CudaCase]:
     """Large layers."""
     for cell, dtype, hidden in (
         ("lstm", torch.float16, 2100),
@@ -77,13 +77,13 @@ def wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype)
 
 
-def wide_wavefront() -> Iterator[CudaCase]:
+def wgmma_wavefront() -> Iterator[CudaCase]:
     """Two tiles of rows or one."""
     for dtype, hidden in itertools.product(HALF_TYPES, (288, 544)):
         yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
 
 
-KINDS = {kind.__name__: kind for kind in (resident, long, wide, cluster, lone, team, lean, wavefront, wide_wavefront)}
+KINDS = {kind.__name__: kind for kind in (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

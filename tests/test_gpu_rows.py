@@ -84,7 +84,9 @@ def test_the_device_as_a_row() -> None:
     properties = torch.cuda.get_device_properties(0)
     line = prnn._C.describe_gpu(prnn._C.Handle.cuda())
     arch, sms = 10 * properties.major + properties.minor, properties.multi_processor_count
-    found = re.fullmatch(r'\{"(.*)", (\d+), (\d+), 256 \* kKiB, (\d+) \* kKiB, \d+ \* kMiB, \{.*\}, 0, 0\},', line)
+    found = re.fullmatch(
+        r'\{"(.*)", (\d+), (\d+), 256 \* kKiB, (\d+) \* kKiB, \d+ \* kMiB, \{.*\}, \d+, (?:true|false), true\},', line
+    )
     assert found, line
     assert found.groups()[:3] == (properties.name.removeprefix("NVIDIA "), str(arch), str(sms))
     if found[1] in GPUS:

@@ -1,7 +1,7 @@
 """The resident kernels beside cuDNN in the same precision: how far from float64 each is.
 
 A tenth more than cuDNN's error is allowed, and more only where factor() says so: there cuDNN is ahead. What was
-measured, and why, is in docs/resident_kernels.md, "Accuracy"."""
+measured, and why, is in docs/resident_kernels_measured.md, "Accuracy"."""
 
 import math
 from collections.abc import Iterator

@@ -236,6 +236,8 @@ def test_bad_arguments() -> None:
 LARGEST = {
     "H200": ((2432, 1664), (2816, 1936), (4992, 3392)),
     "H100": ((2432, 1664), (2816, 1936), (4992, 3392)),
+    "B200": ((2432, 1664), (2816, 1936), (4992, 3392)),
+    "RTX 5090": ((1568, 1040), (1824, 1280), (3264, 2304)),
     "A100": ((1984, 1344), (2336, 1568), (4096, 2768)),
     "A10": ((1344, 928), (1568, 1072), (2720, 1872)),
     "RTX 3090": ((1536, 1040), (1792, 1120), (3104, 2128)),
@@ -333,6 +335,67 @@ def test_a_plan_of_split_k_kernels(mode: int) -> None:
         assert layer.query_gpu("H200").supported == 0
     assert set_plan(layer, (SPLIT_K, 0, 0, 3, 100), None) == capi.SUCCESS
     assert layer.query_gpu("A100").supported == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forward", "backward"),
+    [
+        ({"hidden": 512, "batch": 8}, b"cluster", b"cluster"),
+        ({"hidden": 1024, "batch": 8}, b"mma", b"wgmma"),
+        ({"hidden": 1024, "batch": 32}, b"wgmma-split-k", b"wgmma-split-k"),
+        ({"hidden": 2432}, b"mma-large", b"mma-large"),
+        ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),
+        ({"hidden": 512, "batch": 8, "layers": 5}, b"wavefront-mma", b"wavefront-mma"),
+        ({"hidden": 1024, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"wgmma-split-k"),
+        ({"hidden": 6000}, b"", b""),
+    ],
+    ids=str,
+)
+def test_engines(arguments: dict[str, int], forward: bytes, backward: bytes) -> None:
+    info = Layer(**arguments).query_gpu("H200")
+    assert (info.forwardEngine, info.backwardEngine) == (forward, backward)
+
+
+def test_what_rows_were_measured() -> None:
+    assert {gpu for gpu in GPUS if Layer().query_gpu(gpu).measured} == {"H200"}
+
+
+def query_sequence(layer: Layer, batches: list[int], gpu: bytes | None = b"H200") -> int:
+    hidden = 256
+    xs = [capi.tensor([batch, hidden, 1], capi.HALF) for batch in batches]
+    pointers = (ctypes.c_void_p * len(xs))(*(x.pointer for x in xs))
+    return capi.call(
+        "QueryRNNSequence",
+        handle=layer.handle.pointer,
+        gpu=gpu,
+        rnnDesc=layer.rnn.pointer,
+        seqLength=len(xs),
+        xDesc=pointers,
+        info=ctypes.byref(layer.info),
+    )
+
+
+def test_sequences_of_different_lengths_run_layer_by_layer() -> None:
+    layer = Layer(hidden=256, layers=3)
+    assert query_sequence(layer, [8, 8]) == capi.SUCCESS
+    assert (layer.info.layersTogether, layer.info.layersReason) == (3, b"")
+    assert query_sequence(layer, [8, 7]) == capi.SUCCESS
+    assert (layer.info.layersTogether, layer.info.forwardEngine) == (1, b"cluster")
+    assert layer.info.layersReason == b"sequences of different lengths run layer by layer"
+    assert query_sequence(layer, [7, 8]) == capi.BAD_PARAM
+    assert query_sequence(layer, [8, 7], b"Voodoo 2") == capi.BAD_PARAM
+    assert query_sequence(layer, [8], None) == capi.SUCCESS  # the handle's, which is one for the CPU
+    assert layer.info.supported == 0
+
+
+def test_why_not_an_engine_that_is_faster() -> None:
+    for gpu, reason in (
+        ("H200", b"a cluster holds hidden sizes up to 512; H is 1024; with so few sequences mma is as fast as wgmma"),
+        ("A100", b"the GPU has no clusters of thread blocks"),
+        ("B200", b"how many clusters a B200 keeps resident is not in its row"),
+    ):
+        assert Layer(hidden=1024, batch=8).query_gpu(gpu).engineReason == reason
+    assert Layer(hidden=512, batch=8).query_gpu("H200").engineReason == b""
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:

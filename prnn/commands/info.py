@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     names = _C.gpu_names()
     width = max(len(name) for name in names)
     print(f"  {'':{width}}" + "".join(f"{cell:>14}" for cell in _CELLS))
+    unmeasured = False
     for name in names:
         cells = []
         for mode in (_C.LSTM, _C.GRU, _C.RNN_TANH):
@@ -58,7 +59,13 @@ def run(arguments: argparse.Namespace) -> None:
                 for dtype in (_C.HALF, _C.FLOAT)
             ]
             cells.append(" / ".join(str(size) if size else "-" for size in sizes))
-        print(f"{'*' if name == row else ' '} {name:{width}}" + "".join(f"{cell:>14}" for cell in cells))
+        query = layer.query_gpu(name, arguments.batch)
+        is_guess = bool(query["supported"]) and not query["measured"]
+        unmeasured = unmeasured or is_guess
+        mark = "  +" if is_guess else ""
+        print(f"{'*' if name == row else ' '} {name:{width}}" + "".join(f"{cell:>14}" for cell in cells) + mark)
+    if unmeasured:
+        print("+ planned from the GPU's published figures: nobody has run these plans on one")
 
 
 def _layer(extension, mode: int, dtype: int, bidirectional: bool):  # type: ignore[no-untyped-def]

@@ -1,5 +1,5 @@
 // The cluster engine's part of the plans: which layers one thread-block cluster holds, and how. Plain C++ that needs no
-// GPU, as plan.h. docs/resident_kernels.md, section Clusters.
+// GPU, as plan.h. docs/resident_kernels.md, section cluster.
 #pragma once
 
 #include "rnn/plan/plan.h"

@@ -1,5 +1,5 @@
 // How the wgmma wavefront kernels are laid out: LSTM layers of more sequences than a tile, by wgmma. Plain C++ that
-// needs no GPU. docs/resident_kernels.md, section Stacks.
+// needs no GPU. docs/resident_kernels.md, section wavefront.
 #pragma once
 
 #include "rnn/plan/wavefront.h"

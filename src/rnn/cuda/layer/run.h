@@ -45,8 +45,8 @@ struct Workspace {
   std::vector<char*> between;  // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, G H]
-  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; NULL where there is none
-  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps; NULL where no kernel reads them
+  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; empty where there is none
+  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps; empty where no kernel reads them
   // Backward, data.
   char* input_weights;  // [gates, padded, layer input]
   float* sums;          // BackwardParams::sums

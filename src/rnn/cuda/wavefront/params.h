@@ -1,5 +1,5 @@
 // What the wavefront kernels get: several layers of a stack in one launch, each in blocks of its
-// own. docs/resident_kernels.md, section Stacks, explains the design.
+// own. docs/resident_kernels.md, section wavefront, explains the design.
 #pragma once
 
 #include "rnn/cuda/common/params.h"

@@ -1,5 +1,5 @@
 // The product of the wgmma wavefront kernels: a warpgroup multiplies one part of K, its own state or the neighbour's,
-// for all rows of the block and all sequences of the replica, by wgmma. docs/resident_kernels.md, section Stacks.
+// for all rows of the block and all sequences of the replica, by wgmma. docs/resident_kernels.md, section wavefront.
 #pragma once
 
 #include <utility>

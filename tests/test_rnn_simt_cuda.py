@@ -1,4 +1,4 @@
-"""The lone kernels: float32 layers of one sequence a group, or a few, against the float64 reference, on the GPU."""
+"""The simt kernels: float32 layers of one sequence a replica, or a few, against the float64 reference, on the GPU."""
 
 import capi
 import pytest
