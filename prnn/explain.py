@@ -9,7 +9,8 @@ from torch import Tensor
 
 from prnn import _C, nn
 from prnn._ops._handles import DTYPES, handle
-from prnn._ops._layer import BACKENDS, MODES, _allows_tf32
+from prnn._ops._layer import BACKENDS, MODES
+from prnn._ops._precision import allows_tf32_rnn
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -148,7 +149,7 @@ def _explain_layer(
     is_cuda = gpu is not None or weight.device.type == "cuda"
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
-        if dtype == torch.float32 and _allows_tf32():
+        if dtype == torch.float32 and allows_tf32_rnn():
             rnn.set_math(_C.TF32_MATH)
     library = handle(torch.device("cpu") if gpu is not None or not is_cuda else weight.device)
     if dropout > 0:  # the plan needs to know that there is some
