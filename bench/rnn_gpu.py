@@ -3,7 +3,7 @@
     python bench/rnn_gpu.py [--dtype float16] [--targets]
     python bench/rnn_gpu.py [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
     python bench/rnn_gpu.py --tune [--cells lstm] [--hidden 1024] [--batch 16]
-    python bench/rnn_gpu.py --modules
+    python bench/rnn_gpu.py --modules [float64] ["dropout 0.1"]
 
 Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
 its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
@@ -119,7 +119,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tune", action="store_true", help="measure how to split the layers instead: rnn_tune.py")
-    parser.add_argument("--modules", action="store_true", help="torch.nn and prnn.nn alone, on layers of many kinds")
+    parser.add_argument(
+        "--modules",
+        nargs="*",
+        metavar="WORD",
+        help="torch.nn and prnn.nn alone, on layers of many kinds, or the rows with WORD",
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     tf32 = arguments.dtype == "tf32"
@@ -131,10 +136,10 @@ def main() -> None:
 
         rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
         return
-    if arguments.modules:
+    if arguments.modules is not None:
         import rnn_modules
 
-        rnn_modules.compare(steps, repeats)
+        rnn_modules.compare(arguments.modules, steps, repeats)
         return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")

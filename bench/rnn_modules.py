@@ -83,7 +83,8 @@ def cases() -> Iterator[Case]:
     yield from (Case(cell, 512, 16, DOUBLE) for cell in ("LSTM", "GRU", "RNN"))
     yield Case("LSTM", 128, 16, DOUBLE)
     yield Case("LSTM", 512, 16, DOUBLE, layers=3, dropout=0.1, bidirectional=True)
-    yield from (Case("LSTM", 512, batch, FLOAT) for batch in (16, 512))
+    for cell, hidden in product(("LSTM", "GRU", "RNN"), (512, 1024)):
+        yield from (Case(cell, hidden, batch, FLOAT) for batch in (16, 64, 128, 256, 512))
     for cell, dtype in product(("LSTM", "GRU"), (HALF, BFLOAT16, FLOAT)):
         yield from (Case(cell, hidden, 8, dtype, backend="cudnn") for hidden in (128, 512, 1024))
     yield Case("LSTM", 1024, 8, BFLOAT16, layers=5, backend="cudnn")
@@ -132,8 +133,8 @@ def ratio(theirs: tuple[float, float], mine: tuple[float, float]) -> str:
     return " / ".join(f"{a / b:.2f}" for a, b in zip(theirs, mine, strict=True))
 
 
-def compare(steps: int, repeats: int) -> None:
-    """Prints the table, with float32 as torch ships it."""
+def compare(words: list[str], steps: int, repeats: int) -> None:
+    """Prints the table, or its rows that have all the words, with float32 as torch ships it."""
     torch.backends.cudnn.allow_tf32 = True
     print(
         "| layer | type | N | backend | torch eager | replayed | prnn eager | replayed | ratio eager | ratio replayed |"
@@ -141,6 +142,8 @@ def compare(steps: int, repeats: int) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     slower = []
     for case in cases():
+        if not all(word in str(case) for word in words):
+            continue
         torch.manual_seed(0)
         x = case.input(steps)
         try:

@@ -107,7 +107,8 @@ class _Recurrent(torch.nn.RNNBase):
         return 2 * gates * self.hidden_size * len(self._all_weights)
 
     def _packed_weights(self) -> list[Tensor]:
-        weights = [getattr(self, name) for name in self._packed_names]
+        parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
+        weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
         if not self.bias:
             zeros = self._zero_biases
             if zeros is None or zeros.dtype != weights[0].dtype or zeros.device != weights[0].device:

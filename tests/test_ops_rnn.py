@@ -8,6 +8,7 @@ import pytest
 import torch
 from nn_pairs import CELLS, assert_same, flat, make, make_pair, make_states, train_step
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import prnn
@@ -401,3 +402,36 @@ def test_vmap_is_refused(requires_grad: bool) -> None:
     module = prnn.nn.GRU(3, 4).requires_grad_(requires_grad)
     with pytest.raises(RuntimeError, match="does not have vmap support"):
         torch.func.vmap(module)(torch.randn(7, 5, 2, 3))
+
+
+@pytest.mark.parametrize("layout", ["padded", "lengths", "packed"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_plain_calls_do_without_the_dispatcher(cell: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same bits as through it, where a mode or a subclass of Tensor looks on."""
+    module = make(prnn.nn, cell, 3, 4, 2, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+    states = make_states(module, 3)
+    input = pack_padded_sequence(x, [5, 3, 1]) if layout == "packed" else x
+    options = {"lengths": [2, 5, 1]} if layout == "lengths" else {}
+    parameters = dict(module.named_parameters())
+    operators: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            operators.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        expected = train_step(module, parameters, input, states, **options)
+    assert {"prnn.rnn.default", "prnn.rnn_backward.default"} <= set(operators)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the dispatcher was called")
+
+    monkeypatch.setattr(prnn._ops.rnn, "rnn", refuse)
+    monkeypatch.setattr(prnn._ops.rnn, "rnn_backward", refuse)
+    assert_same(train_step(module, parameters, input, states, **options), expected)
+    with torch.no_grad():
+        module(input, states, **options)
+    with pytest.raises(AssertionError, match="the dispatcher"), torch.autocast("cpu", dtype=torch.bfloat16):
+        module(input, states, **options)

@@ -261,6 +261,36 @@ def test_gradcheck(cell: str, options: dict[str, Any], lengths: list[int] | None
 
 
 @pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+@pytest.mark.parametrize("hidden", [40, 128, 512])  # the algorithms that cuDNN has
+@pytest.mark.parametrize("lengths", [None, [9, 3, 12, 1, 5, 5, 5, 5]])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_backward_twice(cell: str, lengths: list[int] | None, hidden: int, backend: str) -> None:
+    """With retain_graph, the second time as the first."""
+    layers = 1 if hidden == 512 else 3
+    options = {"num_layers": layers, "dropout": 0.5 if layers > 1 else 0.0, "device": "cuda", "dtype": torch.float16}
+    module = getattr(prnn.nn, cell)(64, hidden, backend=backend, **options)
+    x = torch.randn(12, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    output = module(x, lengths=lengths)[0]
+    first, second, third = (
+        torch.autograd.grad(output, [x, *module.parameters()], torch.ones_like(output), retain_graph=True)
+        for _ in range(3)
+    )
+    for a, b, c in zip(first, second, third, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_compiled_backward_twice() -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, proj_size=16, device="cuda")
+    torch.compiler.reset()
+    run = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = torch.randn(5, 3, 24, device="cuda", requires_grad=True)
+    output = run(x)[0]
+    first, second = (torch.autograd.grad(output.sum(), [x], retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_float32_follows_the_switch_of_torchs_own_layers(
     cell: str, backend: str, monkeypatch: pytest.MonkeyPatch

@@ -78,8 +78,9 @@ class Layer:
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
-        # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there.
-        self.reserves_padding = device.type == "cuda" and self._may_run_on_cudnn()
+        # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there. cuDNN's
+        # backward pass leaves gradients where the gates were, so that it can run once; ours can run again.
+        self.reserves_padding = self.spends_reserve = device.type == "cuda" and self._may_run_on_cudnn()
         self._reserve = self._linear_reserve()
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:

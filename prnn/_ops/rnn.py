@@ -33,6 +33,9 @@ from prnn._errors import NotSupportedError
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
+from prnn._ops._operator import _PLAIN as PLAIN
+from prnn._ops._operator import _apply_of as apply_of
+from prnn._ops._operator import _undisturbed as undisturbed
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
@@ -139,6 +142,22 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+    y, hy, cy, reserve = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train)
+    return y, hy, cy, _no_bytes(input) if reserve is None else reserve
+
+
+def _forward(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    config: Config,
+    train: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """rnn's results, but None for a reserve space without elements."""
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
@@ -149,7 +168,7 @@ def _rnn(
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
         cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
-        reserve = _new_reserve(stack, input, batch_sizes, batch) if with_reserve else _no_bytes(input)
+        reserve = _new_reserve(stack, input, batch_sizes, batch) if with_reserve else None
         if batch == 0:
             return input.new_empty(output_shape), hy, cy, reserve
         x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
@@ -175,8 +194,8 @@ def _rnn(
             cy.data_ptr() if stack.is_lstm else 0,
             workspace.data_ptr(),
             workspace.numel(),
-            reserve.data_ptr() if with_reserve else 0,
-            reserve.numel(),
+            _address(reserve),
+            0 if reserve is None else reserve.numel(),
         )
         return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve
 
@@ -197,22 +216,46 @@ def _rnn_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, input.size(-1), input.device)
-    steps = steps_of(input, batch_sizes, lengths)
-    output_shape = (*input.shape[:-1], stack.output_size)
+    output_shape, batch = (*input.shape[:-1], stack.output_size), steps_of(input, batch_sizes, lengths).batch
     _require(output, "output", output_shape, input)
     if grad_output is not None:
         _require(grad_output, "grad_output", output_shape, input)
-    _require_states(hx, cx, stack, steps.batch, input)
-    _require_states(grad_hy, grad_cy, stack, steps.batch, input, ("grad_hy", "grad_cy"))
+    _require_states(hx, cx, stack, batch, input)
+    _require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
+    gradients = (grad_output, grad_hy, grad_cy)
+    if stack.spends_reserve:
+        reserve = reserve.clone()  # of which the schema says that it is not written to
+    results = _backward(gradients, input, hx, cx, weights, batch_sizes, lengths, output, reserve, config, wanted)
+    grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
+    return grad_input, grad_hx, grad_cx, grad_weights
+
+
+def _backward(
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    output: Tensor,
+    reserve: Tensor,
+    config: Config,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """rnn_backward's results, but None for what is not wanted. The shapes have been checked."""
+    grad_output, grad_hy, grad_cy = gradients
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths)
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
         dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
         dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
-        dx = steps.new_packed(input.shape, input) if wanted[0] else input.new_empty(0)
-        dhx = input.new_empty((stack.states, steps.batch, stack.state_size) if wanted[1] else 0)
-        dcx = input.new_empty((stack.states, steps.batch, stack.hidden_size) if wanted[2] else 0)
-        dw = input.new_zeros(stack.params_size if wanted[3] else 0)
+        dx = steps.new_packed(input.shape, input) if wanted[0] else None
+        dhx = input.new_empty(stack.states, steps.batch, stack.state_size) if wanted[1] else None
+        dcx = input.new_empty(stack.states, steps.batch, stack.hidden_size) if wanted[2] else None
+        dw = input.new_zeros(stack.params_size) if wanted[3] else None
         if steps.batch > 0:
             library = handle(input.device)
             stack.follow_precision()
@@ -228,17 +271,18 @@ def _rnn_backward(
                 packed_weights.data_ptr(),
                 _address(hx),
                 _address(cx),
-                dx.data_ptr() if wanted[0] else 0,
-                dhx.data_ptr() if wanted[1] else 0,
-                dcx.data_ptr() if wanted[2] else 0,
+                _address(dx),
+                _address(dhx),
+                _address(dcx),
                 *memory,
             )
-            if wanted[3]:
+            if dw is not None:
                 stack.rnn.backward_weights(
                     library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
                 )
-        grad_input = steps.unpack(dx, input.shape) if wanted[0] else dx
-        return grad_input, steps.unsort(dhx), steps.unsort(dcx), dw
+        dx = None if dx is None else steps.unpack(dx, input.shape)
+        dhx, dcx = (None if state is None else steps.unsort(state) for state in (dhx, dcx))
+        return dx, dhx, dcx, dw
 
 
 def _rnn_fake(
@@ -309,12 +353,13 @@ def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    input, hx, cx, batch_sizes, lengths, _, _, config, *weights = inputs
+    input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights = inputs
     y, _, cy, reserve = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
-    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, y, reserve, *weights)
-    ctx.config = config
+    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, seed, y, reserve, *weights)
+    ctx.config, ctx.max_batch = Config(*config), max_batch
+    ctx.is_reserve_spent = False
 
 
 class _RnnFunction(torch.autograd.Function):
@@ -330,25 +375,46 @@ class _RnnFunction(torch.autograd.Function):
     def backward(
         ctx: Any, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
-        input, hx, cx, batch_sizes, lengths, output, reserve, *weights = ctx.saved_tensors
-        needs = ctx.needs_input_grad
+        input, hx, cx, batch_sizes, lengths, seed, output, reserve, *weights = ctx.saved_tensors
+        needs, config = ctx.needs_input_grad, ctx.config
         needs_weights = needs[8:]
         wanted = [*needs[:3], any(needs_weights)]
-        data = (grad_output, grad_hy, grad_cy, input, hx, cx)
-        rest = (batch_sizes, lengths, output, reserve, *ctx.config, wanted)
-        if _in_functorch():
-            results = _rnn_backward_function(len(weights), *data, *rest, *weights)
+        if ctx.is_reserve_spent:  # with retain_graph=True
+            reserve = _run(input, hx, cx, batch_sizes, lengths, seed, ctx.max_batch, config, *weights)[3]
+        ctx.is_reserve_spent = layer(config, input.dtype, int(input.size(-1)), input.device).spends_reserve
+        gradients, data = (grad_output, grad_hy, grad_cy), (input, hx, cx)
+        rest = (batch_sizes, lengths, output, reserve)
+        results: tuple[Tensor | None, ...]
+        # With a graph of the gradients (create_graph=True) the operator refuses.
+        if not torch.is_grad_enabled() and _is_direct((*gradients, *data, *weights)):
+            results = _backward(gradients, *data, weights, *rest, config, wanted)
+        elif _in_functorch():
+            results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
         else:
-            results = rnn_backward(*data, weights, *rest)
-        grad_input, grad_hx, grad_cx, grad_weights = results
+            results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
+        *of_data, of_weights = (grad if want else None for grad, want in zip(results, wanted, strict=True))
         grads: list[Tensor | None] = [None] * len(weights)
-        if wanted[3]:
-            pieces = grad_weights.split([weight.numel() for weight in weights])
-            for index, (weight, piece) in enumerate(zip(weights, pieces, strict=True)):
+        if of_weights is not None:
+            place = 0
+            for index, weight in enumerate(weights):
                 if needs_weights[index]:
-                    grads[index] = piece.view(weight.shape)
-        states = (grad_hx if wanted[1] else None, grad_cx if wanted[2] else None)
-        return grad_input if wanted[0] else None, *states, None, None, None, None, None, *grads
+                    # One view: split() and view() would be two.
+                    strides = (weight.size(1), 1) if weight.dim() == 2 else (1,)
+                    grads[index] = of_weights.as_strided(weight.shape, strides, place)
+                place += weight.numel()
+        return *of_data, None, None, None, None, None, *grads
+
+
+class _RnnFunctionOfKernels(_RnnFunction):
+    """The same without the dispatcher: see _is_direct."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        input, hx, cx, batch_sizes, lengths, seed, _, config, *weights = inputs
+        y, hy, cy, reserve = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
+        assert reserve is not None
+        _keep(ctx, inputs, (y, hy, cy, reserve))
+        return y, hy, cy, reserve
 
 
 class _RnnFunctionInFunctorch(_RnnFunction):
@@ -383,6 +449,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
+_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = apply_of(_RnnFunctionOfKernels)
 _rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
 
@@ -391,6 +458,16 @@ def _in_functorch() -> bool:
     """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
     operator."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
+    tensors with memory that nobody traces, transforms or casts."""
+    return (
+        undisturbed()
+        and all(tensor is None or (type(tensor) in PLAIN and not tensor.is_meta) for tensor in tensors)
+        and not torch._C._is_any_autocast_enabled()
+    )
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
@@ -428,11 +505,19 @@ def call(
     config: Config,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """rnn for whoever wants its results and not its reserve space: (output, hy, cy)."""
-    if _in_functorch():
+    tensors = (input, hx, cx, *weights)
+    results: tuple[Any, ...]
+    if _is_direct(tensors):
+        if _wants_grad(tensors):
+            results = _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+        else:
+            results = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, False)
+    elif _in_functorch():
         results = _rnn_function_in_functorch(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
     else:
         results = rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, False)
-    return results[:3]
+    output, hy, cy = results[:3]
+    return output, hy, cy
 
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:

@@ -24,7 +24,7 @@ CudnnDevice describe_device(int) {
   const char* const arch = std::getenv("FAKE_ARCH");
   return {arch == nullptr ? 90 : std::atoi(arch), 132};
 }
-DeviceMemory::DeviceMemory(size_t bytes) : memory_(std::malloc(bytes)) {}
+DeviceMemory::DeviceMemory(size_t bytes) : memory_(std::malloc(bytes)), size_(bytes) {}
 DeviceMemory::~DeviceMemory() { std::free(memory_); }
 void copy_on_device(void* to, const void* from, size_t bytes, prnnStream_t) {
   std::printf("copy %zu\n", bytes);

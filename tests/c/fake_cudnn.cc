@@ -117,7 +117,9 @@ int cudnnSetDropoutDescriptor(void* object, void*, float probability, void* stat
   *static_cast<Dropout*>(object) = {probability, states};
   return 0;
 }
-int cudnnRestoreDropoutDescriptor(void* object, void*, float probability, void* states, size_t, unsigned long long) {
+int cudnnRestoreDropoutDescriptor(void* object, void*, float probability, void* states, size_t size,
+                                  unsigned long long) {
+  if (states == nullptr || size < 480) return 2000;
   *static_cast<Dropout*>(object) = {probability, states};
   return 0;
 }

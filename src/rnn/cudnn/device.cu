@@ -58,7 +58,7 @@ CudnnDevice describe_device(int device) {
           attribute(cudaDevAttrMultiProcessorCount)};
 }
 
-DeviceMemory::DeviceMemory(size_t bytes) {
+DeviceMemory::DeviceMemory(size_t bytes) : size_(bytes) {
   if (cudaMalloc(&memory_, bytes) == cudaSuccess) return;
   cudaGetLastError();  // not to be taken for a later call's
   fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuDNN's random states could not be had", bytes);

@@ -11,7 +11,7 @@ namespace prnn {
 
 CudnnDevice describe_device(int device);
 
-// Memory of the current device, which waits for the GPU when it goes. For what is done once on a handle.
+// Memory of the current device, for what a handle keeps.
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t bytes);
@@ -19,9 +19,11 @@ class DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
   void* get() const { return memory_; }
+  size_t size() const { return size_; }
 
  private:
   void* memory_ = nullptr;
+  size_t size_;
 };
 
 void copy_on_device(void* to, const void* from, size_t bytes, prnnStream_t stream);

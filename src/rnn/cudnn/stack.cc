@@ -58,17 +58,18 @@ bool same_layers(const RnnProblem& a, const RnnProblem& b) {
          a.tf32 == b.tf32 && a.dropout.probability == b.dropout.probability;
 }
 
-// Bytes of cuDNN's random states, or 0 where they are not of the format that prnn can write.
-size_t known_dropout_states(prnnContext& context) {
+// cuDNN's random states as it makes them, or NULL where they are not of the format that prnn can write.
+std::unique_ptr<DeviceMemory> known_dropout_states(prnnContext& context) {
   const CudnnLibrary& cudnn = require_cudnn_library();
   void* const handle = cudnn_handle(context);
   size_t size = 0;
   require_cudnn(cudnn.get_dropout_states_size(handle, &size), "to say the size of dropout's states");
   const CudnnObject descriptor(cudnn.create_dropout, cudnn.destroy_dropout);
-  const DeviceMemory states(size);
+  auto states = std::make_unique<DeviceMemory>(size);
   constexpr unsigned long long kSeed = 0x0123456789abcdef;
-  require_cudnn(cudnn.set_dropout(descriptor.get(), handle, 0.5f, states.get(), size, kSeed), "dropout of 0.5");
-  return has_known_dropout_states(states.get(), size, kSeed, context.stream) ? size : 0;
+  require_cudnn(cudnn.set_dropout(descriptor.get(), handle, 0.5f, states->get(), size, kSeed), "dropout of 0.5");
+  if (!has_known_dropout_states(states->get(), size, kSeed, context.stream)) states = nullptr;
+  return states;
 }
 
 class StackCache : public CudnnCache {
@@ -104,40 +105,41 @@ class StackCache : public CudnnCache {
     auto made = std::make_unique<CudnnStack>();
     made->problem = problem;
     const bool drops = problem.dropout.probability > 0;
-    if (drops) made->dropout_states_size = dropout_states_size(context, problem);
-    const bool cudnn_drops = made->dropout_states_size > 0;
+    const DeviceMemory* const states = drops ? dropout_states(context, problem) : nullptr;
+    if (states != nullptr) made->dropout_states_size = states->size();
     const auto alike = std::find_if(stacks_.begin(), stacks_.end(), [&](const auto& stack) {
       return same_layers(stack->problem, problem) && stack->parts[0].layers->algorithms() == algorithms;
     });
-    const int64_t count = drops && !cudnn_drops ? 1 : problem.layers;
+    const int64_t count = drops && states == nullptr ? 1 : problem.layers;
     for (int64_t first = 0; first < problem.layers; first += count) {
       auto layers = alike != stacks_.end()
                         ? (*alike)->parts[first / count].layers
-                        : std::make_shared<CudnnLayers>(context, problem, first, count, cudnn_drops, algorithms);
+                        : std::make_shared<CudnnLayers>(context, problem, first, count, algorithms, states);
       CudnnSequences sequences(context, problem, *layers);
       made->parts.push_back({std::move(layers), std::move(sequences)});
     }
     return made;
   }
 
-  size_t dropout_states_size(prnnContext& context, const RnnProblem& problem) {
-    if (!dropout_states_size_) dropout_states_size_ = known_dropout_states(context);
-    if (*dropout_states_size_ == 0 && problem.type == PRNN_DATA_DOUBLE) {
+  const DeviceMemory* dropout_states(prnnContext& context, const RnnProblem& problem) {
+    if (!dropout_states_) dropout_states_ = known_dropout_states(context);
+    if (*dropout_states_ == nullptr && problem.type == PRNN_DATA_DOUBLE) {
       fail(PRNN_STATUS_NOT_SUPPORTED,
            "dropout between layers of type double: prnn does not know the random states of this cuDNN");
     }
-    return *dropout_states_size_;
+    return dropout_states_->get();
   }
 
+  // What dropout descriptors name until a call draws from states of its own.
+  std::optional<std::unique_ptr<DeviceMemory>> dropout_states_;
   CudnnDevice device_;
   std::vector<std::unique_ptr<CudnnStack>> stacks_;
-  std::optional<size_t> dropout_states_size_;
 };
 
 }  // namespace
 
-CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count, bool drops,
-                         const CudnnAlgorithms& algorithms)
+CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count,
+                         const CudnnAlgorithms& algorithms, const DeviceMemory* dropout_states)
     : problem_(p),
       first_(first),
       count_(count),
@@ -146,9 +148,9 @@ CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t firs
       backward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
   const CudnnLibrary& cudnn = require_cudnn_library();
   void* const handle = cudnn_handle(context);
-  if (drops) {
+  if (dropout_states != nullptr) {
     dropout_.emplace(cudnn.create_dropout, cudnn.destroy_dropout);
-    draw_from(context, this, 1);  // an address that is not NULL; no call draws before the next draw_from()
+    draw_from(context, dropout_states->get(), dropout_states->size());
   } else {
     set(cudnn_without_dropout(context));
   }

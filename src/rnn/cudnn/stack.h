@@ -7,6 +7,7 @@
 
 #include "core/cuda/cudnn.h"
 #include "rnn/cudnn/algorithm.h"
+#include "rnn/cudnn/device.h"
 #include "rnn/cudnn/weights.h"
 #include "rnn/problem.h"
 
@@ -15,9 +16,9 @@ namespace prnn {
 // Neighbouring layers that run as one cuDNN RNN, whatever the sequences.
 class CudnnLayers {
  public:
-  // drops: cuDNN drops out between the layers, with the problem's probability.
-  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count, bool drops,
-              const CudnnAlgorithms& algorithms);
+  // dropout_states: some random states of cuDNN's, which then drops out between the layers; NULL: it does not.
+  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count,
+              const CudnnAlgorithms& algorithms, const DeviceMemory* dropout_states);
 
   // Has the next forward training call draw its masks from cuDNN's random states at `states`.
   void draw_from(prnnContext& context, void* states, size_t size);
