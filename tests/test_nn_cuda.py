@@ -118,7 +118,7 @@ def test_mixed_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="input is on cpu, but the weights are on cuda:0"):
         module(torch.zeros(12, 4, 24))
     x = torch.zeros(12, 4, 24, device="cuda")
-    with pytest.raises(ValueError, match=r"cx is on cpu, but input is on cuda:0"):
+    with pytest.raises(ValueError, match=r"hx\[1\] is on cpu, but input is on cuda:0"):
         module(x, (torch.zeros(1, 4, 40, device="cuda"), torch.zeros(1, 4, 40)))
 
 
