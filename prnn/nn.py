@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.dlpack import from_dlpack
 
 from prnn._ops._dropout import draw_seed
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
@@ -39,6 +40,11 @@ def _integers(lengths: Sequence[int]) -> list[int]:
     except TypeError:
         pass
     raise TypeError(f"lengths is {lengths!r}; it must hold integers")
+
+
+def _with_own_storage(view: Tensor) -> Tensor:
+    """The same memory, which it keeps alive, as a storage that ends where the view does."""
+    return from_dlpack(view) if view.device.type in ("cpu", "cuda") else view
 
 
 class _Recurrent(torch.nn.RNNBase):
@@ -68,18 +74,20 @@ class _Recurrent(torch.nn.RNNBase):
         super()._init_flat_weights()
 
     def flatten_parameters(self) -> None:
-        """Moves the parameters into one buffer, as views of it in the order of the packed weights, so that a call hands
-        them over without a copy.
+        """Moves the parameters into one buffer, one after the other in the order of the packed weights, so that a call
+        hands them over without a copy. Each has a storage of its own there, so that saving one does not save all.
 
         Done by the constructor, by .to() and its like, by load_state_dict, and after copying and unpickling. Parameters
-        that are not plain (shared between two names, parametrised, on the meta device) stay as they are, and each call
-        then copies them."""
+        that are not plain (shared between two names or with other processes, parametrised, on the meta device) stay as
+        they are, and each call then copies them."""
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]
         first = plain[0] if len(plain) == len(parameters) else None
         if first is None or any(p.dtype != first.dtype or p.device != first.device for p in plain):
             return
         if first.device.type == "meta" or len({id(p) for p in plain}) < len(plain):
+            return
+        if first.device.type == "cpu" and any(p.is_shared() for p in plain):
             return
         sizes = [p.numel() for p in plain]
         biases = self._missing_biases()
@@ -96,7 +104,7 @@ class _Recurrent(torch.nn.RNNBase):
             *views, zero_biases = flat.split([*sizes, biases])
             for parameter, view in zip(plain, views, strict=True):
                 view.copy_(parameter.reshape(-1))
-                parameter.data = view.view(parameter.shape)
+                parameter.data = _with_own_storage(view).view(parameter.shape)
             self._zero_biases = zero_biases if biases else None
 
     def _missing_biases(self) -> int:

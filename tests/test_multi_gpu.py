@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from asr_data import write_corpus
 from torch.nn.parallel import DistributedDataParallel
 
 import prnn
@@ -96,6 +95,8 @@ sys.exit(prnn.cli.main())
 
 
 def test_prnn_train(tmp_path: pathlib.Path) -> None:
+    from asr_data import write_corpus  # which wants soundfile
+
     manifest = write_corpus(tmp_path / "data", "tones", ["ab ca", "cab", "b", "acc ab"])
     program = tmp_path / "guarded.py"
     program.write_text(GUARDED)

@@ -1,6 +1,8 @@
 """prnn.nn's modules on a GPU: against themselves in float64 on the CPU; autocast, torch.compile and lengths there."""
 
 import copy
+import gc
+import io
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -118,7 +120,7 @@ def test_mixed_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="input is on cpu, but the weights are on cuda:0"):
         module(torch.zeros(12, 4, 24))
     x = torch.zeros(12, 4, 24, device="cuda")
-    with pytest.raises(ValueError, match=r"cx is on cpu, but input is on cuda:0"):
+    with pytest.raises(ValueError, match=r"hx\[1\] is on cpu, but input is on cuda:0"):
         module(x, (torch.zeros(1, 4, 40, device="cuda"), torch.zeros(1, 4, 40)))
 
 
@@ -344,3 +346,24 @@ def test_a_later_batch_that_goes_to_cudnn_is_announced(monkeypatch: pytest.Monke
         module(x)
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.randint(1, 4, (64,)), enforce_sorted=False)
         module(packed)[0].data.float().sum().backward()
+
+
+def test_parameters_lie_together_each_in_a_storage_of_its_own() -> None:
+    module = prnn.nn.LSTM(64, 64, num_layers=3).to("cuda", torch.bfloat16)
+    parameters = [getattr(module, name) for name in module._packed_names]
+    ends = [parameter.data_ptr() + parameter.nbytes for parameter in parameters]
+    assert [parameter.data_ptr() for parameter in parameters[1:]] == ends[:-1]
+    for parameter in parameters:
+        stored = io.BytesIO()
+        torch.save(parameter, stored)
+        assert len(stored.getvalue()) < parameter.nbytes + 4096
+    expected = module.state_dict()
+    before = torch.cuda.memory_allocated()
+    weight, copied = module.weight_hh_l1, module.weight_hh_l1.detach().clone()
+    del module, parameters, parameter, expected
+    gc.collect()
+    others = [torch.zeros(3 * 64 * 64 * 8, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    assert torch.equal(weight, copied)  # it keeps the buffer
+    del weight, others
+    gc.collect()
+    assert torch.cuda.memory_allocated() < before

@@ -1,6 +1,7 @@
 """prnn.nn.RNN, GRU and LSTM against torch.nn's: outputs and every gradient, and what a module must live through."""
 
 import copy
+import gc
 import io
 import itertools
 from typing import Any
@@ -239,7 +240,46 @@ def test_checkpointing_repeats_the_masks() -> None:
 
 
 def lies_in_one_buffer(module: torch.nn.Module) -> bool:
-    return len({parameter.untyped_storage().data_ptr() for parameter in module.parameters()}) == 1
+    parameters = [getattr(module, name) for name in module._packed_names]
+    ends = [parameter.data_ptr() + parameter.nbytes for parameter in parameters]
+    return [parameter.data_ptr() for parameter in parameters[1:]] == ends[:-1]
+
+
+def saved_size(value: Any) -> int:
+    stored = io.BytesIO()
+    torch.save(value, stored)
+    return len(stored.getvalue())
+
+
+def test_saving_a_parameter_does_not_save_the_others() -> None:
+    theirs, ours = make_pair("LSTM", 64, 64, num_layers=3)
+    assert lies_in_one_buffer(ours)
+    assert saved_size(ours.bias_hh_l0) == saved_size(theirs.bias_hh_l0)
+    assert saved_size(ours.weight_hh_l1.detach()) == saved_size(theirs.weight_hh_l1.detach())
+    assert saved_size(ours.state_dict()) == saved_size(theirs.state_dict())
+    assert saved_size(ours) < 1.1 * saved_size(theirs)
+
+
+def test_a_parameter_outlives_its_module() -> None:
+    module = prnn.nn.LSTM(64, 64)
+    weight, expected = module.weight_hh_l0, module.weight_hh_l0.detach().clone()
+    del module
+    gc.collect()
+    others = [torch.full((64 * 64 * 8 + 512,), 3.0) for _ in range(8)]  # would take the memory
+    assert torch.equal(weight, expected)
+    del others
+
+
+def test_parameters_shared_between_processes_stay_so() -> None:
+    module = prnn.nn.GRU(3, 4, num_layers=2)
+    x = data(module, 5, 2)
+    expected = module(x)[0]
+    module.share_memory()
+    module.flatten_parameters()
+    assert all(parameter.is_shared() for parameter in module.parameters())
+    assert torch.equal(module(x)[0], expected)
+    module(x)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -75,5 +75,8 @@ def test_parameters_lie_as_the_library_packs_them(cell: str, options: dict[str, 
             for kind, offset in zip(kinds, rnn.layer_offsets(layer, direction), strict=True):
                 parameter = getattr(module, f"{kind}_l{layer}{suffix}", None)
                 if parameter is not None:
-                    assert parameter.storage_offset() == offset
-    assert module.weight_ih_l0.untyped_storage().nbytes() == rnn.params_size() * module.weight_ih_l0.itemsize
+                    assert parameter.data_ptr() == module.weight_ih_l0.data_ptr() + offset * parameter.itemsize
+    weights = module._packed_weights()
+    ends = [weight.data_ptr() + weight.nbytes for weight in weights]
+    assert [weight.data_ptr() for weight in weights[1:]] == ends[:-1]
+    assert ends[-1] - weights[0].data_ptr() == rnn.params_size() * weights[0].itemsize

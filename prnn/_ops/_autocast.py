@@ -6,7 +6,7 @@ for each costs more launches than the layers do.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,13 +20,16 @@ cast_weights: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn
 
 def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     first = weights[0]
-    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    address = first.data_ptr()
     for weight in weights:
-        if weight.data_ptr() != address or not weight.is_contiguous() or weight.untyped_storage().data_ptr() != storage:
+        if weight.data_ptr() != address or not weight.is_contiguous():
             return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
         address += weight.numel() * weight.itemsize
-    count = (address - first.data_ptr()) // first.itemsize
-    return first.as_strided((count,), (1,)).to(dtype)
+    # They lie together, but each in a storage of its own.
+    size = address - first.data_ptr()
+    storage = torch._C._construct_storage_from_data_pointer(first.data_ptr(), first.device, size)
+    together = first.new_empty(0).set_(storage, 0, (size // first.itemsize,))  # type: ignore[call-overload]
+    return cast(Tensor, together.to(dtype))
 
 
 def _cast_weights_fake(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
