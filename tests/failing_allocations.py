@@ -79,7 +79,7 @@ def check_around_layers() -> None:
     info, text, states = (ctypes.c_char * 1024)(), (ctypes.c_char * 256)(), (ctypes.c_uint64 * 2)()
     type_, rank = ctypes.c_int(1), ctypes.c_int(1)
     dims, filter_dims = (ctypes.c_int * 8)(), (ctypes.c_int * 8)()
-    plan = capi.Plan(8, 1, 1, 0)
+    plan = capi.Plan(1, 8, 1, 1, 0)
     gpu = ctypes.create_string_buffer(capi.call("GetGPUName", index=0))
     tensor, dropout = capi.tensor([3]), capi.descriptor("Dropout")
     values: dict[str, Any] = {
