@@ -76,7 +76,7 @@ def check_around_layers() -> None:
     handle, rnn = case.handle.pointer, case.rnn.pointer
     x, w = case.x_descs[0].pointer, case.w_desc.pointer
     found, size, block = ctypes.c_void_p(1), ctypes.c_size_t(1), capi.filter_([1])
-    info, text, states = (ctypes.c_char * 1024)(), (ctypes.c_char * 256)(), (ctypes.c_uint64 * 2)()
+    info, text, states = (ctypes.c_char * 4096)(), (ctypes.c_char * 256)(), (ctypes.c_uint64 * 2)()
     type_, rank = ctypes.c_int(1), ctypes.c_int(1)
     dims, filter_dims = (ctypes.c_int * 8)(), (ctypes.c_int * 8)()
     plan = capi.Plan(1, 8, 1, 1, 0)
@@ -137,6 +137,7 @@ def check_around_layers() -> None:
         "GetRNNLinLayerMatrixParams",
         "GetRNNLinLayerBiasParams",
         "QueryRNN",
+        "QueryRNNSequence",
         "QueryRNNForGPU",
         "SetTensorNdDescriptor",
         "GetTensorNdDescriptor",
@@ -152,7 +153,7 @@ def check_around_layers() -> None:
         "SetRNNProjectionSize",
         "SetRNNDescriptor",
     ):
-        several = name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize")
+        several = name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize", "QueryRNNSequence")
         given = values | {"xDesc": case.x_desc if several else x, "seqLength": len(case.batch_sizes)}
         if name in getters:
             given |= reads | getters[name]
