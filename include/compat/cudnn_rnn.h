@@ -120,6 +120,7 @@ typedef prnnMathType_t cudnnMathType_t;
 #define cudnnDestroyDropoutDescriptor prnnDestroyDropoutDescriptor
 #define cudnnDropoutGetStatesSize prnnDropoutGetStatesSize
 #define cudnnSetDropoutDescriptor prnnSetDropoutDescriptor
+#define cudnnRestoreDropoutDescriptor prnnRestoreDropoutDescriptor
 
 #define cudnnCreateRNNDescriptor prnnCreateRNNDescriptor
 #define cudnnDestroyRNNDescriptor prnnDestroyRNNDescriptor
