@@ -265,7 +265,7 @@ def test_a_batch_whose_tiles_do_not_fit_together_goes_in_passes(mode: int, hidde
     assert_results(case)
 
 
-# Layers that only the lean kernels take: in 16 bits, in float.
+# Layers that only the large-layer kernels take: in 16 bits, in float.
 LARGEST = {reference.LSTM: (2432, 1664), reference.GRU: (2816, 1920), reference.RNN_TANH: (4864, 3328)}
 
 
