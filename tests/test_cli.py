@@ -225,7 +225,9 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^prnn \d+\.\d+\.\d+, torch ", output)
     assert re.search(r"^CPU \S+: \d+ cores, \d+ threads", output, re.MULTILINE)
     for gpu in ("H200", "A100", "L40", "GTX 1080"):
-        assert re.search(rf"^[ *] \S*.*{gpu} .* / \d+$", output, re.MULTILINE), gpu
+        assert re.search(rf"^[ *] \S*.*{gpu} .* / \d+(?:  \+)?$", output, re.MULTILINE), gpu
+    assert re.search(r"^  B200 .*  \+$", output, re.MULTILINE)
+    assert "nobody has run these plans on one" in output
 
 
 def test_bench_runs_the_programs_of_a_checkout(

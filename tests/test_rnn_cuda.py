@@ -265,7 +265,7 @@ def test_a_batch_whose_tiles_do_not_fit_together_goes_in_passes(mode: int, hidde
     assert_results(case)
 
 
-# Layers that only the lean kernels take: in 16 bits, in float.
+# Layers that only the large-layer kernels take: in 16 bits, in float.
 LARGEST = {reference.LSTM: (2432, 1664), reference.GRU: (2816, 1920), reference.RNN_TANH: (4864, 3328)}
 
 
@@ -296,3 +296,36 @@ def test_largest_float_layers_over_many_steps(mode: int) -> None:
     case = CudaCase(reference.Stack(mode, 8, LARGEST[mode][1]), [2] * 33 + [1] * 3, torch.float32)
     case.train()
     assert_results(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["half", "float"])
+@pytest.mark.parametrize(
+    ("hidden", "layers", "directions", "batch_sizes"),
+    [
+        (100, 1, 2, [5, 4, 4, 1]),
+        (512, 1, 1, [1] * 4),
+        (300, 3, 1, [20] * 4),
+        (640, 1, 1, [33, 33, 2]),
+        (1024, 1, 1, [64] * 3),
+        (1024, 2, 1, [200, 130]),
+        (2432, 1, 1, [20] * 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_calls_stay_within_workspace_and_reserve_space(
+    mode: int, hidden: int, layers: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    """Their sizes follow from the plan, to the byte."""
+    if dtype == torch.float32 and hidden > 1100:
+        hidden = 1664
+    case = CudaCase(reference.Stack(mode, 16, hidden, layers, directions), batch_sizes, dtype)
+    beyond = []
+    for name in ("workspace", "reserve"):
+        size = getattr(case, name).numel()
+        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
+        setattr(case, name, memory[:size])
+        beyond.append(memory[size:])
+    case.train()
+    case.check("RNNForwardInference")
+    assert all((memory == 0x5A).all() for memory in beyond)

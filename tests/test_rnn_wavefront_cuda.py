@@ -25,7 +25,7 @@ SIZES = [
     (2, 1024, 8, 3),
     (5, 1024, 8, 3),
     (3, 768, 2, 4),
-    # The wide kernels: one group or two, one tile of rows or two, some of the last of either unused.
+    # The wgmma kernels: one replica or two, one tile of rows or two, some of the last of either unused.
     (3, 480, 18, 6),
     (5, 512, 32, 7),
     (3, 288, 40, 3),
