@@ -444,14 +444,14 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
     """As cuDNN's, which its backward pass overwrites: later passes run forward again, with the same masks."""
     always = property(lambda self: True, lambda self, value: None)
     monkeypatch.setattr(prnn._ops._layer.Layer, "spends_reserve", always, raising=False)
-    backward = prnn._ops.rnn._backward
+    backward = prnn._ops._rnn_kernels.backward
 
     def spend(*arguments: Any) -> Any:
         results = backward(*arguments)
         arguments[8].data.zero_()  # unseen by autograd, as what the library writes
         return results
 
-    monkeypatch.setattr(prnn._ops.rnn, "_backward", spend)
+    monkeypatch.setattr(prnn._ops._rnn_kernels, "backward", spend)
     module = prnn.nn.GRU(3, 4, 2, dropout=0.5, dtype=torch.float64)
     x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
     output = module(x, lengths=lengths)[0]
