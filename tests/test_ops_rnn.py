@@ -435,3 +435,29 @@ def test_plain_calls_do_without_the_dispatcher(cell: str, layout: str, monkeypat
         module(input, states, **options)
     with pytest.raises(AssertionError, match="the dispatcher"), torch.autocast("cpu", dtype=torch.bfloat16):
         module(input, states, **options)
+
+
+@pytest.mark.parametrize("lengths", [None, [2, 5, 1]])
+def test_a_retained_graph_where_the_reserve_space_serves_once(
+    lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cuDNN's, which its backward pass overwrites: later passes run forward again, with the same masks."""
+    always = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(prnn._ops._layer.Layer, "spends_reserve", always, raising=False)
+    backward = prnn._ops._rnn_kernels.backward
+
+    def spend(*arguments: Any) -> Any:
+        results = backward(*arguments)
+        arguments[8].data.zero_()  # unseen by autograd, as what the library writes
+        return results
+
+    monkeypatch.setattr(prnn._ops._rnn_kernels, "backward", spend)
+    module = prnn.nn.GRU(3, 4, 2, dropout=0.5, dtype=torch.float64)
+    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+    output = module(x, lengths=lengths)[0]
+    first, *others = (
+        torch.autograd.grad(output, [x, *module.parameters()], torch.ones_like(output), retain_graph=True)
+        for _ in range(3)
+    )
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))

@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from prnn._errors import NotSupportedError
+from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
-from prnn._ops._handles import device_of, handle
-from prnn._ops._layer import BACKENDS, MODES, Config, Layer, layer
-from prnn._ops._operator import _PLAIN as PLAIN
-from prnn._ops._operator import _apply_of as apply_of
-from prnn._ops._operator import _undisturbed as undisturbed
+from prnn._ops._layer import BACKENDS, MODES, Config, layer
+from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed
+from prnn._ops._rnn_kernels import new_reserve, require, require_states
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
@@ -59,19 +58,6 @@ rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.d
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
 
 
-def _require(
-    tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None
-) -> None:
-    """Of the dtype of input, unless another is given."""
-    if tensor.dtype != (dtype or input.dtype):
-        wanted = f"it must have {dtype}" if dtype else f"but input has {input.dtype}"
-        raise ValueError(f"{name} has dtype {tensor.dtype}, {wanted}")
-    if tensor.device != input.device:
-        raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
-    if tensor.shape != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
-
-
 def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor] | None) -> None:
     """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
     on the device of input, for results."""
@@ -81,53 +67,8 @@ def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor] | Non
                 raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
 
 
-def _require_states(
-    hx: Tensor | None, cx: Tensor | None, stack: Layer, batch: int, input: Tensor, names: tuple[str, str] = ("hx", "cx")
-) -> None:
-    if hx is not None:
-        _require(hx, names[0], (stack.states, batch, stack.state_size), input)
-    if cx is not None:
-        if not stack.is_lstm:
-            raise ValueError(f"{names[1]} is given, but only an LSTM has a cell state")
-        _require(cx, names[1], (stack.states, batch, stack.hidden_size), input)
-
-
-def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
-    """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
-    aligned as cuDNN's kernels want it."""
-    if not weights:
-        raise ValueError("weights is empty")
-    dtype, device, itemsize = input.dtype, input.device, input.itemsize
-    first = address = weights[0].data_ptr()
-    in_place = first % 16 == 0
-    for weight in weights:
-        if weight.dtype != dtype or weight.device != device:
-            raise ValueError(f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {device}")
-        in_place = in_place and weight.data_ptr() == address and weight.is_contiguous()
-        address += weight.numel() * itemsize
-    count = (address - first) // itemsize
-    if count != stack.params_size:
-        raise ValueError(
-            f"weights hold {count} elements; the layer has {stack.params_size} for inputs of size {input.size(-1)}"
-        )
-    return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _no_bytes(input: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=input.device)
-
-
-def _new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
-    if batch_sizes is None:
-        rows = input.size(0) * input.size(1)
-    else:
-        rows = batch_sizes.size(0) * batch if stack.reserves_padding else input.size(0)
-    size = stack.reserve_size(rows, batch)
-    return torch.empty(size, dtype=torch.uint8, device=input.device)
 
 
 def _rnn(
@@ -142,62 +83,8 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
-    y, hy, cy, reserve = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train)
+    y, hy, cy, reserve = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train)
     return y, hy, cy, _no_bytes(input) if reserve is None else reserve
-
-
-def _forward(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    seed: Tensor | None,
-    config: Config,
-    train: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """rnn's results, but None for a reserve space without elements."""
-    stack = layer(config, input.dtype, input.size(-1), input.device)
-    steps = steps_of(input, batch_sizes, lengths)
-    batch = steps.batch
-    _require_states(hx, cx, stack, batch, input)
-    output_shape = (*input.shape[:-1], stack.output_size)
-    with_reserve = train or config.dropout > 0
-    with device_of(input):
-        packed_weights = _packed_weights(weights, stack, input)
-        hy = input.new_empty(stack.states, batch, stack.state_size)
-        cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
-        reserve = _new_reserve(stack, input, batch_sizes, batch) if with_reserve else None
-        if batch == 0:
-            return input.new_empty(output_shape), hy, cy, reserve
-        x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
-        y = steps.new_packed(output_shape, input)
-        library = handle(input.device)
-        stack.tell_backend(library, batch)
-        stack.follow_precision()
-        workspace = stack.workspace(library, steps.sizes)
-        if config.dropout > 0:
-            if seed is None:
-                raise ValueError(f"seed is None; dropout {config.dropout} wants one")
-            _require(seed, "seed", (2,), input, torch.int64)
-            stack.seed_dropout(library, seed)
-        stack.rnn.forward(
-            library,
-            steps.sizes,
-            x.data_ptr(),
-            _address(hx),
-            _address(cx),
-            packed_weights.data_ptr(),
-            y.data_ptr(),
-            hy.data_ptr(),
-            cy.data_ptr() if stack.is_lstm else 0,
-            workspace.data_ptr(),
-            workspace.numel(),
-            _address(reserve),
-            0 if reserve is None else reserve.numel(),
-        )
-        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve
 
 
 def _rnn_backward(
@@ -217,72 +104,17 @@ def _rnn_backward(
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, input.size(-1), input.device)
     output_shape, batch = (*input.shape[:-1], stack.output_size), steps_of(input, batch_sizes, lengths).batch
-    _require(output, "output", output_shape, input)
+    require(output, "output", output_shape, input)
     if grad_output is not None:
-        _require(grad_output, "grad_output", output_shape, input)
-    _require_states(hx, cx, stack, batch, input)
-    _require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
+        require(grad_output, "grad_output", output_shape, input)
+    require_states(hx, cx, stack, batch, input)
+    require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     gradients = (grad_output, grad_hy, grad_cy)
     if stack.spends_reserve:
         reserve = reserve.clone()  # of which the schema says that it is not written to
-    results = _backward(gradients, input, hx, cx, weights, batch_sizes, lengths, output, reserve, config, wanted)
+    results = kernels.backward(gradients, input, hx, cx, weights, batch_sizes, lengths, output, reserve, config, wanted)
     grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
     return grad_input, grad_hx, grad_cx, grad_weights
-
-
-def _backward(
-    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    output: Tensor,
-    reserve: Tensor,
-    config: Config,
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """rnn_backward's results, but None for what is not wanted. The shapes have been checked."""
-    grad_output, grad_hy, grad_cy = gradients
-    stack = layer(config, input.dtype, input.size(-1), input.device)
-    steps = steps_of(input, batch_sizes, lengths)
-    with device_of(input):
-        packed_weights = _packed_weights(weights, stack, input)
-        x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
-        dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
-        dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
-        dx = steps.new_packed(input.shape, input) if wanted[0] else None
-        dhx = input.new_empty(stack.states, steps.batch, stack.state_size) if wanted[1] else None
-        dcx = input.new_empty(stack.states, steps.batch, stack.hidden_size) if wanted[2] else None
-        dw = input.new_zeros(stack.params_size) if wanted[3] else None
-        if steps.batch > 0:
-            library = handle(input.device)
-            stack.follow_precision()
-            workspace = stack.workspace(library, steps.sizes)
-            memory = (workspace.data_ptr(), workspace.numel(), reserve.data_ptr(), reserve.numel())
-            stack.rnn.backward_data(
-                library,
-                steps.sizes,
-                y.data_ptr(),
-                dy.data_ptr(),
-                _address(dhy),
-                _address(dcy),
-                packed_weights.data_ptr(),
-                _address(hx),
-                _address(cx),
-                _address(dx),
-                _address(dhx),
-                _address(dcx),
-                *memory,
-            )
-            if dw is not None:
-                stack.rnn.backward_weights(
-                    library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
-                )
-        dx = None if dx is None else steps.unpack(dx, input.shape)
-        dhx, dcx = (None if state is None else steps.unsort(state) for state in (dhx, dcx))
-        return dx, dhx, dcx, dw
 
 
 def _rnn_fake(
@@ -310,7 +142,7 @@ def _rnn_fake(
         input.new_empty(*input.shape[:-1], stack.output_size),
         input.new_empty(stack.states, batch, stack.state_size),
         input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0),
-        _new_reserve(stack, input, batch_sizes, batch) if train or config.dropout > 0 else _no_bytes(input),
+        new_reserve(stack, input, batch_sizes, batch) if train or config.dropout > 0 else _no_bytes(input),
     )
 
 
@@ -387,7 +219,7 @@ class _RnnFunction(torch.autograd.Function):
         results: tuple[Tensor | None, ...]
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if not torch.is_grad_enabled() and _is_direct((*gradients, *data, *weights)):
-            results = _backward(gradients, *data, weights, *rest, config, wanted)
+            results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
         elif _in_functorch():
             results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
         else:
@@ -411,7 +243,7 @@ class _RnnFunctionOfKernels(_RnnFunction):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         input, hx, cx, batch_sizes, lengths, seed, _, config, *weights = inputs
-        y, hy, cy, reserve = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
+        y, hy, cy, reserve = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
         assert reserve is not None
         _keep(ctx, inputs, (y, hy, cy, reserve))
         return y, hy, cy, reserve
@@ -449,7 +281,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
-_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = apply_of(_RnnFunctionOfKernels)
+_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _apply_of(_RnnFunctionOfKernels)
 _rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
 
@@ -464,8 +296,8 @@ def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
     tensors with memory that nobody traces, transforms or casts."""
     return (
-        undisturbed()
-        and all(tensor is None or (type(tensor) in PLAIN and not tensor.is_meta) for tensor in tensors)
+        _undisturbed()
+        and all(tensor is None or (type(tensor) in _PLAIN and not tensor.is_meta) for tensor in tensors)
         and not torch._C._is_any_autocast_enabled()
     )
 
@@ -511,7 +343,7 @@ def call(
         if _wants_grad(tensors):
             results = _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
         else:
-            results = _forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, False)
+            results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, False)
     elif _in_functorch():
         results = _rnn_function_in_functorch(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
     else:

@@ -1,0 +1,177 @@
+"""What the recurrent operators compute: tensors checked, packed and handed to the library. rnn.py has the arguments."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prnn._ops._handles import device_of, handle
+from prnn._ops._layer import Config, Layer, layer
+from prnn._ops._steps import steps_of
+
+__all__ = ["backward", "forward", "new_reserve", "require", "require_states"]
+
+
+def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None) -> None:
+    """Of the dtype of input, unless another is given."""
+    if tensor.dtype != (dtype or input.dtype):
+        wanted = f"it must have {dtype}" if dtype else f"but input has {input.dtype}"
+        raise ValueError(f"{name} has dtype {tensor.dtype}, {wanted}")
+    if tensor.device != input.device:
+        raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
+    if tensor.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {shape}")
+
+
+def require_states(
+    hx: Tensor | None, cx: Tensor | None, stack: Layer, batch: int, input: Tensor, names: tuple[str, str] = ("hx", "cx")
+) -> None:
+    if hx is not None:
+        require(hx, names[0], (stack.states, batch, stack.state_size), input)
+    if cx is not None:
+        if not stack.is_lstm:
+            raise ValueError(f"{names[1]} is given, but only an LSTM has a cell state")
+        require(cx, names[1], (stack.states, batch, stack.hidden_size), input)
+
+
+def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
+    """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
+    aligned as cuDNN's kernels want it."""
+    if not weights:
+        raise ValueError("weights is empty")
+    dtype, device, itemsize = input.dtype, input.device, input.itemsize
+    first = address = weights[0].data_ptr()
+    in_place = first % 16 == 0
+    for weight in weights:
+        if weight.dtype != dtype or weight.device != device:
+            raise ValueError(f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {device}")
+        in_place = in_place and weight.data_ptr() == address and weight.is_contiguous()
+        address += weight.numel() * itemsize
+    count = (address - first) // itemsize
+    if count != stack.params_size:
+        raise ValueError(
+            f"weights hold {count} elements; the layer has {stack.params_size} for inputs of size {input.size(-1)}"
+        )
+    return weights[0] if in_place else torch.cat([weight.reshape(-1) for weight in weights])
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
+    if batch_sizes is None:
+        rows = input.size(0) * input.size(1)
+    else:
+        rows = batch_sizes.size(0) * batch if stack.reserves_padding else input.size(0)
+    size = stack.reserve_size(rows, batch)
+    return torch.empty(size, dtype=torch.uint8, device=input.device)
+
+
+def forward(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    config: Config,
+    train: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """rnn's results, but None for a reserve space without elements."""
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths)
+    batch = steps.batch
+    require_states(hx, cx, stack, batch, input)
+    output_shape = (*input.shape[:-1], stack.output_size)
+    with_reserve = train or config.dropout > 0
+    with device_of(input):
+        packed_weights = _packed_weights(weights, stack, input)
+        hy = input.new_empty(stack.states, batch, stack.state_size)
+        cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
+        reserve = new_reserve(stack, input, batch_sizes, batch) if with_reserve else None
+        if batch == 0:
+            return input.new_empty(output_shape), hy, cy, reserve
+        x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
+        y = steps.new_packed(output_shape, input)
+        library = handle(input.device)
+        stack.tell_backend(library, batch)
+        stack.follow_precision()
+        workspace = stack.workspace(library, steps.sizes)
+        if config.dropout > 0:
+            if seed is None:
+                raise ValueError(f"seed is None; dropout {config.dropout} wants one")
+            require(seed, "seed", (2,), input, torch.int64)
+            stack.seed_dropout(library, seed)
+        stack.rnn.forward(
+            library,
+            steps.sizes,
+            x.data_ptr(),
+            _address(hx),
+            _address(cx),
+            packed_weights.data_ptr(),
+            y.data_ptr(),
+            hy.data_ptr(),
+            cy.data_ptr() if stack.is_lstm else 0,
+            workspace.data_ptr(),
+            workspace.numel(),
+            _address(reserve),
+            0 if reserve is None else reserve.numel(),
+        )
+        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve
+
+
+def backward(
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    output: Tensor,
+    reserve: Tensor,
+    config: Config,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """rnn_backward's results, but None for what is not wanted. The shapes have been checked."""
+    grad_output, grad_hy, grad_cy = gradients
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths)
+    with device_of(input):
+        packed_weights = _packed_weights(weights, stack, input)
+        x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
+        dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
+        dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
+        dx = steps.new_packed(input.shape, input) if wanted[0] else None
+        dhx = input.new_empty(stack.states, steps.batch, stack.state_size) if wanted[1] else None
+        dcx = input.new_empty(stack.states, steps.batch, stack.hidden_size) if wanted[2] else None
+        dw = input.new_zeros(stack.params_size) if wanted[3] else None
+        if steps.batch > 0:
+            library = handle(input.device)
+            stack.follow_precision()
+            workspace = stack.workspace(library, steps.sizes)
+            memory = (workspace.data_ptr(), workspace.numel(), reserve.data_ptr(), reserve.numel())
+            stack.rnn.backward_data(
+                library,
+                steps.sizes,
+                y.data_ptr(),
+                dy.data_ptr(),
+                _address(dhy),
+                _address(dcy),
+                packed_weights.data_ptr(),
+                _address(hx),
+                _address(cx),
+                _address(dx),
+                _address(dhx),
+                _address(dcx),
+                *memory,
+            )
+            if dw is not None:
+                stack.rnn.backward_weights(
+                    library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
+                )
+        dx = None if dx is None else steps.unpack(dx, input.shape)
+        dhx, dcx = (None if state is None else steps.unsort(state) for state in (dhx, dcx))
+        return dx, dhx, dcx, dw
