@@ -50,7 +50,7 @@ def joint_rnnt_loss(
     Args:
         encoder_out: (N, T, D). float32 or float64; on a GPU also half types, whose products are summed in float32, and
             under autocast it becomes one of them. Half types on the CPU are computed in float32. Products of float32
-            are made in TF32 where torch.set_float32_matmul_precision allows it.
+            are made in TF32 where torch allows that for matrix products (torch.backends.cuda.matmul).
         predictor_out: (N, U + 1, D).
         weight: (V, D), of the output layer.
         bias: (V,), or None.

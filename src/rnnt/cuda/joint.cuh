@@ -155,20 +155,20 @@ __device__ __forceinline__ void write_emission(const Problem& p, const Emission&
 }
 
 template <class Real>
-__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const Shares<Real>& shares,
-                                        const Real* cost_gradients, Real scale, const Cell& cell) {
+__device__ CellShares<Real> cell_shares(const Problem& p, const Sequence* sequences, const CostShares<Real>& made_of,
+                                        Real scale, const Cell& cell) {
   CellShares<Real> result{0, 0, 0, 0, -1};
   if (!cell.real) return result;
   const Sequence s = sequences[cell.n];
   const int64_t row = row_of(p, s, cell);
-  const Arcs<Real> arcs = shares.arcs[row];
+  const Arcs<Real> arcs = made_of.shares.arcs[row];
   result.blank = arcs.blank;
   if (cell.u < s.targets) {
     result.label = arcs.label * static_cast<Real>(1 + p.fastEmitLambda);
     result.label_at = p.targets[s.target_begin + cell.u];
   }
-  result.normaliser = shares.normalisers[row];
-  result.scale = scale * (cost_gradients ? cost_gradients[cell.n] : Real(1));
+  result.normaliser = made_of.shares.normalisers[row];
+  result.scale = scale * (made_of.cost_gradients ? made_of.cost_gradients[cell.n] : Real(1));
   return result;
 }
 

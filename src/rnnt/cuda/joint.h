@@ -86,6 +86,16 @@ struct Frames {
   int64_t* chunk;  // {2}: the first and the last frame of a chunk, of which run_activations() tells
 };
 
+// `count` cells of a call, from `first` on, and what all kernels that work on them have in common.
+struct Chunk {
+  Problem problem;
+  Joint joint;
+  Frames frames;
+  const Sequence* sequences;
+  const Scales* scales;
+  int64_t first, count;
+};
+
 // All cells of the sequences and, with `shares`, of those the ones which a path takes with a probability above
 // `least`, with what lies between them in a frame.
 template <class Real>
@@ -130,57 +140,64 @@ struct CellShares {
   int label_at;
 };
 
+// What the gradients of logits are made of.
+template <class Real>
+struct CostShares {
+  Shares<Real> shares;
+  const Real* cost_gradients;  // NULL: ones
+};
+
 // What the products from tiles want to know of a chunk's cells: `emissions` forward, `cells` backward, else NULL.
 template <class Real>
 struct CellRecords {
-  const Sequence* sequences;
-  Emission* emissions;
-  CellShares<Real>* cells;
-  Shares<Real> shares;         // of which `cells` are made
-  const Real* cost_gradients;  // likewise; NULL: ones
+  Emission* emissions = nullptr;
+  CellShares<Real>* cells = nullptr;
+  CostShares<Real> made_of{};  // `cells`
 };
 
 // activations {count, kTerms, padded_size}, kLeft: drop(activation(encoder + predictor)); zeros for padding. What
 // dropout took is minus zero, everything else that is zero is plus zero.
 // With kTiled also what `records` has room for, and Frames::chunk.
 template <class Form, bool kTiled>
-void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
-                     int64_t first, int64_t count, typename Form::Matrix* activations,
+void run_activations(const Chunk& chunk, typename Form::Matrix* activations,
                      const CellRecords<typename Form::Real>& records, cudaStream_t stream);
 
-// From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions().
+// From products {count, padded_classes} to arcs, and normalisers unless NULL, as run_emissions(). bias: padded with
+// minus infinity.
 template <class Form>
-void run_joint_emissions(const Problem& problem, const Joint& joint, const Frames& frames,
-                         const Lattice<typename Form::Real>& lattice, const Scales* scales,
-                         const typename Form::Real* bias, const typename Form::Logit* products, int64_t first,
-                         int64_t count, typename Form::Real* normalisers, cudaStream_t stream);
-
-// What the gradients of logits are made of.
-template <class Real>
-struct GradientInputs {
-  const Sequence* sequences;
-  Frames frames;
-  Shares<Real> shares;
-  const Real* cost_gradients;  // NULL: ones
-  const Scales* scales;
-  const Real* bias;  // padded with minus infinity
+struct JointEmissions {
+  const typename Form::Logit* products;
+  const typename Form::Real* bias;
+  Arcs<typename Form::Real>* arcs;
+  typename Form::Real* normalisers;
 };
-
-// Gradients of the logits {count, kTerms, padded_classes}, kRight, times Scales::gradient. Adds sums over rows to
-// bias_sums {joint_bias_slots(count), padded_classes}.
 template <class Form>
-void run_joint_gradients(const Problem& problem, const Joint& joint, const GradientInputs<typename Form::Real>& inputs,
-                         const typename Form::Logit* products, int64_t first, int64_t count,
-                         typename Form::Matrix* gradients, typename Form::Real* bias_sums, cudaStream_t stream);
+void run_joint_emissions(const Chunk& chunk, const JointEmissions<Form>& emissions, cudaStream_t stream);
+
+// From products and bias, as there, to gradients of the logits {count, kTerms, padded_classes}, kRight, times
+// Scales::gradient. Adds sums over rows to bias_sums {joint_bias_slots(count), padded_classes}.
+template <class Form>
+struct LogitGradients {
+  CostShares<typename Form::Real> made_of;
+  const typename Form::Logit* products;
+  const typename Form::Real* bias;
+  typename Form::Matrix* gradients;
+  typename Form::Real* bias_sums;
+};
+template <class Form>
+void run_joint_gradients(const Chunk& chunk, const LogitGradients<Form>& gradients, cudaStream_t stream);
 int64_t joint_bias_slots(int64_t chunk);
 
 // Adds a chunk's part to the gradients of encoder {N, T, size} and predictor {N, U + 1, size}. products: gradients of
 // the activations {count, padded_size}, times the scales of gradient and weight.
 template <class Form>
-void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
-                         const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
-                         const typename Form::Product* products, typename Form::Real* encoder_gradients,
-                         typename Form::Real* predictor_gradients, cudaStream_t stream);
+struct InputGradients {
+  const typename Form::Matrix* activations;
+  const typename Form::Product* products;
+  typename Form::Real *encoder, *predictor;
+};
+template <class Form>
+void run_input_gradients(const Chunk& chunk, const InputGradients<Form>& gradients, cudaStream_t stream);
 
 // ---- The products on compute capability 9.0, from tiles; docs/joint_rnnt_loss.md ----
 
@@ -193,10 +210,10 @@ struct TileWeights {
 };
 inline __host__ __device__ int64_t tile_columns(int64_t columns) { return (columns + 255) / 256 * 256; }
 
-// A chunk, whole tiles: activations {count, size}, gradients of logits {count, classes} and of activations
+// A chunk's matrices, whole tiles: activations {count, size}, gradients of logits {count, classes} and of activations
 // {count, size}, times the scales of gradient and weight.
 template <class Form>
-struct TileChunk {
+struct Tiles {
   CellShares<float>* cells;
   typename Form::Matrix *activations, *gradients;
   typename Form::Product* products;
@@ -214,23 +231,24 @@ void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeight
 
 // From the activations of a chunk to arcs, and normalisers unless NULL. `blocks`: one a multiprocessor.
 template <class Form>
-void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
-                        const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
-                        const typename Form::Matrix* activations, const Emission* emissions, float* normalisers,
-                        int blocks, cudaStream_t stream);
+struct TileEmissions {
+  TileWeights<Form> weights;
+  const typename Form::Matrix* activations;
+  const Emission* emissions;
+  Arcs<float>* arcs;
+  float* normalisers;
+};
+template <class Form>
+void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions, int blocks, cudaStream_t stream);
 
 // From the activations of a chunk to everything else of it; adds to the sums.
 template <class Form>
-void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
-                       const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
+void run_tile_products(const Chunk& chunk, const TileWeights<Form>& weights, const Tiles<Form>& tiles,
                        const TileSums& sums, int blocks, cudaStream_t stream);
 
 // As run_input_gradients().
 template <class Form>
-void run_tile_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences,
-                              const Frames& frames, const Scales* scales, int64_t first, int64_t count,
-                              const TileChunk<Form>& chunk, float* encoder_gradients, float* predictor_gradients,
-                              cudaStream_t stream);
+void run_tile_input_gradients(const Chunk& chunk, const InputGradients<Form>& gradients, cudaStream_t stream);
 
 // weight {classes, size} and, unless NULL, bias {classes}: the sums, divided by their scales.
 template <class Form>

@@ -124,9 +124,13 @@ struct RowRun<Element, false> {
 
 template <class Form, bool kWhole, template <class> class Layout>
 __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 ? 5 : 2)
-    activations_kernel(Problem p, Joint joint, Frames frames, const Scales* scales, int64_t first, int64_t count,
-                       Layout<typename Form::Matrix> layout, typename Form::Matrix* out,
-                       CellRecords<typename Form::Real> records) {
+    activations_kernel(const __grid_constant__ Chunk chunk, Layout<typename Form::Matrix> layout,
+                       typename Form::Matrix* out, CellRecords<typename Form::Real> records) {
+  const Problem& p = chunk.problem;
+  const Joint& joint = chunk.joint;
+  const Frames& frames = chunk.frames;
+  const Scales* scales = chunk.scales;
+  const int64_t first = chunk.first, count = chunk.count;
   using Element = typename Form::Element;
   using Real = typename Form::Real;
   constexpr int kAtOnce = kWhole && sizeof(Element) <= 4 ? 2 : 1, kParts = kThreads / kRunThreads;
@@ -155,10 +159,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Form::Element) == 2 
       if (at == 0) frames.chunk[0] = encoder_rows[threadIdx.x];
       if (at == min(count, left) - 1) frames.chunk[1] = encoder_rows[threadIdx.x];
       if (records.emissions)
-        records.emissions[at] = own.real ? find_emission(p, records.sequences, own) : Emission{-1, 0, -1, 0, 0};
+        records.emissions[at] = own.real ? find_emission(p, chunk.sequences, own) : Emission{-1, 0, -1, 0, 0};
       if (records.cells)
-        records.cells[at] =
-            cell_shares(p, records.sequences, records.shares, records.cost_gradients, Real(scales->gradient), own);
+        records.cells[at] = cell_shares(p, chunk.sequences, records.made_of, Real(scales->gradient), own);
     }
   }
   const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);
@@ -249,23 +252,21 @@ void run_prepare_weights(const Joint& joint, const Scales* scales, const Weights
 }
 
 template <class Form, bool kTiled>
-void run_activations(const Problem& problem, const Joint& joint, const Frames& frames, const Scales* scales,
-                     int64_t first, int64_t count, typename Form::Matrix* activations,
+void run_activations(const Chunk& chunk, typename Form::Matrix* activations,
                      const CellRecords<typename Form::Real>& records, cudaStream_t stream) {
   using Element = typename Form::Element;
   using Matrix = typename Form::Matrix;
   using Layout = std::conditional_t<kTiled, TileLayout<Matrix>, RowLayout<Matrix>>;
   constexpr size_t kBytes = 16;
+  const Joint& joint = chunk.joint;
   const bool whole = joint.size % kCount == 0 && reinterpret_cast<uintptr_t>(joint.encoder) % kBytes == 0 &&
                      reinterpret_cast<uintptr_t>(joint.predictor) % kBytes == 0;
   const Layout layout = chunk_layout<Layout>(joint.padded_size, Form::kTerms);
-  const auto blocks = static_cast<unsigned>(ceil_div(count, kBlockRows));
+  const auto blocks = static_cast<unsigned>(ceil_div(chunk.count, kBlockRows));
   if (whole)
-    activations_kernel<Form, true>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations, records);
+    activations_kernel<Form, true><<<blocks, kThreads, 0, stream>>>(chunk, layout, activations, records);
   else
-    activations_kernel<Form, false>
-        <<<blocks, kThreads, 0, stream>>>(problem, joint, frames, scales, first, count, layout, activations, records);
+    activations_kernel<Form, false><<<blocks, kThreads, 0, stream>>>(chunk, layout, activations, records);
   check_launch("joint activations_kernel");
 }
 
@@ -273,8 +274,7 @@ void run_activations(const Problem& problem, const Joint& joint, const Frames& f
   template void run_scales<Form>(const Problem&, const Joint&, const Sequence*, const Form::Real*, Extremes*, Scales*, \
                                  cudaStream_t);                                                                        \
   template void run_prepare_weights<Form>(const Joint&, const Scales*, const Weights<Form>&, cudaStream_t);            \
-  template void run_activations<Form, false>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t,      \
-                                             int64_t, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
+  template void run_activations<Form, false>(const Chunk&, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
 PRNN_INSTANTIATE(DoubleForm)
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
@@ -282,9 +282,8 @@ PRNN_INSTANTIATE(SplitForm)
 PRNN_INSTANTIATE(Tf32Form)
 #undef PRNN_INSTANTIATE
 
-#define PRNN_INSTANTIATE(Form)                                                                                   \
-  template void run_activations<Form, true>(const Problem&, const Joint&, const Frames&, const Scales*, int64_t, \
-                                            int64_t, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
+#define PRNN_INSTANTIATE(Form) \
+  template void run_activations<Form, true>(const Chunk&, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
 PRNN_INSTANTIATE(SplitForm)

@@ -120,10 +120,11 @@ struct Call {
   int64_t encoder_rows() const { return problem.batch * problem.maxFrames; }
   int64_t predictor_rows() const { return problem.batch * problem.width(); }
 
-  // Calls function(first, count) for each chunk.
+  // Calls function(Chunk) for each chunk. Of tiles they are all of one size.
   template <class Function>
-  void for_chunks(Function&& function) const {
-    for (int64_t first = 0; first < cells; first += chunk) function(first, std::min(chunk, cells - first));
+  void for_chunks(const Sequence* sequences, bool whole, Function&& function) const {
+    for (int64_t first = 0; first < cells; first += chunk)
+      function(Chunk{problem, joint, frames, sequences, scales, first, whole ? chunk : std::min(chunk, cells - first)});
   }
 };
 
@@ -150,12 +151,11 @@ struct RowCall : Call<Form> {
     logits = this->workspace.template take<Logit>(this->chunk * this->joint.padded_classes);
   }
 
-  void make_logits(prnnHandle_t handle, int64_t first, int64_t count) const {
+  void make_logits(prnnHandle_t handle, const Chunk& chunk) const {
     const Joint& joint = this->joint;
-    run_activations<Form, false>(this->problem, joint, this->frames, this->scales, first, count, activations, {},
-                                 handle->stream);
+    run_activations<Form, false>(chunk, activations, {}, handle->stream);
     const int64_t terms = kTerms * joint.padded_size;
-    multiply(handle, count, joint.padded_classes, terms, {activations, type_of(Matrix()), terms},
+    multiply(handle, chunk.count, joint.padded_classes, terms, {activations, type_of(Matrix()), terms},
              {weights.for_logits, type_of(Matrix()), terms, true}, 0, logits, joint.padded_classes);
   }
 
@@ -296,7 +296,7 @@ struct TileForwardCall : TileCall<Form> {
 
 template <class Form>
 struct TileBackwardCall : TileCall<Form> {
-  TileChunk<Form> tiles;
+  Tiles<Form> tiles;
   TileSums sums;
   InputSums<Form> inputs;
   size_t size;
@@ -310,10 +310,10 @@ struct TileBackwardCall : TileCall<Form> {
     this->take_frames();
     size = workspace.size();
   }
-  TileChunk<Form> take_chunk() {
+  Tiles<Form> take_chunk() {
     using Matrix = typename Form::Matrix;
     const Joint& joint = this->joint;
-    TileChunk<Form> chunk{};
+    Tiles<Form> chunk{};
     chunk.activations = this->template take_tiles<Matrix>(this->chunk, joint.size, this->kHalves);
     chunk.gradients = this->template take_tiles<Matrix>(this->chunk, joint.classes, this->kHalves);
     chunk.products = this->template take_tiles<typename Form::Product>(this->chunk, joint.size, 1);
@@ -357,25 +357,26 @@ class CudaJointBackend final : public JointBackend {
         if (has_tiles(handle)) {
           TileForwardCall<Form> call(params, with_beta);
           return run_forward<Form>(
-              call, handle, costs, reserve_space,
+              call, handle, costs, reserve_space, true,
               [&] { run_weight_tiles(call.joint, call.scales, call.weights, handle->stream); },
-              [&](int64_t first, int64_t, float* normalisers) {
-                run_activations<Form, true>(call.problem, call.joint, call.frames, call.scales, first, call.chunk,
-                                            call.activations, {call.lattice.sequences, call.emissions}, handle->stream);
-                run_tile_emissions<Form>(call.problem, call.joint, call.frames, call.lattice, call.scales, call.weights,
-                                         first, call.chunk, call.activations, call.emissions, normalisers,
-                                         blocks(handle), handle->stream);
+              [&](const Chunk& chunk, float* normalisers) {
+                CellRecords<float> records;
+                records.emissions = call.emissions;
+                run_activations<Form, true>(chunk, call.activations, records, handle->stream);
+                run_tile_emissions<Form>(
+                    chunk, {call.weights, call.activations, call.emissions, call.lattice.arcs, normalisers},
+                    blocks(handle), handle->stream);
               });
         }
       }
       RowForwardCall<Form> call(params, with_beta);
       run_forward<Form>(
-          call, handle, costs, reserve_space,
+          call, handle, costs, reserve_space, false,
           [&] { run_prepare_weights(call.joint, call.scales, call.weights, handle->stream); },
-          [&](int64_t first, int64_t count, typename Form::Real* normalisers) {
-            call.make_logits(handle, first, count);
-            run_joint_emissions<Form>(call.problem, call.joint, call.frames, call.lattice, call.scales,
-                                      call.weights.bias, call.logits, first, count, normalisers, handle->stream);
+          [&](const Chunk& chunk, typename Form::Real* normalisers) {
+            call.make_logits(handle, chunk);
+            run_joint_emissions<Form>(chunk, {call.logits, call.weights.bias, call.lattice.arcs, normalisers},
+                                      handle->stream);
           });
     });
   }
@@ -394,10 +395,10 @@ class CudaJointBackend final : public JointBackend {
  private:
   static int blocks(prnnHandle_t handle) { return cuda_state(*handle).row.multiprocessors; }
 
-  // prepare() makes the weights ready, emissions(first, count, normalisers) the arcs of a chunk.
+  // prepare() makes the weights ready, emissions(chunk, normalisers) the arcs of a chunk.
   template <class Form, class MadeCall, class Prepare, class Emissions>
-  static void run_forward(MadeCall& call, prnnHandle_t handle, void* costs, void* reserve_space, Prepare&& prepare,
-                          Emissions&& emissions) {
+  static void run_forward(MadeCall& call, prnnHandle_t handle, void* costs, void* reserve_space, bool whole,
+                          Prepare&& prepare, Emissions&& emissions) {
     using Real = typename Form::Real;
     Lattice<Real>& lattice = call.lattice;
     Arena reserve_arena(reserve_space);
@@ -409,25 +410,26 @@ class CudaJointBackend final : public JointBackend {
     run_scales<Form>(call.problem, call.joint, lattice.sequences, nullptr, call.extremes, call.scales, stream);
     prepare();
     run_prune(call.problem, lattice, stream);
-    call.for_chunks([&](int64_t first, int64_t count) { emissions(first, count, reserve.shares.normalisers); });
+    call.for_chunks(lattice.sequences, whole,
+                    [&](const Chunk& chunk) { emissions(chunk, reserve.shares.normalisers); });
     run_recursion(call.problem, lattice, static_cast<Real*>(costs), stream);
     if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, stream);
   }
 
   // What both ways begin with: the scales, and which cells are computed.
   template <class Form>
-  static GradientInputs<typename Form::Real> begin_backward(const Call<Form>& call, const InputSums<Form>& inputs,
-                                                            const void* cost_gradients, const void* reserve_space,
-                                                            bool all, cudaStream_t stream) {
+  static Reserve<typename Form::Real> begin_backward(const Call<Form>& call, const InputSums<Form>& inputs,
+                                                     const void* cost_gradients, const void* reserve_space, bool all,
+                                                     cudaStream_t stream) {
     using Real = typename Form::Real;
     Arena reserve_arena(const_cast<void*>(reserve_space));
     const Reserve<Real> reserve(call.problem, reserve_arena);
-    const Real* given = static_cast<const Real*>(cost_gradients);
     inputs.clear(stream);
     run_frames<Real>(call.problem, reserve.sequences, all ? nullptr : reserve.shares.arcs, kLeastShare, call.frames,
                      stream);
-    run_scales<Form>(call.problem, call.joint, reserve.sequences, given, call.extremes, call.scales, stream);
-    return {reserve.sequences, call.frames, reserve.shares, given, call.scales, nullptr};
+    run_scales<Form>(call.problem, call.joint, reserve.sequences, static_cast<const Real*>(cost_gradients),
+                     call.extremes, call.scales, stream);
+    return reserve;
   }
 
   template <class Form>
@@ -438,24 +440,27 @@ class CudaJointBackend final : public JointBackend {
     const RowBackwardCall<Form> call(params, out);
     const Joint& joint = call.joint;
     cudaStream_t stream = handle->stream;
-    auto inputs = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, true, stream);
-    inputs.bias = call.weights.bias;
+    const auto reserve = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, true, stream);
     cudaMemsetAsync(call.bias_sums, 0, call.bias_elements() * sizeof(Real), stream);
     check_launch("a fill");
     run_prepare_weights(joint, call.scales, call.weights, stream);
+    const LogitGradients<Form> logits{{reserve.shares, static_cast<const Real*>(cost_gradients)},
+                                      call.logits,
+                                      call.weights.bias,
+                                      call.gradients,
+                                      call.bias_sums};
+    const InputGradients<Form> inputs{call.activations, call.products, call.inputs.encoder, call.inputs.predictor};
     constexpr int64_t kTerms = Form::kTerms;
     const int64_t size = joint.padded_size, classes = joint.padded_classes;
     const prnnDataType_t type = type_of(typename Form::Matrix());
-    call.for_chunks([&](int64_t first, int64_t count) {
-      call.make_logits(handle, first, count);
-      run_joint_gradients<Form>(call.problem, joint, inputs, call.logits, first, count, call.gradients, call.bias_sums,
-                                stream);
-      call.multiply(handle, classes, size, count * kTerms, {call.gradients, type, classes, true},
-                    {call.activations, type, size}, first > 0, call.weight, size);
-      call.multiply(handle, count, size, kTerms * classes, {call.gradients, type, kTerms * classes},
+    call.for_chunks(reserve.sequences, false, [&](const Chunk& chunk) {
+      call.make_logits(handle, chunk);
+      run_joint_gradients(chunk, logits, stream);
+      call.multiply(handle, classes, size, chunk.count * kTerms, {call.gradients, type, classes, true},
+                    {call.activations, type, size}, chunk.first > 0, call.weight, size);
+      call.multiply(handle, chunk.count, size, kTerms * classes, {call.gradients, type, kTerms * classes},
                     {call.weights.for_gradients, type, size}, 0, call.products, size);
-      run_input_gradients<Form>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, count,
-                                call.activations, call.products, call.inputs.encoder, call.inputs.predictor, stream);
+      run_input_gradients(chunk, inputs, stream);
     });
     call.inputs.finish(out, call.scales, stream);
     run_finish(call.weight, joint.classes, joint.size, size, true, call.scales, static_cast<Element*>(out.weight),
@@ -472,20 +477,20 @@ class CudaJointBackend final : public JointBackend {
     const TileBackwardCall<Form> call(params, out);
     const Joint& joint = call.joint;
     cudaStream_t stream = handle->stream;
-    auto inputs = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, false, stream);
-    inputs.bias = call.weights.bias;
+    const auto reserve = begin_backward<Form>(call, call.inputs, cost_gradients, reserve_space, false, stream);
     cudaMemsetAsync(call.sums.weight, 0, call.weight_elements() * sizeof(float), stream);
     cudaMemsetAsync(call.sums.bias, 0, call.bias_elements() * sizeof(float), stream);
     check_launch("a fill");
     run_weight_tiles(joint, call.scales, call.weights, stream);
-    const CellRecords<float> records{inputs.sequences, nullptr, call.tiles.cells, inputs.shares, inputs.cost_gradients};
-    call.for_chunks([&](int64_t first, int64_t) {
-      run_activations<Form, true>(call.problem, joint, call.frames, call.scales, first, call.chunk,
-                                  call.tiles.activations, records, stream);
-      run_tile_products<Form>(call.problem, joint, inputs, call.weights, first, call.chunk, call.tiles, call.sums,
-                              blocks(handle), stream);
-      run_tile_input_gradients<Form>(call.problem, joint, inputs.sequences, call.frames, call.scales, first, call.chunk,
-                                     call.tiles, call.inputs.encoder, call.inputs.predictor, stream);
+    CellRecords<float> records;
+    records.cells = call.tiles.cells;
+    records.made_of = {reserve.shares, static_cast<const float*>(cost_gradients)};
+    const InputGradients<Form> inputs{call.tiles.activations, call.tiles.products, call.inputs.encoder,
+                                      call.inputs.predictor};
+    call.for_chunks(reserve.sequences, true, [&](const Chunk& chunk) {
+      run_activations<Form, true>(chunk, call.tiles.activations, records, stream);
+      run_tile_products(chunk, call.weights, call.tiles, call.sums, blocks(handle), stream);
+      run_tile_input_gradients(chunk, inputs, stream);
     });
     call.inputs.finish(out, call.scales, stream);
     run_finish_tiles<Form>(joint, call.sums, call.scales, static_cast<Element*>(out.weight),

@@ -75,20 +75,22 @@ __device__ void add_parts(Real (&parts)[kParts][kCount][kRunThreads], const Real
 // blockIdx.y: 0 sums the cells of a frame, 1 those of a symbol position. blockIdx.z: elements.
 template <class Form>
 __global__ void __launch_bounds__(kRunThreads* kParts, 2)
-    input_gradients_kernel(Problem p, Joint joint, const Sequence* sequences, Frames frames, const Scales* scales,
-                           int64_t first, int64_t count, Sum<Form> none, typename Form::Real* encoder_gradients,
-                           typename Form::Real* predictor_gradients) {
+    input_gradients_kernel(const __grid_constant__ Chunk chunk, InputGradients<Form> own) {
   using Real = typename Form::Real;
+  const Problem& p = chunk.problem;
+  const Joint& joint = chunk.joint;
+  const Frames& frames = chunk.frames;
+  const int64_t first = chunk.first;
   __shared__ Real parts[kParts][kCount][kRunThreads];
   __shared__ int cells[kListed];
-  const int64_t last = min(first + count, frames_end(p, frames)) - 1;
+  const int64_t last = min(first + chunk.count, frames_end(p, frames)) - 1;
   if (last < first) return;
   const int64_t from_frame = find_frame(p, frames, first), to_frame = find_frame(p, frames, last);
   const int64_t from_n = from_frame / p.maxFrames, to_n = to_frame / p.maxFrames;
   const int64_t stride = joint.padded_size;
   const int part = threadIdx.y;
-  const Real scale = 1 / (static_cast<Real>(scales->gradient) * static_cast<Real>(scales->weight));
-  none.slope = Slope<Form, false>(joint, *scales);
+  const Real scale = 1 / (static_cast<Real>(chunk.scales->gradient) * static_cast<Real>(chunk.scales->weight));
+  Sum<Form> none{own.activations, own.products, {stride, Form::kTerms}, {stride, 1}, {joint, *chunk.scales}, 0};
   for (int64_t d = (static_cast<int64_t>(blockIdx.z) * kRunThreads + threadIdx.x) * kCount;
        d - static_cast<int64_t>(threadIdx.x) * kCount < stride;
        d += static_cast<int64_t>(gridDim.z) * kRunThreads * kCount) {
@@ -101,14 +103,14 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
         Sum<Form> sum = none;
         const int from = static_cast<int>(begin - first);
         if (inside) sum.add(part, static_cast<int>(end - begin), [&](int k) { return from + k; });
-        add_parts(parts, sum.at, scale, d, joint.size, encoder_gradients + frame * joint.size);
+        add_parts(parts, sum.at, scale, d, joint.size, own.encoder + frame * joint.size);
       }
     } else {
       const int64_t positions = (to_n - from_n + 1) * p.width();
       for (int64_t i = blockIdx.x; i < positions; i += gridDim.x) {
         const int64_t n = from_n + i / p.width();
         const int u = static_cast<int>(i % p.width());
-        const Sequence s = sequences[n];
+        const Sequence s = chunk.sequences[n];
         if (u > s.targets || s.frames == 0) continue;
         const int64_t begin = max(n * p.maxFrames, from_frame), end = min(n * p.maxFrames + s.frames, to_frame + 1);
         Sum<Form> sum = none;
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kRunThreads* kParts, 2)
           if (inside) sum.add(part, listed, [&](int k) { return cells[k]; });
           __syncthreads();
         }
-        add_parts(parts, sum.at, scale, d, joint.size, predictor_gradients + (n * p.width() + u) * joint.size);
+        add_parts(parts, sum.at, scale, d, joint.size, own.predictor + (n * p.width() + u) * joint.size);
       }
     }
   }
@@ -144,19 +146,10 @@ __global__ void finish_kernel(const Real* sums, int64_t rows, int64_t columns, i
 }  // namespace
 
 template <class Form>
-void run_input_gradients(const Problem& problem, const Joint& joint, const Sequence* sequences, const Frames& frames,
-                         const Scales* scales, int64_t first, int64_t count, const typename Form::Matrix* activations,
-                         const typename Form::Product* products, typename Form::Real* encoder_gradients,
-                         typename Form::Real* predictor_gradients, cudaStream_t stream) {
-  Sum<Form> sum{};
-  sum.activations = activations;
-  sum.products = products;
-  sum.activation_layout = {joint.padded_size, Form::kTerms};
-  sum.product_layout = {joint.padded_size, 1};
-  const int64_t slabs = ceil_div(joint.padded_size, int64_t{kRunThreads} * kCount);
+void run_input_gradients(const Chunk& chunk, const InputGradients<Form>& gradients, cudaStream_t stream) {
+  const int64_t slabs = ceil_div(chunk.joint.padded_size, int64_t{kRunThreads} * kCount);
   const dim3 grid(132 * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
-  input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(
-      problem, joint, sequences, frames, scales, first, count, sum, encoder_gradients, predictor_gradients);
+  input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(chunk, gradients);
   check_launch("joint input_gradients_kernel");
 }
 
@@ -169,10 +162,8 @@ void run_finish(const Real* sums, int64_t rows, int64_t columns, int64_t stride,
   check_launch("joint finish_kernel");
 }
 
-#define PRNN_INSTANTIATE(Form)                                                                                         \
-  template void run_input_gradients<Form>(const Problem&, const Joint&, const Sequence*, const Frames&, const Scales*, \
-                                          int64_t, int64_t, const Form::Matrix*, const Form::Product*, Form::Real*,    \
-                                          Form::Real*, cudaStream_t);
+#define PRNN_INSTANTIATE(Form) \
+  template void run_input_gradients(const Chunk&, const InputGradients<Form>&, cudaStream_t);
 PRNN_INSTANTIATE(DoubleForm)
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)

@@ -14,24 +14,26 @@ constexpr int kWide = 16 / sizeof(Element);
 // A warp has a cell at a time.
 template <class Form>
 __global__ void __launch_bounds__(kRowThreads)
-    joint_emissions_kernel(Problem p, int64_t stride, Frames frames, Lattice<typename Form::Real> lattice,
-                           const Scales* scales, const typename Form::Real* bias, const typename Form::Logit* products,
-                           int64_t first, int64_t count, typename Form::Real* normalisers) {
+    joint_emissions_kernel(const __grid_constant__ Chunk chunk, JointEmissions<Form> own) {
+  const Problem& p = chunk.problem;
+  const Frames& frames = chunk.frames;
   using Real = typename Form::Real;
   using Logit = typename Form::Logit;
   constexpr Real kEmpty = static_cast<Real>(kNever);
   constexpr int kCount = kWide<Logit>, kHeld = 16 / kCount;
   __shared__ Emission emissions[kBlockRows];
+  const int64_t first = chunk.first, stride = chunk.joint.padded_classes;
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows, left = frames_end(p, frames) - first - base;
-  const int rows = static_cast<int>(min(min(left, count - base), int64_t{kBlockRows}));
+  const int rows = static_cast<int>(min(min(left, chunk.count - base), int64_t{kBlockRows}));
   if (rows <= 0) return;
   if (threadIdx.x < rows)
-    emissions[threadIdx.x] = find_emission(p, lattice.sequences, find_cell(p, frames, first + base + threadIdx.x));
+    emissions[threadIdx.x] = find_emission(p, chunk.sequences, find_cell(p, frames, first + base + threadIdx.x));
   __syncthreads();
   const int lane = threadIdx.x % 32;
-  const Real scale = logit_scale<Real>(scales);
+  const Real scale = logit_scale<Real>(chunk.scales);
+  const Real* bias = own.bias;
   for (int r = threadIdx.x / 32; r < rows; r += kRowThreads / 32) {
-    const Logit* row = products + (base + r) * stride;
+    const Logit* row = own.products + (base + r) * stride;
     Real maximum = kEmpty, sum = 0;  // of this lane: the sum is scaled by exp(-maximum)
     for (int64_t start = lane * kCount; start < stride; start += 32 * kHeld * kCount) {
       Real logits[kHeld][kCount];
@@ -63,8 +65,8 @@ __global__ void __launch_bounds__(kRowThreads)
     if (lane != 0) continue;
     const Emission cell = emissions[r];
     const Real label = cell.label < 0 ? kEmpty : to_real(row[cell.label]) * scale + bias[cell.label];
-    write_emission(p, cell, to_real(row[p.blank]) * scale + bias[p.blank], label, normaliser, lattice.arcs,
-                   normalisers);
+    write_emission(p, cell, to_real(row[p.blank]) * scale + bias[p.blank], label, normaliser, own.arcs,
+                   own.normalisers);
   }
 }
 
@@ -72,24 +74,23 @@ __global__ void __launch_bounds__(kRowThreads)
 // bias.
 template <class Form>
 __global__ void __launch_bounds__(kColumnThreads* kRowParts)
-    joint_gradients_kernel(Problem p, int64_t stride, GradientInputs<typename Form::Real> inputs,
-                           const typename Form::Logit* products, int64_t first, int64_t count,
-                           typename Form::Matrix* gradients, typename Form::Real* bias_sums) {
+    joint_gradients_kernel(const __grid_constant__ Chunk chunk, LogitGradients<Form> own) {
+  const Problem& p = chunk.problem;
   using Real = typename Form::Real;
   using Logit = typename Form::Logit;
   constexpr int kCount = kWide<Real>;
   __shared__ CellShares<Real> cells[kBlockRows];
   __shared__ Real parts[kRowParts][kCount][kColumnThreads];
-  if (first >= frames_end(p, inputs.frames)) return;
+  const int64_t first = chunk.first, stride = chunk.joint.padded_classes;
+  if (first >= frames_end(p, chunk.frames)) return;
   const int64_t base = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int thread = threadIdx.x, part = threadIdx.y;
   if (part == 0 && thread < kBlockRows)
-    cells[thread] =
-        cell_shares(p, inputs.sequences, inputs.shares, inputs.cost_gradients,
-                    static_cast<Real>(inputs.scales->gradient), find_cell(p, inputs.frames, first + base + thread));
+    cells[thread] = cell_shares(p, chunk.sequences, own.made_of, static_cast<Real>(chunk.scales->gradient),
+                                find_cell(p, chunk.frames, first + base + thread));
   __syncthreads();
-  const int rows = static_cast<int>(count - base < kBlockRows ? count - base : kBlockRows);
-  const Real scale = logit_scale<Real>(inputs.scales), limit = clamp_limit<Real>(p);
+  const int rows = static_cast<int>(chunk.count - base < kBlockRows ? chunk.count - base : kBlockRows);
+  const Real scale = logit_scale<Real>(chunk.scales), limit = clamp_limit<Real>(p);
   const RowLayout<typename Form::Matrix> layout{stride, Form::kTerms};
   for (int64_t from = static_cast<int64_t>(blockIdx.y) * kColumnThreads * kCount; from < stride;
        from += static_cast<int64_t>(gridDim.y) * kColumnThreads * kCount) {
@@ -97,27 +98,27 @@ __global__ void __launch_bounds__(kColumnThreads* kRowParts)
     Real sums[kCount] = {};
     if (v < stride) {
       alignas(16) Run<Real, kCount> b;
-      b.load(inputs.bias + v);
+      b.load(own.bias + v);
 #pragma unroll 4
       for (int r = part; r < rows; r += kRowParts) {
         const CellShares<Real> cell = cells[r];
         const bool reads = cell.blank + cell.label != 0;
         alignas(16) Run<Logit, kCount> x;
-        if (reads) x.load(products + (base + r) * stride + v);
+        if (reads) x.load(own.products + (base + r) * stride + v);
         Real values[kCount];
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           values[k] = reads ? logit_gradient(cell, to_real(x.at[k]) * scale + b.at[k], v + k, p.blank, limit) : Real(0);
           sums[k] += values[k];
         }
-        store_terms<Form, Side::kRight>(gradients, layout, base + r, v, values);
+        store_terms<Form, Side::kRight>(own.gradients, layout, base + r, v, values);
       }
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) parts[part][k][thread] = sums[k];
     __syncthreads();
     if (part == 0 && v < stride) {
-      Real* slot = bias_sums + blockIdx.x * stride + v;
+      Real* slot = own.bias_sums + blockIdx.x * stride + v;
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
 #pragma unroll
@@ -149,25 +150,20 @@ __global__ void finish_bias_kernel(int64_t classes, int64_t stride, const Real* 
 }  // namespace
 
 template <class Form>
-void run_joint_emissions(const Problem& problem, const Joint& joint, const Frames& frames,
-                         const Lattice<typename Form::Real>& lattice, const Scales* scales,
-                         const typename Form::Real* bias, const typename Form::Logit* products, int64_t first,
-                         int64_t count, typename Form::Real* normalisers, cudaStream_t stream) {
-  joint_emissions_kernel<Form><<<static_cast<unsigned>(ceil_div(count, kBlockRows)), kRowThreads, 0, stream>>>(
-      problem, joint.padded_classes, frames, lattice, scales, bias, products, first, count, normalisers);
+void run_joint_emissions(const Chunk& chunk, const JointEmissions<Form>& emissions, cudaStream_t stream) {
+  joint_emissions_kernel<Form>
+      <<<static_cast<unsigned>(ceil_div(chunk.count, kBlockRows)), kRowThreads, 0, stream>>>(chunk, emissions);
   check_launch("joint_emissions_kernel");
 }
 
 int64_t joint_bias_slots(int64_t chunk) { return ceil_div(chunk, kBlockRows); }
 
 template <class Form>
-void run_joint_gradients(const Problem& problem, const Joint& joint, const GradientInputs<typename Form::Real>& inputs,
-                         const typename Form::Logit* products, int64_t first, int64_t count,
-                         typename Form::Matrix* gradients, typename Form::Real* bias_sums, cudaStream_t stream) {
-  const int64_t slabs = ceil_div(joint.padded_classes, int64_t{kColumnThreads} * kWide<typename Form::Real>);
-  const dim3 grid(static_cast<unsigned>(joint_bias_slots(count)), static_cast<unsigned>(slabs < 1024 ? slabs : 1024));
-  joint_gradients_kernel<Form><<<grid, dim3(kColumnThreads, kRowParts), 0, stream>>>(
-      problem, joint.padded_classes, inputs, products, first, count, gradients, bias_sums);
+void run_joint_gradients(const Chunk& chunk, const LogitGradients<Form>& gradients, cudaStream_t stream) {
+  const int64_t slabs = ceil_div(chunk.joint.padded_classes, int64_t{kColumnThreads} * kWide<typename Form::Real>);
+  const dim3 grid(static_cast<unsigned>(joint_bias_slots(chunk.count)),
+                  static_cast<unsigned>(slabs < 1024 ? slabs : 1024));
+  joint_gradients_kernel<Form><<<grid, dim3(kColumnThreads, kRowParts), 0, stream>>>(chunk, gradients);
   check_launch("joint_gradients_kernel");
 }
 
@@ -182,13 +178,9 @@ void run_finish_bias(const Joint& joint, const Real* bias_sums, int64_t slots, c
 template void run_finish_bias(const Joint&, const float*, int64_t, const Scales*, float*, cudaStream_t);
 template void run_finish_bias(const Joint&, const double*, int64_t, const Scales*, double*, cudaStream_t);
 
-#define PRNN_INSTANTIATE(Form)                                                                                     \
-  template void run_joint_emissions<Form>(const Problem&, const Joint&, const Frames&, const Lattice<Form::Real>&, \
-                                          const Scales*, const Form::Real*, const Form::Logit*, int64_t, int64_t,  \
-                                          Form::Real*, cudaStream_t);                                              \
-  template void run_joint_gradients<Form>(const Problem&, const Joint&, const GradientInputs<Form::Real>&,         \
-                                          const Form::Logit*, int64_t, int64_t, Form::Matrix*, Form::Real*,        \
-                                          cudaStream_t);
+#define PRNN_INSTANTIATE(Form)                                                                \
+  template void run_joint_emissions(const Chunk&, const JointEmissions<Form>&, cudaStream_t); \
+  template void run_joint_gradients(const Chunk&, const LogitGradients<Form>&, cudaStream_t);
 PRNN_INSTANTIATE(DoubleForm)
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)

@@ -45,14 +45,11 @@ enum class Kind { kEmissions, kGradients, kProducts, kWeights };
 // left, right: tiles of the factors; for kWeights gradients and activations, whose cells are the inner dimension.
 template <class Form>
 struct TileProduct {
-  Problem problem;
-  Frames frames;
-  int64_t first, count;  // of the chunk
+  Chunk chunk;
   const typename Form::Matrix *left, *right;
   int64_t left_slices, right_slices;             // tiles side by side in a row of tiles; the same but for kWeights
   int64_t out_slices, row_tiles, column_blocks;  // of the product; row_tiles for kWeights alone
   // kEmissions and kGradients
-  const Scales* scales;
   const float* bias;
   // kEmissions
   const Emission* emissions;
@@ -277,7 +274,7 @@ template <class Form>
 __device__ __forceinline__ void add_logits(const TileProduct<Form>& a, const Work& work, float (&sums)[kSums],
                                            const int (&labels)[2], float scale, int pair, LogitSums& own) {
   const int first = static_cast<int>(work.column) * kTileColumns + pair;
-  const int blank = a.problem.blank - first;
+  const int blank = a.chunk.problem.blank - first;
   float highest[2] = {own.maximum[0], own.maximum[1]};
 #pragma unroll
   for (int j = 0; j < kSums / 4; ++j) {
@@ -319,7 +316,8 @@ __device__ __forceinline__ void store_emissions(const TileProduct<Form>& a, int6
     if (pair != 0) continue;
     const Emission cell = a.emissions[row + i * 8];
     if (cell.arcs >= 0)
-      write_emission(a.problem, cell, blank * kLn2, label * kLn2, shift * kLn2 + logf(sum), a.arcs, a.normalisers);
+      write_emission(a.chunk.problem, cell, blank * kLn2, label * kLn2, shift * kLn2 + logf(sum), a.arcs,
+                     a.normalisers);
   }
 }
 
@@ -348,9 +346,9 @@ __device__ __forceinline__ void store_gradients(const TileProduct<Form>& a, cons
   using Matrix = typename Form::Matrix;
   constexpr int kHalves = TileRing<Form>::kHalves;
   char* out = reinterpret_cast<char*>(a.gradients);
-  const int first = static_cast<int>(work.column) * kTileColumns + staging.pair, blank = a.problem.blank - first;
-  const bool limited = a.problem.clamp > 0;
-  const float limit = static_cast<float>(a.problem.clamp);
+  const int first = static_cast<int>(work.column) * kTileColumns + staging.pair, blank = a.chunk.problem.blank - first;
+  const bool limited = a.chunk.problem.clamp > 0;
+  const float limit = static_cast<float>(a.chunk.problem.clamp);
   OwnCell cells[2] = {{shares[0], first, limited}, {shares[1], first, limited}};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -451,7 +449,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_con
   using Ring = TileRing<Form>;
   using Matrix = typename Form::Matrix;
   extern __shared__ __align__(1024) char shared[];
-  const int64_t cells = min(frames_end(a.problem, a.frames) - a.first, a.count);
+  const int64_t cells = min(frames_end(a.chunk.problem, a.chunk.frames) - a.chunk.first, a.chunk.count);
   if (cells <= 0) return;
   const uint32_t ring = shared_address(shared), full = ring + Ring::kBarriers, empty = full + Ring::kStages * 8;
   const int group = threadIdx.x / kGroupThreads - 1, thread = threadIdx.x % kGroupThreads;
@@ -485,7 +483,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) tiles_kernel(const __grid_con
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int lane = thread % 32;
-    const float scale = logit_scale<float>(a.scales) * kLog2E;
+    const float scale = logit_scale<float>(a.chunk.scales) * kLog2E;
     Staging staging{ring + Ring::kStaging + group * 2 * Ring::kStaged, group, thread / 32 * 16 + lane / 4,
                     lane % 4 * 2};
     float sums[kSums], column[4];
@@ -575,63 +573,53 @@ void run_weight_tiles(const Joint& joint, const Scales* scales, const TileWeight
 }
 
 template <class Form>
-void run_tile_emissions(const Problem& problem, const Joint& joint, const Frames& frames, const Lattice<float>& lattice,
-                        const Scales* scales, const TileWeights<Form>& weights, int64_t first, int64_t count,
-                        const typename Form::Matrix* activations, const Emission* emissions, float* normalisers,
-                        int blocks, cudaStream_t stream) {
+void run_tile_emissions(const Chunk& chunk, const TileEmissions<Form>& emissions, int blocks, cudaStream_t stream) {
+  const Joint& joint = chunk.joint;
   TileProduct<Form> product{};
-  product.problem = problem;
-  product.frames = frames;
-  product.first = first;
-  product.count = count;
-  product.scales = scales;
-  product.bias = weights.bias;
-  product.emissions = emissions;
-  product.arcs = lattice.arcs;
-  product.normalisers = normalisers;
-  product.left = activations;
-  product.right = weights.for_logits;
+  product.chunk = chunk;
+  product.bias = emissions.weights.bias;
+  product.emissions = emissions.emissions;
+  product.arcs = emissions.arcs;
+  product.normalisers = emissions.normalisers;
+  product.left = emissions.activations;
+  product.right = emissions.weights.for_logits;
   product.left_slices = product.right_slices = slices<Form>(joint.size);
   product.column_blocks = ceil_div(joint.classes, kTileColumns);
   launch<Kind::kEmissions>(product, blocks, stream);
 }
 
 template <class Form>
-void run_tile_products(const Problem& problem, const Joint& joint, const GradientInputs<float>& inputs,
-                       const TileWeights<Form>& weights, int64_t first, int64_t count, const TileChunk<Form>& chunk,
+void run_tile_products(const Chunk& chunk, const TileWeights<Form>& weights, const Tiles<Form>& tiles,
                        const TileSums& sums, int blocks, cudaStream_t stream) {
+  const Joint& joint = chunk.joint;
   const int64_t size_slices = slices<Form>(joint.size), class_slices = slices<Form>(joint.classes);
   TileProduct<Form> product{};
-  product.problem = problem;
-  product.frames = inputs.frames;
-  product.first = first;
-  product.count = count;
-  product.scales = inputs.scales;
-  product.cells = chunk.cells;
+  product.chunk = chunk;
+  product.cells = tiles.cells;
   product.bias = weights.bias;
-  product.gradients = chunk.gradients;
-  product.products = chunk.products;
+  product.gradients = tiles.gradients;
+  product.products = tiles.products;
   product.splits = tile_splits(joint);
   product.sums = sums.weight;
   product.bias_sums = sums.bias;
   product.row_tiles = ceil_div(joint.classes, kTileRows);
 
-  product.left = chunk.activations;
+  product.left = tiles.activations;
   product.right = weights.for_logits;
   product.left_slices = product.right_slices = size_slices;
   product.out_slices = class_slices;
   product.column_blocks = ceil_div(joint.classes, kTileColumns);
   launch<Kind::kGradients>(product, blocks, stream);
 
-  product.left = chunk.gradients;
+  product.left = tiles.gradients;
   product.right = weights.for_gradients;
   product.left_slices = product.right_slices = class_slices;
   product.out_slices = ceil_div(joint.size, TileLayout<typename Form::Product>::kColumns);
   product.column_blocks = ceil_div(joint.size, kTileColumns);
   launch<Kind::kProducts>(product, blocks, stream);
 
-  product.left = chunk.gradients;
-  product.right = chunk.activations;
+  product.left = tiles.gradients;
+  product.right = tiles.activations;
   product.left_slices = class_slices;
   product.right_slices = size_slices;
   launch<Kind::kWeights>(product, blocks, stream);
@@ -651,15 +639,12 @@ void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* sc
   check_launch("joint finish_tiles_kernel");
 }
 
-#define PRNN_INSTANTIATE(Form)                                                                                         \
-  template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);                 \
-  template void run_tile_emissions(const Problem&, const Joint&, const Frames&, const Lattice<float>&, const Scales*,  \
-                                   const TileWeights<Form>&, int64_t, int64_t, const Form::Matrix*, const Emission*,   \
-                                   float*, int, cudaStream_t);                                                         \
-  template void run_tile_products(const Problem&, const Joint&, const GradientInputs<float>&,                          \
-                                  const TileWeights<Form>&, int64_t, int64_t, const TileChunk<Form>&, const TileSums&, \
-                                  int, cudaStream_t);                                                                  \
-  template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*,           \
+#define PRNN_INSTANTIATE(Form)                                                                                      \
+  template void run_weight_tiles(const Joint&, const Scales*, const TileWeights<Form>&, cudaStream_t);              \
+  template void run_tile_emissions(const Chunk&, const TileEmissions<Form>&, int, cudaStream_t);                    \
+  template void run_tile_products(const Chunk&, const TileWeights<Form>&, const Tiles<Form>&, const TileSums&, int, \
+                                  cudaStream_t);                                                                    \
+  template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*,        \
                                        cudaStream_t);
 PRNN_INSTANTIATE(HalfForm)
 PRNN_INSTANTIATE(Bfloat16Form)
