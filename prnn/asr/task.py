@@ -18,7 +18,6 @@ from .checkpoint import describe
 from .dataset import Batch
 from .features import FeatureConfig
 from .metrics import error_rates
-from .recogniser import MAX_SYMBOLS
 from .tokenizer import CharTokenizer
 
 
@@ -88,7 +87,7 @@ class TransducerTask(lightning.LightningModule):
         parts = self.model.loss_parts(*batch[:4])
         self.log("valid/loss", parts.transducer, batch_size=len(batch.texts))
         self._references += batch.texts
-        hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths, max_symbols=MAX_SYMBOLS)
+        hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths)
         self._hypotheses += [self.tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
     def on_validation_epoch_end(self) -> None:
