@@ -186,7 +186,7 @@ def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "damaged.wav").write_bytes(b"RIFF" + struct.pack("<I", 4) + b"WAVE")
     damaged.write_text(good.read_text().replace("tones-1.wav", "damaged.wav"))
     train = ["train", "--epochs", "1", "--output", tmp_path / "out", "--accelerator", "cpu"]
-    wrong = f'{bad}, line 3: "duration" is "long"; it must be a positive number of seconds'
+    wrong = f'{bad}, line 3: "duration" is "long"; it must be a number of seconds, at least 0.001 and at most 1000000'
     assert refused(capsys, "evaluate", checkpoint, bad) == wrong
     assert refused(capsys, *train, "--manifest", bad, "--valid", good) == wrong
     assert refused(capsys, *train, "--manifest", good, "--valid", bad) == wrong
