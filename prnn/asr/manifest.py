@@ -65,7 +65,8 @@ def _parse(line: str, source: str, directory: Path) -> Utterance:
         audio = directory / Path(name).expanduser()
         found = audio.is_file()
     except (OSError, RuntimeError) as error:  # a name too long; ~ of nobody
-        raise InputError(f'{source}: "audio_filepath" is {shown(name, json.dumps)}: {error}') from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f'{source}: "audio_filepath" is {shown(name, json.dumps)}: {reason}') from error
     if not found:
         raise InputError(f"{source}: there is no file {audio}")
     return Utterance(

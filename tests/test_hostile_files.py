@@ -1,0 +1,523 @@
+"""Files that users hand in and that were damaged or made up: one sentence each, in bounded memory and time."""
+
+import copy
+import json
+import math
+import os
+import resource
+import struct
+import subprocess
+import sys
+import wave
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from asr_data import small_checkpoint, write_corpus
+
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, OnlineFeatures, read_manifest
+from prnn.asr.audio import read_audio
+from prnn.asr.checkpoint import load_recogniser_parts
+from prnn.asr.options import TrainingOptions
+from prnn.asr.training import train
+from prnn.cli import main
+
+DEEP = 100_000  # more than any stack
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """8 GB more than the process has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# Checkpoints
+
+FEATURES: list[tuple[str, object, str]] = [
+    *(("frame_length_ms", value, "it must be at least 5 and at most 200") for value in (0, 1e-300, -1, 1e308, 10**400)),
+    *(("frame_shift_ms", value, "it must be at least 1 and at most 200") for value in (0, -10.0, 1e9)),
+    *(("sample_rate", value, "it must be at least 1000 and at most 192000") for value in (0, 1, -1, 10**9, 2**70)),
+    *(("num_mel_bins", value, "it must be at least 1 and at most 512") for value in (0, -80, 10**9)),
+    *((name, value, "it must be a") for name in ("frame_shift_ms", "sample_rate") for value in (None, "10", [], True)),
+    ("frame_shift_ms", math.nan, "frame_shift_ms is nan; it must be at least 1"),
+    ("frame_shift_ms", math.inf, "frame_shift_ms is inf; it must be finite"),
+    ("sample_rate", 16000.0, "sample_rate is 16000.0; it must be an int"),
+    ("dither", 1.0, "unknown features option dither; known are frame_length_ms"),
+    ("num_mel_bins", 40, "feature_dim is 80; its features and characters make it 40"),
+]
+
+
+def loading_fails(tmp_path: Path, contents: object) -> str:
+    path = tmp_path / "hostile.ckpt"
+    torch.save(contents, path)
+    with pytest.raises(InputError) as caught:
+        load_recogniser_parts(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 500
+    return message.removeprefix(f"{path}: ")
+
+
+whole_checkpoint = cache(small_checkpoint)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    checkpoint: dict[str, Any] = copy.deepcopy(whole_checkpoint())
+    change(checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize(("name", "value", "message"), FEATURES)
+def test_features_of_a_checkpoint(tmp_path: Path, name: str, value: object, message: str) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["features"].update({name: value}))
+    assert message in loading_fails(tmp_path, contents)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("encoder_hidden", "joiner_dim")
+            for value in (0, 10**7, 2**62, None, 16.0, True, [])
+        ),
+        *((name, 10**9) for name in ("encoder_layers", "predictor_layers", "predictor_context", "frame_stack")),
+        *(("durations", value) for value in ([], None, [0], [10**30, 1], "01", [[0]], list(range(17)))),
+        ("vocab_size", 10**12),
+        ("dropout", math.nan),
+        ("ctc_weight", 10**400),
+        ("loss", {}),
+        ("encoder_cell", None),
+        ("blank", 1),
+    ],
+)
+def test_the_model_of_a_checkpoint(tmp_path: Path, name: str, value: object) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["model"].update({name: value}))
+    assert f"({name} is " in loading_fails(tmp_path, contents)
+
+
+@pytest.mark.parametrize("sizes", [{"encoder_hidden": 2**20}, {"encoder_layers": 1000}, {"vocab_size": 2**24}], ids=str)
+def test_sizes_that_the_weights_do_not_have_take_no_memory(tmp_path: Path, sizes: dict[str, int]) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["model"].update(sizes))
+    with bounded_memory():
+        assert "a damaged checkpoint" in loading_fails(tmp_path, contents)
+
+
+def weight(checkpoint: dict[str, Any], tensor: object) -> None:
+    checkpoint["state_dict"]["model.joiner.output.bias"] = tensor
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("state_dict"), "'state_dict' is missing"),
+        (lambda c: c.update(state_dict=None), "state_dict is None; it must be a mapping"),
+        (lambda c: c.update(state_dict=[]), "state_dict is []; it must be a mapping"),
+        (lambda c: c["prnn"].pop("model"), "'model' is missing"),
+        (lambda c: c["prnn"].update(model=[]), "the transducer is []; it must be a mapping"),
+        (lambda c: c["prnn"].update(model=None), "the transducer is None; it must be a mapping"),
+        (lambda c: c["prnn"].update(model={}), "vocab_size is missing from the transducer's options"),
+        (lambda c: c["prnn"]["model"].update(hidden=1), "unknown transducer option hidden; known are blank"),
+        (lambda c: c["prnn"]["model"].update({7: 1}), "unknown transducer option 7; known are blank"),
+        (lambda c: c["prnn"].update(features=None), "the features is None; it must be a mapping"),
+        (lambda c: c["prnn"].update(characters=None), "characters is None; it must be a list"),
+        (lambda c: c["prnn"].update(characters=["a", "b", "b"]), "characters holds a character twice"),
+        (lambda c: c["prnn"].update(characters=["a", "b", ["c"]]), "characters holds ['c']; each must be"),
+        (
+            lambda c: c["prnn"].update(characters=["a", "b", "\ud800"]),
+            "characters holds '\\ud800', half of a surrogate",
+        ),
+        (lambda c: c["prnn"].update(characters=list("abcd")), "vocab_size is 4; its features and characters make it 5"),
+        (lambda c: c["prnn"].update(format=[]), "a checkpoint of format []"),
+        (lambda c: c["prnn"].update(format=True), "a checkpoint of format True"),
+        (lambda c: c.update(prnn=None), "a torch file, but not a checkpoint of prnn train"),
+        (lambda c: weight(c, None), "joiner.output.bias is NoneType; it must be a dense tensor"),
+        (lambda c: weight(c, torch.zeros(3)), "joiner.output.bias has shape (3,) and torch.float32; it must have (4,)"),
+        (
+            lambda c: weight(c, torch.zeros(4).double()),
+            "has shape (4,) and torch.float64; it must have (4,) and torch.f",
+        ),
+        (lambda c: weight(c, torch.zeros(1).expand(4)), "joiner.output.bias does not have its elements one after"),
+        (lambda c: weight(c, torch.tensor([0, 0, 0, math.nan])), "joiner.output.bias has elements that are not finite"),
+        (lambda c: weight(c, torch.zeros(4).to_sparse()), "joiner.output.bias is Tensor; it must be a dense tensor"),
+        (lambda c: c["state_dict"].update({"model.x": torch.zeros(1)}), "'x' is not of this model"),
+        (lambda c: c["state_dict"].pop("model.joiner.output.bias"), "'joiner.output.bias' is missing"),
+    ],
+)
+def test_parts_of_a_checkpoint(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    assert message in loading_fails(tmp_path, changed(change))
+
+
+def test_a_checkpoint_nested_deep(tmp_path: Path) -> None:
+    """Made by hand: Python's own pickler does not nest so deep."""
+    path = tmp_path / "deep.ckpt"
+    nested = b"]" * 20_000 + b"a" * 19_999
+    for head, tail, message in (
+        (b"}X\x06\0\0\0formatK\x02sX\x07\0\0\0version", b"s", "a checkpoint of format 2, written by prnn of type list"),
+        (b"}X\x06\0\0\0formatK\x01sX\x05\0\0\0model", b"s", "the transducer is of type list, too large to show"),
+        (b"", b"", "a torch file, but not a checkpoint of prnn train"),
+    ):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02}X\x04\0\0\0prnn" + head + nested + tail + b"s.")
+            archive.writestr("a/version", "3\n")
+        with pytest.raises(InputError) as caught:
+            load_recogniser_parts(path)
+        assert message in str(caught.value)
+
+
+def test_a_checkpoint_cut_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "whole.ckpt"
+    torch.save(small_checkpoint(), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    cut = tmp_path / "cut.ckpt"
+    for size in (0, 1, *rng.integers(2, len(whole), 20).tolist()):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+            load_recogniser_parts(cut)
+
+
+# A training's folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingOptions:
+    folder = tmp_path_factory.mktemp("trained")
+    manifest = write_corpus(folder / "data", "tones", ["ab", "c"])
+    model = {"encoder_hidden": 4, "encoder_layers": 1, "predictor": "stateless", "predictor_hidden": 4, "joiner_dim": 4}
+    options = TrainingOptions(manifest, manifest, folder / "out", model=model, accelerator="cpu", epochs=1)
+    train(options, progress=False)
+    return options
+
+
+def resuming_fails(options: TrainingOptions) -> str:
+    with pytest.raises(InputError) as caught:
+        train(options, progress=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "Expecting value: line 1 column 1"),
+        (b"[]", "the training is []; it must be a mapping of options to values"),
+        (b"null", "the training is None; it must be a mapping"),
+        (b"{}", "manifest is missing from the training's options"),
+        (b"[" * DEEP, "recursion"),
+        ('{"manifest": "a"}'.encode("utf-16"), "codec can't decode"),
+        (b'{"manifest": "a", "valid": "b", "seed": ' + b"9" * 5000 + b"}", "limit"),
+        (b'{"manifest": 1, "valid": "b"}', "manifest is 1; it must be a path"),
+        (b'{"manifest": "a", "valid": "b", "epochs": 0}', "epochs is 0; it must be at least 1"),
+        (b'{"manifest": "a", "valid": "b", "lr": NaN}', "lr is nan; it must be more than 0"),
+        (b'{"manifest": "a", "valid": "b", "batch_seconds": 1e308}', "batch_seconds is 1e+308; it must be more than 0"),
+        (b'{"manifest": "a", "valid": "b", "model": []}', "model is []; it must be a mapping"),
+        (b'{"manifest": "a", "valid": "b", "model": {"dropout": 2}}', "dropout is 2; it must be at least 0 and less"),
+        (b'{"manifest": "a", "valid": "b", "augmentation": null}', "the augmentation is None; it must be a mapping"),
+        (b'{"manifest": "a", "valid": "b", "augmentation": {"gain_db": 1e9}}', "gain_db is 1000000000.0; it must"),
+        (b'{"manifest": "a", "valid": "b", "layers": 3}', "unknown training option layers; known are accelerator"),
+    ],
+)
+def test_the_options_of_a_folder(trained: TrainingOptions, contents: bytes, message: str) -> None:
+    record = trained.output / "options.json"
+    before = record.read_bytes()
+    record.write_bytes(contents)
+    try:
+        found = resuming_fails(trained)
+    finally:
+        record.write_bytes(before)
+    assert found.startswith(f"{record}: ")
+    assert message in found
+    assert found.endswith("; take another --output, or --restart")
+    train(trained, progress=False)
+
+
+def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    state: dict[str, Any] = checkpoint["optimizer_states"][0]
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("optimizer_states"), "'optimizer_states' is missing"),
+        (lambda c: c.update(optimizer_states=[]), "not enough values"),
+        (lambda c: c.update(lr_schedulers=None), "cannot unpack"),
+        (lambda c: c.update(loops=[]), "loops is []; it must be a mapping"),
+        (lambda c: c.update(callbacks=None), "callbacks is None; it must be a mapping"),
+        (lambda c: c.update(global_step=-1), "global_step is -1; it must be an int of 0 to 1"),
+        (lambda c: c.update(global_step=2), "global_step is 2; it must be an int of 0 to 1"),
+        (lambda c: c.update(global_step="1"), "global_step is '1'; it must be an int"),
+        (lambda c: optimizer(c)["param_groups"][0].update(betas=None), "'betas' of its optimizer is None"),
+        (lambda c: optimizer(c)["param_groups"][0].update(lr="fast"), "'lr' of its optimizer is 'fast'"),
+        (lambda c: optimizer(c)["state"].pop(0), "'0' is missing"),
+        (lambda c: optimizer(c)["state"][0].update(exp_avg=torch.zeros(1)), "exp_avg of parameter 0 has shape (1,)"),
+        (lambda c: c["lr_schedulers"][0].update(last_epoch=7), "its learning rate is not that of its step"),
+        (lambda c: c["prnn"].update(characters=list("abd")), "it is of another model, or of other characters"),
+        (lambda c: weight(c, torch.zeros(9)), "joiner.output.bias has shape (9,)"),
+    ],
+)
+def test_what_a_training_goes_on_from(
+    trained: TrainingOptions, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    last = trained.output / "last.ckpt"
+    before = last.read_bytes()
+    contents = torch.load(last, weights_only=True)
+    change(contents)
+    torch.save(contents, last)
+    try:
+        found = resuming_fails(trained)
+    finally:
+        last.write_bytes(before)
+    assert found.startswith(f"{last}: a damaged checkpoint (")
+    assert message in found
+
+
+# Manifests
+
+GOOD = '"audio_filepath": "tones-0.wav", "text": "ab"'
+LONG = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        *(
+            (f'{{{GOOD}, "duration": {value}}}', '"duration" is ')
+            for value in ("1e308", "1e-320", "-0.0", LONG, "[[]]")
+        ),
+        *(
+            (f'{{{GOOD}, "duration": 1, "offset": {value}}}', '"offset" is ')
+            for value in ("1e308", LONG, "null", "-1e-9")
+        ),
+        (f'{{{GOOD}, "duration": {"9" * 5000}}}', "not a JSON object (Exceeds the limit"),
+        (f'{{{GOOD}, "duration": 1, "speaker": {"9" * 5000}}}', "not a JSON object (Exceeds the limit"),
+        ('{"audio_filepath": "~nosuchuser/x", "duration": 1, "text": "a"}', '"audio_filepath" is "~nosuchuser/x": '),
+        (
+            '{"audio_filepath": "a\\ud800", "duration": 1, "text": "a"}',
+            '"audio_filepath" is "a\\ud800", which has half',
+        ),
+        ('{"audio_filepath": "a\\u0000b", "duration": 1, "text": "a"}', "there is no file "),
+        (f'{{"audio_filepath": "{"a" * 9000}", "duration": 1, "text": "a"}}', '"audio_filepath" is "aaaa'),
+        (
+            '{"audio_filepath": "tones-0.wav", "duration": 1, "text": "\\udfffa"}',
+            '"text" is "\\udfffa", which has half',
+        ),
+        ("[" * DEEP, "not a JSON object ("),
+        ("null", "not a JSON object but null"),
+        ('"' + "a" * 5000 + '"', "not a JSON object but "),
+    ],
+)
+def test_a_line_of_a_manifest(tmp_path: Path, line: str, message: str) -> None:
+    manifest = write_corpus(tmp_path, "tones", ["ab"])
+    manifest.write_text(manifest.read_text() + line + "\n")
+    with pytest.raises(InputError) as caught:
+        read_manifest(manifest)
+    assert str(caught.value).startswith(f"{manifest}, line 2: {message}")
+    assert len(str(caught.value)) < 400 + len(str(tmp_path))
+
+
+def test_encodings_of_a_manifest(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, "tones", ["ab", "c"])
+    text = manifest.read_text()
+    manifest.write_text(text, encoding="utf-8-sig")
+    assert [utterance.text for utterance in read_manifest(manifest)] == ["ab", "c"]
+    manifest.write_text(text, encoding="utf-16")
+    with pytest.raises(InputError, match="line 1: not text in UTF-8"):
+        read_manifest(manifest)
+    manifest.write_bytes(text.replace('"c"', '"ö"').encode("latin-1"))
+    with pytest.raises(InputError, match="line 2: not text in UTF-8"):
+        read_manifest(manifest)
+
+
+# Recordings
+
+
+def refused_audio(path: Path) -> str:
+    with bounded_memory(), pytest.raises(InputError) as caught:
+        read_audio(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def flac(tmp_path: Path) -> bytes:
+    samples = 0.1 * np.random.default_rng(0).standard_normal(16000)
+    soundfile.write(tmp_path / "good.flac", samples, 16000)
+    return (tmp_path / "good.flac").read_bytes()
+
+
+def claiming(flac: bytes, samples: int) -> bytes:
+    """The same with another number of samples in its header: the last 36 of the bits from byte 18 on."""
+    word = int.from_bytes(flac[18:26], "big") >> 36 << 36 | samples
+    return flac[:18] + word.to_bytes(8, "big") + flac[26:]
+
+
+def test_a_flac_that_is_not_whole(tmp_path: Path, flac: bytes) -> None:
+    path = tmp_path / "a.flac"
+    rng = np.random.default_rng(0)
+    for size in (43, len(flac) // 2, len(flac) - 1, *rng.integers(50, len(flac), 5).tolist()):
+        path.write_bytes(flac[:size])
+        assert "cannot be read to its end" in refused_audio(path) or size < 100
+    for _ in range(20):
+        damaged = bytearray(flac)
+        for place in rng.integers(100, len(flac), 3):
+            damaged[place] ^= 0x55
+        path.write_bytes(damaged)
+        assert "cannot be read to its end" in refused_audio(path)
+
+
+@pytest.mark.parametrize("samples", [2**36 - 1, 2**29 + 1, 2**29, 16001])
+def test_a_flac_whose_header_claims_more(tmp_path: Path, flac: bytes, samples: int) -> None:
+    path = tmp_path / "a.flac"
+    path.write_bytes(claiming(flac, samples))
+    message = refused_audio(path)
+    assert ("too much at once" if samples > 2**29 else "to its end") in message
+    assert len(read_audio(path, duration=0.5)[0]) == 8000
+
+
+@pytest.mark.parametrize("rate", [1, 999, 384_001, 10_000_000])
+def test_a_sample_rate_that_is_none(tmp_path: Path, rate: int) -> None:
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", "not compressed"))
+        file.writeframes(b"\0\1" * 1000)
+    assert refused_audio(tmp_path / "a.wav") == (
+        f"the sample rate is {rate} Hz; it must be at least 1000 and at most 384000"
+    )
+    with pytest.raises(ValueError, match=f"sample_rate is {rate}; it must be at least 1000"):
+        OnlineFeatures(rate)
+
+
+def test_channels(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).standard_normal((1000, 64)) * 0.1
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    assert refused_audio(tmp_path / "a.wav") == "the recording has 64 channels; there may be at most 32"
+    soundfile.write(tmp_path / "a.wav", samples[:, :32], 16000, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(tmp_path / "a.wav")[0], samples[:, :32].mean(axis=1), atol=1e-6)
+
+
+def test_a_recording_of_many_blocks(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).uniform(-1, 1, (200_000, 2)).astype(np.float32)
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    np.testing.assert_array_equal(read_audio(tmp_path / "a.wav")[0], samples.mean(axis=1))
+    np.testing.assert_array_equal(read_audio(tmp_path / "a.wav", 1.0, 9.0)[0], samples[16000:160_000].mean(axis=1))
+    for suffix in ("ogg", "mp3", "aiff"):
+        soundfile.write(tmp_path / f"a.{suffix}", samples, 16000)
+        assert len(read_audio(tmp_path / f"a.{suffix}")[0]) == 200_000
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, 3e9, math.nan, math.inf])
+def test_samples_that_are_no_numbers(tmp_path: Path, value: float) -> None:
+    samples = np.zeros(1000, np.float32)
+    samples[500] = value
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    assert refused_audio(tmp_path / "a.wav").startswith("the recording has samples ")
+    online = OnlineFeatures(16000)
+    with pytest.raises(ValueError, match="the recording has samples "):
+        online.accept_waveform(samples)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    assert refused_audio(tmp_path / "pipe.wav") == "is no regular file, not a recording"
+    assert "File name too long" in refused_audio(tmp_path / ("a" * 300))
+
+
+def test_features_that_a_checkpoint_may_have_do_not_crash() -> None:
+    """At the corners of what FeatureConfig takes, in a process of its own: the feature library ends its process."""
+    program = """
+import itertools, numpy, torch
+from prnn.asr import FeatureConfig, compute_features
+corners = (1000, 192000), (1, 512), (1, 200), (5, 200)
+for rate, bins, shift, length in itertools.product(*corners):
+    samples = numpy.random.default_rng(0).uniform(-1, 1, rate // 50).astype(numpy.float32)
+    features = compute_features(samples, rate, FeatureConfig(rate, bins, shift, length))
+    assert features.shape[1] == bins and bool(features.isfinite().all()), (rate, bins, shift, length)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-1000:]
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--seed", str(2**32)],
+        ["--seed", "9" * 5000],
+        ["--cache-gb", "1e300"],
+        ["--cache-gb", "inf"],
+        ["--batch-seconds", "1e308"],
+        ["--epochs", "1e3"],
+        ["--epochs", str(10**9)],
+        ["--hidden", str(2**40)],
+        ["--layers", "1001"],
+        ["--dropout", "1"],
+        ["--gain-db", "1e308"],
+        ["--lr", "1e31"],
+        ["--workers", str(10**9)],
+    ],
+)
+def test_options_beyond_all_bounds(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--manifest", "a", "--valid", "b", *option])
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith(f"prnn train: error: argument {option[0]}: '")
+    assert " number of " in message
+    assert len(message) < 300
+
+
+def test_chunks_beyond_all_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--chunk-ms", "1e308"], ["--chunk-ms", "0"], ["--beam", "1000000"]):
+        with pytest.raises(SystemExit):
+            main(["transcribe", "m.ckpt", "a.wav", *option])
+        assert "number of" in capsys.readouterr().err
+
+
+def test_commands_say_it_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(changed(lambda c: c["prnn"]["features"].update(frame_shift_ms=0)), tmp_path / "model.ckpt")
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 1, 0, "NONE", "not compressed"))
+        file.writeframes(struct.pack("<h", 7) * 100)
+    soundfile.write(tmp_path / "good.wav", np.zeros(1600), 16000)
+    for audio, message in (
+        ("a.wav", "the sample rate is 1 Hz"),
+        ("good.wav", "a damaged checkpoint (frame_shift_ms is 0"),
+    ):
+        for extra in ([], ["--stream"]):
+            assert main(["transcribe", str(tmp_path / "model.ckpt"), str(tmp_path / audio), *extra]) == 2
+            output = capsys.readouterr()
+            assert output.out == ""
+            assert output.err.startswith("prnn: ")
+            assert output.err.count("\n") == 1
+            assert message in output.err
+
+
+def test_values_from_python_are_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="frame_length_ms is 0; it must be at least 5"):
+        FeatureConfig(frame_length_ms=0)
+    with pytest.raises(TypeError, match=r"seed is 1\.5; it must be an int"):
+        TrainingOptions(tmp_path, tmp_path, tmp_path, seed=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="encoder_layers is 0; it must be at least 1"):
+        TrainingOptions(tmp_path, tmp_path, tmp_path, model={"encoder_layers": 0})
+    with pytest.raises(ValueError, match="precision is '8'; it must be one of '32-true'"):
+        TrainingOptions(tmp_path, tmp_path, tmp_path, precision="8")  # type: ignore[arg-type]
+    assert CharTokenizer("ab") == CharTokenizer(["a", "b"])
+    json.dumps(small_checkpoint()["prnn"])
