@@ -51,9 +51,9 @@ def small_config(vocab_size: int = 4) -> TransducerConfig:
     )
 
 
-def small_checkpoint() -> dict[str, object]:
+def small_checkpoint(characters: str = "abc") -> dict[str, object]:
     """What prnn train saves, of an untrained model."""
-    config = small_config()
+    config = small_config(len(characters) + 1)
     model = Transducer.from_config(config)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    return {"prnn": describe(config, FeatureConfig(), CharTokenizer("abc")), "state_dict": weights}
+    return {"prnn": describe(config, FeatureConfig(), CharTokenizer(characters)), "state_dict": weights}

@@ -159,6 +159,19 @@ def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
     assert torch.equal(uncached.features(0), dataset.features(0))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, workers: int) -> None:
+    """Also when another process came upon it."""
+    manifest = write_corpus(tmp_path, "tones", TEXTS)
+    dataset = UtteranceDataset(read_manifest(manifest), CharTokenizer("abc "), FeatureConfig())
+    (tmp_path / "tones-2.wav").write_bytes(b"RIFF")
+    loader = BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 2, 100.0, seed=0), workers)
+    with pytest.raises(InputError) as caught:
+        list(loader)
+    assert str(caught.value).startswith(f"{manifest}, line 3: {tmp_path / 'tones-2.wav'}: not a recording")
+    assert "\n" not in str(caught.value)
+
+
 def test_feature_statistics(dataset: UtteranceDataset) -> None:
     mean, std = feature_statistics(dataset)
     every = torch.cat([dataset.features(index) for index in range(len(dataset))])

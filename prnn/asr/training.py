@@ -96,6 +96,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         raise InputError("the accelerator is gpu, but torch can use no GPU here")
     if options.devices > torch.cuda.device_count() > 0 and options.accelerator != "cpu":
         raise InputError(f"devices is {options.devices}, but there are {torch.cuda.device_count()} GPUs")
+    if options.precision == "16-mixed" and (options.accelerator == "cpu" or not torch.cuda.is_available()):
+        raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
     utterances = read_manifest(options.manifest), read_manifest(options.valid)
     process = _process_number(options)
     with ExitStack() as stack:
