@@ -4,6 +4,7 @@ itself (a full disk, another training, gradients that are no numbers) leaves its
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from prnn.asr.folder import best_checkpoint, last_checkpoint
 from prnn.asr.options import TrainingOptions
 from prnn.asr.task import TransducerTask
 from prnn.asr.training import train
+from prnn.cli import main
 
 TEXTS = ["ab ca", "cab", "b", "acc ab"]
 
@@ -150,6 +152,17 @@ def test_with_processes_that_prepare_batches(killer: Killer, manifest: Path, tmp
     killed = replace(straight, output=tmp_path / "killed", workers=2)
     assert kills(killer, killed, [9, None]) == 1
     assert_same_training(straight.output, killed.output)
+
+
+def test_interrupted_from_the_keyboard(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(TransducerTask, "validation_step", interrupted)
+    command = f"train --manifest {manifest} --valid {manifest} --output {tmp_path / 'out'} --hidden 4 --accelerator cpu"
+    assert main(command.split()) == 130
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def saved(output: Path) -> dict[str, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         InputError: a manifest or recording cannot be used; the output folder holds a training with other options,
             or one that is running; a gradient, a weight or the validation loss is not a number any more.
         OSError: the output cannot be written; the checkpoints there stay as they are.
+        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint.
     """
     _quiet()
     if options.accelerator == "gpu" and not torch.cuda.is_available():
@@ -105,8 +107,14 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
             stack.enter_context(locked(options.output))
             record_options(options, restart)
         stack.enter_context(_tensorboard_errors_once())
+        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             _fit(options, *utterances, process, progress)
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
+                signal.signal(signal.SIGINT, on_interrupt)
+                raise KeyboardInterrupt from error
+            raise
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, str(options.output)) from error
