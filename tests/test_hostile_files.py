@@ -258,6 +258,12 @@ def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
         (lambda c: c.update(optimizer_states=[]), "not enough values"),
         (lambda c: c.update(lr_schedulers=None), "cannot unpack"),
         (lambda c: c.update(loops=[]), "loops is []; it must be a mapping"),
+        (lambda c: c["loops"].update(fit_loop={}), "loops.state_dict is None; it must be of type dict"),
+        (lambda c: c["loops"]["fit_loop"].update(epoch_progress=[]), "loops.epoch_progress is []; it must be of type"),
+        (
+            lambda c: c["loops"]["fit_loop"]["epoch_progress"]["total"].update(ready="1"),
+            "loops.epoch_progress.total.ready is '1'; it must be of type int",
+        ),
         (lambda c: c.update(callbacks=None), "callbacks is None; it must be a mapping"),
         (lambda c: c.update(global_step=-1), "global_step is -1; it must be an int of 0 to 1"),
         (lambda c: c.update(global_step=2), "global_step is 2; it must be an int of 0 to 1"),

@@ -64,7 +64,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _damage_reported(path: Path) -> Iterator[None]:
+def damage_reported(path: Path) -> Iterator[None]:
     """Turns what the contents of a checkpoint make stumble into an InputError."""
     try:
         yield
@@ -138,7 +138,7 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
     """
     path = Path(path)
     checkpoint = read_checkpoint(path)
-    with _damage_reported(path):
+    with damage_reported(path):
         config, features, tokenizer = _parts(checkpoint)
         # Sizes that the weights do not have must not take memory.
         with torch.device("meta"):
@@ -160,7 +160,7 @@ def read_steps(path: Path, task: TransducerTask) -> int:
         InputError: as :func:`read_checkpoint`, or the checkpoint is of another model or damaged.
     """
     checkpoint = read_checkpoint(path)
-    with _damage_reported(path):
+    with damage_reported(path):
         if _parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
             raise ValueError("it is of another model, or of other characters")
         _weights(checkpoint, task.model)

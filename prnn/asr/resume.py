@@ -11,6 +11,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback
 
+from prnn._fields import shown
+
 from .folder import best_checkpoint, last_checkpoint, replacing
 
 
@@ -61,20 +63,10 @@ class Checkpoints(Callback):
         self._lowest = state["lowest_wer"]
 
 
-def set_position(checkpoint: dict[str, Any], epoch_steps: int) -> None:
-    """Makes the counters of Lightning's loops those of a training that has done ``global_step`` steps and is about to
-    do the next: they are a function of that number alone, however often the training was interrupted.
-
-    Args:
-        checkpoint: with Lightning's keys ``global_step`` and ``loops``, which is changed.
-        epoch_steps: steps in an epoch.
-    """
-    steps = checkpoint["global_step"]
-    epoch, done = divmod(steps, epoch_steps)
-    began = epoch + (done > 0)
-    epochs = {"ready": began, "started": began, "processed": epoch, "completed": epoch}
-    batches, total = (dict.fromkeys(epochs, count) for count in (done, steps))
-    loop = checkpoint["loops"]["fit_loop"]
-    loop["epoch_progress"] = {"total": epochs, "current": dict(epochs)}
-    loop["epoch_loop.batch_progress"] = {"total": total, "current": batches, "is_last_batch": False}
-    loop["epoch_loop.state_dict"] = {"_batches_that_stepped": steps}
+def require_same_kind(name: str, value: Any, expected: Any) -> None:
+    """Raises TypeError unless nested dictionaries have the keys and types of others, such as Lightning's own."""
+    if type(value) is not type(expected):
+        raise TypeError(f"{name} is {shown(value)}; it must be of type {type(expected).__name__}")
+    if isinstance(expected, dict):
+        for key, item in expected.items():
+            require_same_kind(f"{name}.{key}", value.get(key), item)

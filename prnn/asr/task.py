@@ -15,13 +15,14 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from prnn.transducer import Transducer
 
-from .checkpoint import describe
+from .checkpoint import damage_reported, describe
 from .dataset import Batch
 from .errors import InputError
 from .features import FeatureConfig
+from .folder import last_checkpoint
 from .metrics import error_rates
 from .options import TrainingOptions
-from .resume import set_position
+from .resume import require_same_kind
 from .tokenizer import CharTokenizer
 
 # Looking at a gradient of a GPU waits for it.
@@ -150,9 +151,5 @@ class TransducerTask(lightning.LightningModule):
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        set_position(checkpoint, self.epoch_steps)
-
-    def on_train_start(self) -> None:
-        # At the beginning of an epoch there is nothing for Lightning's loop over batches to go on with.
-        if self.global_step % self.epoch_steps == 0:
-            self.trainer.fit_loop.epoch_loop.restarting = False
+        with damage_reported(last_checkpoint(self.options.output)):
+            require_same_kind("loops", checkpoint["loops"]["fit_loop"], self.trainer.fit_loop.state_dict())
