@@ -336,7 +336,7 @@ def test_config_goes_through_json() -> None:
         ({"durations": (1.0,)}, r"durations is \(1\.0,\); it must be a tuple of ints"),
         ({"durations": 3}, "durations is 3; it must be a tuple of ints"),
         ({"sigma": -1.0}, r"sigma is -1\.0; it must be at least 0"),
-        ({"omega": 1.5}, r"omega is 1\.5; it must be in \[0, 1\]"),
+        ({"omega": 1.5}, r"omega is 1\.5; it must be at least 0 and at most 1"),
         ({"omega": None}, "omega is None; it must be a number"),
     ],
 )
