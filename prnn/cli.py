@@ -1,6 +1,7 @@
 """The command line: ``prnn train``, ``transcribe``, ``evaluate``, ``info`` and ``bench``.
 
-Exit status: 0 done; 2 the input or an option cannot be used, said in one sentence on stderr; 130 interrupted.
+Exit status: 0 done; 2 the input or an option cannot be used, the output cannot be written, or a training has diverged,
+said in one sentence on stderr; 130 interrupted.
 """
 
 from __future__ import annotations

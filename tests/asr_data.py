@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +54,21 @@ def small_config(vocab_size: int = 4) -> TransducerConfig:
     )
 
 
-def small_checkpoint() -> dict[str, object]:
+def small_checkpoint(characters: str = "abc") -> dict[str, object]:
     """What prnn train saves, of an untrained model."""
-    config = small_config()
+    config = small_config(len(characters) + 1)
     model = Transducer.from_config(config)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    return {"prnn": describe(config, FeatureConfig(), CharTokenizer("abc")), "state_dict": weights}
+    return {"prnn": describe(config, FeatureConfig(), CharTokenizer(characters)), "state_dict": weights}
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """8 GB more than the process has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -4,6 +4,7 @@ import json
 import re
 import struct
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 import soundfile
 import torch
 from asr_data import small_checkpoint, write_corpus
+from reference import transducer as slow
+from torch.nn.modules.module import register_module_forward_hook
 
+from prnn.asr import Recogniser, compute_features
+from prnn.asr.audio import read_audio
 from prnn.cli import main
 
 
@@ -162,12 +167,80 @@ def test_code_in_a_checkpoint_is_not_run(wav: Path, tmp_path: Path, capsys: pyte
     assert "not a checkpoint" in refused(capsys, "transcribe", tmp_path / "evil.ckpt", wav)
 
 
-def test_evaluate(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = write_corpus(tmp_path, "tones", ["ab", "c", "cab"])
-    assert main(["evaluate", str(checkpoint), str(manifest), "--output", str(tmp_path / "out.jsonl")]) == 0
-    assert re.fullmatch(r"3 utterances: WER [\d.]+ %, CER [\d.]+ %\n", capsys.readouterr().out)
-    entries = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [entry["text"] for entry in entries] == ["ab", "c", "cab"]
+def edits(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
+    """The fewest substitutions, deletions and insertions from one to the other."""
+    row = list(range(len(hypothesis) + 1))
+    for i, expected in enumerate(reference, 1):
+        above, row = row, [i]
+        for j, found in enumerate(hypothesis, 1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (expected != found)))
+    return row[-1]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int) -> None:
+    """Against a search of one utterance and one symbol at a time, and edit distances of the tests' own."""
+    texts = ["ab", "c", "cab", "b ac", "bb", "a b c"]
+    manifest = write_corpus(tmp_path, "tones", texts)
+    contents = small_checkpoint(" abc")
+    weights = contents["state_dict"]
+    assert isinstance(weights, dict)
+    for name in ("encoder_proj", "predictor_proj"):
+        weights[f"model.joiner.{name}.weight"] *= 4  # decisions that depend on what is heard and said
+    torch.save(contents, tmp_path / "model.ckpt")
+    out = tmp_path / "out.jsonl"
+    command = ["evaluate", str(tmp_path / "model.ckpt"), str(manifest), "--output", str(out), "--beam", str(beam)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+
+    recogniser = Recogniser.load(tmp_path / "model.ckpt")
+    entries = [json.loads(line) for line in out.read_text().splitlines()]
+    words = characters = 0
+    for index, (entry, text) in enumerate(zip(entries, texts, strict=True)):
+        assert entry["text"] == text
+        assert entry["audio_filepath"] == str(tmp_path / f"tones-{index}.wav")
+        frames = slow.encode(recogniser.model, compute_features(*read_audio(entry["audio_filepath"])))
+        if beam == 1:
+            expected = slow.greedy(recogniser.model, frames, 8)
+        else:
+            expected = slow.beam_search(recogniser.model, frames, beam, 8, False)[0]
+        assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens)
+        words += edits(text.split(), entry["recognised"].split())
+        characters += edits(text, entry["recognised"].strip())
+    assert any(entry["recognised"] for entry in entries)
+    wer = 100 * words / sum(len(text.split()) for text in texts)
+    cer = 100 * characters / sum(map(len, texts))
+    assert printed == f"6 utterances: WER {wer:.2f} %, CER {cer:.2f} %\n"
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_train_in_a_precision(tmp_path: Path, precision: str) -> None:
+    """The products of the joiner are in the precision asked for, weights and sums in float32."""
+    manifest = write_corpus(tmp_path, "tones", ["ab", "c"])
+    seen = set()
+    hook = register_module_forward_hook(
+        lambda module, _, output: seen.add(output.dtype) if isinstance(module, torch.nn.Linear) else None
+    )
+    command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 2 --hidden 8
+        --layers 1 --accelerator cpu --no-progress --precision {precision}"""
+    try:
+        assert main(command.split()) == 0
+    finally:
+        hook.remove()
+    assert seen == {torch.float32 if precision == "32-true" else torch.bfloat16}
+    checkpoint = torch.load(tmp_path / "out" / "last.ckpt", weights_only=True)
+    assert {tensor.dtype for tensor in checkpoint["state_dict"].values()} == {torch.float32}
+    assert checkpoint["global_step"] == 2
+    recorded = json.loads((tmp_path / "out" / "options.json").read_text())
+    assert recorded["precision"] == precision
+
+
+def test_train_in_float16_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = write_corpus(tmp_path, "tones", ["ab"])
+    command = ["train", "--manifest", manifest, "--valid", manifest, "--output", tmp_path / "out"]
+    message = refused(capsys, *command, "--accelerator", "cpu", "--precision", "16-mixed")
+    assert message == "the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true"
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -186,7 +259,7 @@ def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "damaged.wav").write_bytes(b"RIFF" + struct.pack("<I", 4) + b"WAVE")
     damaged.write_text(good.read_text().replace("tones-1.wav", "damaged.wav"))
     train = ["train", "--epochs", "1", "--output", tmp_path / "out", "--accelerator", "cpu"]
-    wrong = f'{bad}, line 3: "duration" is "long"; it must be a positive number of seconds'
+    wrong = f'{bad}, line 3: "duration" is "long"; it must be a number of seconds, at least 0.001 and at most 1000000'
     assert refused(capsys, "evaluate", checkpoint, bad) == wrong
     assert refused(capsys, *train, "--manifest", bad, "--valid", good) == wrong
     assert refused(capsys, *train, "--manifest", good, "--valid", bad) == wrong

@@ -1,5 +1,8 @@
 """Greedy and beam search against slow twins, exhaustive search and each other."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from reference import transducer as slow
@@ -195,3 +198,105 @@ def test_searching_leaves_the_model_as_it_was() -> None:
     assert model.training
     assert model.encoder.training
     assert not model.joiner.training
+
+
+def test_a_search_never_writes_the_mode_that_other_threads_see() -> None:
+    model = slow.tiny_model(0, predictor="lstm", dropout=0.5, predictor_layers=2).train()
+    features = torch.randn(1, 20, 4, dtype=torch.float64)
+    state = model.stream_init(1)
+    modes: list[bool] = []
+
+    def another_thread(*_: object) -> None:
+        modes.append(all(module.training for module in model.modules()))
+
+    for layer in (model.encoder.rnn, model.predictor.rnn):
+        layer.register_forward_pre_hook(another_thread)
+    searches = (
+        lambda: model.greedy_search(features),
+        lambda: model.beam_search(features),
+        lambda: model.stream_init(1),
+        lambda: model.stream_step(features, state),
+        lambda: model.stream_finish(model.stream_step(features[:, :1], state)[1]),
+    )
+    for search in searches:
+        modes.clear()
+        search()
+        assert modes
+        assert all(modes)
+    model.encoder.rnn.register_forward_pre_hook(lambda *_: model.eval() and None)
+    model.greedy_search(features)
+    assert not model.training, "another thread ended the training meanwhile"
+
+
+def test_threads_search_with_one_model_in_training_mode() -> None:
+    model = slow.tiny_model(0, predictor="lstm", dropout=0.5, predictor_layers=2).train()
+    features = torch.randn(8, 20, 4, dtype=torch.float64)
+    expected = [model.greedy_search(row[None]) for row in features]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda row: model.greedy_search(row[None]), features)) == expected
+    assert all(module.training for module in model.modules())
+
+
+def test_a_compiled_part_of_a_model_in_training_mode_is_searched_without_dropout() -> None:
+    model = slow.tiny_model(0, predictor="lstm", dropout=0.5, predictor_layers=2)
+    features = torch.randn(2, 20, 4, dtype=torch.float64)
+    expected = model.greedy_search(features)
+    model.train()
+    model.encoder = torch.compile(model.encoder, backend="eager")  # type: ignore[assignment]
+    model.predictor.compile(backend="eager")
+    assert model.greedy_search(features) == expected
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("loss", ["full", "tdt"])
+def test_a_model_without_numbers_still_gives_a_hypothesis(bad: float, loss: str) -> None:
+    """As a training that diverged leaves one."""
+    for layer, value in itertools.product(("output", "encoder_proj", "predictor_proj"), (bad, 1.0)):
+        model = slow.tiny_model(0, loss=loss)
+        features = torch.full((2, 9, 4), bad if value == 1.0 else 1.0, dtype=torch.float64)
+        with torch.no_grad():
+            getattr(model.joiner, layer).weight.mul_(value)
+        found = model.greedy_search(features)
+        assert len(found) == 2
+        for mode in ("modified", "standard"):
+            assert [len(nbest) >= 1 for nbest in model.beam_search(features, beam=3, mode=mode, nbest=3)] == [True] * 2
+        for search in ("greedy", "modified", "standard"):
+            _, state = model.stream_step(features, model.stream_init(2, search))
+            assert len(state.best()) == 2
+            _, state = model.stream_finish(state)
+            assert len(state.nbest(3)) == len(state.best()) == 2
+
+
+def test_no_probability_at_all_is_a_score_of_minus_infinity() -> None:
+    model = slow.tiny_model(0, blank_bias=float("nan"))
+    features = torch.randn(1, 6, 4, dtype=torch.float64)
+    assert model.greedy_search(features)[0].score == float("-inf")
+    assert model.beam_search(features)[0][0].score == float("-inf")
+
+
+@pytest.mark.parametrize("loss", ["full", "tdt"])
+@pytest.mark.parametrize("search", ["greedy", "modified", "standard"])
+def test_whole_and_streaming_have_the_same_defaults(loss: str, search: str) -> None:
+    most = 0
+    for seed in range(6):
+        model = slow.tiny_model(seed, loss=loss, blank_bias=-30.0)
+        if loss == "tdt":
+            with torch.no_grad():
+                model.joiner.output.bias[model.joiner.vocab_size] += 30.0  # duration 0
+        features = torch.randn(2, 10, 4, dtype=torch.float64)
+        if search == "greedy":
+            whole = [[hypothesis] for hypothesis in model.greedy_search(features)]
+        else:
+            whole = model.beam_search(features, mode=search)
+        _, state = model.stream_step(features, model.stream_init(2, search))
+        _, state = model.stream_finish(state)
+        for found, expected in zip(state.nbest(1), whole, strict=True):
+            same(found, expected, 1e-6)
+            most = max([most, *map(expected[0].timestamps.count, expected[0].timestamps)])
+    if search == "modified":
+        assert most == 1
+    elif search == "greedy" or loss == "tdt":
+        assert most == 8, "the limit is what ended a frame"
+    else:
+        assert most > 3

@@ -110,6 +110,29 @@ def test_greedy_search_skips_frames() -> None:
     assert best_lists(hypotheses, 1, False) == [[found]]
 
 
+@pytest.mark.parametrize("symbol", [0, 2], ids=["blank", "symbol"])
+@pytest.mark.parametrize("out_of_0", [-1e30, float("-inf"), float("nan")])
+def test_a_search_ends_where_no_duration_leads_out_of_a_frame(symbol: int, out_of_0: float) -> None:
+    model = tiny_model(0, (0, 1))
+    with torch.no_grad():
+        model.joiner.output.bias[symbol] += 1000.0
+        model.joiner.output.bias[-1] = out_of_0
+    features = torch.randn(2, 11, 4, dtype=torch.float64)
+    frames = 6
+    for found in model.greedy_search(features, max_symbols=3):
+        assert found.timestamps == ([] if symbol == 0 else [t for t in range(frames) for _ in range(3)])
+    _, state = model.stream_step(features[:, :5], model.stream_init(2, "greedy", max_symbols=3))
+    _, state = model.stream_step(features[:, 5:], state)
+    _, state = model.stream_finish(state)
+    assert [h.timestamps for h in state.best()] == [found.timestamps] * 2
+    for mode in ("modified", "standard"):
+        for nbest in model.beam_search(features, beam=3, mode=mode, nbest=3, max_symbols=3):
+            assert all(nbest[0].timestamps.count(t) <= 3 for t in range(frames))
+        _, state = model.stream_step(features, model.stream_init(2, mode, beam=3, max_symbols=3))
+        _, state = model.stream_finish(state)
+        assert len(state.best()) == 2
+
+
 @pytest.mark.parametrize("sizes", [[1], [3], [7], [100], [5, 0, 1, 11]], ids=str)
 @pytest.mark.parametrize("durations", [DURATIONS, (1, 9)], ids=str)
 def test_chunks_give_the_whole(sizes: list[int], durations: tuple[int, ...]) -> None:
@@ -313,7 +336,7 @@ def test_config_goes_through_json() -> None:
         ({"durations": (1.0,)}, r"durations is \(1\.0,\); it must be a tuple of ints"),
         ({"durations": 3}, "durations is 3; it must be a tuple of ints"),
         ({"sigma": -1.0}, r"sigma is -1\.0; it must be at least 0"),
-        ({"omega": 1.5}, r"omega is 1\.5; it must be in \[0, 1\]"),
+        ({"omega": 1.5}, r"omega is 1\.5; it must be at least 0 and at most 1"),
         ({"omega": None}, "omega is None; it must be a number"),
     ],
 )

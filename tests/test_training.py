@@ -1,9 +1,7 @@
-"""Training: it learns, it goes on after a kill as if nothing had happened, it refuses what it cannot use."""
+"""Training: it learns, in one process and in two; its batches, their order, its learning rate."""
 
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +16,9 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
 from prnn.asr.evaluation import evaluate
+from prnn.asr.options import TrainingOptions
 from prnn.asr.task import learning_rate_factor
-from prnn.asr.training import TrainingOptions, train
+from prnn.asr.training import train
 
 TEXTS = ["ab ca", "cab", "b", "acc ab"]
 SMALL_MODEL = {
@@ -63,31 +62,6 @@ def test_four_utterances_are_learnt_by_heart(tmp_path: Path) -> None:
         train(replace(opts, lr=0.02), progress=False)
 
 
-def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    straight = options(tmp_path, epochs=12, valid_every=12, batch_size=1, checkpoint_every=7, output=tmp_path / "one")
-    straight = replace(straight, model={**SMALL_MODEL, "dropout": 0.1, "encoder_layers": 2})
-    train(straight, progress=False)
-
-    killed = replace(straight, output=tmp_path / "two")
-    last = killed.output / "last.ckpt"
-    code = f"from pathlib import PosixPath\nfrom prnn.asr.training import *\ntrain({killed!r}, progress=False)"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not last.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    steps = read_checkpoint(last)["global_step"]
-    assert steps % 7 == 0
-    assert 0 < steps < 48
-    train(killed, progress=False)
-
-    one, two = (read_checkpoint(folder / "last.ckpt") for folder in (straight.output, killed.output))
-    assert one["global_step"] == two["global_step"] == 48
-    for name, tensor in one["state_dict"].items():
-        assert torch.equal(tensor, two["state_dict"][name]), name
-
-
 def test_two_processes_train_together(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path / "data", "tones", TEXTS)
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
@@ -108,23 +82,21 @@ def dataset(tmp_path: Path) -> UtteranceDataset:
     return UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 0, 10**8)
 
 
-def test_the_loader_goes_on_where_its_state_was_taken(dataset: UtteranceDataset) -> None:
+def test_the_loader_goes_on_after_any_number_of_steps(dataset: UtteranceDataset) -> None:
     def loader() -> BatchLoader:
         return BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 3, 100.0, seed=5))
 
-    straight, first = loader(), loader()
+    straight = loader()
     batches = [batch for _ in range(3) for batch in straight]
     assert len(batches) == 3 * len(straight)
-    iterator = iter(first)
-    for _ in range(3):
-        next(iterator)
-    resumed = loader()
-    resumed.load_state_dict(first.state_dict())
-    rest = [batch for _ in range(3) for batch in resumed]
-    assert len(rest) == len(batches) - 3
-    for batch, other in zip(batches[3:], rest, strict=True):
-        assert batch.texts == other.texts
-        assert torch.equal(batch.features, other.features)
+    for done in (0, 3, len(straight), len(straight) + 1):
+        resumed = loader()
+        resumed.start(done)
+        rest = [batch for _ in range(3) for batch in resumed][: len(batches) - done]
+        assert len(rest) == len(batches) - done
+        for batch, other in zip(batches[done:], rest, strict=True):
+            assert batch.texts == other.texts
+            assert torch.equal(batch.features, other.features)
 
 
 def test_processes_share_the_batches_of_an_epoch(dataset: UtteranceDataset) -> None:
@@ -185,6 +157,19 @@ def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
     uncached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig())
     assert uncached.features(0) is not uncached.features(0)
     assert torch.equal(uncached.features(0), dataset.features(0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, workers: int) -> None:
+    """Also when another process came upon it."""
+    manifest = write_corpus(tmp_path, "tones", TEXTS)
+    dataset = UtteranceDataset(read_manifest(manifest), CharTokenizer("abc "), FeatureConfig())
+    (tmp_path / "tones-2.wav").write_bytes(b"RIFF")
+    loader = BatchLoader(dataset, BatchOrder([u.duration for u in dataset.utterances], 2, 100.0, seed=0), workers)
+    with pytest.raises(InputError) as caught:
+        list(loader)
+    assert str(caught.value).startswith(f"{manifest}, line 3: {tmp_path / 'tones-2.wav'}: not a recording")
+    assert "\n" not in str(caught.value)
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:

@@ -270,7 +270,7 @@ def test_configuration_goes_through_json() -> None:
         ({"vocab_size": 5, "encoder_cell": "rnn"}, "encoder_cell is 'rnn'; it must be one of 'lstm', 'gru'"),
         ({"vocab_size": 5, "predictor": "cnn"}, "predictor is 'cnn'; it must be one of 'lstm', 'gru', 'stateless'"),
         ({"vocab_size": 5, "frame_stride": 5}, "frame_stride is 5; it must be at most frame_stack, 4"),
-        ({"vocab_size": 5, "dropout": 1.0}, r"dropout is 1\.0; it must be in \[0, 1\)"),
+        ({"vocab_size": 5, "dropout": 1.0}, r"dropout is 1\.0; it must be at least 0 and less than 1"),
         ({"vocab_size": 5, "dropout": None}, "dropout is None; it must be a number"),
         ({"vocab_size": 5, "ctc_weight": float("nan")}, "ctc_weight is nan; it must be at least 0"),
         ({"vocab_size": 5, "loss": "pruned", "fastemit": 0.1}, r"fastemit is 0\.1; the pruned loss does not have it"),

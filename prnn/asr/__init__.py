@@ -1,14 +1,32 @@
 """Speech recognition with a transducer: manifests, features, training, transcription. docs/recipe_digits.md is the
 guide.
 
-Needs the packages of the extra ``asr``: ``pip install "prnn[asr]"``.
+Needs the packages of the extra ``asr``: ``pip install "prnn[asr]"``. They are imported with the first name that needs
+them, so that the command line can say which one is missing.
 """
 
-from .errors import InputError
-from .features import FeatureConfig, OnlineFeatures, compute_features
-from .manifest import Utterance, read_manifest, write_manifest
-from .recogniser import Recogniser, RecogniserStream
-from .tokenizer import CharTokenizer
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import InputError
+    from .features import FeatureConfig, OnlineFeatures, compute_features
+    from .manifest import Utterance, read_manifest, write_manifest
+    from .recogniser import Recogniser, RecogniserStream
+    from .tokenizer import CharTokenizer
+
+_MODULES = {
+    "CharTokenizer": "tokenizer",
+    "FeatureConfig": "features",
+    "InputError": "errors",
+    "OnlineFeatures": "features",
+    "Recogniser": "recogniser",
+    "RecogniserStream": "recogniser",
+    "Utterance": "manifest",
+    "compute_features": "features",
+    "read_manifest": "manifest",
+    "write_manifest": "manifest",
+}
 
 __all__ = [
     "CharTokenizer",
@@ -22,3 +40,9 @@ __all__ = [
     "read_manifest",
     "write_manifest",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -9,27 +9,53 @@ import numpy as np
 import soundfile
 
 from .errors import InputError
+from .features import SAMPLE_RATES, check_samples
+
+_MOST_CHANNELS = 32
+_MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
+_BLOCK = 2**16
 
 
 def _open(path: Path) -> soundfile.SoundFile:
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    if path.is_dir():
-        raise InputError(f"{path}: is a directory, not a recording")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path}: the file is empty")
     try:
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        if not path.is_file():
+            raise InputError(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, not a recording")
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: the file is empty")
         file = soundfile.SoundFile(path)
-    except (soundfile.SoundFileError, TypeError, OSError) as error:  # TypeError: a suffix that means headerless samples
+    # TypeError: a suffix that means headerless samples. UnicodeError: a name that is no text.
+    except (soundfile.SoundFileError, TypeError, OSError, UnicodeError) as error:
         raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
+    problem = ""
     if file.frames == 0:
+        problem = "the recording has no samples"
+    elif not SAMPLE_RATES.accepts(file.samplerate):
+        problem = f"the sample rate is {file.samplerate} Hz; it must be {SAMPLE_RATES}"
+    elif file.channels > _MOST_CHANNELS:
+        problem = f"the recording has {file.channels} channels; there may be at most {_MOST_CHANNELS}"
+    if problem:
         file.close()
-        raise InputError(f"{path}: the recording has no samples")
+        raise InputError(f"{path}: {problem}")
     return file
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".")
+
+
+def _read_mono(file: soundfile.SoundFile, path: Path, count: int) -> np.ndarray:
+    """The next `count` samples, the mean of the channels, or as many as there are, block by block: memory follows what
+    the file holds, not what its header claims."""
+    blocks, read = [], 0
+    while read < count:
+        block = file.read(min(_BLOCK, count - read), dtype="float32", always_2d=True)
+        if len(block) == 0:
+            raise InputError(f"{path}: ends {count - read} samples before the end that its header gives")
+        blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
+        read += len(block)
+    return np.concatenate(blocks)
 
 
 def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = None) -> tuple[np.ndarray, int]:
@@ -39,7 +65,9 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
         Samples as float32 of shape (samples,), the mean of the channels, from -1 to 1; and the sample rate in hertz.
 
     Raises:
-        InputError: the file is missing, empty, not a recording, or ends before ``offset``.
+        InputError: the file is missing, empty, not a recording, damaged, or ends before ``offset``; its sample rate is
+            not from 1 to 384 kHz; it has more than 32 channels; the part has more than 2^29 samples, or some that are
+            not finite.
     """
     path = Path(path)
     with _open(path) as file:
@@ -48,16 +76,23 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
         if start >= file.frames:
             end = file.frames / rate
             raise InputError(f"{path}: offset {offset} s is beyond the end of the recording, at {end:.2f} s")
-        file.seek(start)
+        count = file.frames - start
+        if duration is not None:
+            count = min(count, max(1, round(duration * rate)))
+        if count > _MOST_SAMPLES:
+            raise InputError(
+                f"{path}: the header gives {count / rate:.0f} s at {rate} Hz, which is too much at once; "
+                "cut the recording, if the header is right"
+            )
         try:
-            samples = file.read(-1 if duration is None else round(duration * rate), dtype="float32", always_2d=True)
+            file.seek(start)
+            samples = _read_mono(file, path, count)
         except soundfile.SoundFileError as error:
             raise InputError(f"{path}: cannot be read to its end ({_one_line(error)})") from error
-    samples = samples.mean(axis=1) if samples.shape[1] > 1 else samples[:, 0]
-    if len(samples) == 0:
-        raise InputError(f"{path}: the recording has no samples")
-    if not np.isfinite(samples).all():
-        raise InputError(f"{path}: the recording has samples that are not finite numbers")
+    try:
+        check_samples(samples)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     return np.ascontiguousarray(samples), rate
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from torch import Tensor
+
+from prnn._fields import Within, check_fields
+
+_Count = Annotated[int, Within(0, 10_000)]
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,14 @@ class Augmentation:
         time_width: most frames in one run.
     """
 
-    gain_db: float = 6.0
-    frequency_masks: int = 2
-    frequency_width: int = 8
-    time_masks: int = 2
-    time_width: int = 6
+    gain_db: Annotated[float, Within(0, 100)] = 6.0
+    frequency_masks: _Count = 2
+    frequency_width: _Count = 8
+    time_masks: _Count = 2
+    time_width: _Count = 6
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(self, features: Tensor, mean: Tensor, rng: np.random.Generator) -> Tensor:
         """Returns an augmented copy.

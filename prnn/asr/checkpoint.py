@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from prnn import __version__
+from prnn._fields import from_plain, shown
 from prnn.transducer import Transducer, TransducerConfig
 
 from .errors import InputError
 from .features import FeatureConfig
 from .tokenizer import CharTokenizer
+
+if TYPE_CHECKING:
+    from .task import TransducerTask
 
 FORMAT = 1
 _KEY = "prnn"
@@ -47,13 +54,80 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     description = checkpoint.get(_KEY) if isinstance(checkpoint, dict) else None
     if not isinstance(description, dict) or "format" not in description:
         raise InputError(f"{path}: a torch file, but not a checkpoint of prnn train")
-    if description["format"] != FORMAT:
-        writer = description.get("version", "an unknown version")
+    if type(description["format"]) is not int or description["format"] != FORMAT:
+        writer = shown(description.get("version", "an unknown version"), str)
         raise InputError(
-            f"{path}: a checkpoint of format {description['format']}, written by prnn {writer}; "
+            f"{path}: a checkpoint of format {shown(description['format'])}, written by prnn {writer}; "
             f"prnn {__version__} reads format {FORMAT}"
         )
     return checkpoint
+
+
+@contextmanager
+def damage_reported(path: Path) -> Iterator[None]:
+    """Turns what the contents of a checkpoint make stumble into an InputError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{shown(str(error.args[0]))} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{path}: a damaged checkpoint ({' '.join(reason.split())[:300]})") from error
+
+
+def _mapping(values: Any, key: str) -> dict[str, Any]:
+    found = values[key]
+    if not isinstance(found, dict):
+        raise TypeError(f"{key} is {shown(found)}; it must be a mapping")
+    return found
+
+
+def _require_tensor(name: str, tensor: object, expected: Tensor) -> None:
+    """Raises unless a tensor of a checkpoint has the shape and dtype of another, an element in the file for each of its
+    own, and finite ones."""
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        raise TypeError(f"{name} is {shown(type(tensor).__name__, str)}; it must be a dense tensor")
+    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)} and {tensor.dtype}; "
+            f"it must have {tuple(expected.shape)} and {expected.dtype}"
+        )
+    if not tensor.is_contiguous() or tensor.device.type == "meta":
+        raise ValueError(f"{name} does not have its elements one after the other")
+    if not bool(tensor.isfinite().all()):
+        raise ValueError(f"{name} has elements that are not finite numbers")
+
+
+def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, CharTokenizer]:
+    """What the checkpoint says of the recogniser; ValueError or TypeError unless that fits together."""
+    description = checkpoint[_KEY]
+    config = TransducerConfig.from_dict(description["model"])
+    features = from_plain(FeatureConfig, description["features"], "features")
+    characters = description["characters"]
+    if not isinstance(characters, list):
+        raise TypeError(f"characters is {shown(characters)}; it must be a list")
+    tokenizer = CharTokenizer(characters)
+    for name, value, expected in (
+        ("feature_dim", config.feature_dim, features.num_mel_bins),
+        ("vocab_size", config.vocab_size, len(tokenizer)),
+        ("blank", config.blank, tokenizer.blank),
+    ):
+        if value != expected:
+            raise ValueError(f"{name} is {value}; its features and characters make it {expected}")
+    return config, features, tokenizer
+
+
+def _weights(checkpoint: dict[str, Any], model: Transducer) -> dict[str, Tensor]:
+    """The model's state_dict; ValueError or TypeError unless it is as the model's own."""
+    expected = model.state_dict()
+    found = {
+        name.removeprefix(_PREFIX): tensor
+        for name, tensor in _mapping(checkpoint, "state_dict").items()
+        if isinstance(name, str) and name.startswith(_PREFIX)
+    }
+    for name in sorted(expected.keys() ^ found.keys()):
+        raise ValueError(f"{shown(name)} is {'missing' if name in expected else 'not of this model'}")
+    for name, tensor in found.items():
+        _require_tensor(name, tensor, expected[name])
+    return found
 
 
 def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, CharTokenizer]:
@@ -62,18 +136,52 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
     Raises:
         InputError: as :func:`read_checkpoint`, or the contents do not fit together.
     """
+    path = Path(path)
     checkpoint = read_checkpoint(path)
-    description = checkpoint[_KEY]
-    try:
-        features = FeatureConfig(**description["features"])
-        tokenizer = CharTokenizer(description["characters"])
-        model = Transducer.from_config(TransducerConfig.from_dict(description["model"]))
-        weights = {
-            name.removeprefix(_PREFIX): tensor
-            for name, tensor in checkpoint["state_dict"].items()
-            if name.startswith(_PREFIX)
-        }
+    with damage_reported(path):
+        config, features, tokenizer = _parts(checkpoint)
+        # Sizes that the weights do not have must not take memory.
+        with torch.device("meta"):
+            model = Transducer.from_config(config)
+        weights = _weights(checkpoint, model)
+        model = model.to_empty(device="cpu")
         model.load_state_dict(weights)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(f"{path}: a damaged checkpoint ({' '.join(str(error).split())[:200]})") from error
     return model.eval(), features, tokenizer
+
+
+def read_steps(path: Path, task: TransducerTask) -> int:
+    """How many steps an interrupted training has done, after a look at all that it is to go on from.
+
+    Args:
+        path: its last checkpoint.
+        task: the training, from its beginning.
+
+    Raises:
+        InputError: as :func:`read_checkpoint`, or the checkpoint is of another model or damaged.
+    """
+    checkpoint = read_checkpoint(path)
+    with damage_reported(path):
+        if _parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
+            raise ValueError("it is of another model, or of other characters")
+        _weights(checkpoint, task.model)
+        steps = checkpoint["global_step"]
+        if type(steps) is not int or not 0 <= steps <= task.total_steps:
+            raise ValueError(f"global_step is {shown(steps)}; it must be an int of 0 to {task.total_steps}")
+        _mapping(_mapping(checkpoint, "loops"), "fit_loop")
+        for state in _mapping(checkpoint, "callbacks").values():
+            if "lowest_wer" in state and type(state["lowest_wer"]) is not float:
+                raise TypeError(f"lowest_wer is {shown(state['lowest_wer'])}; it must be a number")
+        fresh = task.configure_optimizers()
+        optimizer, scheduler = fresh["optimizer"], fresh["lr_scheduler"]["scheduler"]  # type: ignore[index]
+        (state,), (schedule,) = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+        if schedule["last_epoch"] != steps or schedule["base_lrs"] != scheduler.base_lrs:
+            raise ValueError("its learning rate is not that of its step")
+        (group,), (expected,) = state["param_groups"], optimizer.state_dict()["param_groups"]
+        varying = {"lr": schedule["_last_lr"][0], "initial_lr": task.options.lr}
+        for name in expected.keys() | group.keys():
+            if group[name] != varying.get(name, expected[name]):
+                raise ValueError(f"{shown(name)} of its optimizer is {shown(group[name])}")
+        for number, parameter in enumerate(task.parameters()):
+            for name in ("exp_avg", "exp_avg_sq") if steps else ():
+                _require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
+        return steps

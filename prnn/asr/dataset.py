@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -132,15 +132,55 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
-def make_loader(dataset: UtteranceDataset, batches: list[list[int]], workers: int = 0) -> DataLoader[Example]:
-    """A loader of these batches. It draws nothing from torch's global generator, which serves weights and dropout."""
-    return DataLoader(
-        dataset,
-        batch_sampler=batches,
-        collate_fn=collate,
-        num_workers=workers,
-        generator=torch.Generator(),
-    )
+class _Reported(Dataset[Example | InputError]):
+    """A dataset whose unusable utterances are values: an error that is raised in a process that prepares batches would
+    come out of it with that process's traceback in its message."""
+
+    def __init__(self, dataset: UtteranceDataset) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: int) -> Example | InputError:
+        try:
+            return self._dataset[index]
+        except InputError as error:
+            return error
+
+
+def _collate_reported(examples: Sequence[Example | InputError]) -> Batch | InputError:
+    errors = [example for example in examples if isinstance(example, InputError)]
+    return errors[0] if errors else collate([example for example in examples if isinstance(example, Example)])
+
+
+class Batches:
+    """Iterates over the given batches of a dataset. It draws nothing from torch's global generator, which serves
+    weights and dropout.
+
+    Args:
+        dataset: where batches come from.
+        batches: utterance numbers of each.
+        workers: processes that prepare them; 0 prepares them in this one.
+
+    Raises:
+        InputError: when the iteration comes to an utterance that cannot be used.
+    """
+
+    def __init__(self, dataset: UtteranceDataset, batches: list[list[int]], workers: int = 0) -> None:
+        self._loader: DataLoader[Example | InputError] = DataLoader(
+            _Reported(dataset),
+            batch_sampler=batches,
+            collate_fn=_collate_reported,
+            num_workers=workers,
+            generator=torch.Generator(),
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._loader:
+            if isinstance(batch, InputError):
+                raise batch
+            yield batch
 
 
 def feature_statistics(dataset: UtteranceDataset, most: int = 500) -> tuple[Tensor, Tensor]:
@@ -208,8 +248,7 @@ class BatchOrder:
 
 
 class BatchLoader:
-    """Iterates over the batches of an epoch, then of the next. Its state, in a checkpoint, makes a resumed training go
-    on with the batch that was due.
+    """Iterates over the batches of an epoch, then of the next.
 
     Args:
         dataset: where batches come from.
@@ -227,26 +266,20 @@ class BatchLoader:
         self.workers = workers
         self.process = process
         self.processes = processes
-        self._epoch = 0
-        self._next = 0
+        self._steps = 0
 
     def __len__(self) -> int:
+        """Batches in an epoch."""
         return max(1, len(self.order) // self.processes)
 
+    def start(self, steps: int) -> None:
+        """Goes on with the batch that is due after so many, counted from the first epoch's beginning."""
+        self._steps = steps
+
     def __iter__(self) -> Iterator[Batch]:
-        if self._next == len(self):
-            self._epoch += 1
-            self._next = 0
-        self.dataset.epoch = self._epoch
-        due = self.order.epoch(self._epoch, self.process, self.processes)[self._next :]
-        for batch in make_loader(self.dataset, due, self.workers):
-            self._next += 1
+        epoch, done = divmod(self._steps, len(self))
+        self.dataset.epoch = epoch
+        due = self.order.epoch(epoch, self.process, self.processes)[done:]
+        for batch in Batches(self.dataset, due, self.workers):
+            self._steps += 1
             yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the next batch stands."""
-        return {"epoch": self._epoch, "next": self._next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where ``state_dict`` was taken."""
-        self._epoch, self._next = state["epoch"], state["next"]

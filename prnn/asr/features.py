@@ -7,12 +7,18 @@ same numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import kaldi_native_fbank as knf
 import numpy as np
 import soxr
 import torch
 from torch import Tensor
+
+from prnn._fields import Within, check_fields
+
+SAMPLE_RATES = Within(1000, 384_000)  # of recordings, in hertz
+_LOUDEST = 2.0**31  # float recordings of 32-bit samples that nobody has scaled
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,22 @@ class FeatureConfig:
         frame_length_ms: milliseconds of a frame's window.
     """
 
-    sample_rate: int = 16000
-    num_mel_bins: int = 80
-    frame_shift_ms: float = 10.0
-    frame_length_ms: float = 25.0
+    sample_rate: Annotated[int, Within(1000, 192_000)] = 16000
+    num_mel_bins: Annotated[int, Within(1, 512)] = 80
+    frame_shift_ms: Annotated[float, Within(1, 200)] = 10.0
+    frame_length_ms: Annotated[float, Within(5, 200)] = 25.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def check_samples(samples: np.ndarray) -> None:
+    """Raises ValueError unless all samples are finite, and small enough for their power to be."""
+    peak = float(np.abs(samples).max(initial=0.0))
+    if not np.isfinite(peak):
+        raise ValueError("the recording has samples that are not finite numbers")
+    if peak > _LOUDEST:
+        raise ValueError(f"the recording has samples of {peak:g}; they must be at most {_LOUDEST:.0f}, better 1")
 
 
 class OnlineFeatures:
@@ -45,8 +63,8 @@ class OnlineFeatures:
     """
 
     def __init__(self, sample_rate: int, config: FeatureConfig = FeatureConfig()) -> None:
-        if sample_rate < 1:
-            raise ValueError(f"sample_rate is {sample_rate}; it must be positive")
+        if not SAMPLE_RATES.accepts(sample_rate):
+            raise ValueError(f"sample_rate is {sample_rate}; it must be {SAMPLE_RATES}")
         options = knf.FbankOptions()
         options.frame_opts.samp_freq = config.sample_rate
         options.frame_opts.frame_shift_ms = config.frame_shift_ms
@@ -80,6 +98,7 @@ class OnlineFeatures:
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         if samples.ndim != 1:
             raise ValueError(f"samples have shape {samples.shape}; they must have one dimension")
+        check_samples(samples)
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples, last=last)
         if len(samples):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
+
+from prnn._fields import Within, shown
 
 from .errors import InputError
 
@@ -29,35 +30,50 @@ class Utterance:
     source: str = ""
 
 
-def _seconds(value: object, name: str, source: str, *, minimum: str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and minimum == "positive"):  # type: ignore[operator]
-        raise InputError(f'{source}: "{name}" is {json.dumps(value)}; it must be a {minimum} number of seconds')
-    return float(value)  # type: ignore[arg-type]
+_DURATION = Within(0.001, 1e6)  # seconds: 1 ms to 11 days
+_OFFSET = Within(0, 1e6)
+
+
+def _seconds(entry: dict[str, object], name: str, source: str, rule: Within) -> float:
+    value = entry.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not rule.accepts(value):
+        raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}; it must be a number of seconds, {rule}')
+    return float(value)
+
+
+def _string(entry: dict[str, object], name: str, source: str) -> str:
+    value = entry[name]
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}; it must be a string that is not empty')
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        raise InputError(f'{source}: "{name}" is {shown(value, json.dumps)}, which has half of a surrogate pair')
+    return value
 
 
 def _parse(line: str, source: str, directory: Path) -> Utterance:
     try:
         entry = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{source}: not a JSON object ({error})") from error
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an int of thousands of digits
+        raise InputError(f"{source}: not a JSON object ({' '.join(str(error).split())})") from error
     if not isinstance(entry, dict):
-        raise InputError(f"{source}: not a JSON object but {json.dumps(entry)[:40]}")
+        raise InputError(f"{source}: not a JSON object but {shown(entry, json.dumps)}")
     for key in ("audio_filepath", "duration", "text"):
         if key not in entry:
             raise InputError(f'{source}: has no "{key}"')
-    for key in ("audio_filepath", "text"):
-        if not isinstance(entry[key], str) or not entry[key].strip():
-            raise InputError(f'{source}: "{key}" is {json.dumps(entry[key])}; it must be a string that is not empty')
-    audio = Path(entry["audio_filepath"]).expanduser()
-    audio = audio if audio.is_absolute() else directory / audio
-    if not audio.is_file():
+    name = _string(entry, "audio_filepath", source)
+    try:
+        audio = directory / Path(name).expanduser()
+        found = audio.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long; ~ of nobody
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f'{source}: "audio_filepath" is {shown(name, json.dumps)}: {reason}') from error
+    if not found:
         raise InputError(f"{source}: there is no file {audio}")
     return Utterance(
         audio=audio,
-        duration=_seconds(entry["duration"], "duration", source, minimum="positive"),
-        text=" ".join(entry["text"].split()),
-        offset=_seconds(entry.get("offset", 0.0), "offset", source, minimum="non-negative"),
+        duration=_seconds(entry, "duration", source, _DURATION),
+        text=" ".join(_string(entry, "text", source).split()),
+        offset=_seconds(entry, "offset", source, _OFFSET),
         source=source,
     )
 
@@ -73,13 +89,15 @@ def read_manifest(path: str | Path) -> list[Utterance]:
     if not path.is_file():
         raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     utterances = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    utterances.append(_parse(line, f"{path}, line {number}", path.parent))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8") from error
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            source = f"{path}, line {number}"
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{source}: not text in UTF-8") from error
+            if text.strip():
+                utterances.append(_parse(text, source, path.parent))
     if not utterances:
         raise InputError(f"{path}: the manifest has no utterance")
     return utterances

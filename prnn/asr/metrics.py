@@ -9,7 +9,8 @@ import jiwer
 
 
 class ErrorRates(NamedTuple):
-    """Substitutions, deletions and insertions over the reference's words (wer) and characters (cer), as fractions."""
+    """Substitutions, deletions and insertions over the reference's words (wer) and characters (cer), as fractions.
+    Spaces before and after a text do not count."""
 
     wer: float
     cer: float

@@ -113,11 +113,11 @@ def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: st
         2, 1, figsize=(9, height), sharex=True, layout="constrained", height_ratios=(1, max(1.5, 0.1 * len(text)))
     )
     bins = features.shape[1]
-    spectrum.imshow(features.T, origin="lower", aspect="auto", extent=(0, seconds, 0, bins), cmap="magma")
+    spectrum.imshow(features.T.numpy(), origin="lower", aspect="auto", extent=(0, seconds, 0, bins), cmap="magma")
     spectrum.set_ylabel("mel bin")
     spectrum.set_title(f"“{text}”")
     image = lattice.imshow(
-        posterior.T,
+        posterior.T.numpy(),
         origin="upper",
         aspect="auto",
         interpolation="nearest",

@@ -14,8 +14,6 @@ from .errors import InputError
 from .features import FeatureConfig, OnlineFeatures, compute_features
 from .tokenizer import CharTokenizer
 
-MAX_SYMBOLS = 8  # in one encoder frame: fast speech spells a short word in 40 ms
-
 
 class Recogniser:
     """A trained transducer with its features and characters.
@@ -61,9 +59,9 @@ class Recogniser:
         """
         features = compute_features(samples, sample_rate, self.features)[None].to(self.device)
         if beam == 1:
-            best = self.model.greedy_search(features, max_symbols=MAX_SYMBOLS)[0]
+            best = self.model.greedy_search(features)[0]
         else:
-            best = self.model.beam_search(features, beam=beam, mode="standard", max_symbols=MAX_SYMBOLS)[0][0]
+            best = self.model.beam_search(features, beam=beam, mode="standard")[0][0]
         return self.tokenizer.decode(best.tokens)
 
     def stream(self, sample_rate: int, beam: int = 1) -> RecogniserStream:
@@ -78,7 +76,7 @@ class RecogniserStream:
         self._recogniser = recogniser
         self._features = OnlineFeatures(sample_rate, recogniser.features)
         search = "greedy" if beam == 1 else "standard"
-        self._state = recogniser.model.stream_init(1, search, beam, MAX_SYMBOLS)
+        self._state = recogniser.model.stream_init(1, search, beam)
 
     def accept(self, samples: np.ndarray) -> str:
         """Takes the next samples, float32 of shape (samples,). Returns the text so far; a beam may still change it."""
@@ -107,8 +105,8 @@ def transcribe_batch(recogniser: Recogniser, features: list[torch.Tensor], beam:
     lengths = torch.tensor([len(item) for item in features])
     padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True).to(recogniser.device)
     if beam == 1:
-        found = recogniser.model.greedy_search(padded, lengths, max_symbols=MAX_SYMBOLS)
+        found = recogniser.model.greedy_search(padded, lengths)
     else:
-        lists = recogniser.model.beam_search(padded, lengths, beam=beam, mode="standard", max_symbols=MAX_SYMBOLS)
+        lists = recogniser.model.beam_search(padded, lengths, beam=beam, mode="standard")
         found = [hypotheses[0] for hypotheses in lists]
     return [recogniser.tokenizer.decode(hypothesis.tokens) for hypothesis in found]

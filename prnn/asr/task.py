@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import lightning
+import numpy as np
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
@@ -14,12 +15,20 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from prnn.transducer import Transducer
 
-from .checkpoint import describe
+from .checkpoint import damage_reported, describe
 from .dataset import Batch
+from .errors import InputError
 from .features import FeatureConfig
+from .folder import last_checkpoint
 from .metrics import error_rates
-from .recogniser import MAX_SYMBOLS
+from .options import TrainingOptions
+from .resume import require_same_kind
 from .tokenizer import CharTokenizer
+
+# Looking at a gradient of a GPU waits for it.
+_LOOK_EVERY = 10
+# float16's scale begins at 2^16, and is halved after each step that overflows.
+_SCALER_PATIENCE = 30
 
 
 def learning_rate_factor(step: int, total: int, warmup: int) -> float:
@@ -38,10 +47,8 @@ class TransducerTask(lightning.LightningModule):
         model: with a config, as ``Transducer.from_config`` makes it.
         features: of the batches that will come.
         tokenizer: of their targets.
-        lr: peak learning rate of AdamW.
-        weight_decay: of AdamW.
-        total_steps: length of the learning-rate schedule.
-        warmup_steps: of those, how many the rate rises.
+        options: of the training.
+        epoch_steps: steps in an epoch.
     """
 
     def __init__(
@@ -49,23 +56,23 @@ class TransducerTask(lightning.LightningModule):
         model: Transducer,
         features: FeatureConfig,
         tokenizer: CharTokenizer,
-        lr: float,
-        weight_decay: float,
-        total_steps: int,
-        warmup_steps: int,
+        options: TrainingOptions,
+        epoch_steps: int,
     ) -> None:
         super().__init__()
         self.model = model
         self.features = features
         self.tokenizer = tokenizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.total_steps = total_steps
-        self.warmup_steps = warmup_steps
-        self._rng_state: Tensor | None = None
-        self._cuda_rng_state: Tensor | None = None
+        self.options = options
+        self.epoch_steps = epoch_steps
+        self._bad_since: Tensor | None = None
         self._references: list[str] = []
         self._hypotheses: list[str] = []
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        return self.options.epochs * self.epoch_steps
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch._replace(features=batch.features.to(device))  # the rest is looked at on the CPU
@@ -80,15 +87,40 @@ class TransducerTask(lightning.LightningModule):
         self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
         return parts.total
 
+    def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
+        # Dropout is a function of seed, step and process, so that no generator's state has to outlive an interruption.
+        sequence = np.random.SeedSequence([self.options.seed, self.global_step, self.global_rank])
+        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        self.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.log("train/gradient_norm", norm)
+        step = self.global_step + 1
+        before = self._bad_since if self._bad_since is not None else torch.zeros_like(norm, dtype=torch.int64)
+        self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
+        if not norm.is_cuda or step % _LOOK_EVERY == 0:
+            self._stop_if_diverged(step)
+
+    def _stop_if_diverged(self, step: int) -> None:
+        """Raises InputError if the gradients up to this step are not numbers; with float16, only once that has been so
+        for longer than its scale takes to settle."""
+        since = 0 if self._bad_since is None else int(self._bad_since)
+        patience = 1 if getattr(self.trainer.precision_plugin, "scaler", None) is None else _SCALER_PATIENCE
+        if since and step - since + 1 >= patience:
+            raise self._diverged(f"the gradients of step {since} are not finite numbers")
+
+    def _diverged(self, reason: str) -> InputError:
+        return InputError(
+            f"the training has diverged: {reason}; the checkpoints in {self.options.output} are of steps before; "
+            f"take a lower lr than {self.options.lr:g}, and --restart"
+        )
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         parts = self.model.loss_parts(*batch[:4])
         self.log("valid/loss", parts.transducer, batch_size=len(batch.texts))
         self._references += batch.texts
-        hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths, max_symbols=MAX_SYMBOLS)
+        hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths)
         self._hypotheses += [self.tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
     def on_validation_epoch_end(self) -> None:
@@ -97,29 +129,27 @@ class TransducerTask(lightning.LightningModule):
         self.log("valid/wer", rates.wer, prog_bar=True)
         self.log("valid/cer", rates.cer)
         loss = float(self.trainer.callback_metrics["valid/loss"])
+        if math.isnan(loss):
+            raise self._diverged(f"the validation loss after step {self.global_step} is not a number")
         self.print(
             f"epoch {self.current_epoch + 1}, step {self.global_step}: "
             f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %"
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        optimizer = AdamW(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, betas=(0.9, 0.98))
-        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, self.total_steps, self.warmup_steps))
+        options, total = self.options, self.total_steps
+        warmup = max(1, int(options.warmup * total))
+        optimizer = AdamW(self.parameters(), lr=options.lr, weight_decay=options.weight_decay, betas=(0.9, 0.98))
+        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, total, warmup))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._stop_if_diverged(self.global_step)
+        if not bool(torch.stack([parameter.isfinite().all() for parameter in self.parameters()]).all()):
+            raise self._diverged(f"weights after step {self.global_step} are not finite numbers")
         assert self.model.config is not None
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
-        checkpoint["rng_state"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            checkpoint["cuda_rng_state"] = torch.cuda.get_rng_state(self.device)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._rng_state = checkpoint["rng_state"]
-        self._cuda_rng_state = checkpoint.get("cuda_rng_state")
-
-    def on_train_start(self) -> None:
-        if self._rng_state is not None:
-            torch.set_rng_state(self._rng_state.cpu())
-        if self._cuda_rng_state is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(self._cuda_rng_state.cpu(), self.device)
+        with damage_reported(last_checkpoint(self.options.output)):
+            require_same_kind("loops", checkpoint["loops"]["fit_loop"], self.trainer.fit_loop.state_dict())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from prnn._fields import shown
+
 
 class CharTokenizer:
     """Maps texts to label numbers and back. Number 0 is blank and belongs to no character.
@@ -19,7 +21,9 @@ class CharTokenizer:
             raise ValueError("characters is empty; at least one is needed")
         for character in characters:
             if not isinstance(character, str) or len(character) != 1:
-                raise ValueError(f"characters holds {character!r}; each must be a string of one character")
+                raise ValueError(f"characters holds {shown(character)}; each must be a string of one character")
+            if 0xD800 <= ord(character) <= 0xDFFF:
+                raise ValueError(f"characters holds {character!r}, half of a surrogate pair")
         if len(set(characters)) != len(characters):
             raise ValueError("characters holds a character twice")
         self.characters = tuple(characters)
@@ -33,6 +37,12 @@ class CharTokenizer:
     def __len__(self) -> int:
         """Symbols including blank: the number of outputs a model needs."""
         return len(self.characters) + 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CharTokenizer) and self.characters == other.characters
+
+    def __hash__(self) -> int:
+        return hash(self.characters)
 
     def encode(self, text: str) -> list[int]:
         """Returns the label numbers of ``text``. Raises ValueError that names a character which has none."""

@@ -2,93 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import signal
+import threading
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 
 from prnn.distributed import GradientMean
-from prnn.transducer import Encoder, Transducer, TransducerConfig
+from prnn.transducer import Encoder, Transducer
 
-from .augment import Augmentation
-from .checkpoint import read_checkpoint
-from .dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics, make_loader
+from .checkpoint import read_steps
+from .dataset import Batches, BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
 from .errors import InputError
 from .features import FeatureConfig
-from .manifest import read_manifest
+from .folder import best_checkpoint, last_checkpoint, locked, record_options
+from .manifest import Utterance, read_manifest
+from .options import TrainingOptions
+from .resume import AtomicCheckpoints, Checkpoints
 from .task import TransducerTask
 from .tokenizer import CharTokenizer
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """What ``prnn train`` can be told.
-
-    Args:
-        manifest: training manifest.
-        valid: validation manifest.
-        output: folder for checkpoints and logs.
-        epochs: passes over the training manifest.
-        batch_size: most utterances in a batch.
-        batch_seconds: most seconds of audio in a batch, padding included.
-        lr: peak learning rate.
-        warmup: share of all steps in which the learning rate rises.
-        weight_decay: of AdamW.
-        clip: largest norm of the gradient.
-        precision: Lightning's name of it.
-        accelerator: Lightning's name of it: auto, cpu, gpu.
-        devices: GPUs, or processes on the CPU. Each takes batches of its own; their gradients are averaged.
-        seed: of weights, order, augmentation and dropout.
-        checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
-        valid_every: epochs between validations.
-        workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
-        cache_gb: memory for cached features, in GB.
-        model: options of ``TransducerConfig`` other than vocab_size and feature_dim.
-        augmentation: of the training features.
-    """
-
-    manifest: Path
-    valid: Path
-    output: Path
-    epochs: int = 20
-    batch_size: int = 12
-    batch_seconds: float = 120.0
-    lr: float = 3e-3
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    clip: float = 5.0
-    precision: str = "32-true"
-    accelerator: str = "auto"
-    devices: int = 1
-    seed: int = 0
-    checkpoint_every: int = 100
-    valid_every: int = 1
-    workers: int = 0
-    cache_gb: float = 2.0
-    model: dict[str, Any] = field(default_factory=dict)
-    augmentation: Augmentation = field(default_factory=Augmentation)
-
-
-class _AtomicCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, then moves it there: a kill leaves the old one or the new one."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        partial = Path(f"{path}.partial")
-        with partial.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
 
 
 class _DataParallel(DDPStrategy):
@@ -106,44 +47,9 @@ class _DataParallel(DDPStrategy):
         self._average()
 
 
-def last_checkpoint(output: Path) -> Path:
-    """From where an interrupted training goes on."""
-    return output / "last.ckpt"
-
-
-def best_checkpoint(output: Path) -> Path:
-    """The model with the lowest validation WER."""
-    return output / "model.ckpt"
-
-
 def _process_number(options: TrainingOptions) -> int:
     """Which of the processes of a training on several devices this is. Lightning, or torchrun, tells them."""
     return int(os.environ.get("LOCAL_RANK", "0")) if options.devices > 1 else 0
-
-
-def _prepare_output(options: TrainingOptions, restart: bool) -> None:
-    """Makes the output folder and records the options in it; refuses a folder whose training had others."""
-    if restart:
-        last_checkpoint(options.output).unlink(missing_ok=True)
-        best_checkpoint(options.output).unlink(missing_ok=True)
-    record = options.output / "options.json"
-    plain = json.loads(json.dumps(asdict(options), default=str))
-    free = ("output", "accelerator", "checkpoint_every", "workers", "cache_gb")
-    if record.is_file() and last_checkpoint(options.output).is_file():
-        try:
-            old = json.loads(record.read_text())
-        except json.JSONDecodeError as error:
-            raise InputError(f"{record}: not JSON; take another --output") from error
-        for name in plain:
-            if name not in free and old.get(name) != plain[name]:
-                raise InputError(
-                    f"{options.output} holds a training with {name} {old.get(name)}, not {plain[name]}: "
-                    "take another --output, or --restart"
-                )
-    if options.output.exists() and not options.output.is_dir():
-        raise InputError(f"{options.output}: not a folder")
-    options.output.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(plain, indent=2) + "\n")
 
 
 def _quiet() -> None:
@@ -152,6 +58,22 @@ def _quiet() -> None:
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\..*")
     warnings.filterwarnings("ignore", module=r"torch\.utils\.data\..*")
+
+
+def _worker_of_tensorboard(arguments: threading.ExceptHookArgs) -> bool:
+    return arguments.thread is not None and type(arguments.thread).__name__ == "_AsyncWriterThread"
+
+
+@contextmanager
+def _tensorboard_errors_once() -> Iterator[None]:
+    """TensorBoard's thread fails where the disk is full. Its writer then says so in the training's own thread; the
+    thread's traceback is one too many."""
+    before = threading.excepthook
+    threading.excepthook = lambda arguments: None if _worker_of_tensorboard(arguments) else before(arguments)
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def train(options: TrainingOptions, restart: bool = False, progress: bool = True) -> Path:
@@ -166,22 +88,47 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         The checkpoint with the lowest validation WER, for ``prnn transcribe``.
 
     Raises:
-        InputError: a manifest or recording cannot be used, or the output folder holds a training with other options.
+        InputError: a manifest or recording cannot be used; the output folder holds a training with other options,
+            or one that is running; a gradient, a weight or the validation loss is not a number any more.
+        OSError: the output cannot be written; the checkpoints there stay as they are.
+        KeyboardInterrupt: interrupted; the same options go on from the last checkpoint.
     """
     _quiet()
     if options.accelerator == "gpu" and not torch.cuda.is_available():
         raise InputError("the accelerator is gpu, but torch can use no GPU here")
-    train_utterances = read_manifest(options.manifest)
-    valid_utterances = read_manifest(options.valid)
     if options.devices > torch.cuda.device_count() > 0 and options.accelerator != "cpu":
         raise InputError(f"devices is {options.devices}, but there are {torch.cuda.device_count()} GPUs")
+    if options.precision == "16-mixed" and (options.accelerator == "cpu" or not torch.cuda.is_available()):
+        raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
+    utterances = read_manifest(options.manifest), read_manifest(options.valid)
     process = _process_number(options)
-    last = last_checkpoint(options.output)
-    if process == 0:  # the first to run; it starts the others
-        _prepare_output(options, restart)
-    if last.is_file():
-        read_checkpoint(last)
+    with ExitStack() as stack:
+        if process == 0:  # the first to run; it starts the others
+            stack.enter_context(locked(options.output))
+            record_options(options, restart)
+        stack.enter_context(_tensorboard_errors_once())
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            _fit(options, *utterances, process, progress)
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
+                signal.signal(signal.SIGINT, on_interrupt)
+                raise KeyboardInterrupt from error
+            raise
+        except OSError as error:
+            if error.filename is None and error.errno is not None:
+                raise OSError(error.errno, error.strerror, str(options.output)) from error
+            raise
+    return best_checkpoint(options.output)
 
+
+def _fit(
+    options: TrainingOptions,
+    train_utterances: list[Utterance],
+    valid_utterances: list[Utterance],
+    process: int,
+    progress: bool,
+) -> None:
     lightning.seed_everything(options.seed, verbose=False)
     features = FeatureConfig()
     tokenizer = CharTokenizer.from_texts(utterance.text for utterance in train_utterances)
@@ -198,34 +145,19 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     valid_order = BatchOrder(
         [u.duration for u in valid_utterances], options.batch_size, options.batch_seconds, seed=None
     )
-    valid_loader = make_loader(valid_dataset, valid_order.epoch(0))
-    config = TransducerConfig.from_dict(
-        {**options.model, "vocab_size": len(tokenizer), "feature_dim": features.num_mel_bins}
-    )
-    model = Transducer.from_config(config)
+    valid_loader = Batches(valid_dataset, valid_order.epoch(0))
+    model = Transducer.from_config(options.transducer(len(tokenizer), features.num_mel_bins))
+    task = TransducerTask(model, features, tokenizer, options, len(loader))
+    last = last_checkpoint(options.output)
+    resumed = last if last.is_file() else None
+    if resumed:
+        loader.start(read_steps(resumed, task))
     mean, std = feature_statistics(dataset)
     dataset.mean = mean
     assert isinstance(model.encoder, Encoder)
     model.encoder.set_normalization(mean, std)
 
-    total_steps = options.epochs * len(loader)
-    warmup_steps = max(1, int(options.warmup * total_steps))
-    task = TransducerTask(model, features, tokenizer, options.lr, options.weight_decay, total_steps, warmup_steps)
-    callbacks: list[Callback] = [
-        ModelCheckpoint(
-            dirpath=options.output,
-            filename=best_checkpoint(options.output).stem,
-            monitor="valid/wer",
-            save_weights_only=True,
-            enable_version_counter=False,
-        ),
-        ModelCheckpoint(
-            dirpath=options.output,
-            filename=last.stem,
-            every_n_train_steps=options.checkpoint_every,
-            enable_version_counter=False,
-        ),
-    ]
+    callbacks: list[Callback] = [Checkpoints(options.output, options.checkpoint_every)]
     if progress:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
@@ -233,15 +165,16 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         accelerator=options.accelerator,
         devices=options.devices,
         strategy=_DataParallel(exchanged) if options.devices > 1 else "auto",
-        precision=options.precision,  # type: ignore[arg-type]
+        precision=options.precision,
         max_epochs=options.epochs,
         gradient_clip_val=options.clip,
-        check_val_every_n_epoch=options.valid_every,
+        check_val_every_n_epoch=min(options.valid_every, options.epochs),
         num_sanity_val_steps=0,
         log_every_n_steps=10,
         callbacks=callbacks,
-        plugins=[_AtomicCheckpoints()],
+        plugins=[AtomicCheckpoints()],
         logger=TensorBoardLogger(options.output, name="", version="tensorboard"),
+        enable_checkpointing=False,
         enable_progress_bar=progress,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -251,12 +184,9 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     say = print if process == 0 else (lambda *_: None)
     say(
         f"{len(train_utterances)} training utterances ({seconds / 3600:.2f} h), {len(tokenizer) - 1} characters, "
-        f"{parameters / 1e6:.2f} M parameters, {total_steps} steps"
+        f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
-    resumed = last if last.is_file() else None
     if resumed:
         say(f"going on from {resumed}")
     trainer.fit(task, loader, valid_loader, ckpt_path=resumed, weights_only=True)
-    trainer.save_checkpoint(last)  # the end, for whoever runs the same command again
     say(f"best model: {best_checkpoint(options.output)}")
-    return best_checkpoint(options.output)

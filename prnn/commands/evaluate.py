@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import whole
+from prnn.commands.options import BEAM
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -20,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train")
-    add("--beam", type=whole(1), default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    add("--beam", type=BEAM, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="write what was recognised, one JSON object a line")
     return parser

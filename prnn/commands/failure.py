@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from prnn._errors import NotSupportedError
+from prnn.asr.errors import InputError
+
 
 class CommandError(Exception):
     """Its message is the one sentence that the user reads before exit status 2."""
@@ -18,15 +21,8 @@ def reported(command: str) -> Iterator[None]:
         command: the command's name, for messages.
     """
     try:
-        from prnn._errors import NotSupportedError
-        from prnn.asr.errors import InputError
-
-        errors: tuple[type[Exception], ...] = (InputError, NotSupportedError)
-    except ModuleNotFoundError as error:
-        raise CommandError(_missing(command, error)) from error
-    try:
         yield
-    except errors as error:
+    except (InputError, NotSupportedError) as error:
         raise CommandError(str(error)) from error
     except ModuleNotFoundError as error:
         raise CommandError(_missing(command, error)) from error
@@ -34,6 +30,11 @@ def reported(command: str) -> Iterator[None]:
         raise
     except OSError as error:  # a folder that cannot be written, a full disk
         raise CommandError(f"{error.filename or command}: {(error.strerror or str(error)).lower()}") from error
+    except (MemoryError, RuntimeError) as error:
+        scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
+        if not isinstance(error, MemoryError) and not scarce:
+            raise
+        raise CommandError(f"{command}: not enough memory; take a smaller model, batch or beam") from error
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:

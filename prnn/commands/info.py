@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 
-from prnn.commands.options import whole
+from prnn._fields import Within, number_parser
 
 _CELLS = ("lstm", "gru", "rnn")
 
@@ -20,7 +20,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden "
         "size whose recurrent weights stay on the chip.",
     )
-    parser.add_argument("--batch", type=whole(1), default=4, metavar="N", help="sequences at once (%(default)s)")
+    batch = number_parser(int, Within(1, 2**20))
+    parser.add_argument("--batch", type=batch, default=4, metavar="N", help="sequences at once (%(default)s)")
     parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")
     return parser
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from typing import Any
 
+from prnn._fields import option
+from prnn.asr.augment import Augmentation
+from prnn.asr.errors import InputError
+from prnn.asr.options import TrainingOptions
 from prnn.commands.failure import reported
-from prnn.commands.options import number, whole
+from prnn.transducer import TransducerConfig
 
 _DESCRIPTION = """
 Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
@@ -16,157 +20,95 @@ rate. An interrupted training goes on when the same command runs again. OUTPUT/m
 prnn transcribe; tensorboard --logdir OUTPUT shows the curves.
 """
 
+# Options of the command line: the field that each sets, its metavar, its help, a default in the place of the field's.
+_GENERAL: dict[str, tuple[Any, ...]] = {
+    "--manifest": ("manifest", "FILE", "training manifest"),
+    "--valid": ("valid", "FILE", "validation manifest"),
+    "--output": ("output", "DIR", "checkpoints and logs (%(default)s)"),
+    "--epochs": ("epochs", "N", "passes over the manifest (%(default)s)"),
+    "--seed": ("seed", "N", "seed of everything random (%(default)s)"),
+}
+_MODEL: dict[str, tuple[Any, ...]] = {
+    "--cell": ("encoder_cell", "", "encoder layers (%(default)s)", "lstm"),
+    "--layers": ("encoder_layers", "N", "encoder layers (%(default)s)", 2),
+    "--hidden": ("encoder_hidden", "N", "their hidden size (%(default)s)", 256),
+    "--frame-stack": ("frame_stack", "N", "10 ms frames seen at once (%(default)s)", 8),
+    "--frame-stride": ("frame_stride", "N", "10 ms frames a step (%(default)s)", 4),
+    "--predictor": ("predictor", "", "stateless: sees the last two characters (%(default)s)", "stateless"),
+    "--predictor-hidden": ("predictor_hidden", "N", "its hidden size (%(default)s)", 128),
+    "--joiner": ("joiner_dim", "N", "size of the joiner (%(default)s)", 128),
+    "--dropout": ("dropout", "P", "(%(default)s)", 0.0),
+    "--loss": (
+        "loss", "", "exact or pruned transducer loss, or that of a token-and-duration transducer (%(default)s)", "full",
+    ),
+    "--ctc-weight": ("ctc_weight", "W", "auxiliary CTC loss; 0 is none (%(default)s)", 0.3),
+}  # fmt: skip
+_OPTIMISATION: dict[str, tuple[Any, ...]] = {
+    "--batch-size": ("batch_size", "N", "most utterances in a batch (%(default)s)"),
+    "--batch-seconds": ("batch_seconds", "S", "most seconds in a batch, with padding (%(default)s)"),
+    "--lr": ("lr", "R", "peak learning rate of AdamW (%(default)s)"),
+    "--warmup": ("warmup", "P", "share of steps in which it rises; then it falls (%(default)s)"),
+    "--weight-decay": ("weight_decay", "W", "(%(default)s)"),
+    "--clip": ("clip", "G", "largest gradient norm (%(default)s)"),
+}
+_AUGMENTATION: dict[str, tuple[Any, ...]] = {
+    "--gain-db": ("gain_db", "DB", "random change of level, either way (%(default)s)"),
+    "--mask-bins": ("frequency_width", "N", "most mel bins masked at once; 0 is none (%(default)s)"),
+    "--mask-frames": ("time_width", "N", "most frames masked at once; 0 is none (%(default)s)"),
+}
+_RUNNING: dict[str, tuple[Any, ...]] = {
+    "--precision": ("precision", "", "(%(default)s)"),
+    "--accelerator": ("accelerator", "", "(%(default)s)"),
+    "--devices": ("devices", "N", "GPUs (or processes on the CPU), each with batches of its own (%(default)s)"),
+    "--checkpoint-every": ("checkpoint_every", "N", "steps between checkpoints to resume from (%(default)s)"),
+    "--valid-every": ("valid_every", "N", "epochs between validations (%(default)s)"),
+    "--workers": (
+        "workers", "N", "processes that prepare batches; 0: this one, caching features (%(default)s)",
+    ),
+    "--cache-gb": ("cache_gb", "GB", "memory for those features (%(default)s)"),
+}  # fmt: skip
+
+
+def _add(group: argparse._ActionsContainer, cls: type, options: dict[str, tuple[Any, ...]]) -> None:
+    for flag, (name, metavar, text, *default) in options.items():
+        arguments = option(cls, name, *default)
+        if "choices" not in arguments:
+            arguments["metavar"] = metavar
+        group.add_argument(flag, dest=name, help=text, **arguments)
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Adds the command to the command line."""
     parser = subparsers.add_parser("train", help="train a recogniser on your recordings", description=_DESCRIPTION)
-    add = parser.add_argument
-    add("--manifest", type=Path, required=True, metavar="FILE", help="training manifest")
-    add("--valid", type=Path, required=True, metavar="FILE", help="validation manifest")
-    add("--output", type=Path, default=Path("prnn-train"), metavar="DIR", help="checkpoints and logs (%(default)s)")
-    add("--restart", action="store_true", help="begin anew where OUTPUT holds a training")
-    add("--epochs", type=whole(1), default=20, metavar="N", help="passes over the manifest (%(default)s)")
-    add("--seed", type=whole(0), default=0, metavar="N", help="seed of everything random (%(default)s)")
-
-    group = parser.add_argument_group("model")
-    add = group.add_argument
-    add("--cell", choices=("lstm", "gru"), default="lstm", help="encoder layers (%(default)s)")
-    add("--layers", type=whole(1), default=2, metavar="N", help="encoder layers (%(default)s)")
-    add("--hidden", type=whole(1), default=256, metavar="N", help="their hidden size (%(default)s)")
-    add("--frame-stack", type=whole(1), default=8, metavar="N", help="10 ms frames seen at once (%(default)s)")
-    add("--frame-stride", type=whole(1), default=4, metavar="N", help="10 ms frames a step (%(default)s)")
-    add(
-        "--predictor",
-        choices=("lstm", "gru", "stateless"),
-        default="stateless",
-        help="stateless: sees the last two characters (%(default)s)",
-    )
-    add("--predictor-hidden", type=whole(1), default=128, metavar="N", help="its hidden size (%(default)s)")
-    add("--joiner", type=whole(1), default=128, metavar="N", help="size of the joiner (%(default)s)")
-    add("--dropout", type=number(0, 0.99), default=0.0, metavar="P", help="(%(default)s)")
-    add(
-        "--loss",
-        choices=("full", "pruned", "tdt"),
-        default="full",
-        help="exact or pruned transducer loss, or that of a token-and-duration transducer (%(default)s)",
-    )
-    add("--ctc-weight", type=number(0), default=0.3, metavar="W", help="auxiliary CTC loss; 0 is none (%(default)s)")
-
+    _add(parser, TrainingOptions, _GENERAL)
+    parser.add_argument("--restart", action="store_true", help="begin anew where OUTPUT holds a training")
+    _add(parser.add_argument_group("model"), TransducerConfig, _MODEL)
     group = parser.add_argument_group("optimisation")
-    add = group.add_argument
-    add("--batch-size", type=whole(1), default=12, metavar="N", help="most utterances in a batch (%(default)s)")
-    add(
-        "--batch-seconds",
-        type=number(0, above=True),
-        default=120.0,
-        metavar="S",
-        help="most seconds in a batch, with padding (%(default)s)",
-    )
-    add("--lr", type=number(0, above=True), default=3e-3, metavar="R", help="peak learning rate of AdamW (%(default)s)")
-    add(
-        "--warmup",
-        type=number(0, 1),
-        default=0.1,
-        metavar="P",
-        help="share of steps in which it rises; then it falls (%(default)s)",
-    )
-    add("--weight-decay", type=number(0), default=0.01, metavar="W", help="(%(default)s)")
-    add("--clip", type=number(0, above=True), default=5.0, metavar="G", help="largest gradient norm (%(default)s)")
-    add("--gain-db", type=number(0), default=6.0, metavar="DB", help="random change of level, either way (%(default)s)")
-    add(
-        "--mask-bins",
-        type=whole(0),
-        default=8,
-        metavar="N",
-        help="most mel bins masked at once; 0 is none (%(default)s)",
-    )
-    add(
-        "--mask-frames",
-        type=whole(0),
-        default=6,
-        metavar="N",
-        help="most frames masked at once; 0 is none (%(default)s)",
-    )
-
+    _add(group, TrainingOptions, _OPTIMISATION)
+    _add(group, Augmentation, _AUGMENTATION)
     group = parser.add_argument_group("running")
-    add = group.add_argument
-    add("--precision", choices=("32-true", "bf16-mixed", "16-mixed"), default="32-true", help="(%(default)s)")
-    add("--accelerator", choices=("auto", "cpu", "gpu"), default="auto", help="(%(default)s)")
-    add(
-        "--devices",
-        type=whole(1),
-        default=1,
-        metavar="N",
-        help="GPUs (or processes on the CPU), each with batches of its own (%(default)s)",
-    )
-    add(
-        "--checkpoint-every",
-        type=whole(1),
-        default=100,
-        metavar="N",
-        help="steps between checkpoints to resume from (%(default)s)",
-    )
-    add("--valid-every", type=whole(1), default=1, metavar="N", help="epochs between validations (%(default)s)")
-    add(
-        "--workers",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="processes that prepare batches; 0: this one, caching features (%(default)s)",
-    )
-    add("--cache-gb", type=number(0), default=2.0, metavar="GB", help="memory for those features (%(default)s)")
-    add("--no-progress", action="store_true", help="no progress bar")
+    _add(group, TrainingOptions, _RUNNING)
+    group.add_argument("--no-progress", action="store_true", help="no progress bar")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains."""
-    with reported("prnn train"):
-        from prnn.asr.augment import Augmentation
-        from prnn.asr.errors import InputError
-        from prnn.asr.training import TrainingOptions, train
 
+    def values(*groups: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        return {name: getattr(arguments, name) for group in groups for name, *_ in group.values()}
+
+    with reported("prnn train"):
         if arguments.frame_stride > arguments.frame_stack:
             raise InputError(
                 f"--frame-stride is {arguments.frame_stride}; it must be at most --frame-stack, {arguments.frame_stack}"
             )
+        model = values(_MODEL)
         options = TrainingOptions(
-            manifest=arguments.manifest,
-            valid=arguments.valid,
-            output=arguments.output,
-            epochs=arguments.epochs,
-            batch_size=arguments.batch_size,
-            batch_seconds=arguments.batch_seconds,
-            lr=arguments.lr,
-            warmup=arguments.warmup,
-            weight_decay=arguments.weight_decay,
-            clip=arguments.clip,
-            precision=arguments.precision,
-            accelerator=arguments.accelerator,
-            devices=arguments.devices,
-            seed=arguments.seed,
-            checkpoint_every=arguments.checkpoint_every,
-            valid_every=min(arguments.valid_every, arguments.epochs),
-            workers=arguments.workers,
-            cache_gb=arguments.cache_gb,
-            model={
-                "encoder_cell": arguments.cell,
-                "encoder_layers": arguments.layers,
-                "encoder_hidden": arguments.hidden,
-                "frame_stack": arguments.frame_stack,
-                "frame_stride": arguments.frame_stride,
-                "predictor": arguments.predictor,
-                "predictor_embedding": arguments.predictor_hidden,
-                "predictor_hidden": arguments.predictor_hidden,
-                "joiner_dim": arguments.joiner,
-                "dropout": arguments.dropout,
-                "loss": arguments.loss,
-                "ctc_weight": arguments.ctc_weight,
-            },
-            augmentation=Augmentation(
-                gain_db=arguments.gain_db,
-                frequency_width=arguments.mask_bins,
-                time_width=arguments.mask_frames,
-            ),
+            **values(_GENERAL, _OPTIMISATION, _RUNNING),
+            model={**model, "predictor_embedding": model["predictor_hidden"]},
+            augmentation=Augmentation(**values(_AUGMENTATION)),
         )
+        from prnn.asr.training import train
+
         train(options, restart=arguments.restart, progress=not arguments.no_progress and sys.stderr.isatty())

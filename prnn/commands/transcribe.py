@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prnn._fields import Within, number_parser
 from prnn.commands.failure import reported
-from prnn.commands.options import number, whole
+from prnn.commands.options import BEAM
 
 if TYPE_CHECKING:
     from prnn.asr import Recogniser
@@ -25,8 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("audio", type=Path, help="the recording")
     add("--stream", action="store_true", help="feed it in chunks; print the text as it grows and the time per chunk")
-    add("--chunk-ms", type=number(0, above=True), default=160.0, metavar="MS", help="length of a chunk (%(default)g)")
-    add("--beam", type=whole(1), default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    milliseconds = number_parser(float, Within(0, 1e6, above=True))
+    add("--chunk-ms", type=milliseconds, default=160.0, metavar="MS", help="length of a chunk (%(default)g)")
+    add("--beam", type=BEAM, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     return parser
 

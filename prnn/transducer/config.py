@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-from prnn.transducer.checks import require_at_least, require_choice, require_durations, require_number
+from prnn._fields import Within, check_fields, from_plain
+from prnn.transducer.checks import require_durations
 
-CELLS = ("lstm", "gru")
-PREDICTORS = ("lstm", "gru", "stateless")
-ACTIVATIONS = ("tanh", "relu")
-LOSSES = ("full", "pruned", "tdt")
+Cell = Literal["lstm", "gru"]
+PredictorKind = Literal["lstm", "gru", "stateless"]
+Activation = Literal["tanh", "relu"]
+Loss = Literal["full", "pruned", "tdt"]
+CELLS: tuple[str, ...] = get_args(Cell)
+ACTIVATIONS: tuple[str, ...] = get_args(Activation)
+LOSSES: tuple[str, ...] = get_args(Loss)
+
+Size = Annotated[int, Within(1, 2**20)]
+Count = Annotated[int, Within(1, 1000)]
+Weight = Annotated[float, Within(0, 1e6)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,60 +59,41 @@ class TransducerConfig:
         ValueError, TypeError: naming the attribute and its value.
     """
 
-    vocab_size: int
-    blank: int = 0
-    feature_dim: int = 80
-    frame_stack: int = 4
-    frame_stride: int | None = None
-    encoder_cell: str = "lstm"
-    encoder_layers: int = 3
-    encoder_hidden: int = 320
-    encoder_projection: int = 0
-    predictor: str = "lstm"
-    predictor_embedding: int = 128
-    predictor_hidden: int = 256
-    predictor_layers: int = 1
-    predictor_context: int = 2
-    joiner_dim: int = 256
-    joiner_activation: str = "tanh"
-    dropout: float = 0.0
-    loss: str = "full"
-    ctc_weight: float = 0.0
-    fastemit: float = 0.0
-    prune_range: int = 5
-    simple_weight: float = 0.5
+    vocab_size: Annotated[int, Within(2, 2**24)]
+    blank: Annotated[int, Within(0)] = 0
+    feature_dim: Size = 80
+    frame_stack: Count = 4
+    frame_stride: Annotated[int | None, Within(1)] = None
+    encoder_cell: Cell = "lstm"
+    encoder_layers: Count = 3
+    encoder_hidden: Size = 320
+    encoder_projection: Annotated[int, Within(0)] = 0
+    predictor: PredictorKind = "lstm"
+    predictor_embedding: Size = 128
+    predictor_hidden: Size = 256
+    predictor_layers: Count = 1
+    predictor_context: Count = 2
+    joiner_dim: Size = 256
+    joiner_activation: Activation = "tanh"
+    dropout: Annotated[float, Within(0, 1, below=True)] = 0.0
+    loss: Loss = "full"
+    ctc_weight: Weight = 0.0
+    fastemit: Weight = 0.0
+    prune_range: Annotated[int, Within(2, 2**20)] = 5
+    simple_weight: Weight = 0.5
     durations: tuple[int, ...] = (0, 1, 2, 3, 4)
-    sigma: float = 0.05
-    omega: float = 0.1
+    sigma: Weight = 0.05
+    omega: Annotated[float, Within(0, 1)] = 0.1
 
     def __post_init__(self) -> None:
-        require_at_least("vocab_size", self.vocab_size, 2)
-        require_at_least("blank", self.blank, 0)
-        if self.blank >= self.vocab_size:
-            raise ValueError(f"blank is {self.blank}; it must be below vocab_size, {self.vocab_size}")
-        for name in ("feature_dim", "frame_stack", "encoder_layers", "encoder_hidden", "predictor_embedding",
-                     "predictor_hidden", "predictor_layers", "predictor_context", "joiner_dim"):  # fmt: skip
-            require_at_least(name, getattr(self, name), 1)
-        if self.frame_stride is not None:
-            require_at_least("frame_stride", self.frame_stride, 1)
-            if self.frame_stride > self.frame_stack:
-                raise ValueError(
-                    f"frame_stride is {self.frame_stride}; it must be at most frame_stack, {self.frame_stack}"
-                )
-        require_at_least("encoder_projection", self.encoder_projection, 0)
-        require_at_least("prune_range", self.prune_range, 2)
-        require_choice("encoder_cell", self.encoder_cell, CELLS)
-        require_choice("predictor", self.predictor, PREDICTORS)
-        require_choice("joiner_activation", self.joiner_activation, ACTIVATIONS)
-        require_choice("loss", self.loss, LOSSES)
-        require_number("dropout", self.dropout, below_one=True)
-        for name in ("ctc_weight", "fastemit", "simple_weight", "sigma", "omega"):
-            require_number(name, getattr(self, name), below_one=False)
-        if self.omega > 1:
-            raise ValueError(f"omega is {self.omega}; it must be in [0, 1]")
         if isinstance(self.durations, list):  # JSON has no tuples
             object.__setattr__(self, "durations", tuple(self.durations))
+        check_fields(self)
         require_durations(self.durations)
+        if self.blank >= self.vocab_size:
+            raise ValueError(f"blank is {self.blank}; it must be below vocab_size, {self.vocab_size}")
+        if self.frame_stride is not None and self.frame_stride > self.frame_stack:
+            raise ValueError(f"frame_stride is {self.frame_stride}; it must be at most frame_stack, {self.frame_stack}")
         if self.encoder_projection and self.encoder_cell != "lstm":
             raise ValueError(f"encoder_projection is {self.encoder_projection}; only an lstm encoder has one")
         if self.encoder_projection >= self.encoder_hidden:
@@ -122,12 +111,6 @@ class TransducerConfig:
         """The config that `to_dict` described. Attributes left out have their defaults.
 
         Raises:
-            ValueError: an unknown or missing attribute, by name, or a value that is not accepted.
+            ValueError, TypeError: an unknown or missing attribute, by name, or a value that is not accepted.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ValueError(f"unknown transducer option {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        if "vocab_size" not in values:
-            raise ValueError("vocab_size is missing from the transducer's options")
-        return cls(**values)
+        return from_plain(cls, values, "transducer")

@@ -94,10 +94,11 @@ def greedy_durations(
         is_symbol = symbols != decoder.blank
         stays = (table == 0) & ~is_symbol[:, None]
         best_duration, place = duration_scores.masked_fill(stays, float("-inf")).max(dim=1)
-        step = table[place]
 
         here = in_frame[rows] + is_symbol
-        step = step.clamp(min=(here == max_symbols).long())
+        # A blank also leaves the frame where no duration but 0 has a probability, or none is a number.
+        leaves = ~is_symbol | (here == max_symbols)
+        step = table[place].clamp(min=leaves.long())
         scores = hypotheses.scores.index_put((rows,), hypotheses.scores[rows] + (best + best_duration)[:, None])
         hypotheses = extend(
             decoder,

@@ -198,7 +198,8 @@ def stable_lengths(hypotheses: Hypotheses) -> Tensor:
 
 
 def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[list[Hypothesis]]:
-    """For each utterance its `nbest` best transcripts, best first, by score, or by score / (symbols + 1)."""
+    """For each utterance its `nbest` best transcripts, best first, by score, or by score / (symbols + 1). There is
+    always a first one; its score is -inf if the model's probabilities are zero or not numbers."""
     hypotheses = transcripts(hypotheses)
     rank = hypotheses.scores / (hypotheses.lengths + 1) if length_norm else hypotheses.scores
     order = rank.sort(dim=1, descending=True, stable=True).indices[:, :nbest]
@@ -208,8 +209,8 @@ def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[li
     return [
         [
             Hypothesis(tokens[:length], score, stamps[:length])
-            for tokens, stamps, length, score in zip(*utterance, strict=True)
-            if score > _IMPOSSIBLE
+            for place, (tokens, stamps, length, score) in enumerate(zip(*utterance, strict=True))
+            if place == 0 or score > _IMPOSSIBLE
         ]
         for utterance in lists
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -22,10 +20,12 @@ from prnn.transducer.checks import (
 from prnn.transducer.config import LOSSES, TransducerConfig
 from prnn.transducer.encoder import Encoder, StreamingEncoder
 from prnn.transducer.hypothesis import Decoder, Hypothesis, best_lists
+from prnn.transducer.inference import in_eval_mode
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.loss import SimpleJoiner, duration_loss, joiner_loss
 from prnn.transducer.predictor import Predictor, build_predictor
 from prnn.transducer.streaming import (
+    MAX_SYMBOLS,
     SearchOptions,
     StreamState,
     search,
@@ -222,7 +222,7 @@ class Transducer(nn.Module):
         return LossParts(total, transducer, simple, ctc)
 
     def greedy_search(
-        self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = 5
+        self, features: Tensor, feature_lengths: Tensor | None = None, max_symbols: int = MAX_SYMBOLS
     ) -> list[Hypothesis]:
         """Recognise whole utterances, taking the most probable symbol at every step, and of a tdt model the most
         probable duration.
@@ -248,7 +248,7 @@ class Transducer(nn.Module):
         beam: int = 4,
         mode: str = "modified",
         nbest: int = 1,
-        max_symbols: int = 3,
+        max_symbols: int = MAX_SYMBOLS,
         length_norm: bool = False,
     ) -> list[list[Hypothesis]]:
         """Recognise whole utterances, keeping the `beam` most probable hypotheses; paths that spell the same are added.
@@ -277,7 +277,9 @@ class Transducer(nn.Module):
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
         return self._search(features, feature_lengths, options, nbest, length_norm)
 
-    def stream_init(self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = 5) -> StreamState:
+    def stream_init(
+        self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = MAX_SYMBOLS
+    ) -> StreamState:
         """The state of `batch` streams before their first frame.
 
         Args:
@@ -291,8 +293,9 @@ class Transducer(nn.Module):
         """
         require_at_least("batch", batch, 1)
         options = SearchOptions.checked(search, beam, max_symbols)
-        with self._deciding():
-            return stream_begin(self._decoder(), options, self.encoder.initial_state(batch), batch)
+        model = in_eval_mode(self)
+        with torch.no_grad():
+            return stream_begin(model._decoder(), options, model.encoder.initial_state(batch), batch)
 
     def stream_step(
         self, chunk: Tensor, state: StreamState, chunk_lengths: Tensor | None = None
@@ -316,9 +319,10 @@ class Transducer(nn.Module):
         self._check_state(state)
         if chunk.shape[0] != len(state.frames):
             raise ValueError(f"chunk has {chunk.shape[0]} rows; the state has {len(state.frames)} streams")
-        with self._deciding():
-            out, lengths, encoder = self.encoder.step(chunk, chunk_lengths, state.encoder)
-            return stream_advance(self._decoder(), state, encoder, out, lengths, finish=False)
+        model = in_eval_mode(self)
+        with torch.no_grad():
+            out, lengths, encoder = model.encoder.step(chunk, chunk_lengths, state.encoder)
+            return stream_advance(model._decoder(), state, encoder, out, lengths, finish=False)
 
     def stream_finish(self, state: StreamState) -> tuple[list[list[int]], StreamState]:
         """Recognise what still waits for frames, now that no more come.
@@ -330,33 +334,22 @@ class Transducer(nn.Module):
             ValueError: if the streams have ended already.
         """
         self._check_state(state)
-        with self._deciding():
-            out, lengths, encoder = self.encoder.finish(state.encoder)
-            return stream_advance(self._decoder(), state, encoder, out, lengths, finish=True)
+        model = in_eval_mode(self)
+        with torch.no_grad():
+            out, lengths, encoder = model.encoder.finish(state.encoder)
+            return stream_advance(model._decoder(), state, encoder, out, lengths, finish=True)
 
     def _search(
         self, features: Tensor, lengths: Tensor | None, options: SearchOptions, nbest: int, length_norm: bool
     ) -> list[list[Hypothesis]]:
         lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
-        with self._deciding():
-            encoder_out, out_lengths = self.encoder(features, lengths.to(features.device))
-            return best_lists(search(self._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
+        model = in_eval_mode(self)
+        with torch.no_grad():
+            encoder_out, out_lengths = model.encoder(features, lengths.to(features.device))
+            return best_lists(search(model._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
 
     def _decoder(self) -> Decoder:
         return Decoder(self.predictor, self.joiner, self.blank, self.durations)
-
-    @contextmanager
-    def _deciding(self) -> Iterator[None]:
-        """Without gradients and without dropout."""
-        training = [module for module in self.modules() if module.training]
-        try:
-            for module in training:
-                module.training = False
-            with torch.no_grad():
-                yield
-        finally:
-            for module in training:
-                module.training = True
 
     def _check_state(self, state: StreamState) -> None:
         if not isinstance(state, StreamState):

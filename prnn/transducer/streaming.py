@@ -25,6 +25,8 @@ from prnn.transducer.hypothesis import (
 )
 
 SEARCHES = ("greedy", "modified", "standard")
+# Symbols in an encoder frame, of every search unless told otherwise: fast speech spells a short word in 40 ms.
+MAX_SYMBOLS = 8
 
 
 class SearchOptions(NamedTuple):

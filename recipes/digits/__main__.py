@@ -14,10 +14,12 @@ import sys
 import time
 from pathlib import Path
 
+from prnn._fields import option
 from prnn.asr import Recogniser, read_manifest
 from prnn.asr.audio import read_audio
 from prnn.asr.dataset import load_features
 from prnn.asr.evaluation import evaluate
+from prnn.asr.options import TrainingOptions
 from prnn.asr.plots import plot_alignment, plot_losses
 from prnn.cli import main as prnn_command
 from prnn.commands.transcribe import stream_and_report
@@ -35,7 +37,7 @@ def section(title: str, began: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes.digits", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("digits"), help="data, model and pictures (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the training (%(default)s)")
+    parser.add_argument("--seed", **option(TrainingOptions, "seed"), help="seed of the training (%(default)s)")
     parser.add_argument("--restart", action="store_true", help="train anew")
     arguments = parser.parse_args()
     data, trained = arguments.output / "data", arguments.output / "training"

@@ -22,6 +22,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from prnn._fields import Within, number_parser
 from recipes.digits.espeak import Speaker, Synthesizer
 from recipes.digits.voices import ACCENTS, SPEAKERS
 
@@ -99,7 +100,7 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
     """Makes ``counts[split]`` utterances of each split under ``directory``, unless the same data are there already."""
     wanted = {"counts": counts, "seed": seed, "version": 1}
     stamp = directory / "prepared.json"
-    if stamp.is_file() and json.loads(stamp.read_text()) == wanted:
+    if stamp.is_file() and stamp.read_bytes() == json.dumps(wanted).encode():
         print(f"{directory} holds these data already")
         return
     stamp.unlink(missing_ok=True)
@@ -122,15 +123,15 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make spoken digit strings with espeak-ng, and their manifests.")
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="directory to write (%(default)s)")
-    parser.add_argument("--train", type=int, default=4000, help="training utterances (%(default)s)")
-    parser.add_argument("--dev", type=int, default=150, help="validation utterances (%(default)s)")
-    parser.add_argument("--test", type=int, default=400, help="test utterances (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything random (%(default)s)")
-    parser.add_argument("--processes", type=int, help="parallel processes (one a core)")
+    count = number_parser(int, Within(1, 10**6))
+    parser.add_argument("--train", type=count, default=4000, help="training utterances (%(default)s)")
+    parser.add_argument("--dev", type=count, default=150, help="validation utterances (%(default)s)")
+    parser.add_argument("--test", type=count, default=400, help="test utterances (%(default)s)")
+    seed = number_parser(int, Within(0, 2**32 - 1))
+    parser.add_argument("--seed", type=seed, default=0, help="seed of everything random (%(default)s)")
+    parser.add_argument("--processes", type=count, help="parallel processes (one a core)")
     arguments = parser.parse_args()
     counts = {"train": arguments.train, "dev": arguments.dev, "test": arguments.test}
-    if min(counts.values()) < 1:
-        parser.error("--train, --dev and --test must each be at least 1")
     prepare(arguments.output, counts, arguments.seed, arguments.processes)
 
 

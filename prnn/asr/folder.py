@@ -1,0 +1,106 @@
+"""The folder of a training: what lies in it, who may write to it, and how its files are replaced."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import BinaryIO
+
+from prnn._fields import from_plain, shown
+
+from .errors import InputError
+from .options import TrainingOptions
+
+# Options that a training may be continued with others of.
+_FREE = ("output", "accelerator", "checkpoint_every", "workers", "cache_gb")
+
+
+def last_checkpoint(output: Path) -> Path:
+    """From where an interrupted training goes on."""
+    return output / "last.ckpt"
+
+
+def best_checkpoint(output: Path) -> Path:
+    """The model with the lowest validation WER."""
+    return output / "model.ckpt"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write in the place of ``path``, which stays as it is until all has been written: a kill or a full disk
+    leaves the old file or the new one.
+
+    Raises:
+        OSError: with the name of the file, whatever the writer made of it.
+    """
+    partial = Path(f"{path}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except Exception as error:
+        partial.unlink(missing_ok=True)
+        cause: BaseException | None = error  # torch.save has an error of its own for what Python's file raised
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__
+        if cause is None:
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Makes the folder and keeps other trainings out of it, until the end of the block or of the process.
+
+    Raises:
+        InputError: not a folder, or another training is running there.
+    """
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output}: not a folder")
+    output.mkdir(parents=True, exist_ok=True)
+    # POSIX record locks: the processes that prepare batches, forked from this one, do not inherit them.
+    with (output / "lock").open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise InputError(f"{output}: another training is running there; wait, or take another --output") from error
+        yield
+
+
+def record_options(options: TrainingOptions, restart: bool) -> None:
+    """Writes the options into the folder, or refuses it, if its training had others.
+
+    Args:
+        options: of the training that is to run.
+        restart: whether what the folder holds is deleted.
+
+    Raises:
+        InputError: the folder's options cannot be read, or are others.
+    """
+    output = options.output
+    record = output / "options.json"
+    if restart:
+        last_checkpoint(output).unlink(missing_ok=True)
+        best_checkpoint(output).unlink(missing_ok=True)
+    plain = json.loads(json.dumps(asdict(options), default=str))
+    if record.is_file() and last_checkpoint(output).is_file():
+        try:
+            old = from_plain(TrainingOptions, json.loads(record.read_text(encoding="utf-8")), "training")
+        except (ValueError, TypeError, RecursionError) as error:  # ValueError: not UTF-8, not JSON
+            raise InputError(f"{record}: {shown(error, str)}; take another --output, or --restart") from error
+        for name in (field.name for field in fields(options) if field.name not in _FREE):
+            before, now = getattr(old, name), getattr(options, name)
+            if before != now:
+                raise InputError(
+                    f"{output} holds a training with {name} {shown(before, str)}, not {shown(now, str)}: "
+                    "take another --output, or --restart"
+                )
+    with replacing(record) as file:
+        file.write((json.dumps(plain, indent=2) + "\n").encode())

@@ -1,0 +1,268 @@
+"""Checkpoints and options that were damaged or made up: one sentence each, in bounded memory."""
+
+import copy
+import math
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asr_data import bounded_memory, small_checkpoint, write_corpus
+
+from prnn.asr import InputError
+from prnn.asr.checkpoint import load_recogniser_parts
+from prnn.asr.options import TrainingOptions
+from prnn.asr.training import train
+
+DEEP = 100_000  # more than any stack
+
+
+FEATURES: list[tuple[str, object, str]] = [
+    *(("frame_length_ms", value, "it must be at least 5 and at most 200") for value in (0, 1e-300, -1, 1e308, 10**400)),
+    *(("frame_shift_ms", value, "it must be at least 1 and at most 200") for value in (0, -10.0, 1e9)),
+    *(("sample_rate", value, "it must be at least 1000 and at most 192000") for value in (0, 1, -1, 10**9, 2**70)),
+    *(("num_mel_bins", value, "it must be at least 1 and at most 512") for value in (0, -80, 10**9)),
+    *((name, value, "it must be a") for name in ("frame_shift_ms", "sample_rate") for value in (None, "10", [], True)),
+    ("frame_shift_ms", math.nan, "frame_shift_ms is nan; it must be at least 1"),
+    ("frame_shift_ms", math.inf, "frame_shift_ms is inf; it must be finite"),
+    ("sample_rate", 16000.0, "sample_rate is 16000.0; it must be an int"),
+    ("dither", 1.0, "unknown features option dither; known are frame_length_ms"),
+    ("num_mel_bins", 40, "feature_dim is 80; its features and characters make it 40"),
+]
+
+
+def loading_fails(tmp_path: Path, contents: object) -> str:
+    path = tmp_path / "hostile.ckpt"
+    torch.save(contents, path)
+    with pytest.raises(InputError) as caught:
+        load_recogniser_parts(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 500
+    return message.removeprefix(f"{path}: ")
+
+
+whole_checkpoint = cache(small_checkpoint)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    checkpoint: dict[str, Any] = copy.deepcopy(whole_checkpoint())
+    change(checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize(("name", "value", "message"), FEATURES)
+def test_features_of_a_checkpoint(tmp_path: Path, name: str, value: object, message: str) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["features"].update({name: value}))
+    assert message in loading_fails(tmp_path, contents)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("encoder_hidden", "joiner_dim")
+            for value in (0, 10**7, 2**62, None, 16.0, True, [])
+        ),
+        *((name, 10**9) for name in ("encoder_layers", "predictor_layers", "predictor_context", "frame_stack")),
+        *(("durations", value) for value in ([], None, [0], [10**30, 1], "01", [[0]], list(range(17)))),
+        ("vocab_size", 10**12),
+        ("dropout", math.nan),
+        ("ctc_weight", 10**400),
+        ("loss", {}),
+        ("encoder_cell", None),
+        ("blank", 1),
+    ],
+)
+def test_the_model_of_a_checkpoint(tmp_path: Path, name: str, value: object) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["model"].update({name: value}))
+    assert f"({name} is " in loading_fails(tmp_path, contents)
+
+
+@pytest.mark.parametrize("sizes", [{"encoder_hidden": 2**20}, {"encoder_layers": 1000}, {"vocab_size": 2**24}], ids=str)
+def test_sizes_that_the_weights_do_not_have_take_no_memory(tmp_path: Path, sizes: dict[str, int]) -> None:
+    contents = changed(lambda checkpoint: checkpoint["prnn"]["model"].update(sizes))
+    with bounded_memory():
+        assert "a damaged checkpoint" in loading_fails(tmp_path, contents)
+
+
+def weight(checkpoint: dict[str, Any], tensor: object) -> None:
+    checkpoint["state_dict"]["model.joiner.output.bias"] = tensor
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("state_dict"), "'state_dict' is missing"),
+        (lambda c: c.update(state_dict=None), "state_dict is None; it must be a mapping"),
+        (lambda c: c.update(state_dict=[]), "state_dict is []; it must be a mapping"),
+        (lambda c: c["prnn"].pop("model"), "'model' is missing"),
+        (lambda c: c["prnn"].update(model=[]), "the transducer is []; it must be a mapping"),
+        (lambda c: c["prnn"].update(model=None), "the transducer is None; it must be a mapping"),
+        (lambda c: c["prnn"].update(model={}), "vocab_size is missing from the transducer's options"),
+        (lambda c: c["prnn"]["model"].update(hidden=1), "unknown transducer option hidden; known are blank"),
+        (lambda c: c["prnn"]["model"].update({7: 1}), "unknown transducer option 7; known are blank"),
+        (lambda c: c["prnn"].update(features=None), "the features is None; it must be a mapping"),
+        (lambda c: c["prnn"].update(characters=None), "characters is None; it must be a list"),
+        (lambda c: c["prnn"].update(characters=["a", "b", "b"]), "characters holds a character twice"),
+        (lambda c: c["prnn"].update(characters=["a", "b", ["c"]]), "characters holds ['c']; each must be"),
+        (
+            lambda c: c["prnn"].update(characters=["a", "b", "\ud800"]),
+            "characters holds '\\ud800', half of a surrogate",
+        ),
+        (lambda c: c["prnn"].update(characters=list("abcd")), "vocab_size is 4; its features and characters make it 5"),
+        (lambda c: c["prnn"].update(format=[]), "a checkpoint of format []"),
+        (lambda c: c["prnn"].update(format=True), "a checkpoint of format True"),
+        (lambda c: c.update(prnn=None), "a torch file, but not a checkpoint of prnn train"),
+        (lambda c: weight(c, None), "joiner.output.bias is NoneType; it must be a dense tensor"),
+        (lambda c: weight(c, torch.zeros(3)), "joiner.output.bias has shape (3,) and torch.float32; it must have (4,)"),
+        (
+            lambda c: weight(c, torch.zeros(4).double()),
+            "has shape (4,) and torch.float64; it must have (4,) and torch.f",
+        ),
+        (lambda c: weight(c, torch.zeros(1).expand(4)), "joiner.output.bias does not have its elements one after"),
+        (lambda c: weight(c, torch.tensor([0, 0, 0, math.nan])), "joiner.output.bias has elements that are not finite"),
+        (lambda c: weight(c, torch.zeros(4).to_sparse()), "joiner.output.bias is Tensor; it must be a dense tensor"),
+        (lambda c: c["state_dict"].update({"model.x": torch.zeros(1)}), "'x' is not of this model"),
+        (lambda c: c["state_dict"].pop("model.joiner.output.bias"), "'joiner.output.bias' is missing"),
+    ],
+)
+def test_parts_of_a_checkpoint(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    assert message in loading_fails(tmp_path, changed(change))
+
+
+def test_a_checkpoint_nested_deep(tmp_path: Path) -> None:
+    """Made by hand: Python's own pickler does not nest so deep."""
+    path = tmp_path / "deep.ckpt"
+    nested = b"]" * 20_000 + b"a" * 19_999
+    for head, tail, message in (
+        (b"}X\x06\0\0\0formatK\x02sX\x07\0\0\0version", b"s", "a checkpoint of format 2, written by prnn of type list"),
+        (b"}X\x06\0\0\0formatK\x01sX\x05\0\0\0model", b"s", "the transducer is of type list, too large to show"),
+        (b"", b"", "a torch file, but not a checkpoint of prnn train"),
+    ):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02}X\x04\0\0\0prnn" + head + nested + tail + b"s.")
+            archive.writestr("a/version", "3\n")
+        with pytest.raises(InputError) as caught:
+            load_recogniser_parts(path)
+        assert message in str(caught.value)
+
+
+def test_a_checkpoint_cut_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "whole.ckpt"
+    torch.save(small_checkpoint(), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    cut = tmp_path / "cut.ckpt"
+    for size in (0, 1, *rng.integers(2, len(whole), 20).tolist()):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+            load_recogniser_parts(cut)
+
+
+# A training's folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingOptions:
+    folder = tmp_path_factory.mktemp("trained")
+    manifest = write_corpus(folder / "data", "tones", ["ab", "c"])
+    model = {"encoder_hidden": 4, "encoder_layers": 1, "predictor": "stateless", "predictor_hidden": 4, "joiner_dim": 4}
+    options = TrainingOptions(manifest, manifest, folder / "out", model=model, accelerator="cpu", epochs=1)
+    train(options, progress=False)
+    return options
+
+
+def resuming_fails(options: TrainingOptions) -> str:
+    with pytest.raises(InputError) as caught:
+        train(options, progress=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "Expecting value: line 1 column 1"),
+        (b"[]", "the training is []; it must be a mapping of options to values"),
+        (b"null", "the training is None; it must be a mapping"),
+        (b"{}", "manifest is missing from the training's options"),
+        (b"[" * DEEP, "recursion"),
+        ('{"manifest": "a"}'.encode("utf-16"), "codec can't decode"),
+        (b'{"manifest": "a", "valid": "b", "seed": ' + b"9" * 5000 + b"}", "limit"),
+        (b'{"manifest": 1, "valid": "b"}', "manifest is 1; it must be a path"),
+        (b'{"manifest": "a", "valid": "b", "epochs": 0}', "epochs is 0; it must be at least 1"),
+        (b'{"manifest": "a", "valid": "b", "lr": NaN}', "lr is nan; it must be more than 0"),
+        (b'{"manifest": "a", "valid": "b", "batch_seconds": 1e308}', "batch_seconds is 1e+308; it must be more than 0"),
+        (b'{"manifest": "a", "valid": "b", "model": []}', "model is []; it must be a mapping"),
+        (b'{"manifest": "a", "valid": "b", "model": {"dropout": 2}}', "dropout is 2; it must be at least 0 and less"),
+        (b'{"manifest": "a", "valid": "b", "augmentation": null}', "the augmentation is None; it must be a mapping"),
+        (b'{"manifest": "a", "valid": "b", "augmentation": {"gain_db": 1e9}}', "gain_db is 1000000000.0; it must"),
+        (b'{"manifest": "a", "valid": "b", "layers": 3}', "unknown training option layers; known are accelerator"),
+    ],
+)
+def test_the_options_of_a_folder(trained: TrainingOptions, contents: bytes, message: str) -> None:
+    record = trained.output / "options.json"
+    before = record.read_bytes()
+    record.write_bytes(contents)
+    try:
+        found = resuming_fails(trained)
+    finally:
+        record.write_bytes(before)
+    assert found.startswith(f"{record}: ")
+    assert message in found
+    assert found.endswith("; take another --output, or --restart")
+    train(trained, progress=False)
+
+
+def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    state: dict[str, Any] = checkpoint["optimizer_states"][0]
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("optimizer_states"), "'optimizer_states' is missing"),
+        (lambda c: c.update(optimizer_states=[]), "not enough values"),
+        (lambda c: c.update(lr_schedulers=None), "cannot unpack"),
+        (lambda c: c.update(loops=[]), "loops is []; it must be a mapping"),
+        (lambda c: c["loops"].update(fit_loop={}), "loops.state_dict is None; it must be of type dict"),
+        (lambda c: c["loops"]["fit_loop"].update(epoch_progress=[]), "loops.epoch_progress is []; it must be of type"),
+        (
+            lambda c: c["loops"]["fit_loop"]["epoch_progress"]["total"].update(ready="1"),
+            "loops.epoch_progress.total.ready is '1'; it must be of type int",
+        ),
+        (lambda c: c.update(callbacks=None), "callbacks is None; it must be a mapping"),
+        (lambda c: c.update(global_step=-1), "global_step is -1; it must be an int of 0 to 1"),
+        (lambda c: c.update(global_step=2), "global_step is 2; it must be an int of 0 to 1"),
+        (lambda c: c.update(global_step="1"), "global_step is '1'; it must be an int"),
+        (lambda c: optimizer(c)["param_groups"][0].update(betas=None), "'betas' of its optimizer is None"),
+        (lambda c: optimizer(c)["param_groups"][0].update(lr="fast"), "'lr' of its optimizer is 'fast'"),
+        (lambda c: optimizer(c)["state"].pop(0), "'0' is missing"),
+        (lambda c: optimizer(c)["state"][0].update(exp_avg=torch.zeros(1)), "exp_avg of parameter 0 has shape (1,)"),
+        (lambda c: c["lr_schedulers"][0].update(last_epoch=7), "its learning rate is not that of its step"),
+        (lambda c: c["prnn"].update(characters=list("abd")), "it is of another model, or of other characters"),
+        (lambda c: weight(c, torch.zeros(9)), "joiner.output.bias has shape (9,)"),
+    ],
+)
+def test_what_a_training_goes_on_from(
+    trained: TrainingOptions, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    last = trained.output / "last.ckpt"
+    before = last.read_bytes()
+    contents = torch.load(last, weights_only=True)
+    change(contents)
+    torch.save(contents, last)
+    try:
+        found = resuming_fails(trained)
+    finally:
+        last.write_bytes(before)
+    assert found.startswith(f"{last}: a damaged checkpoint (")
+    assert message in found
