@@ -1,0 +1,160 @@
+"""The campaign: starts processes that run cases, watches them, and gathers counts and findings.
+
+A case that ends its process (a signal, a hang, too much memory) is a finding, and another process goes on with the
+next case.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuzz.case import kind_of
+
+ROOT = Path(__file__).parents[2]
+SILENCE = 90.0  # seconds without a word from a worker before it counts as hanging
+STDERR_LINES = 25
+
+
+@dataclass
+class Report:
+    """What a campaign found. counts: by (part, kind) and name; findings: by signature, the first with how many."""
+
+    seed: int
+    counts: dict[tuple[str, str], collections.Counter[str]] = field(default_factory=dict)
+    findings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def count(self, number: int, counts: dict[str, int]) -> None:
+        kind = kind_of(number)
+        counter = self.counts.setdefault((kind.part, kind.name), collections.Counter())
+        counter.update({"cases": 1, **counts})
+
+    def find(self, number: int, text: str, details: str) -> None:
+        kind = kind_of(number)
+        signature = f"{kind.part} {kind.name}: " + re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:120]
+        known = self.findings.setdefault(signature, {"case": number, "text": text, "details": details, "times": 0})
+        known["times"] += 1
+
+    def text(self, details: bool = True) -> str:
+        lines = [f"seed {self.seed}"]
+        for (part, kind), counter in sorted(self.counts.items()):
+            numbers = ", ".join(f"{value} {name}" for name, value in counter.items())
+            lines.append(f"{part:8}{kind:16}{numbers}")
+        for found in self.findings.values():
+            kind = kind_of(found["case"])
+            times = f", {found['times']} times" if found["times"] > 1 else ""
+            lines += ["", f"FOUND in {kind.part} {kind.name}{times}: {found['text'].strip()}"]
+            lines += [found["details"].rstrip()] if details else []
+            lines += [f"repeats it: scripts/fuzz --seed {self.seed} --case {found['case']}"]
+        lines += ["", f"{len(self.findings)} findings" if self.findings else "nothing found"]
+        return "\n".join(lines)
+
+
+class Worker:
+    """A process that runs cases. `died` is how it ended if not by itself."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._stderr = tempfile.TemporaryFile()
+        environment = {
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+            "OMP_WAIT_POLICY": "passive",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fuzz.worker", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def messages(self, until: float) -> Iterator[dict[str, Any]]:
+        """What the process tells, until it ends; {"died": how} last if not by itself. Past `until` it is stopped, which
+        is no fault of its own."""
+        assert self._process.stdout is not None
+        descriptor, rest = self._process.stdout.fileno(), b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                if not selector.select(SILENCE):
+                    self._stop(signal.SIGABRT)  # faulthandler says where it hangs
+                    yield {"died": f"a hang: nothing for {SILENCE:.0f} s"}
+                    return
+                data = os.read(descriptor, 1 << 16)
+                if not data:
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                yield from map(json.loads, lines)
+                if time.monotonic() > until:
+                    self._stop(signal.SIGKILL)
+                    return
+        status = self._process.wait()
+        if status:
+            yield {"died": signal.Signals(-status).name if status < 0 else f"exit status {status}"}
+
+    def _stop(self, how: signal.Signals) -> None:
+        self._process.send_signal(how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def last_words(self) -> str:
+        self._stderr.seek(0)
+        return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:])
+
+
+def watch(report: Report, worker: Worker, first: int, until: float) -> int:
+    """Follows a worker to its end. Returns where another goes on: past the case that this one did not survive, or past
+    its last."""
+    number, note, ended = first, "", True
+    for message in worker.messages(until):
+        if "begin" in message:
+            number, note, ended = message["begin"], "", False
+        elif "note" in message:
+            note = message["note"]
+        elif "finding" in message:
+            report.find(number, message["finding"], f"{message['details']}\n{note}")
+        elif "end" in message:
+            report.count(number, message["counts"])
+            ended = True
+        else:
+            report.find(number, f"{message['died']}: {note[:100]}", f"{worker.last_words()}\n{note}")
+            if ended:
+                raise RuntimeError(f"the process of the cases does not start:\n{worker.last_words()}")
+    return number + 1
+
+
+def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
+    """Runs cases of the parts one part after the other, each for its share of the time."""
+    report = Report(seed)
+    for part in parts:
+        until = time.monotonic() + seconds / len(parts)
+        first = 0
+        while (left := until - time.monotonic()) > 0:
+            worker = Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left)
+            first = watch(report, worker, first, until + SILENCE)
+    return report
+
+
+def repeat(seed: int, number: int) -> Report:
+    """Runs one case alone."""
+    report = Report(seed)
+    watch(report, Worker("--seed", seed, "--case", number), number, time.monotonic() + 10 * SILENCE)
+    return report
