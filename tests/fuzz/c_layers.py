@@ -37,7 +37,9 @@ class Problem(RnnCase):
         mode = random.randrange(4)
         hidden = random.choice((1, 2, 3, 5, 8, 16, 17, 33, random.randint(1, 70)))
         skip = random.random() < 0.15
-        projection = random.randint(1, hidden - 1) if mode == reference.LSTM and hidden > 1 and random.random() < 0.3 else 0
+        projection = (
+            random.randint(1, hidden - 1) if mode == reference.LSTM and hidden > 1 and random.random() < 0.3 else 0
+        )
         stack = reference.Stack(
             mode,
             hidden if skip else random.choice((1, 3, 4, random.randint(1, 40))),
@@ -123,7 +125,9 @@ class Layers(Client):
         random, arguments = self.random, problem.arguments(name)
         lstm = problem.stack.mode == reference.LSTM
         data = [parameter for parameter in arguments if f"{parameter}Desc" in arguments]
-        what = random.choice(("handle", "rnn", "data", "state", "sequence", "element", "weights", "steps", "space", "mix"))
+        what = random.choice(
+            ("handle", "rnn", "data", "state", "sequence", "element", "weights", "steps", "space", "mix")
+        )
         if what == "handle":
             return {"handle": self.wrong("Handle")}, True
         if what == "rnn":
@@ -154,7 +158,9 @@ class Layers(Client):
             steps = random.choice((0, -1, -(2**31), random.randint(1, len(problem.batch_sizes))))
             return {"seqLength": steps}, True if steps < 1 else None
         if what == "space":
-            space, size = random.choice((("workspace", "workSpaceSizeInBytes"), ("reserveSpace", "reserveSpaceSizeInBytes")))
+            space, size = random.choice(
+                (("workspace", "workSpaceSizeInBytes"), ("reserveSpace", "reserveSpaceSizeInBytes"))
+            )
             if space in arguments:
                 change = random.choice(({space: None}, {size: random.choice((0, 1, arguments[size] - 1))}))
                 must = arguments[size] > 0 and (name != "RNNForwardInference" or change.get(size) == 0)

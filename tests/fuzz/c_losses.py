@@ -84,7 +84,12 @@ class Losses(Client):
 
     def ctc(self) -> Trial:
         random, kind = self.random, self.data_type()
-        batch, frames, most, classes = (random.randint(1, 5), random.randint(1, 14), random.randint(0, 6), random.randint(1, 9))
+        batch, frames, most, classes = (
+            random.randint(1, 5),
+            random.randint(1, 14),
+            random.randint(0, 6),
+            random.randint(1, 9),
+        )
         most = 0 if classes == 1 else most
         blank, concatenated = random.randrange(classes), random.random() < 0.4
         frame_lengths, lengths = self.lengths(batch, 0, frames), self.lengths(batch, 0, most)
@@ -114,14 +119,28 @@ class Losses(Client):
             return all(not found[length:, n].any() for n, length in enumerate(frame_lengths.tolist()))
 
         inputs = {"activations": storage, "targets": targets, "frameLengths": frame_lengths, "targetLengths": lengths}
-        wrong = [("dataType", 3), ("input", 2), ("targetLayout", 2), ("batch", 0), ("batch", -(2**63)), ("maxFrames", 0)]
+        wrong = [
+            ("dataType", 3),
+            ("input", 2),
+            ("targetLayout", 2),
+            ("batch", 0),
+            ("batch", -(2**63)),
+            ("maxFrames", 0),
+        ]
         wrong += [("maxTargets", -1), ("classes", 0), ("blank", classes), ("blank", -1), ("maxFrames", 2**62)]
         wrong += [("timeStride", -1)] + [("batchStride", 2**62)] * (batch > 1) + [("targetElements", -1)] * concatenated
-        return self.trial("CTCLoss", options, inputs, {"gradients": gradients}, wrong, padding, classes, blank, frames, 0)
+        return self.trial(
+            "CTCLoss", options, inputs, {"gradients": gradients}, wrong, padding, classes, blank, frames, 0
+        )
 
     def rnnt(self) -> Trial:
         random, kind = self.random, self.data_type()
-        batch, frames, most, classes = (random.randint(1, 4), random.randint(1, 9), random.randint(0, 5), random.randint(1, 8))
+        batch, frames, most, classes = (
+            random.randint(1, 4),
+            random.randint(1, 9),
+            random.randint(0, 5),
+            random.randint(1, 8),
+        )
         gathered = random.random() < 0.15
         classes = 2 if gathered else classes
         most = 0 if classes == 1 else most
@@ -168,7 +187,9 @@ class Losses(Client):
         wrong += [("rows", 0), ("rows", rows - 1)] * (layout == loss_case.RNNT_PACKED)
         blank = -7 if gathered else blank
         names = {"gradients": gradients}
-        return self.trial("RNNTLoss", options, inputs, names, wrong, padding, None if gathered else classes, blank, frames, 1)
+        return self.trial(
+            "RNNTLoss", options, inputs, names, wrong, padding, None if gathered else classes, blank, frames, 1
+        )
 
     def duration(self) -> Trial:
         random, kind = self.random, self.data_type()
@@ -272,7 +293,11 @@ class Losses(Client):
         self.call(f"{trial.loss}Backward", backward, outputs, must_fail=False)
         if not all(torch.equal(bits(one), bits(two)) for one, two in zip(first, outputs, strict=True)):
             raise Finding(f"prnn{trial.loss}: one call and two differ: {described(trial.options)}")
-        for name, arguments in ((trial.loss, single), (f"{trial.loss}Forward", forward), (f"{trial.loss}Backward", backward)):
+        for name, arguments in (
+            (trial.loss, single),
+            (f"{trial.loss}Forward", forward),
+            (f"{trial.loss}Backward", backward),
+        ):
             for _ in range(4):
                 self.refused(trial, name, arguments, [*outputs, reserve])
         if trial.loss in ("CTCLoss", "RNNTLoss"):
@@ -303,7 +328,11 @@ class Losses(Client):
         elif what == "field":
             options = type(trial.options).from_buffer_copy(trial.options)
             setattr(options, *random.choice(trial.wrong_options))
-            if trial.options.dataType in (capi.FLOAT, capi.DOUBLE) and self.memory.device == "cpu" and random.random() < 0.1:
+            if (
+                trial.options.dataType in (capi.FLOAT, capi.DOUBLE)
+                and self.memory.device == "cpu"
+                and random.random() < 0.1
+            ):
                 options = type(trial.options).from_buffer_copy(trial.options)
                 options.dataType = random.choice((capi.HALF, capi.BFLOAT16))
             changes["options"] = self.placed(options)

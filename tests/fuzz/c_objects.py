@@ -168,7 +168,11 @@ class Objects(Client):
     def set_rnn(self) -> None:
         pointer, right = self.pick("RNN")
         dropout, dropout_right = self.pick("Dropout", 0.3)
-        fields = {"hiddenSize": self.number(), "numLayers": self.number(), "inputMode": self.random.choice((0, 0, 1, 2))}
+        fields = {
+            "hiddenSize": self.number(),
+            "numLayers": self.number(),
+            "inputMode": self.random.choice((0, 0, 1, 2)),
+        }
         fields |= {"direction": self.random.choice((0, 1, 1, 3)), "mode": self.random.choice((0, 1, 2, 3, 3, 2, 4, -1))}
         fields["dataType"] = self.type()
         wrong = not right or (dropout is not None and not dropout_right)

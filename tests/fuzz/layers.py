@@ -157,9 +157,7 @@ def check(config: Config) -> None:
         torch._dynamo.reset()
         call_ours = torch.compile(call_ours, backend="aot_eager")
     expected = nn_pairs.train_step(call_theirs, dict(theirs.named_parameters()), other, states)
-    require_same(
-        nn_pairs.train_step(call_ours, dict(ours.named_parameters()), given, states), expected, tolerance
-    )
+    require_same(nn_pairs.train_step(call_ours, dict(ours.named_parameters()), given, states), expected, tolerance)
 
 
 def compare_autocast(theirs: Any, ours: Any, other: Any, given: Any, states: Any) -> None:
@@ -179,7 +177,12 @@ def packed_weights(module: torch.nn.Module) -> list[Tensor]:
     """The parameters in the order of the packed weights, zeros for missing biases."""
     places = [f"_l{n}{way}" for n in range(module.num_layers) for way in ("", "_reverse")[: 1 + module.bidirectional]]
     named = dict(module.named_parameters())
-    weights = [named[kind + place] for place in places for kind in ("weight_ih", "weight_hh", "weight_hr") if kind + place in named]
+    weights = [
+        named[kind + place]
+        for place in places
+        for kind in ("weight_ih", "weight_hh", "weight_hr")
+        if kind + place in named
+    ]
     if module.bias:
         return weights + [named[kind + place] for place in places for kind in ("bias_ih", "bias_hh")]
     rows = sum(2 * named[f"weight_ih{place}"].shape[0] for place in places)
@@ -210,7 +213,9 @@ def compare_with_recursion(config: Config, module: torch.nn.Module, call: Any, g
         rows = torch.cat([padded[t, order[:size]] for t, size in enumerate(batch_sizes)])
     initial = [None, None]
     if states is not None:
-        three = [s.detach().double() if config.batch else s.detach().double().unsqueeze(1) for s in nn_pairs.flat(states)]
+        three = [
+            s.detach().double() if config.batch else s.detach().double().unsqueeze(1) for s in nn_pairs.flat(states)
+        ]
         initial[: len(three)] = [state[:, order] for state in three]
     rows.requires_grad_()
     y, hy, cy = reference.forward(stack, rows, batch_sizes, w, *initial)

@@ -3,10 +3,9 @@ torch's own ctc_loss; costs and gradients of random problems."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,220 +16,25 @@ from torch import Tensor
 import prnn
 from fuzz.case import Case, Finding
 from fuzz.explore import explore
-from fuzz.layers import off
-from prnn.losses import pruned
+from fuzz.loss_problem import (
+    INF,
+    Problem,
+    arranged,
+    compare,
+    ctc_cost,
+    cut,
+    gradient_of,
+    kept_cells,
+    problems,
+    random_ranges,
+    rnnt_reference,
+    spread,
+    with_padding,
+)
+from fuzz.pruned import check_align, check_pruned, check_recursion, check_simple
 
 TYPES = ("regular", "modified", "constrained")
-INF = math.inf
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 FEASIBLE = 3000  # paths of CTC
-SMALL = 12  # cells of an RNN-T lattice whose paths are enumerated, too
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Sizes and what all transducers take. frames, symbols: lengths by sequence."""
-
-    dtype: torch.dtype
-    classes: int
-    blank: int
-    frames: tuple[int, ...]
-    symbols: tuple[int, ...]
-    room: tuple[int, int]  # frames and symbols of padding beyond the longest
-    targets: tuple[tuple[int, ...], ...]
-    reduction: str
-    scale: float
-    nan_padding: bool
-    lengths_as: str
-    zero_infinity: bool
-    seed: int
-
-    @property
-    def batch(self) -> int:
-        return len(self.frames)
-
-    @property
-    def most_frames(self) -> int:
-        return max(1, max(self.frames) + self.room[0])
-
-    @property
-    def most_symbols(self) -> int:
-        return max(self.symbols) + self.room[1]
-
-    def lengths(self) -> tuple[Any, Any]:
-        if self.lengths_as == "list":
-            return list(self.frames), list(self.symbols)
-        dtype = {"int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8}[self.lengths_as]
-        return torch.tensor(self.frames, dtype=dtype), torch.tensor(self.symbols, dtype=dtype)
-
-    def padded_targets(self, padding: int = 0) -> Tensor:
-        rows = [[*row, *[padding] * (self.most_symbols - len(row))] for row in self.targets]
-        return torch.tensor(rows, dtype=torch.int64).reshape(self.batch, self.most_symbols)
-
-    def random(self, *shape: int) -> Tensor:
-        """A leaf of the problem's dtype."""
-        generator = torch.Generator().manual_seed(self.seed + sum(shape))
-        values = self.scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-        return values.to(self.dtype).requires_grad_()
-
-
-@st.composite
-def problems(draw: st.DrawFn, shortest: int = 1, longest: int = 6, dtypes: Sequence[torch.dtype] = tuple(TOLERANCE)) -> Problem:
-    batch = draw(st.integers(1, 3))
-    classes = draw(st.integers(2, 6))
-    blank = draw(st.integers(0, classes - 1))
-    usable = [symbol for symbol in range(classes) if symbol != blank]
-    symbols = draw(st.lists(st.integers(0, 4), min_size=batch, max_size=batch))
-    return Problem(
-        dtype=draw(st.sampled_from(dtypes)),
-        classes=classes,
-        blank=blank,
-        frames=tuple(draw(st.lists(st.integers(shortest, longest), min_size=batch, max_size=batch))),
-        symbols=tuple(symbols),
-        room=(draw(st.integers(0, 2)), draw(st.integers(0, 2))),
-        targets=tuple(tuple(draw(st.sampled_from(usable)) for _ in range(length)) for length in symbols),
-        reduction=draw(st.sampled_from(("none", "sum", "mean"))),
-        scale=draw(st.sampled_from((1.0, 1.0, 0.0, 5.0, 50.0))),
-        nan_padding=draw(st.booleans()),
-        lengths_as=draw(st.sampled_from(("list", "int32", "int64", "uint8"))),
-        zero_infinity=draw(st.booleans()),
-        seed=draw(st.integers(0, 2**31)),
-    )
-
-
-# Costs of one sequence in float64
-
-
-def lattice_cost(blank: Tensor, label: Tensor, rnnt_type: str, kept: Tensor | None = None) -> Tensor:
-    """-log of the sum over paths: blank (T, U + 1), label (T, U). kept: the cells that paths may use."""
-    frames, symbols = label.shape
-    alpha: dict[tuple[int, int], Tensor] = {(0, 0): blank.new_zeros(())}
-
-    def usable(t: int, u: int) -> bool:
-        return t < frames and (t, u) in alpha and (kept is None or bool(kept[t, u]))
-
-    for t in range(frames + 1):
-        for u in range(symbols + 1):
-            ways = [alpha[t - 1, u] + blank[t - 1, u]] if usable(t - 1, u) else []
-            before = t if rnnt_type == "regular" else t - 1
-            if usable(before, u - 1):
-                score = label[before, u - 1]
-                if rnnt_type != "constrained":
-                    ways.append(alpha[before, u - 1] + score)
-                elif kept is None or bool(kept[before, u]):
-                    ways.append(alpha[before, u - 1] + score + blank[before, u])
-            if ways:
-                alpha[t, u] = torch.logsumexp(torch.stack(ways), 0)
-    found = alpha.get((frames, symbols))
-    return blank.new_tensor(INF) if found is None else -found
-
-
-def gradient_of(cost: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    """Zeros where there is no path."""
-    if not cost.requires_grad or not math.isfinite(cost):
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    grads = torch.autograd.grad(cost, leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]
-
-
-def rnnt_reference(
-    logits: Tensor, target: Sequence[int], blank: int, rnnt_type: str, *, normalise: bool = True, penalty: float = 0.0,
-    fastemit: float = 0.0, clamp: float = 0.0, kept: Tensor | None = None, gathered: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Cost of logits (T, U + 1, V) and its gradient with respect to them, with FastEmit and clamp."""
-    x = logits.detach().double().requires_grad_()
-    log_probs = x.log_softmax(-1) if normalise and not gathered else x
-    frames, symbols = x.shape[0], x.shape[1] - 1
-    if gathered:
-        blanks, labels = log_probs[..., 0], log_probs[:, :-1, 1]
-    else:
-        blanks, labels = log_probs[..., blank], log_probs[:, torch.arange(symbols), list(target)]
-    time = torch.arange(frames, dtype=torch.float64).unsqueeze(1)
-    arcs = [blanks.detach().requires_grad_(), labels.detach().requires_grad_()]
-    cost = lattice_cost(arcs[0], arcs[1] + penalty * ((frames - 1) / 2 - time), rnnt_type, kept)
-    if frames * (symbols + 1) <= SMALL:
-        _, scores = lattice.rnnt_path_scores(arcs[0].detach(), arcs[1].detach(), rnnt_type, penalty, kept)
-        enumerated = -torch.logsumexp(torch.stack(scores), 0) if scores else torch.tensor(INF).double()
-        assert torch.isclose(enumerated, cost.detach(), rtol=1e-9, atol=1e-9), "the recursion is not the enumeration"
-    blank_grad, label_grad = gradient_of(cost, arcs)
-    (gradient,) = torch.autograd.grad([blanks, labels], x, [blank_grad, (1 + fastemit) * label_grad])
-    return cost.detach(), gradient.clamp(-clamp, clamp) if clamp > 0 else gradient
-
-
-def reduced(problem: Problem, costs: Tensor) -> Tensor:
-    if problem.reduction == "none":
-        return costs
-    return costs.sum() if problem.reduction == "sum" else costs.mean()
-
-
-def compare(
-    problem: Problem, found: Tensor, leaves: Sequence[Tensor], costs: list[Tensor], gradients: list[list[Tensor]],
-    divisors: Sequence[float] | None = None,
-) -> None:  # fmt: skip
-    """A loss and its gradients against costs by sequence and gradients by sequence and leaf, each of a leaf's shape."""
-    exact = torch.stack(costs)
-    if problem.zero_infinity:
-        exact = torch.where(exact == INF, 0.0, exact)
-    weights = torch.linspace(0.5, 1.5, problem.batch, dtype=torch.float64)
-    divided = exact / torch.tensor(divisors or [1.0] * problem.batch, dtype=torch.float64)
-    wanted = reduced(problem, divided)
-    real = torch.float64 if problem.dtype == torch.float64 else torch.float32
-    if found.dtype != real:
-        raise Finding(f"the loss is of {found.dtype} in place of {real}")
-    same_infinity = torch.equal(found.detach().double().isinf(), wanted.isinf())
-    finite = [torch.where(value.isinf(), 0.0, value.double()) for value in (found.detach(), wanted)]
-    tolerance = TOLERANCE[real]
-    if not same_infinity or not off(*finite) <= tolerance:
-        raise Finding(f"the loss is {found.tolist()} in place of {wanted.tolist()}")
-    if not found.requires_grad:
-        return
-    if problem.reduction == "none":
-        total = (found * weights.to(found.dtype)).sum()
-    else:
-        total, weights = found, torch.ones(problem.batch).double() / (problem.batch if problem.reduction == "mean" else 1)
-    weights = weights / torch.tensor(divisors or [1.0] * problem.batch, dtype=torch.float64)
-    ours = torch.autograd.grad(total, list(leaves))
-    for index, (mine, leaf) in enumerate(zip(ours, leaves, strict=True)):
-        expected = sum((weight * grads[index] for weight, grads in zip(weights, gradients, strict=True)), torch.zeros(()).double())
-        if mine.dtype != leaf.dtype:
-            raise Finding(f"gradient {index} is of {mine.dtype} in place of {leaf.dtype}")
-        if not off(mine, expected.expand(leaf.shape)) <= TOLERANCE[problem.dtype]:
-            raise Finding(f"gradient {index} is off by {off(mine, expected.expand(leaf.shape)):g}")
-
-
-def cut(problem: Problem, x: Tensor, n: int) -> Tensor:
-    """The lattice of sequence n of x (N, T, U + 1, ...)."""
-    return x.detach()[n, : problem.frames[n], : problem.symbols[n] + 1]
-
-
-def spread(problem: Problem, gradient: Tensor, shape: torch.Size, n: int) -> Tensor:
-    """A sequence's gradient in its place, zeros around it."""
-    full = torch.zeros(shape, dtype=torch.float64)
-    full[n, : gradient.shape[0], : gradient.shape[1]] = gradient
-    return full
-
-
-def with_padding(problem: Problem, x: Tensor) -> Tensor:
-    """A leaf with NaN beyond each lattice, if the problem wants that."""
-    if not problem.nan_padding:
-        return x
-    with torch.no_grad():
-        for n in range(problem.batch):
-            x[n, problem.frames[n] :] = math.nan
-            x[n, :, problem.symbols[n] + 1 :] = math.nan
-    return x
-
-
-def arranged(x: Tensor, how: int) -> Tensor:
-    """The same values with other strides."""
-    if how == 0:
-        return x
-    order = list(range(x.dim()))
-    order = order[::-1] if how == 1 else order[1:] + order[:1]
-    return x.permute(order).contiguous().permute([order.index(i) for i in range(x.dim())])
-
-
-# Each function: a strategy of keywords beside the problem, and the check
 
 
 def check_ctc(problem: Problem, options: dict[str, Any]) -> None:
@@ -252,7 +56,7 @@ def check_ctc(problem: Problem, options: dict[str, Any]) -> None:
         leaf = x.detach()[:length, n].double().requires_grad_()
         scores = leaf.log_softmax(-1) if options["from_logits"] else leaf
         cost = ctc_cost(scores, target, problem.blank)
-        if 0 < length and problem.classes**length <= FEASIBLE:
+        if length > 0 and problem.classes**length <= FEASIBLE:
             slow = lattice.ctc_cost(scores.detach(), list(target), problem.blank)
             assert torch.isclose(slow, cost.detach(), rtol=1e-9, atol=1e-9), "the recursion is not the enumeration"
         costs.append(cost.detach())
@@ -270,24 +74,6 @@ def check_ctc(problem: Problem, options: dict[str, Any]) -> None:
             raise Finding(f"the loss is {found.tolist()}; torch's is {plain.tolist()}")
 
 
-def ctc_cost(log_probs: Tensor, target: Sequence[int], blank: int) -> Tensor:
-    states = [blank, *(s for symbol in target for s in (symbol, blank))]
-    alpha: list[Tensor | None] = [log_probs.new_zeros(()), *[None] * (len(states) - 1)]  # before the first frame
-    for t, frame in enumerate(log_probs):
-        after: list[Tensor | None] = []
-        for i, state in enumerate(states):
-            ways = [alpha[i]] if t > 0 or i == 0 else []
-            if i >= 1:
-                ways.append(alpha[i - 1])
-            if t > 0 and i >= 2 and state not in (blank, states[i - 2]):
-                ways.append(alpha[i - 2])
-            real = [way for way in ways if way is not None]
-            after.append(torch.logsumexp(torch.stack(real), 0) + frame[state] if real else None)
-        alpha = after
-    ends = [way for way in alpha[-2:] if way is not None]
-    return -torch.logsumexp(torch.stack(ends), 0) if ends else log_probs.new_tensor(INF)
-
-
 def check_rnnt(problem: Problem, options: dict[str, Any]) -> None:
     gathered, packed = options["gathered"], options["packed"]
     classes = 2 if gathered else problem.classes
@@ -297,7 +83,10 @@ def check_rnnt(problem: Problem, options: dict[str, Any]) -> None:
     given: Tensor = arranged(x, options["strides"])
     targets: Tensor | None = problem.padded_targets(-7)
     if packed:
-        cells = [x[n, :t, : u + 1].reshape(-1, classes) for n, (t, u) in enumerate(zip(problem.frames, problem.symbols, strict=True))]
+        cells = [
+            x[n, :t, : u + 1].reshape(-1, classes)
+            for n, (t, u) in enumerate(zip(problem.frames, problem.symbols, strict=True))
+        ]
         given = torch.cat(cells)
         if options["joined"]:
             targets = torch.tensor([symbol for row in problem.targets for symbol in row], dtype=torch.int64)
@@ -329,7 +118,11 @@ def check_duration(problem: Problem, options: dict[str, Any]) -> None:
     apart = with_padding(problem, problem.random(*shape, len(steps)))
     frames, symbols = problem.lengths()
     arguments = (problem.padded_targets(-3), frames, symbols, problem.blank)
-    keywords = {"reduction": problem.reduction, "fastemit_lambda": options["fastemit_lambda"], "clamp": options["clamp"]}
+    keywords = {
+        "reduction": problem.reduction,
+        "fastemit_lambda": options["fastemit_lambda"],
+        "clamp": options["clamp"],
+    }
     keywords |= {"sigma": sigma, "zero_infinity": problem.zero_infinity}
     if options["apart"]:
         found = prnn.tdt_loss(tokens, *arguments, steps, omega=omega, duration_logits=apart, **keywords)
@@ -341,7 +134,9 @@ def check_duration(problem: Problem, options: dict[str, Any]) -> None:
         arcs = durations.tdt_arcs(*leaves, list(target), problem.blank, steps, sigma)
         cost, grads = arcs_reference(arcs, leaves, options["fastemit_lambda"])
         if omega:
-            plain, gradient = rnnt_reference(leaves[0], target, problem.blank, "regular", fastemit=options["fastemit_lambda"])
+            plain, gradient = rnnt_reference(
+                leaves[0], target, problem.blank, "regular", fastemit=options["fastemit_lambda"]
+            )
             cost = plain if omega == 1 else (1 - omega) * cost + omega * plain
             grads = [(1 - omega) * grads[0] + omega * gradient, (1 - omega) * grads[1]]
             if cost == INF:
@@ -395,22 +190,6 @@ def check_multi_blank(problem: Problem, options: dict[str, Any]) -> None:
     compare(problem, found, [x], costs, gradients)
 
 
-def random_ranges(problem: Problem, width: int, rnnt_type: str, frames: int, symbols: int) -> Tensor:
-    """(N, T, R) as get_rnnt_prune_ranges gives them, of any path."""
-    generator = torch.Generator().manual_seed(problem.seed)
-    grown = torch.randint(0, 2 if rnnt_type != "regular" else max(1, width), (problem.batch, frames), generator=generator)
-    grown[:, 0] = 0
-    begins = grown.cumsum(1).clamp(max=symbols + 1 - width)
-    return begins.unsqueeze(2) + torch.arange(width)
-
-
-def kept_cells(ranges: Tensor, frames: int, symbols: int) -> Tensor:
-    kept = torch.zeros(frames, symbols + 1, dtype=torch.bool)
-    for t in range(frames):
-        kept[t, [u for u in ranges[t].tolist() if u <= symbols]] = True
-    return kept
-
-
 def check_joint(problem: Problem, options: dict[str, Any]) -> None:
     size, frames, symbols = options["size"], problem.most_frames, problem.most_symbols
     encoder, predictor = problem.random(problem.batch, frames, size), problem.random(problem.batch, symbols + 1, size)
@@ -425,7 +204,9 @@ def check_joint(problem: Problem, options: dict[str, Any]) -> None:
     if options["width"] is not None:
         width = min(options["width"], symbols + 1)
         ranges = random_ranges(problem, width, options["rnnt_type"], frames, symbols)
-    keywords = {name: options[name] for name in ("fastemit_lambda", "delay_penalty", "rnnt_type", "activation", "clamp")}
+    keywords = {
+        name: options[name] for name in ("fastemit_lambda", "delay_penalty", "rnnt_type", "activation", "clamp")
+    }
     found = prnn.joint_rnnt_loss(
         encoder, predictor, weight, bias if options["bias"] else None, problem.padded_targets(-9), *problem.lengths(),
         problem.blank, reduction=problem.reduction, ranges=ranges, block_elements=options["block_elements"],
@@ -450,3 +231,109 @@ def check_joint(problem: Problem, options: dict[str, Any]) -> None:
         costs.append(cost)
         gradients.append([*full, *grads[2:]])
     compare(problem, found, leaves, costs, gradients)
+
+
+BOOLEANS = st.booleans()
+COMMON = {
+    "fastemit_lambda": st.sampled_from((0.0, 0.0, 0.1, 1.0)),
+    "clamp": st.sampled_from((-1.0, 0.0, 0.01, 0.3)),
+}
+LATTICE = {
+    **COMMON,
+    "rnnt_type": st.sampled_from(TYPES),
+    "delay_penalty": st.sampled_from((0.0, 0.0, 0.2, -0.5)),
+}
+SIGMA = st.sampled_from((0.0, 0.05, -0.3))
+FLOATS = (torch.float64, torch.float32)
+CHECKS: dict[str, tuple[Callable[[Problem, dict[str, Any]], None], st.SearchStrategy[Problem], dict[str, Any]]] = {
+    "ctc": (
+        check_ctc,
+        problems(shortest=0),
+        {"from_logits": BOOLEANS, "joined": BOOLEANS, "negative": BOOLEANS, "strides": st.integers(0, 2)},
+    ),
+    "rnnt": (
+        check_rnnt,
+        problems(),
+        {
+            **LATTICE,
+            **{
+                name: BOOLEANS
+                for name in ("normalise", "gathered", "packed", "joined", "negative", "inplace", "average_frames")
+            },
+            "strides": st.integers(0, 2),
+        },
+    ),
+    "tdt": (
+        check_duration,
+        problems(),
+        {
+            **COMMON,
+            "durations": st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True).filter(any),
+            "sigma": SIGMA,
+            "omega": st.sampled_from((0.0, 0.0, 0.2, 1.0)),
+            "apart": BOOLEANS,
+        },
+    ),
+    "multi-blank": (
+        check_multi_blank,
+        problems(),
+        {**COMMON, "durations": st.lists(st.integers(2, 5), max_size=3, unique=True), "sigma": SIGMA},
+    ),
+    "joint": (
+        check_joint,
+        problems(dtypes=FLOATS),
+        {
+            **LATTICE,
+            "activation": st.sampled_from(("tanh", "relu")),
+            "bias": BOOLEANS,
+            "size": st.integers(1, 5),
+            "width": st.one_of(st.none(), st.integers(1, 4)),
+            "block_elements": st.one_of(st.none(), st.integers(1, 200)),
+        },
+    ),
+    "simple": (
+        check_simple,
+        problems(dtypes=FLOATS),
+        {
+            "rnnt_type": LATTICE["rnnt_type"],
+            "delay_penalty": LATTICE["delay_penalty"],
+            "lm_scale": st.sampled_from((None, 0.0, 0.1, 0.4)),
+            "am_scale": st.sampled_from((0.0, 0.1, 0.4)),
+            "boundary": BOOLEANS,
+            "s_range": st.integers(1, 5),
+        },
+    ),
+    "pruned": (
+        check_pruned,
+        problems(dtypes=FLOATS),
+        {
+            "rnnt_type": LATTICE["rnnt_type"],
+            "delay_penalty": LATTICE["delay_penalty"],
+            "width": st.one_of(st.none(), st.integers(1, 5)),
+            "return_grad": BOOLEANS,
+        },
+    ),
+    "recursion": (
+        check_recursion,
+        problems(dtypes=FLOATS),
+        {"modified": BOOLEANS, "offsets": BOOLEANS, "forbidden": BOOLEANS},
+    ),
+    "align": (
+        check_align,
+        problems(longest=4, dtypes=FLOATS),
+        {
+            "rnnt_type": LATTICE["rnnt_type"],
+            "delay_penalty": LATTICE["delay_penalty"],
+            "ctc": BOOLEANS,
+            "from_logits": BOOLEANS,
+        },
+    ),
+}
+
+
+def run(case: Case) -> None:
+    warnings.simplefilter("ignore")
+    name = case.random.choice(list(CHECKS))
+    check, problem, options = CHECKS[name]
+    case.counts[name] += 1
+    explore(case, st.tuples(problem, st.fixed_dictionaries(options)), lambda drawn: check(*drawn))
