@@ -27,8 +27,8 @@ NUMBERS: tuple[Any, ...] = (
     float("nan"), float("inf"), -float("inf"), complex(1, 1),
 )  # fmt: skip
 OTHERS: tuple[Any, ...] = (
-    "", "mean", "x" * 200, "\ud800", b"none", [], [1], [[1], [2]], [None], [2**70], (), (1.5, 2.5), {}, {"a": 1}, {1, 2},
-    range(2), object(), int, len, np.float32(1), np.int64(3), np.zeros(2), np.array([3, 2]), np.array(["a"]),
+    "", "mean", "x" * 200, "\ud800", b"none", [], [1], [[1], [2]], [None], [2**70], (), (1.5, 2.5), {}, {"a": 1},
+    {1, 2}, range(2), object(), int, len, np.float32(1), np.int64(3), np.zeros(2), np.array([3, 2]), np.array(["a"]),
 )  # fmt: skip
 DTYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool, torch.uint8, torch.int8,
@@ -55,7 +55,13 @@ def boundary() -> Tensor:
 
 def added() -> dict[str, Any]:
     shared = {"symbols": targets(), "termination_symbol": 0, "boundary": boundary(), "rnnt_type": "regular"}
-    return {"lm": torch.randn(N, U + 1, V), "am": torch.randn(N, T, V), **shared, "delay_penalty": 0.1, "reduction": "sum"}
+    return {
+        "lm": torch.randn(N, U + 1, V),
+        "am": torch.randn(N, T, V),
+        **shared,
+        "delay_penalty": 0.1,
+        "reduction": "sum",
+    }
 
 
 def ranges() -> Tensor:
@@ -294,7 +300,14 @@ def wrong_tensor(case: Case, value: Tensor) -> Tensor:
     if how == "dtype":
         return plain.to(random.choice(DTYPES))
     if how == "shape":
-        ways = (plain.unsqueeze(0), plain[..., None], plain[:1], plain[..., :1], torch.cat((plain, plain)), plain.flatten())
+        ways = (
+            plain.unsqueeze(0),
+            plain[..., None],
+            plain[:1],
+            plain[..., :1],
+            torch.cat((plain, plain)),
+            plain.flatten(),
+        )
         return random.choice((*ways, plain.reshape(-1)[0], plain.T if plain.dim() == 2 else plain[None]))
     if how == "meta":
         return plain.to("meta")
@@ -322,6 +335,8 @@ def wrong_value(case: Case, value: Any) -> Any:
         return (*value[:index], wrong_value(case, value[index]), *value[index + 1 :])
     if isinstance(value, list) and case.random.random() < 0.5:
         return [*value[:-1], case.random.choice((*NUMBERS, *OTHERS))]
+    if isinstance(value, bool):
+        return case.random.choice([item for item in (*NUMBERS, *OTHERS) if not isinstance(item, np.ndarray)])
     pool = NUMBERS if isinstance(value, int | float) and case.random.random() < 0.7 else OTHERS
     return case.random.choice(pool if case.random.random() < 0.8 else NUMBERS)
 

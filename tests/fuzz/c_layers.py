@@ -1,5 +1,5 @@
-"""Recurrent layers through the C API: training steps of random stacks whose calls come in any order, some with arguments
-that are wrong, on memory between inaccessible pages; and whole steps against the float64 recursion."""
+"""Recurrent layers through the C API: training steps of random stacks whose calls come in any order, some with
+arguments that are wrong, on memory between inaccessible pages; and whole steps against the float64 recursion."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The losses through the C API: random problems on memory between inaccessible pages, in one call and in two, which must
-agree, and with options, data, pointers and spaces that are wrong."""
+"""The losses through the C API: random problems on memory between inaccessible pages, in one call and in two, which
+must agree, and with options, data, pointers and spaces that are wrong."""
 
 from __future__ import annotations
 
@@ -234,7 +234,8 @@ class Losses(Client):
 
     def trial(
         self, loss: str, options: ctypes.Structure, inputs: dict[str, Tensor | None], gradients: dict[str, Tensor],
-        wrong: list[tuple[str, Any]], padding: Callable[[], bool], classes: int | None, blank: int, frames: int, shortest: int,
+        wrong: list[tuple[str, Any]], padding: Callable[[], bool], classes: int | None, blank: int, frames: int,
+        shortest: int,
     ) -> Trial:  # fmt: skip
         batch, most = options.batch, options.maxTargets
         lengths, targets = inputs["targetLengths"], inputs["targets"]

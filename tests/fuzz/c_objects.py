@@ -1,4 +1,5 @@
-"""Handles, descriptors and queries of the C API in random order, with dead, foreign and unset objects and any values."""
+"""Handles, descriptors and queries of the C API in random order, with dead, foreign and unset objects and any
+values."""
 
 from __future__ import annotations
 

@@ -64,24 +64,36 @@ class Report:
 
 
 class Worker:
-    """A process that runs cases. `died` is how it ended if not by itself."""
+    """A process that runs cases, with a folder of its own for their files."""
 
-    def __init__(self, *arguments: object) -> None:
-        self._stderr = tempfile.TemporaryFile()
+    def __init__(self, *arguments: object, command: Sequence[str] = ("-m", "fuzz.worker")) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fuzz")
+        self._stderr = (Path(self._folder.name) / "stderr").open("w+b")
         environment = {
             "OMP_NUM_THREADS": "1",
             **os.environ,
             "OMP_WAIT_POLICY": "passive",
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
+            "TMPDIR": self._folder.name,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.worker", *map(str, arguments)],
+            [sys.executable, *command, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             stdin=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
         )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop(signal.SIGKILL)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._stderr.close()
+        self._folder.cleanup()
 
     def messages(self, until: float) -> Iterator[dict[str, Any]]:
         """What the process tells, until it ends; {"died": how} last if not by itself. Past `until` it is stopped, which
@@ -116,6 +128,7 @@ class Worker:
         self._process.wait()
 
     def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
         self._stderr.seek(0)
         return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:])
 
@@ -148,13 +161,14 @@ def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
         until = time.monotonic() + seconds / len(parts)
         first = 0
         while (left := until - time.monotonic()) > 0:
-            worker = Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left)
-            first = watch(report, worker, first, until + SILENCE)
+            with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left) as worker:
+                first = watch(report, worker, first, until + SILENCE)
     return report
 
 
 def repeat(seed: int, number: int) -> Report:
     """Runs one case alone."""
     report = Report(seed)
-    watch(report, Worker("--seed", seed, "--case", number), number, time.monotonic() + 10 * SILENCE)
+    with Worker("--seed", seed, "--case", number) as worker:
+        watch(report, worker, number, time.monotonic() + 10 * SILENCE)
     return report

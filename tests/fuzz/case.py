@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 PARTS = ("c", "python", "files")
 
 
-class Finding(Exception):
+class Finding(Exception):  # noqa: N818  # it is no error of the campaign
     """Something that the product must not do. The text says what, with the values concerned."""
 
 

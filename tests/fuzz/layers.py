@@ -22,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 3e-4, torch.bfloat16: 4e-2}
 
 @dataclass(frozen=True)
 class Config:
-    """batch None: one sequence without a batch dimension. form: how lengths are given. way: how the module is called."""
+    """batch None: one sequence without a batch dimension. form: how lengths are given. way: how it is called."""
 
     cell: str
     input_size: int

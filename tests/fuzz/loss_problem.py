@@ -1,5 +1,5 @@
-"""Random problems of the losses, their costs and gradients in float64 by a plain recursion (and by every path where these
-are few), and the comparison of a loss with them."""
+"""Random problems of the losses, their costs and gradients in float64 by a plain recursion (and by every path where
+these are few), and the comparison of a loss with them."""
 
 from __future__ import annotations
 

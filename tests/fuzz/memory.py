@@ -1,6 +1,6 @@
-"""Memory for C calls: each tensor ends, or begins, where the next byte is inaccessible, so that a read or write beyond it
-ends the process; inputs cannot be written. On a GPU, which has no such pages, tensors lie between margins that are looked
-at afterwards."""
+"""Memory for C calls: each tensor ends, or begins, where the next byte is inaccessible, so that a read or write beyond
+it ends the process; inputs cannot be written. On a GPU, which has no such pages, tensors lie between margins that are
+looked at afterwards."""
 
 from __future__ import annotations
 

@@ -89,7 +89,9 @@ def chunked(config: Config, model: Transducer, features: Tensor, lengths: Tensor
     lists = state.nbest(1 if config.method == "greedy" else config.beam)
     for row, more, found in zip(tokens, new, lists, strict=True):
         if row + more != found[0].tokens:
-            raise Finding(f"the steps of the stream returned {row + more}, and its best hypothesis is {found[0].tokens}")
+            raise Finding(
+                f"the steps of the stream returned {row + more}, and its best hypothesis is {found[0].tokens}"
+            )
     return lists
 
 
