@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import capi
@@ -25,6 +25,9 @@ class Client:
         self.case, self.random, self.memory = case, case.random, memory
         self.alive: dict[str, list[int]] = {kind: [] for kind in ("Handle", *DESCRIPTORS)}
         self.dead: list[tuple[str, int]] = []
+        self.around: tuple[Callable[[], None], Callable[[], None]] | None = (
+            None  # called just before and after each call
+        )
         # Memory that no function of the library gave.
         generator = torch.Generator().manual_seed(case.random.getrandbits(32))
         self.garbage = memory.input(torch.randint(0, 256, (4096,), generator=generator, dtype=torch.uint8), host=True)
@@ -90,25 +93,43 @@ class Client:
             text += f", of these changed: {', '.join(changes)}"
         self.case.note(f"prnn{name}({text})")
         before = snapshot(list(outputs))
-        status = capi.call(name, **arguments)
+        ready = capi.FUNCTIONS[f"prnn{name}"]
+        values = [arguments[parameter] for parameter in ready.parameters]
+        if self.around:
+            self.around[0]()
+        status = ready.pointer(*values)
+        if self.around:
+            self.around[1]()
         self.case.counts["calls"] += 1
-        if status not in STATUSES:
-            raise Finding(f"prnn{name}({text}) returned {status}")
-        if status != capi.SUCCESS:
-            self.case.counts["refused"] += 1
-            handle = arguments.get("handle")
-            message = self.message(handle if handle in self.alive["Handle"] else None)
-            if not same(list(outputs), before):
-                raise Finding(f"prnn{name}({text}) failed with {status} ({message}) and wrote to its outputs")
-            if not message or "\n" in message or not message.isprintable():
-                raise Finding(f"prnn{name}({text}) failed with {status} and the message {message!r}")
-            if must_fail is False and status not in refusals:
-                raise Finding(f"prnn{name}({text}) failed with {status}: {message}")
-            if status == capi.INTERNAL_ERROR:
-                raise Finding(f"prnn{name}({text}): internal error: {message}")
-        elif must_fail:
-            raise Finding(f"prnn{name}({text}) succeeded")
+        wrong = self.verdict(name, arguments, status, must_fail, refusals, same(list(outputs), before))
+        if wrong:
+            raise Finding(f"prnn{name} {wrong}: ({text})")
         return status
+
+    def verdict(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        status: int,
+        must_fail: bool | None,
+        refusals: Sequence[int],
+        untouched: bool,
+    ) -> str | None:
+        """What is wrong with a call's end."""
+        if status == capi.SUCCESS:
+            return "succeeded" if must_fail else None
+        self.case.counts["refused"] += 1
+        handle = arguments.get("handle")
+        message = self.message(handle if handle in self.alive["Handle"] else None)
+        if status not in STATUSES or status == capi.INTERNAL_ERROR:
+            return f"returned {status} ({message})"
+        if not untouched:
+            return f"failed with {status} ({message}) and wrote to its outputs"
+        if not message or not message.isprintable():
+            return f"failed with {status} and the message {message!r}"
+        if must_fail is False and status not in refusals:
+            return f"failed with {status} ({message})"
+        return None
 
     def message(self, handle: int | None) -> str:
         return capi.FUNCTIONS["prnnGetLastErrorMessage"].pointer(handle).decode()

@@ -35,7 +35,8 @@ class Trial:
     required: list[str]  # inputs that must not be NULL
     wrong_options: list[tuple[str, Any]]
     wrong_data: list[tuple[str, int, int]]
-    padding: Callable[[], bool] = lambda: True  # whether the gradients are right in padding
+    padding: Callable[[], bool]  # whether the gradients are right in padding
+    reserve: Tensor
 
 
 class Losses(Client):
@@ -254,7 +255,8 @@ class Losses(Client):
             required.remove("targets")
         real = torch.float64 if options.dataType == capi.DOUBLE else torch.float32
         costs = self.memory.output((batch,), real)
-        return Trial(loss, options, given, gradients, costs, required, wrong, bad, padding)
+        nothing = torch.empty(0, dtype=torch.uint8)
+        return Trial(loss, options, given, gradients, costs, required, wrong, bad, padding, nothing)
 
     # Calls
 
@@ -267,42 +269,47 @@ class Losses(Client):
         self.call(f"Get{name}Size", arguments, [out], must_fail=False)
         return int(out)
 
-    def run(self, trial: Trial) -> None:
-        """One call, and two."""
+    def calls(self, trial: Trial) -> dict[str, dict[str, Any]]:
+        """The arguments of the single call, of Forward and of Backward."""
         options = self.placed(trial.options)
         scratch, kept = self.size(f"{trial.loss}Workspace", options), self.size(f"{trial.loss}Reserve", options)
-        both, workspace, reserve = (self.memory.space(size) for size in (scratch + kept, scratch, kept))
         inputs = {name: None if value is None else value.data_ptr() for name, value in trial.inputs.items()}
-        common = {"handle": self.handle, "options": options, **inputs}
         gradients: dict[str, int | None] = {name: value.data_ptr() for name, value in trial.gradients.items()}
         if trial.loss == "DurationRNNTLoss":
             gradients.setdefault("durationGradients", None)
+        common = {"handle": self.handle, "options": options, **inputs}
         costs = {"costs": trial.costs.data_ptr()}
+        both, workspace = ({"workspaceSizeInBytes": size} for size in (scratch + kept, scratch))
+        for space in (both, workspace):
+            space["workspace"] = self.memory.space(space["workspaceSizeInBytes"]).data_ptr()
+        trial.reserve = self.memory.space(kept)
+        reserve = {"reserveSpace": trial.reserve.data_ptr(), "reserveSizeInBytes": kept}
+        return {
+            trial.loss: common | costs | gradients | both,
+            f"{trial.loss}Forward": common | costs | workspace | reserve,
+            f"{trial.loss}Backward": common | gradients | {"costGradients": None} | reserve,
+        }
+
+    def run(self, trial: Trial) -> None:
+        """One call, and two."""
+        calls = self.calls(trial)
         outputs = [trial.costs, *trial.gradients.values()]
-        single = common | costs | gradients
-        single |= {"workspace": both.data_ptr(), "workspaceSizeInBytes": len(both)}
-        self.call(trial.loss, single, outputs, must_fail=False)
+        results = []
+        for names in ((trial.loss,), (f"{trial.loss}Forward", f"{trial.loss}Backward")):
+            for tensor in outputs:
+                poison(tensor)
+            for name in names:
+                self.call(name, calls[name], outputs, must_fail=False)
+            results.append([tensor.clone() for tensor in outputs])
         self.require_results(trial)
-        first = [tensor.clone() for tensor in outputs]
-        for tensor in (*outputs, workspace, reserve):
-            poison(tensor)
-        forward = common | costs | {"workspace": workspace.data_ptr(), "workspaceSizeInBytes": len(workspace)}
-        forward |= {"reserveSpace": reserve.data_ptr(), "reserveSizeInBytes": len(reserve)}
-        self.call(f"{trial.loss}Forward", forward, outputs, must_fail=False)
-        backward = common | gradients | {"costGradients": None, "reserveSpace": reserve.data_ptr()}
-        backward |= {"reserveSizeInBytes": len(reserve)}
-        self.call(f"{trial.loss}Backward", backward, outputs, must_fail=False)
-        if not all(torch.equal(bits(one), bits(two)) for one, two in zip(first, outputs, strict=True)):
+        if not all(torch.equal(bits(one), bits(two)) for one, two in zip(*results, strict=True)):
             raise Finding(f"prnn{trial.loss}: one call and two differ: {described(trial.options)}")
-        for name, arguments in (
-            (trial.loss, single),
-            (f"{trial.loss}Forward", forward),
-            (f"{trial.loss}Backward", backward),
-        ):
+        for name, arguments in calls.items():
             for _ in range(4):
-                self.refused(trial, name, arguments, [*outputs, reserve])
+                self.refused(trial, name, arguments, [*outputs, trial.reserve])
         if trial.loss in ("CTCLoss", "RNNTLoss"):
-            self.align(trial, common)
+            inputs = {key: calls[trial.loss][key] for key in ("handle", "options", *trial.inputs)}
+            self.align(trial, inputs)
 
     def require_results(self, trial: Trial) -> None:
         if trial.costs.isnan().any() or (trial.options.zeroInfinity and trial.costs.isinf().any()):

@@ -66,7 +66,7 @@ class Report:
 class Worker:
     """A process that runs cases, with a folder of its own for their files."""
 
-    def __init__(self, *arguments: object, command: Sequence[str] = ("-m", "fuzz.worker")) -> None:
+    def __init__(self, *arguments: object, part: str = "", command: Sequence[str] = ("-m", "fuzz.worker")) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz")
         self._stderr = (Path(self._folder.name) / "stderr").open("w+b")
         environment = {
@@ -76,6 +76,8 @@ class Worker:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
             "TMPDIR": self._folder.name,
         }
+        if part == "c" and "libasan" not in environment.get("LD_PRELOAD", ""):  # which has an operator new of its own
+            environment["LD_PRELOAD"] = str(build_failing_new(Path(self._folder.name)))
         self._process = subprocess.Popen(
             [sys.executable, *command, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -133,6 +135,15 @@ class Worker:
         return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:])
 
 
+def build_failing_new(folder: Path) -> Path:
+    """The operator new under which kind "starved" has memory run out."""
+    library = folder / "failing_new.so"
+    source = ROOT / "tests/c/failing_new.cc"
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
 def watch(report: Report, worker: Worker, first: int, until: float) -> int:
     """Follows a worker to its end. Returns where another goes on: past the case that this one did not survive, or past
     its last."""
@@ -161,7 +172,7 @@ def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
         until = time.monotonic() + seconds / len(parts)
         first = 0
         while (left := until - time.monotonic()) > 0:
-            with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left) as worker:
+            with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left, part=part) as worker:
                 first = watch(report, worker, first, until + SILENCE)
     return report
 
@@ -169,6 +180,6 @@ def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
 def repeat(seed: int, number: int) -> Report:
     """Runs one case alone."""
     report = Report(seed)
-    with Worker("--seed", seed, "--case", number) as worker:
+    with Worker("--seed", seed, "--case", number, part=kind_of(number).part) as worker:
         watch(report, worker, number, time.monotonic() + 10 * SILENCE)
     return report

@@ -14,8 +14,8 @@ import soundfile
 import torch
 
 NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, 2**63, -(2**63), 10**30, 10**399, 0.0, -0.0, 0.5, -1.5, 1e-320, 1e-10, 1e10,
-    1e308, math.nan, math.inf, -math.inf, True, False,
+    0, -1, 1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, 2**63, -(2**63), 10**30, 10**399, 0.0, -0.0, 0.5, -1.5, 1e-320,
+    1e-10, 1e10, 1e308, math.nan, math.inf, -math.inf, True, False,
 )  # fmt: skip
 TEXTS = (
     "",

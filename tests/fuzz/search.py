@@ -1,4 +1,4 @@
-"""Transducers: searching whole utterances, in batches and in chunks, gives one result, and that of the slow searches."""
+"""Transducers: whole utterances, batches and chunks give one result when searched, and that of the slow searches."""
 
 from __future__ import annotations
 
