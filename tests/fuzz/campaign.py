@@ -26,6 +26,7 @@ from fuzz.case import kind_of
 
 ROOT = Path(__file__).parents[2]
 SILENCE = 90.0  # seconds without a word from a worker before it counts as hanging
+GRACE = 20.0  # seconds that a case may go on when the time is over
 STDERR_LINES = 25
 
 
@@ -173,7 +174,7 @@ def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
         first = 0
         while (left := until - time.monotonic()) > 0:
             with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left, part=part) as worker:
-                first = watch(report, worker, first, until + SILENCE)
+                first = watch(report, worker, first, until + GRACE)
     return report
 
 

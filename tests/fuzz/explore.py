@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from fuzz.case import Case
 
 EXAMPLES = 20
+SHRINKING = 5.0  # seconds
 CASE_SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
@@ -27,11 +30,23 @@ CASE_SETTINGS = settings(
 def explore(case: Case, configurations: SearchStrategy[Any], check: Callable[[Any], None]) -> None:
     """Checks random configurations. Uninitialised memory of torch's is NaN meanwhile."""
 
+    failed: set[str] = set()
+    until = math.inf  # of the shrinking: what has failed goes on doing so, nothing else is tried
+
     def run(configuration: Any) -> None:
-        case.note(repr(configuration))
+        nonlocal until
+        text = repr(configuration)
+        if time.monotonic() > until and text not in failed:
+            return
+        case.note(text)
         case.counts["examples"] += 1
         torch.manual_seed(1)
-        check(configuration)
+        try:
+            check(configuration)
+        except Exception:
+            failed.add(text)
+            until = min(until, time.monotonic() + SHRINKING)
+            raise
 
     torch.set_num_threads(1)
     # torch fills what it allocates with NaN then (torch.utils.deterministic.fill_uninitialized_memory).
