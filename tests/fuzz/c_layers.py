@@ -190,6 +190,7 @@ class Layers(Client):
             return
         if changes:
             problem.stage = None
+            problem.data["y"].nan_to_num_()  # fewer steps may have been written
         elif name != "RNNForwardInference":
             problem.stage = max(problem.stage or 0, {"RNNForwardTraining": 1}.get(name, 2))
         if not changes:

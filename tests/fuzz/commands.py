@@ -30,6 +30,7 @@ from prnn.cli import main
 SECONDS = 20.0
 MORE_MEMORY = 3 << 30  # bytes beyond those of the process that is forked
 LONGEST_SENTENCE = 1000
+MPG123 = ("Note: ", "[src/libmpg123/")  # libsndfile's decoder has its own words on stderr
 SENTENCE = re.compile(r"prnn( \w+)?: \S.*")
 TRAIN_SIZES = ("--hidden", "8", "--layers", "1", "--predictor-hidden", "4", "--joiner", "4", "--accelerator", "cpu")
 
@@ -133,8 +134,7 @@ def run_command(case: Case, arguments: Sequence[str], about: str = "") -> Outcom
         wrong = f"status {outcome.status}, {''.join(last)[:300]}"
     elif outcome.status == 2:
         case.counts["refused"] += 1
-        # libmpg123, through libsndfile, has its own notes.
-        lines = [line for line in outcome.err.splitlines() if not line.startswith("Note: ")]
+        lines = [line for line in outcome.err.splitlines() if not line.startswith(MPG123)]
         usage = bool(lines) and lines[0].startswith("usage:")
         sentence = lines[-1] if usage or len(lines) == 1 else ""
         if not SENTENCE.fullmatch(sentence) or len(sentence) > LONGEST_SENTENCE:
