@@ -77,6 +77,10 @@ class Worker:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
             "TMPDIR": self._folder.name,
         }
+        if part in ("python", "files"):
+            environment["CUDA_VISIBLE_DEVICES"] = (
+                ""  # they are of the CPU, under a limit of memory that CUDA cannot keep
+            )
         if part == "c" and "libasan" not in environment.get("LD_PRELOAD", ""):  # which has an operator new of its own
             environment["LD_PRELOAD"] = str(build_failing_new(Path(self._folder.name)))
         self._process = subprocess.Popen(
