@@ -75,21 +75,21 @@ class Told:
 
 def test_findings_name_the_case_that_repeats_them() -> None:
     report = campaign.Report(7)
-    end = {"end": 0, "counts": {"calls": 3}}
-    finding = {"finding": "Finding: dims is 5", "details": "Traceback ..."}
-    worker = Told(
-        {"begin": 0}, finding, end, {"begin": 1}, {**finding, "finding": "Finding: dims is 77"}, {**end, "end": 1}
-    )
-    assert campaign.watch(report, worker, 0, 0.0) == 2
-    worker = Told({"begin": 2}, {"note": "prnnDestroy(handle=None)"}, {"died": "SIGSEGV"})
-    assert campaign.watch(report, worker, 2, 0.0) == 3
-    text = report.text()
-    assert "FOUND in c objects, 2 times: Finding: dims is 5" in text
-    assert "FOUND in c objects: SIGSEGV: prnnDestroy(handle=None)" in text
-    assert "repeats it: scripts/fuzz --seed 7 --case 0" in text
-    assert "repeats it: scripts/fuzz --seed 7 --case 2" in text
-    assert "2 cases, 6 calls" in text
-    assert text.endswith("2 findings")
+    first, second, third = [number for number in range(100) if kind_of(number).name == "objects"][:3]
+    text = {"details": "Traceback ...", "finding": "Finding: dims is 5"}
+    other = {**text, "finding": "Finding: dims is 77"}
+    ends = [{"end": number, "counts": {"calls": 3}} for number in (first, second)]
+    worker = Told({"begin": first}, text, ends[0], {"begin": second}, other, ends[1])
+    assert campaign.watch(report, worker, first, 0.0) == second + 1
+    worker = Told({"begin": third}, {"note": "prnnDestroy(handle=None)"}, {"died": "SIGSEGV"})
+    assert campaign.watch(report, worker, third, 0.0) == third + 1
+    found = report.text()
+    assert "FOUND in c objects, 2 times: Finding: dims is 5" in found
+    assert "FOUND in c objects: SIGSEGV: prnnDestroy(handle=None)" in found
+    assert f"repeats it: scripts/fuzz --seed 7 --case {first}" in found
+    assert f"repeats it: scripts/fuzz --seed 7 --case {third}" in found
+    assert "2 cases, 6 calls" in found
+    assert found.endswith("2 findings")
 
 
 def test_a_hang_and_a_death_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,42 +26,60 @@ from fuzz.case import kind_of
 
 ROOT = Path(__file__).parents[2]
 SILENCE = 90.0  # seconds without a word from a worker before it counts as hanging
+REPEATED = 5  # findings that are tried alone
 GRACE = 20.0  # seconds that a case may go on when the time is over
 STDERR_LINES = 25
 
 
 @dataclass
+class Found:
+    """What was found first in `case`, by a process that ran the cases from `first` on. alone: whether the case alone
+    repeats it."""
+
+    case: int
+    text: str
+    details: str
+    first: int
+    times: int = 0
+    alone: bool = True
+
+    def lines(self, seed: int) -> list[str]:
+        kind, again = kind_of(self.case), f"scripts/fuzz --seed {seed} --case {self.case}"
+        times = f", {self.times} times" if self.times > 1 else ""
+        return [
+            "",
+            f"FOUND in {kind.part} {kind.name}{times}: {self.text.strip()}",
+            self.details.rstrip(),
+            f"repeats it: {again}" if self.alone else f"not by {again}: it came after the cases from {self.first} on",
+        ]
+
+
+@dataclass
 class Report:
-    """What a campaign found. counts: by (part, kind) and name; findings: by signature, the first with how many."""
+    """What a campaign tried and found. counts: by part and kind, then by name; findings: by signature."""
 
     seed: int
     counts: dict[tuple[str, str], collections.Counter[str]] = field(default_factory=dict)
-    findings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: dict[str, Found] = field(default_factory=dict)
 
     def count(self, number: int, counts: dict[str, int]) -> None:
         kind = kind_of(number)
         counter = self.counts.setdefault((kind.part, kind.name), collections.Counter())
         counter.update({"cases": 1, **counts})
 
-    def find(self, number: int, text: str, details: str) -> None:
+    def find(self, number: int, text: str, details: str, first: int) -> None:
         kind = kind_of(number)
         signature = f"{kind.part} {kind.name}: " + re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:120]
-        known = self.findings.setdefault(signature, {"case": number, "text": text, "details": details, "times": 0})
-        known["times"] += 1
+        self.findings.setdefault(signature, Found(number, text, details, first)).times += 1
 
-    def text(self, details: bool = True) -> str:
+    def text(self) -> str:
         lines = [f"seed {self.seed}"]
         for (part, kind), counter in sorted(self.counts.items()):
             numbers = ", ".join(f"{value} {name}" for name, value in counter.items())
             lines.append(f"{part:8}{kind:16}{numbers}")
         for found in self.findings.values():
-            kind = kind_of(found["case"])
-            times = f", {found['times']} times" if found["times"] > 1 else ""
-            lines += ["", f"FOUND in {kind.part} {kind.name}{times}: {found['text'].strip()}"]
-            lines += [found["details"].rstrip()] if details else []
-            lines += [f"repeats it: scripts/fuzz --seed {self.seed} --case {found['case']}"]
-        lines += ["", f"{len(self.findings)} findings" if self.findings else "nothing found"]
-        return "\n".join(lines)
+            lines += found.lines(self.seed)
+        return "\n".join([*lines, "", f"{len(self.findings)} findings" if self.findings else "nothing found"])
 
 
 class Worker:
@@ -159,12 +177,12 @@ def watch(report: Report, worker: Worker, first: int, until: float) -> int:
         elif "note" in message:
             note = message["note"]
         elif "finding" in message:
-            report.find(number, message["finding"], f"{message['details']}\n{note}")
+            report.find(number, message["finding"], f"{message['details']}\n{note}", first)
         elif "end" in message:
             report.count(number, message["counts"])
             ended = True
         else:
-            report.find(number, f"{message['died']}: {note[:100]}", f"{worker.last_words()}\n{note}")
+            report.find(number, f"{message['died']}: {note[:100]}", f"{worker.last_words()}\n{note}", first)
             if ended:
                 raise RuntimeError(f"the process of the cases does not start:\n{worker.last_words()}")
     return number + 1
@@ -179,6 +197,8 @@ def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
         while (left := until - time.monotonic()) > 0:
             with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left, part=part) as worker:
                 first = watch(report, worker, first, until + GRACE)
+    for found in list(report.findings.values())[:REPEATED]:
+        found.alone = bool(repeat(seed, found.case).findings)
     return report
 
 

@@ -45,7 +45,8 @@ KINDS = (
     Kind("files", "command lines", 3, "files:run_command_line"),
     Kind("files", "trainings", 1, "files:run_training"),
 )
-ROUND = tuple(itertools.chain.from_iterable([kind] * kind.share for kind in KINDS))
+# The kinds by turns, so that the first cases of a part are one of each.
+ROUND = tuple(kind for turn in range(max(kind.share for kind in KINDS)) for kind in KINDS if turn < kind.share)
 
 
 def kind_of(number: int) -> Kind:
