@@ -1,4 +1,4 @@
-"""The C API where memory runs out: each call again and again, with one allocation more before `new` fails, until it
+"""The C API where memory runs out: each call again and again, with one allocation more before one fails, until it
 succeeds. Until then it answers ALLOC_FAILED and leaves its outputs as they were."""
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fuzz.memory import Memory, poison
 MOST = 1000  # allocations of a call
 
 
-def failing_new() -> Callable[[int], None] | None:
+def failing_new() -> Callable[[int, int], None] | None:
     """What tests/c/failing_new.cc has; None in a process without it."""
-    return getattr(ctypes.CDLL(None), "fail_new_after", None)
+    return getattr(ctypes.CDLL(None), "fail_allocation", None)
 
 
 def starve(client: Client, name: str, arguments: dict[str, Any], outputs: list[Tensor]) -> None:
     fail_after = failing_new()
     assert fail_after is not None
-    before = client.around
+    alone = client.random.randrange(2)  # whether those after it fail, too
     for count in range(MOST):
-        client.around = (lambda count=count: fail_after(count), lambda: fail_after(-1))
+        client.around = (lambda count=count: fail_after(count, alone), lambda: fail_after(-1, 0))
         status = client.call(name, arguments, outputs, must_fail=False, refusals=(capi.ALLOC_FAILED,))
         if status == capi.SUCCESS:
             break
     else:
         raise Finding(f"prnn{name} allocates more than {MOST} times")
-    client.around = before
+    client.around = None
     client.case.counts["failed allocations"] += count
 
 
