@@ -182,7 +182,10 @@ def watch(report: Report, worker: Worker, first: int, until: float) -> int:
             report.count(number, message["counts"])
             ended = True
         else:
-            report.find(number, f"{message['died']}: {note[:100]}", f"{worker.last_words()}\n{note}", first)
+            words = worker.last_words()
+            report.find(
+                number, f"{message['died']}: {note[:100] or words.splitlines()[-1:]}", f"{words}\n{note}", first
+            )
             if ended:
                 raise RuntimeError(f"the process of the cases does not start:\n{worker.last_words()}")
     return number + 1
