@@ -17,6 +17,7 @@ from torch import Tensor
 from fuzz.c_calls import Client
 from fuzz.case import Case, Finding
 from fuzz.memory import Memory, poison
+from prnn.losses._checks import RNNT_TYPES
 
 ROUNDS = 3
 REAL = {capi.FLOAT: torch.float32, capi.DOUBLE: torch.float64, capi.HALF: torch.float16, capi.BFLOAT16: torch.bfloat16}
@@ -174,14 +175,14 @@ class Losses(Client):
 
         options = self.options(
             loss_case.RnntOptions, "InitRNNTLossOptions", dataType=kind, input=2 if gathered else random.randrange(2),
-            layout=layout, targetLayout=int(concatenated), type=random.randrange(3), batch=batch, maxFrames=frames,
-            maxTargets=most, targetElements=elements, rows=rows, pruneRange=width, classes=classes, blank=blank,
-            zeroInfinity=random.randrange(2), fastEmitLambda=random.choice((0.0, 0.0, 0.1)),
+            layout=layout, targetLayout=int(concatenated), type=random.randrange(len(RNNT_TYPES)), batch=batch,
+            maxFrames=frames, maxTargets=most, targetElements=elements, rows=rows, pruneRange=width, classes=classes,
+            blank=blank, zeroInfinity=random.randrange(2), fastEmitLambda=random.choice((0.0, 0.0, 0.1)),
             clamp=random.choice((-1.0, 0.0, 0.01, 1.0)), delayPenalty=random.choice((0.0, 0.0, 0.1, -1.0)),
         )  # fmt: skip
         inputs = {"activations": values, "targets": targets, "frameLengths": frame_lengths, "targetLengths": lengths}
         inputs["rangeBegins"] = begins
-        wrong = [("dataType", 8), ("input", 3), ("layout", 3), ("targetLayout", -1), ("type", 3), ("batch", -1)]
+        wrong = [("dataType", 8), ("input", 3), ("layout", 3), ("targetLayout", -1), ("type", 99), ("batch", -1)]
         wrong += [("maxFrames", 0), ("maxTargets", -5), ("classes", 0), ("fastEmitLambda", -0.1), ("clamp", NAN)]
         wrong += [("delayPenalty", INF), ("batch", 2**62)] + [("blank", classes)] * (not gathered)
         wrong += [("pruneRange", 0), ("pruneRange", most + 2)] * (layout == loss_case.RNNT_PRUNED)

@@ -109,7 +109,7 @@ def lattice_cost(blank: Tensor, label: Tensor, rnnt_type: str, kept: Tensor | No
         for u in range(symbols + 1):
             ways = [alpha[t - 1, u] + blank[t - 1, u]] if usable(t - 1, u) else []
             before = t if rnnt_type == "regular" else t - 1
-            if usable(before, u - 1):
+            if usable(before, u - 1) and not (rnnt_type == "final_blank" and t == frames):
                 score = label[before, u - 1]
                 if rnnt_type != "constrained":
                     ways.append(alpha[before, u - 1] + score)

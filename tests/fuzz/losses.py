@@ -32,8 +32,8 @@ from fuzz.loss_problem import (
     with_padding,
 )
 from fuzz.pruned import check_align, check_pruned, check_recursion, check_simple
+from prnn.losses._checks import RNNT_TYPES
 
-TYPES = ("regular", "modified", "constrained")
 FEASIBLE = 3000  # paths of CTC
 
 
@@ -240,7 +240,7 @@ COMMON = {
 }
 LATTICE = {
     **COMMON,
-    "rnnt_type": st.sampled_from(TYPES),
+    "rnnt_type": st.sampled_from(RNNT_TYPES),
     "delay_penalty": st.sampled_from((0.0, 0.0, 0.2, -0.5)),
 }
 SIGMA = st.sampled_from((0.0, 0.05, -0.3))
