@@ -25,7 +25,7 @@ from typing import Any
 from fuzz.case import kind_of
 
 ROOT = Path(__file__).parents[2]
-SILENCE = 90.0  # seconds without a word from a worker before it counts as hanging
+SILENCE = 180.0  # seconds without a word from a worker before it counts as hanging
 REPEATED = 5  # findings that are tried alone
 GRACE = 20.0  # seconds that a case may go on when the time is over
 STDERR_LINES = 25

@@ -27,7 +27,8 @@ import prnn.commands.transcribe  # noqa: F401
 from fuzz.case import Case, Finding
 from prnn.cli import main
 
-SECONDS = 20.0
+CPU_SECONDS = 20
+SECONDS = 100.0  # of waiting, which may be for other processes
 MORE_MEMORY = 3 << 30  # bytes beyond those of the process that is forked
 LONGEST_SENTENCE = 1000
 MPG123 = ("Note: ", "[src/libmpg123/")  # libsndfile's decoder has its own words on stderr
@@ -89,6 +90,7 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
             limit = pages * resource.getpagesize() + MORE_MEMORY
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
         sys.argv = ["prnn", *arguments]
         status = main(list(arguments))
     except SystemExit as stopped:
@@ -101,7 +103,7 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
 
 
 def run_forked(arguments: Sequence[str]) -> Outcome:
-    """Runs a command. A status below 0 is a signal; None of these is the caller's to judge."""
+    """Runs a command. A status below 0 is a signal."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = os.fork()
         if process == 0:
@@ -128,7 +130,8 @@ def run_command(case: Case, arguments: Sequence[str], about: str = "") -> Outcom
     text = outcome.err + outcome.out
     wrong = None
     if outcome.status < 0:
-        wrong = signal.Signals(-outcome.status).name
+        name = signal.Signals(-outcome.status).name
+        wrong = f"a hang: {CPU_SECONDS} s of computing" if name == "SIGXCPU" else name
     elif "Traceback" in text or outcome.status not in (0, 2):
         last = [line for line in outcome.err.splitlines() if line.strip()][-1:]
         wrong = f"status {outcome.status}, {''.join(last)[:300]}"
