@@ -143,7 +143,7 @@ def gradient_of(cost: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     """Zeros where there is no path."""
     if not cost.requires_grad or not math.isfinite(cost):
         return [torch.zeros_like(leaf) for leaf in leaves]
-    grads = torch.autograd.grad(cost, leaves, allow_unused=True)
+    grads = torch.autograd.grad(cost, leaves, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, grads, strict=True)]
 
 
