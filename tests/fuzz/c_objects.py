@@ -4,6 +4,7 @@ values."""
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,6 @@ CALLS = 60
 TYPES = (capi.FLOAT, capi.DOUBLE, capi.HALF, capi.BFLOAT16)
 INT64S = (*INTS, -(2**63), 2**32, 2**40, 2**62, 2**63 - 1)
 REALS = (0.0, 0.5, 1.0, -1.0, 1e-310, 1e308, float("inf"), float("nan"))
-INFO_BYTES = 512  # prnnRNNInfo_t has fewer
 GPUS = (b"H200", b"A100", b"L4", b"GTX 1080", b"", b"h200", b"No such GPU", b"\xff\xfe", b"H" * 3000)
 LOSSES = {
     "CTCLoss": (loss_case.CtcOptions, ("GetCTCLossWorkspaceSize", "GetCTCLossReserveSize", "GetCTCAlignWorkspaceSize")),
@@ -38,6 +38,23 @@ LOSSES = {
     ),
     "MutualInformation": (loss_case.MutualInformationOptions, ("GetMutualInformationWorkspaceSize",)),
 }
+
+
+def struct_size(name: str) -> int:
+    """sizeof a struct of the headers, of numbers, enumerations and characters."""
+    text = re.sub(r"/\*.*?\*/", "", "".join(path.read_text() for path in capi.HEADERS), flags=re.DOTALL)
+    body = re.search(rf"typedef struct \{{([^}}]*)\}} {name};", text)
+    assert body, name
+    fields: list[tuple[str, Any]] = []
+    for declaration in body[1].split(";")[:-1]:
+        kind, names = declaration.split(maxsplit=1)
+        type_ = ctypes.c_char if kind == "char" else capi.VALUE_TYPES.get(kind, ctypes.c_int)
+        for field, count in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
+            fields.append((field, type_ * int(count) if count else type_))
+    return ctypes.sizeof(type(name, (ctypes.Structure,), {"_fields_": fields}))
+
+
+INFO_BYTES, PLAN_BYTES = struct_size("prnnRNNInfo_t"), struct_size("prnnRNNPlan_t")
 
 
 class Objects(Client):
@@ -85,6 +102,18 @@ class Objects(Client):
             self.call("SetStream", {"handle": handle, "stream": self.number()}, must_fail=not right)
         self.call("GetStream", {"handle": handle, "stream": out.data_ptr()}, [out], must_fail=not right)
         self.call("GetStream", {"handle": handle, "stream": None}, must_fail=True)
+
+    def copy(self) -> None:
+        handle, right = self.pick("Handle")
+        size = self.random.choice((0, 1, 7, 4096, 5000))
+        given = self.memory.input(torch.randint(0, 256, (size,), dtype=torch.uint8))
+        taken = self.memory.space(size)
+        arguments = {"handle": handle, "to": taken.data_ptr(), "from": given.data_ptr(), "sizeInBytes": size}
+        self.call("Copy", arguments, [taken], must_fail=not right)
+        if right and not torch.equal(taken, given):
+            raise Finding(f"prnnCopy of {size} bytes: they differ")
+        null = {self.random.choice(("to", "from")): None}
+        self.call("Copy", arguments, [taken], must_fail=True if size > 0 else None, changes=null)
 
     def text(self) -> None:
         assert capi.call("GetVersion") > 0
@@ -164,7 +193,8 @@ class Objects(Client):
         arguments |= {"states": None if null else states.data_ptr(), "seed": self.random.getrandbits(64)}
         as_float = float(torch.tensor(share, dtype=torch.float32))
         wrong = not alive or not 0 <= as_float < 1 or (given < int(size) and not null) or (null and given > 0)
-        self.call("SetDropoutDescriptor", arguments, [states], must_fail=True if wrong else None)
+        name = self.random.choice(("SetDropoutDescriptor", "RestoreDropoutDescriptor"))
+        self.call(name, arguments, [states], must_fail=True if wrong else None)
 
     def set_rnn(self) -> None:
         pointer, right = self.pick("RNN")
@@ -188,7 +218,7 @@ class Objects(Client):
         self.call("SetRNNBackend", {"rnnDesc": pointer, "backend": self.number()}, must_fail=must)
         self.call("SetRNNMatrixMathType", {"rnnDesc": pointer, "mType": self.number()}, must_fail=must)
         self.call("SetRNNProjectionSize", {"rnnDesc": pointer, "projSize": self.number()}, must_fail=must)
-        plans = [self.integers(4).data_ptr() if self.random.random() < 0.7 else None for _ in range(2)]
+        plans = [self.integers(PLAN_BYTES // 4).data_ptr() if self.random.random() < 0.7 else None for _ in range(2)]
         self.call("SetRNNPlan", {"rnnDesc": pointer, "forward": plans[0], "backward": plans[1]}, must_fail=must)
 
     # Queries
@@ -209,6 +239,13 @@ class Objects(Client):
         must = None if right and alive and given > 0 and all(alive for _, alive in picked) else True
         for name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize"):
             self.call(name, {**common, "seqLength": given, "xDesc": descriptors.data_ptr()}, [out], must)
+        info = self.memory.space(INFO_BYTES, host=True)
+        name = self.random.choice(GPUS)
+        gpu = self.memory.input(torch.tensor([*name, 0], dtype=torch.uint8), host=True)
+        arguments = {"rnnDesc": rnn, "seqLength": given, "xDesc": descriptors.data_ptr(), "info": info.data_ptr()}
+        self.call("QueryRNNSequence", {"handle": handle, "gpu": None, **arguments}, [info], must)
+        must = None if alive and given > 0 and all(alive for _, alive in picked) else True
+        self.call("QueryRNNSequence", {"handle": handle, "gpu": gpu.data_ptr(), **arguments}, [info], must)
 
     def ask_plan(self) -> None:
         (handle, right), (rnn, alive), (x, x_alive) = self.pick("Handle"), self.pick("RNN"), self.pick("Tensor")
@@ -278,6 +315,7 @@ ACTIONS: tuple[Callable[[Objects], None], ...] = (
     Objects.end,
     Objects.end_wrong,
     Objects.stream,
+    Objects.copy,
     Objects.text,
     Objects.set_tensor,
     Objects.set_tensor,

@@ -43,7 +43,7 @@ class Pruned(Losses):
     def recursion(self) -> None:
         random, kind = self.random, self.data_type()
         batch, symbols, frames = random.randint(1, 4), random.randint(0, 5), random.randint(1, 8)
-        type_, dtype = random.randrange(len(RNNT_TYPES)), REAL[kind]
+        type_, dtype = random.randrange(3), REAL[kind]
         fields = {"dataType": kind, "type": type_, "batch": batch, "symbols": symbols, "frames": frames}
         options = self.options(loss_case.MutualInformationOptions, None, **fields)
         columns = frames + (type_ == loss_case.REGULAR)
