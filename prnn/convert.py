@@ -51,7 +51,7 @@ def convert(model: Model, *, backend: str = "best") -> Model:
         TypeError: model is not a module, or is scripted.
         ValueError: a layer that prnn.nn cannot stand in for (parametrised, or dropout of 1); nothing is changed then.
     """
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
     found = _swappable(model, _TO_PRNN)
     for module in found:

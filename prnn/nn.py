@@ -54,7 +54,7 @@ class _Recurrent(torch.nn.RNNBase):
     backend: str
 
     def __init__(self, mode: str, *args: Any, backend: str = "best", **kwargs: Any) -> None:
-        if backend not in BACKENDS:
+        if not isinstance(backend, str) or backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
         super().__init__(mode, *args, **kwargs)
         if self.dropout == 1:

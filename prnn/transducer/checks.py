@@ -8,16 +8,21 @@ from torch import Tensor
 
 def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
+_INT_MAX = 2**31 - 1
+
+
 def require_at_least(name: str, value: object, least: int) -> None:
-    """Raise TypeError unless `value` is an int, ValueError unless it is at least `least`."""
+    """Raise TypeError unless `value` is an int, ValueError unless it is at least `least` and at most 2^31 - 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}; it must be an int")
     if value < least:
         raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if value > _INT_MAX:
+        raise ValueError(f"{name} is {value}; it must be at most {_INT_MAX}")
 
 
 def require_number(name: str, value: object, below_one: bool) -> None:
@@ -44,9 +49,13 @@ def kind(value: object) -> str:
     return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
+def holds_integers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
 def check_lengths(name: str, lengths: Tensor, batch: int, least: int, most: int) -> Tensor:
     """The lengths as int64; TypeError or ValueError unless they are (batch,) integers of [least, most]."""
-    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+    if not isinstance(lengths, Tensor) or not holds_integers(lengths):
         raise TypeError(f"{name} is {kind(lengths)}; it must be a tensor of integers")
     if lengths.shape != (batch,):
         raise ValueError(f"{name} has shape {tuple(lengths.shape)}; it must be ({batch},)")
@@ -75,7 +84,7 @@ def check_features(
 def check_targets(targets: Tensor, lengths: Tensor, batch: int, vocab_size: int, blank: int) -> tuple[Tensor, Tensor]:
     """Targets and lengths as int64 on the devices that they came on, some symbol in the padding; TypeError or
     ValueError unless they are (batch, U) and (batch,) integers, the symbols in the vocabulary and not the blank."""
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
+    if not isinstance(targets, Tensor) or not holds_integers(targets):
         raise TypeError(f"targets is {kind(targets)}; it must be a tensor of integers")
     if targets.dim() != 2 or targets.shape[0] != batch:
         raise ValueError(f"targets has shape {tuple(targets.shape)}; it must be ({batch}, U)")

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "core/object_pool.h"
 #include "core/status.h"
@@ -14,7 +13,7 @@ struct prnnContext {
   uint32_t tag = kAlive;
   int device = -1;  // CUDA device ordinal; -1 is the CPU
   prnnStream_t stream = nullptr;
-  std::string message;
+  char message[prnn::kMessageSize] = "";
   void* cuda = nullptr;  // CudaState of core/cuda/, NULL on a CPU handle
 
   bool is_cpu() const { return device < 0; }

@@ -9,12 +9,12 @@
 namespace prnn {
 namespace {
 
-thread_local std::string thread_message;
+thread_local char thread_message[kMessageSize] = "";
 
 }  // namespace
 
 void fail(prnnStatus_t status, const char* format, ...) {
-  char text[1024];
+  char text[kMessageSize];
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
@@ -27,18 +27,14 @@ void require_not_null(const void* pointer, const char* name) {
 }
 
 prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept {
-  try {
-    (is_valid(handle) ? handle->message : thread_message) = message;
-  } catch (...) {
-    // Without memory for the text the status still says what happened.
-  }
+  std::snprintf(is_valid(handle) ? handle->message : thread_message, kMessageSize, "%s", message);
   return status;
 }
 
 }  // namespace prnn
 
 extern "C" const char* prnnGetLastErrorMessage(prnnHandle_t handle) {
-  return (prnn::is_valid(handle) ? handle->message : prnn::thread_message).c_str();
+  return prnn::is_valid(handle) ? handle->message : prnn::thread_message;
 }
 
 extern "C" const char* prnnGetErrorString(prnnStatus_t status) {

@@ -10,6 +10,8 @@
 
 namespace prnn {
 
+constexpr int kMessageSize = 1024;  // of a message with its NUL; what is longer is cut off
+
 class Failure : public std::exception {
  public:
   Failure(prnnStatus_t status, std::string message) : status_(status), message_(std::move(message)) {}
@@ -28,7 +30,7 @@ class Failure : public std::exception {
 // Throws BAD_PARAM with "<name> is NULL".
 void require_not_null(const void* pointer, const char* name);
 
-// Stores the message on the handle, or for the thread when there is no handle; returns the status. Never throws.
+// Stores the message on the handle, or for the thread when there is no handle; returns the status. Allocates nothing.
 prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept;
 
 // Runs the body of a C function. No exception leaves it.

@@ -1,0 +1,141 @@
+"""Transducers: whole utterances, batches and chunks give one result when searched, and that of the slow searches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from reference import transducer as slow
+from torch import Tensor
+
+from fuzz.case import Case, Finding
+from fuzz.explore import explore
+from prnn.transducer import Hypothesis, Transducer
+
+FEATURES = 4  # of tiny_model
+
+
+@dataclass(frozen=True)
+class Config:
+    """max_symbols None: as the functions have it by default. chunks: sizes, over and over."""
+
+    seed: int
+    model: dict[str, Any]
+    lengths: tuple[int, ...]
+    method: str
+    beam: int
+    max_symbols: int | None
+    chunks: tuple[int, ...]
+    slowly: bool
+    training: bool
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    stack = draw(st.integers(1, 4))
+    model: dict[str, Any] = {
+        "vocab_size": draw(st.integers(2, 6)),
+        "predictor": draw(st.sampled_from(("lstm", "gru", "stateless"))),
+        "encoder_cell": draw(st.sampled_from(("lstm", "gru"))),
+        "frame_stack": stack,
+        "frame_stride": draw(st.integers(1, stack)),
+        "encoder_layers": draw(st.integers(1, 2)),
+        "predictor_layers": draw(st.integers(1, 2)),
+        "predictor_context": draw(st.integers(1, 3)),
+        "joiner_activation": draw(st.sampled_from(("tanh", "relu"))),
+        "gain": draw(st.sampled_from((1.0, 3.0, 6.0))),
+        "blank_bias": draw(st.sampled_from((0.0, 1.0, -2.0, -1000.0))),
+        "dropout": draw(st.sampled_from((0.0, 0.4))),
+    }
+    model["blank"] = draw(st.integers(0, model["vocab_size"] - 1))
+    if draw(st.booleans()):
+        durations = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True).filter(any))
+        model |= {"loss": "tdt", "durations": tuple(durations)}
+    return Config(
+        seed=draw(st.integers(0, 10**6)),
+        model=model,
+        lengths=tuple(draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))),
+        method=draw(st.sampled_from(("greedy", "modified", "standard"))),
+        beam=draw(st.integers(1, 5)),
+        max_symbols=draw(st.sampled_from((None, None, 1, 2, 4))),
+        chunks=tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any))),
+        slowly=draw(st.booleans()),
+        training=draw(st.booleans()),
+    )
+
+
+def whole(config: Config, model: Transducer, features: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+    limit = {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
+    if config.method == "greedy":
+        return [[best] for best in model.greedy_search(features, lengths, **limit)]
+    return model.beam_search(features, lengths, beam=config.beam, mode=config.method, nbest=config.beam, **limit)
+
+
+def chunked(config: Config, model: Transducer, features: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+    limit = {} if config.max_symbols is None else {"max_symbols": config.max_symbols}
+    state = model.stream_init(len(lengths), config.method, config.beam, **limit)
+    tokens: list[list[int]] = [[] for _ in lengths]
+    start = step = 0
+    while start < features.shape[1]:
+        chunk = features[:, start : start + config.chunks[step % len(config.chunks)]]
+        new, state = model.stream_step(chunk, state, (lengths - start).clamp(0, chunk.shape[1]))
+        for row, more in zip(tokens, new, strict=True):
+            row += more
+        start, step = start + chunk.shape[1], step + 1
+    new, state = model.stream_finish(state)
+    lists = state.nbest(1 if config.method == "greedy" else config.beam)
+    for row, more, found in zip(tokens, new, lists, strict=True):
+        if row + more != found[0].tokens:
+            raise Finding(
+                f"the steps of the stream returned {row + more}, and its best hypothesis is {found[0].tokens}"
+            )
+    return lists
+
+
+def require_same(what: str, found: list[Hypothesis], expected: list[Hypothesis]) -> None:
+    texts = [[(h.tokens, h.timestamps) for h in lists] for lists in (found, expected)]
+    scores = [[h.score for h in lists] for lists in (found, expected)]
+    near = len(found) == len(expected) and all(
+        math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6) for one, other in zip(*scores, strict=True)
+    )
+    if texts[0] != texts[1] or not near:
+        raise Finding(f"{what}: {found} in place of {expected}")
+
+
+def check(config: Config) -> None:
+    model = slow.tiny_model(config.seed, **config.model)
+    longest = max(1, *config.lengths)
+    features = torch.randn(len(config.lengths), longest, FEATURES, dtype=torch.float64)
+    for row, length in enumerate(config.lengths):
+        features[row, length:] = math.nan
+    lengths = torch.tensor(config.lengths)
+    model.train(config.training)
+    batch = whole(config, model, features, lengths)
+    if model.training != config.training or model.encoder.training != config.training:
+        raise Finding("a search changed the mode of the model")
+    for row, found in enumerate(chunked(config, model, features, lengths)):
+        require_same(f"the stream of utterance {row}", found, batch[row])
+    for row, length in enumerate(config.lengths):
+        (alone,) = whole(config, model, features[row : row + 1, :length], None)
+        require_same(f"utterance {row} alone", alone, batch[row])
+    if not config.slowly or config.model.get("loss") == "tdt" or config.max_symbols is None:
+        return
+    model.eval()
+    for row, length in enumerate(config.lengths):
+        frames = slow.encode(model, features[row, :length]) if length else features.new_zeros(0, 12)
+        if config.method == "greedy":
+            expected = [slow.greedy(model, frames, config.max_symbols)]
+        elif len(frames) * config.beam > 20:
+            continue
+        else:
+            modified = config.method == "modified"
+            expected = slow.beam_search(model, frames, config.beam, config.max_symbols, modified)
+            expected.sort(key=lambda h: -h.score)
+        require_same(f"utterance {row} against the slow search", batch[row], expected)
+
+
+def run(case: Case) -> None:
+    explore(case, configs(), check)
