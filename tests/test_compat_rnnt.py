@@ -293,6 +293,23 @@ def test_torchaudio_scripted_function_names_a_bad_value():
         scripted(BIG.logits, labels * 0 + 3, *lengths, 0)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        prnn.CTCLoss(),
+        prnn.RNNTLoss(),
+        prnn.TDTLoss(0, [1]),
+        prnn.MultiBlankRNNTLoss(2, [2]),
+        prnn.JointRNNTLoss(4, 5),
+        torch.nn.Sequential(prnn.RNNTLoss()),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_other_modules_say_that_they_cannot_be_scripted(module):
+    with pytest.raises(prnn.NotSupportedError, match=r"prnn\.\w+Loss cannot be compiled by torch\.jit\.script"):
+        torch.jit.script(module)
+
+
 # ---- optimized_transducer ----
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from prnn import _C
 from prnn._ops import ctc as ops
 from prnn.losses import _checks
+from prnn.losses._module import LossModule
 
 
 def ctc_loss(
@@ -108,7 +109,7 @@ def ctc_loss(
     return loss[0] if single and reduction == "none" else loss
 
 
-class CTCLoss(nn.Module):
+class CTCLoss(LossModule):
     """`ctc_loss` as a module, with the signature of torch.nn.CTCLoss."""
 
     def __init__(

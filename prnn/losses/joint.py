@@ -12,6 +12,7 @@ from prnn._ops import joint_blockwise as blockwise
 from prnn._ops import rnnt as lattice_ops
 from prnn._ops._dropout import draw_seed
 from prnn.losses import _checks
+from prnn.losses._module import LossModule
 
 Lengths = Tensor | Sequence[int] | int
 ACTIVATIONS = ("tanh", "relu")
@@ -257,7 +258,7 @@ def _lengths(
     return lengths, torch.stack(bounds)
 
 
-class JointRNNTLoss(nn.Module):
+class JointRNNTLoss(LossModule):
     """The output layer of a joiner together with its RNN-T loss: `joint_rnnt_loss` with the weights in it.
 
     Args:

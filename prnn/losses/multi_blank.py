@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from prnn import _C
 from prnn._ops import duration as ops
 from prnn.losses import _checks
+from prnn.losses._module import LossModule
 from prnn.losses.rnnt import Lengths, batch_arguments
 
 
@@ -75,7 +76,7 @@ def multi_blank_rnnt_loss(
     )
 
 
-class MultiBlankRNNTLoss(nn.Module):
+class MultiBlankRNNTLoss(LossModule):
     """`multi_blank_rnnt_loss` as a module, with the arguments of NeMo's MultiblankRNNTLossNumba."""
 
     def __init__(

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from prnn import _C
 from prnn._ops import rnnt as ops
 from prnn.losses import _checks
+from prnn.losses._module import LossModule
 from prnn.losses.recursion import lattice_scores, mutual_information_recursion
 
 Lengths = Tensor | Sequence[int] | int
@@ -287,7 +288,7 @@ def _occupation(
     return occupation
 
 
-class RNNTLoss(nn.Module):
+class RNNTLoss(LossModule):
     """`rnnt_loss` as a module, with the signature of torchaudio.transforms.RNNTLoss."""
 
     def __init__(

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from prnn import _C
 from prnn._ops import duration as ops
 from prnn.losses import _checks
+from prnn.losses._module import LossModule
 from prnn.losses.rnnt import Lengths, batch_arguments
 
 _SHAPE = {4: "(N, T, U + 1, C)"}
@@ -105,7 +106,7 @@ def tdt_loss(
     return _checks.reduce(ops.duration_rnnt_loss(*arguments)[0], reduction)
 
 
-class TDTLoss(nn.Module):
+class TDTLoss(LossModule):
     """`tdt_loss` as a module, with the arguments of NeMo's TDTLossNumba."""
 
     def __init__(
