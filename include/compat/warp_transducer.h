@@ -151,9 +151,9 @@ static inline bool prnn_compat_rnnt_in_range(const int* flat_labels, const int* 
   return true;
 }
 
-/* Copies blanks and labels of time-first activations to gathered {minibatch, maxT, maxU, 2}, or back from there if
- * `from` is not NULL. */
-static inline void prnn_compat_rnnt_gather(size_t real, char* time_first, const char* from, char* gathered,
+/* Copies the blanks and labels of time-first activations to gathered {minibatch, maxT, maxU, 2}; or, if activations is
+ * NULL, from there to where they lie in time-first gradients. */
+static inline void prnn_compat_rnnt_gather(size_t real, const char* activations, char* gradients, char* gathered,
                                            const int* flat_labels, const int* label_lengths, const int* input_lengths,
                                            int alphabet_size, int minibatch, rnntOptions given) {
   const size_t width = (size_t)given.maxU, batch = (size_t)minibatch, classes = (size_t)alphabet_size;
@@ -163,10 +163,13 @@ static inline void prnn_compat_rnnt_gather(size_t real, char* time_first, const 
       for (u = 0; u <= (size_t)label_lengths[n]; ++u) {
         for (arc = 0; arc < (u < (size_t)label_lengths[n] ? 2 : 1); ++arc) {
           const int k = arc == 0 ? given.blank_label : flat_labels[n * (width - 1) + u];
-          const size_t apart = (((t * width + u) * batch + n) * classes + (size_t)k) * real;
-          const size_t close = (((n * (size_t)given.maxT + t) * width + u) * 2 + arc) * real;
-          if (from == NULL) memcpy(time_first + apart, gathered + close, real);
-          if (from != NULL) memcpy(gathered + close, from + apart, real);
+          const size_t in_time_first = (((t * width + u) * batch + n) * classes + (size_t)k) * real;
+          const size_t in_gathered = (((n * (size_t)given.maxT + t) * width + u) * 2 + arc) * real;
+          if (activations != NULL) {
+            memcpy(gathered + in_gathered, activations + in_time_first, real);
+          } else {
+            memcpy(gradients + in_time_first, gathered + in_gathered, real);
+          }
         }
       }
     }
@@ -189,7 +192,7 @@ static inline prnnStatus_t prnn_compat_rnnt_on_cpu(prnnHandle_t handle, prnnRNNT
       !prnn_compat_rnnt_in_range(flat_labels, label_lengths, input_lengths, classes, minibatch, given)) {
     return PRNN_STATUS_BAD_PARAM;
   }
-  prnn_compat_rnnt_gather(real, NULL, (const char*)activations, workspace, flat_labels, label_lengths, input_lengths,
+  prnn_compat_rnnt_gather(real, (const char*)activations, NULL, workspace, flat_labels, label_lengths, input_lengths,
                           classes, minibatch, given);
   options->input = PRNN_LOSS_GATHERED;
   options->classes = 2;
@@ -197,7 +200,7 @@ static inline prnnStatus_t prnn_compat_rnnt_on_cpu(prnnHandle_t handle, prnnRNNT
                         gradients == NULL ? NULL : workspace, workspace + front, size);
   if (status == PRNN_STATUS_SUCCESS && gradients != NULL) {
     memset(gradients, 0, (size_t)minibatch * (size_t)given.maxT * (size_t)given.maxU * (size_t)classes * real);
-    prnn_compat_rnnt_gather(real, (char*)gradients, NULL, workspace, flat_labels, label_lengths, input_lengths, classes,
+    prnn_compat_rnnt_gather(real, NULL, (char*)gradients, workspace, flat_labels, label_lengths, input_lengths, classes,
                             minibatch, given);
   }
   return status;
