@@ -10,6 +10,7 @@ from compat_case import BIG, SMALL, SMALL_LAST, TDT
 
 import prnn
 from prnn.compat import (
+    fast_rnnt,
     k2,
     nemo,
     optimized_transducer,
@@ -135,6 +136,20 @@ SIGNATURES = [
             "delay_penalty": 0.0,
             "reduction": "mean",
             "use_hat_loss": False,
+        },
+    ),
+    (
+        fast_rnnt.rnnt_loss_pruned,
+        {
+            "logits": EMPTY,
+            "symbols": EMPTY,
+            "ranges": EMPTY,
+            "termination_symbol": EMPTY,
+            "boundary": None,
+            "rnnt_type": "regular",
+            "delay_penalty": 0.0,
+            "reduction": "mean",
+            "return_grad": False,
         },
     ),
     (
@@ -540,6 +555,28 @@ def test_k2_hat(rnnt_type):
     torch.testing.assert_close(-k2.mutual_information_recursion(px, py, boundary), found[0])
     with pytest.raises(ValueError, match="termination_symbol is 1"):
         k2.rnnt_loss_pruned(logits, symbols, ranges, 1, use_hat_loss=True)
+
+
+@pytest.mark.parametrize("package", [fast_rnnt, k2])
+def test_modified_of_earlier_versions(package):
+    lm, am, symbols = torch.randn(1, 3, 5), torch.randn(1, 4, 5), torch.tensor([[1, 2]])
+    logits, ranges = am.unsqueeze(2) + lm.unsqueeze(1), torch.arange(3).expand(1, 4, 3)
+    for name, *given in (
+        ("rnnt_loss_simple", lm, am, symbols, 0),
+        ("rnnt_loss_smoothed", lm, am, symbols, 0),
+        ("rnnt_loss", logits, symbols, 0),
+        ("rnnt_loss_pruned", logits, symbols, ranges, 0),
+        ("get_rnnt_logprobs", lm, am, symbols, 0),
+        ("get_rnnt_logprobs_smoothed", lm, am, symbols, 0),
+        ("get_rnnt_logprobs_joint", logits, symbols, 0),
+        ("get_rnnt_logprobs_pruned", logits, symbols, ranges, 0),
+    ):
+        function = getattr(package, name)
+        regular, modified = function(*given, modified=False), function(*given, modified=True)
+        torch.testing.assert_close(modified, function(*given, rnnt_type="modified"))
+        torch.testing.assert_close(regular, function(*given))
+        first = [value[0] if isinstance(value, tuple) else value for value in (regular, modified)]
+        assert first[0].shape != first[1].shape or not torch.equal(*first)
 
 
 def test_k2_argument_order():

@@ -1,8 +1,9 @@
 """k2's RNN-T and CTC losses: `from prnn.compat import k2`.
 
-The RNN-T functions are those of prnn.losses.pruned, with k2's argument order and its HAT option. The CTC loss takes the
-graphs of label sequences that this module makes (`ctc_graph`, or `compose` of `ctc_topo` and `linear_fsa`), not general
-graphs, and sums over all paths: output_beam has no effect. The blank of CTC is 0.
+The RNN-T functions are those of prnn.losses.pruned, with k2's argument order and its HAT option, and the keyword
+`modified` of earlier versions as in prnn.compat.fast_rnnt. The CTC loss takes the graphs of label sequences that this
+module makes (`ctc_graph`, or `compose` of `ctc_topo` and `linear_fsa`), not general graphs, and sums over all paths:
+output_beam has no effect. The blank of CTC is 0.
 """
 
 from collections.abc import Sequence
@@ -13,18 +14,22 @@ from torch import Tensor, nn
 
 import prnn
 from prnn._errors import NotSupportedError
+from prnn.compat.fast_rnnt import (
+    get_rnnt_logprobs,
+    get_rnnt_logprobs_pruned,
+    get_rnnt_logprobs_smoothed,
+    rnnt_loss,
+    rnnt_loss_simple,
+    rnnt_loss_smoothed,
+    takes_modified,
+)
 from prnn.compat.fast_rnnt import with_cuda as _with_cuda
 from prnn.losses import pruned
 from prnn.losses.pruned import (
     do_rnnt_pruning,
-    get_rnnt_logprobs,
-    get_rnnt_logprobs_smoothed,
     get_rnnt_prune_ranges,
     joint_mutual_information_recursion,
     mutual_information_recursion,
-    rnnt_loss,
-    rnnt_loss_simple,
-    rnnt_loss_smoothed,
 )
 
 __all__ = [
@@ -60,6 +65,7 @@ def __getattr__(name: str) -> bool:
 # ---- RNN-T ----
 
 
+@takes_modified
 def get_rnnt_logprobs_joint(
     logits: Tensor,
     symbols: Tensor,
@@ -71,18 +77,6 @@ def get_rnnt_logprobs_joint(
     return pruned.get_rnnt_logprobs_joint(logits, symbols, termination_symbol, boundary, rnnt_type)
 
 
-def get_rnnt_logprobs_pruned(
-    logits: Tensor,
-    symbols: Tensor,
-    ranges: Tensor,
-    termination_symbol: int,
-    boundary: Tensor | None = None,
-    rnnt_type: str = "regular",
-) -> tuple[Tensor, Tensor]:
-    """px and py of pruned logits (N, T, R, V); `prnn.losses.pruned.get_rnnt_logprobs_pruned`."""
-    return pruned.get_rnnt_logprobs_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
-
-
 def _softmax_logits(logits: Tensor, termination_symbol: int) -> Tensor:
     """Logits whose softmax is HAT's distribution (Variani et al. 2020, arXiv:2003.07705): the blank has the probability
     sigmoid(logits[..., 0]), the others share the rest by a softmax of their own."""
@@ -92,6 +86,7 @@ def _softmax_logits(logits: Tensor, termination_symbol: int) -> Tensor:
     return torch.cat((blank, logits[..., 1:]), -1)
 
 
+@takes_modified
 def get_hat_logprobs_pruned(
     logits: Tensor,
     symbols: Tensor,
@@ -105,6 +100,7 @@ def get_hat_logprobs_pruned(
     return pruned.get_rnnt_logprobs_pruned(logits, symbols, ranges, termination_symbol, boundary, rnnt_type)
 
 
+@takes_modified
 def rnnt_loss_pruned(
     logits: Tensor,
     symbols: Tensor,
