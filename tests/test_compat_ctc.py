@@ -89,6 +89,16 @@ def test_warpctc_refuses_padded_labels():
         warpctc_pytorch.CTCLoss()(torch.randn(2, 1, 4), torch.tensor([[1, 2]]), lengths, lengths)
 
 
+def test_warpctc_errors_have_its_names():
+    logits, long = PROBABILITIES.log(), LENGTHS + 1
+    with pytest.raises(ValueError, match=r"^act_lens\b.*\b6\b"):
+        warpctc_pytorch.CTCLoss(5)(logits, LABELS, long, LABEL_LENGTHS)
+    with pytest.raises(ValueError, match="the number of labels is 9, but label_sizes add up to 11"):
+        warpctc_pytorch.cpu_ctc(logits, torch.zeros(0), LABELS, LABEL_LENGTHS + 1, LENGTHS, 2, torch.zeros(2), 5)
+    with pytest.raises(ValueError, match="blank_label is 6"):
+        warpctc_pytorch.cpu_ctc(logits, torch.zeros(0), LABELS, LABEL_LENGTHS, LENGTHS, 2, torch.zeros(2), 6)
+
+
 def test_ctc_signatures():
     empty = inspect.Parameter.empty
     expected = {

@@ -165,6 +165,39 @@ def test_signature(function, expected):
     assert [(name, parameter.default) for name, parameter in parameters.items()] == list(expected.items())
 
 
+# ---- Errors ----
+
+WRONG_LENGTH, WRONG_LABEL = torch.tensor([4, 9]), torch.tensor([[1, 2], [1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "frames", "labels"),
+    [
+        (warp_rnnt.rnnt_loss, "frames_lengths", "labels"),
+        (warprnnt_pytorch.rnnt_loss, "act_lens", "labels"),
+        (warprnnt_pytorch.RNNTLoss(), "act_lens", "labels"),
+        (nemo.RNNTLossNumba(), "act_lens", "labels"),
+        (nemo.MultiblankRNNTLossNumba(0, []), "act_lens", "labels"),
+        (speechbrain.TransducerLoss(), "T", "labels"),
+    ],
+)
+def test_errors_have_the_names_of_the_package(loss, frames, labels):
+    lengths = BIG.lengths()
+    with pytest.raises(ValueError, match=rf"^{frames}\b.*\b9\b"):
+        loss(BIG.logits, BIG.labels, WRONG_LENGTH, lengths[1])
+    with pytest.raises(ValueError, match=rf"^{labels}\b.*\b3\b"):
+        loss(BIG.logits, WRONG_LABEL, *lengths)
+    with pytest.raises(TypeError, match=rf"^{frames}\b.*float"):
+        loss(BIG.logits, BIG.labels, lengths[0].float(), lengths[1])
+
+
+def test_errors_of_blanks():
+    with pytest.raises(ValueError, match="blank_index is 3; with 3 classes"):
+        speechbrain.transducer_loss(BIG.logits, BIG.labels, *torch.ones(2, 2), 3)
+    with pytest.raises(ValueError, match="blank_label is 3; with 3 classes"):
+        warprnnt_pytorch.cpu_rnnt(BIG.logits, BIG.labels, *BIG.lengths(), torch.zeros(2), torch.zeros(0), 3, 0)
+
+
 # ---- warp_rnnt ----
 
 

@@ -17,9 +17,13 @@ from typing import Any
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._names import names
 from prnn.compat._results import with_gradient_of
 
 __all__ = ["MultiblankRNNTLossNumba", "RNNTLossNumba", "TDTLossNumba", "rnnt_loss"]
+
+
+_names = names(logits="acts", targets="labels", logit_lengths="act_lens", target_lengths="label_lens")
 
 
 def _reduced(costs: Tensor, reduction: str | None, fastemit_lambda: float) -> Tensor:
@@ -33,6 +37,7 @@ def _reduced(costs: Tensor, reduction: str | None, fastemit_lambda: float) -> Te
     return costs.sum().reshape(1) if reduction == "sum" else costs
 
 
+@_names
 def rnnt_loss(
     acts: Tensor,
     labels: Tensor,
@@ -101,6 +106,7 @@ class MultiblankRNNTLossNumba(nn.Module):
         self.reduction = reduction
         self.sigma = sigma
 
+    @_names
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         costs = prnn.multi_blank_rnnt_loss(
             acts,
@@ -142,6 +148,7 @@ class TDTLossNumba(nn.Module):
         self.sigma = sigma
         self.omega = omega
 
+    @_names
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         steps = list(self.durations)
         drawn = float(random.uniform(0, 1) < self.omega)

@@ -15,11 +15,13 @@ from typing import Any
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._names import names
 from prnn.compat._results import with_gradient_of
 
 __all__ = ["TransducerLoss", "transducer_loss"]
 
 
+@names(logit_lengths="input_lens", target_lengths="target_lens", blank="blank_index")
 def transducer_loss(
     logits: Tensor,
     targets: Tensor,
@@ -68,6 +70,7 @@ class TransducerLoss(nn.Module):
         self.blank = blank
         self.reduction = reduction
 
+    @names(targets="labels", logit_lengths="T", target_lengths="U")
     def forward(self, logits: Tensor, labels: Tensor, T: Tensor, U: Tensor) -> Tensor:
         return _averaged(logits, labels, T, U, self.blank, self.reduction)
 

@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor
 
 import prnn
+from prnn.compat._names import names
 
 __all__ = ["RNNTLoss", "RNNTLossCompact", "rnnt_loss"]
 
 
+@names(logits="log_probs", targets="labels", logit_lengths="frames_lengths", target_lengths="labels_lengths")
 def rnnt_loss(
     log_probs: Tensor,
     labels: Tensor,

@@ -7,6 +7,7 @@ sequence without a path costs 0. Beyond the original: float64, lengths and label
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._names import names
 from prnn.compat._results import write_costs_and_gradients
 
 __all__ = ["CTCLoss", "cpu_ctc", "gpu_ctc"]
@@ -27,6 +28,7 @@ class CTCLoss(nn.Module):
         self.size_average = size_average
         self.length_average = length_average
 
+    @names(log_probs="acts", targets="labels", input_lengths="act_lens", target_lengths="label_lens")
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         """acts (T, N, V), labels of all sequences one after the other, act_lens and label_lens (N,): the loss (1,), in
         float32 and on the CPU wherever acts are."""
@@ -40,6 +42,7 @@ class CTCLoss(nn.Module):
         return loss.reshape(1).float().cpu()
 
 
+@names(log_probs="probs", targets="labels", input_lengths="sizes", target_lengths="label_sizes", blank="blank_label")
 def cpu_ctc(
     probs: Tensor,
     grads: Tensor,

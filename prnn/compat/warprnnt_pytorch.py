@@ -7,11 +7,13 @@ original: lengths and labels of any integer type, activations of any strides.
 from torch import Tensor, nn
 
 import prnn
+from prnn.compat._names import names
 from prnn.compat._results import write_costs_and_gradients
 
 __all__ = ["RNNTLoss", "cpu_rnnt", "gpu_rnnt", "rnnt_loss"]
 
 
+@names(logits="acts", targets="labels", logit_lengths="act_lens", target_lengths="label_lens")
 def rnnt_loss(
     acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor, blank: int = 0, reduction: str = "mean"
 ) -> Tensor:
@@ -71,6 +73,9 @@ def gpu_rnnt(
     return _compute(acts, labels, input_lengths, label_lengths, costs, grads, blank_label, fused_log_softmax=True)
 
 
+@names(
+    logits="acts", targets="labels", logit_lengths="input_lengths", target_lengths="label_lengths", blank="blank_label"
+)
 def _compute(
     acts: Tensor,
     labels: Tensor,
