@@ -198,6 +198,19 @@ def test_errors_of_blanks():
         warprnnt_pytorch.cpu_rnnt(BIG.logits, BIG.labels, *BIG.lengths(), torch.zeros(2), torch.zeros(0), 3, 0)
 
 
+# ---- torch.compile ----
+
+
+@pytest.mark.parametrize(
+    "loss", [warp_rnnt.rnnt_loss, warprnnt_pytorch.rnnt_loss, nemo.RNNTLossNumba(fastemit_lambda=0.1)]
+)
+def test_compiled_without_a_break(loss):
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    batch = BIG.labels, *BIG.lengths()
+    found = costs_and_gradients(lambda x: compiled(x, *batch), BIG.logits)
+    torch.testing.assert_close(found, costs_and_gradients(lambda x: loss(x, *batch), BIG.logits))
+
+
 # ---- warp_rnnt ----
 
 
