@@ -57,6 +57,13 @@ static void check_other_families(void) {
   CHECK(cudnnGetFilterNdDescriptor(filter, 4, &type, &format, &rank, dims));
   EXPECT(rank == 4 && dims[0] == 5 && dims[3] == 2);
   EXPECT(cudnnCreateConvolutionDescriptor(&convolution) == CUDNN_STATUS_NOT_SUPPORTED);
+#if CUDNN_MAJOR >= 7
+  EXPECT(cudnnSetConvolution2dDescriptor(convolution, 0, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT) ==
+         CUDNN_STATUS_NOT_SUPPORTED);
+#else
+  EXPECT(cudnnSetConvolution2dDescriptor(convolution, 0, 0, 1, 1, 1, 1, CUDNN_CONVOLUTION) ==
+         CUDNN_STATUS_NOT_SUPPORTED);
+#endif
   EXPECT(cudnnDestroyConvolutionDescriptor(convolution) == CUDNN_STATUS_NOT_SUPPORTED);
   CHECK(cudnnDestroyTensorDescriptor(tensor));
   CHECK(cudnnDestroyFilterDescriptor(filter));
