@@ -62,8 +62,8 @@ class Kernel:
 
     @property
     def file(self) -> str:
-        """Which file instantiates it. Few files, since starting the compiler costs 2 to 3 s; the engines with most kernels
-        have a file for each operation, so that none takes much longer than the others."""
+        """Which file instantiates it. Few files, since starting the compiler costs 2 to 3 s; the engines with most
+        kernels have a file for each operation, so that none takes much longer than the others."""
         words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}"), _TYPES[self.type].lower()]
         if self.engine in ("kMma", "kWavefrontMma"):
             words.insert(1, self.operation)
