@@ -4,12 +4,11 @@
 
 #include <type_traits>
 
-#include "rnn/cuda/common/cell.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
-#include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/cluster.h"
 
@@ -97,13 +96,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   const bool exists = unit < hidden && column < replica_columns;
   float bias[4] = {0, 0, 0, 0};  // a GRU's last two: of R h and of W x in its candidate
 #pragma unroll
-  for (int g = 0; g < kGates; ++g) {
-    if (!exists) continue;
-    const float input = load_float<T>(dir.input_bias, int64_t{g} * hidden + unit);
-    const float recurrent = load_float<T>(dir.recurrent_bias, int64_t{g} * hidden + unit);
-    bias[g] = MODE == PRNN_GRU && g == 2 ? recurrent : input + recurrent;
-    if (MODE == PRNN_GRU && g == 2) bias[3] = input;
-  }
+  for (int g = 0; g < (kGated ? 4 : 1); ++g) bias[g] = load_bias<T, MODE>(dir, hidden, unit, g, exists);
   const T* const input_of_thread = static_cast<const T*>(dir.xw) + (exists ? unit : 0);
   uint32_t input[kGates];
   const auto load_input = [&](const Step& step) {
@@ -245,41 +238,28 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     add_all(value);
     UnitForward done;
     if constexpr (kGated) {
-      // A GRU's candidate has its input product apart.
-      const float sums[4] = {value[0].x + fed[0], value[0].y + fed[1],
-                             value[0].z + (MODE == PRNN_GRU ? bias[2] : fed[2]),
-                             MODE == PRNN_GRU ? fed[2] : value[0].w + fed[kGates - 1]};
-      float gate[4];
+      float recurrent[kGates];
 #pragma unroll
-      for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(sums[g], g, 0);
-      done = Cell<MODE>::template forward<false>(gate, carried);
+      for (int g = 0; g < kGates; ++g) {
+        recurrent[g] = g == 0 ? value[0].x : g == 1 ? value[0].y : g == 2 ? value[0].z : value[0].w;
+        if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
+      }
+      done = forward_unit<MODE>(recurrent, fed, carried);
       carried = done.carried;
     } else {
       done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
-    const float h = done.h;
-    const float cell = carried;
-    float published = unit < hidden ? h : 0;
+    float published = unit < hidden ? done.h : 0;
     if (begins) published = begin_sequence();
     publish(1 - kStage, published, publishes);
 
-    // Nobody waits for what follows.
+    // Off the critical path: no block polls these stores.
     if (threadIdx.x == 0 && s + 1 < steps) expect_states(1 - kStage, next);
     if (!exists || column >= columns) return;
     const int64_t row = current.row + n;
-    store_float<T>(dir.y, row * params.y_row + unit, h);
-    if (kGated && dir.gates != nullptr) {
-      Four<T> four;
-#pragma unroll
-      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(done.saved[g]);
-      static_cast<Four<T>*>(dir.gates)[row * hidden + unit] = four;
-      if (MODE == PRNN_LSTM) store_float<T>(dir.cells, row * hidden + unit, cell);
-    }
-    if (n >= next.batch) {  // the sequence ends
-      const int64_t at = int64_t{n} * hidden + unit;
-      if (dir.hy != nullptr) store_float<T>(dir.hy, at, h);
-      if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, at, cell);
-    }
+    store_float<T>(dir.y, row * params.y_row + unit, done.h);
+    if (kGated) save_unit<T, MODE>(dir, row * hidden + unit, done);
+    if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done);
   };
 #pragma unroll 1
   for (int s = 0; s < steps; s += 2) {

@@ -206,15 +206,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int i = 0; i < kItems; ++i) {
       const bool wanted = exists && first_column + column_of(i) < columns;
       if (s == 0 && wanted && layer.dhy != nullptr) dh[i] += load_float<T>(layer.dhy, state_at + column_of(i) * hidden);
-      const float in = element_to_float<T>(saved[i].x), forget = element_to_float<T>(saved[i].x >> 16);
-      const float fresh = element_to_float<T>(saved[i].y), out = element_to_float<T>(saved[i].y >> 16);
-      const float squashed = hyperbolic_tangent<false>(element_to_float<T>(cell[i]));
-      const float dc = carried[i] + dh[i] * out * (1 - squashed * squashed);
-      da[0][i] = dc * fresh * in * (1 - in);
-      da[1][i] = dc * element_to_float<T>(before[i]) * forget * (1 - forget);
-      da[2][i] = dc * in * (1 - fresh * fresh);
-      da[3][i] = dh[i] * squashed * out * (1 - out);
-      carried[i] = dc * forget;
+      const float gates[4] = {element_to_float<T>(saved[i].x), element_to_float<T>(saved[i].x >> 16),
+                              element_to_float<T>(saved[i].y), element_to_float<T>(saved[i].y >> 16)};
+      const UnitDerivatives derivatives =
+          Cell<PRNN_LSTM>::derivatives<false>(gates, element_to_float<T>(cell[i]), element_to_float<T>(before[i]));
+      float own_da[4];
+      unit_gradients<PRNN_LSTM>(derivatives, dh[i], carried[i], own_da);
+#pragma unroll
+      for (int g = 0; g < 4; ++g) da[g][i] = own_da[g];
       cell[i] = before[i];
 #pragma unroll
       for (int g = 0; g < 4; ++g) bias_sum[g] += wanted ? da[g][i] : 0;

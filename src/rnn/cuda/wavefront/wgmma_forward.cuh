@@ -169,9 +169,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         gate[i][3] = is_first ? high : s[i * 4 + 3];
       }
 #pragma unroll
-      for (int g = 0; g < 4; ++g) gate[i][g] = squash<false>(gate[i][g], g == 2);  // i f g o
-      carried[i] = gate[i][1] * carried[i] + gate[i][0] * gate[i][2];
-      h[i] = gate[i][3] * hyperbolic_tangent<false>(carried[i]);
+      for (int g = 0; g < 4; ++g) gate[i][g] = Cell<PRNN_LSTM>::activate<false>(gate[i][g], g, 0);
+      const UnitForward done = Cell<PRNN_LSTM>::forward<false>(gate[i], carried[i]);
+      carried[i] = done.carried;
+      h[i] = done.h;
     }
     if constexpr (TILES == 2) {
       uint32_t words[kColumnTiles];

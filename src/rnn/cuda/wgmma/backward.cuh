@@ -167,57 +167,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
         const bool in_replica = column < columns, is_active = in_replica && n < current.batch;
         const bool was_active = in_replica && n < previous.batch;
         const int64_t state_index = int64_t{n} * hidden + unit;
-        float dh = 0, past = carried[r];
+        float dh = 0;
 #pragma unroll
         for (int from = 0; from < kShares; ++from) dh += own_partial[from * kShareFloats + own_place + r * 128];
-        if (!was_active) {
-          dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
-          past = 0;
-          if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) {
-            past = load_float<T>(dir.dcy, state_index);
-          }
-        } else if (!is_active && exists) {  // what is left belongs to the initial state
-          if (dir.dhx != nullptr) store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
-          if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, state_index, past);
-        }
+        begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, carried[r]);
         dh += Element<T>::to_float(dy[r]);
         const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
         const float state_before = n < next.batch || has_initial ? Element<T>::to_float(before[r]) : 0;
-        if constexpr (MODE == PRNN_LSTM) {
-          const float i = Element<T>::to_float(gates[r].value[0]), f = Element<T>::to_float(gates[r].value[1]);
-          const float g = Element<T>::to_float(gates[r].value[2]), o = Element<T>::to_float(gates[r].value[3]);
-          const float squashed = hyperbolic_tangent<false>(Element<T>::to_float(cell[r]));
-          const float dc = past + dh * o * (1 - squashed * squashed);
-          da[r][0] = dc * g * i * (1 - i);
-          da[r][1] = dc * state_before * f * (1 - f);
-          da[r][2] = dc * i * (1 - g * g);
-          da[r][3] = dh * squashed * o * (1 - o);
-          carried[r] = dc * f;
-        } else {
-          const float reset = Element<T>::to_float(gates[r].value[0]), z = Element<T>::to_float(gates[r].value[1]);
-          const float fresh = Element<T>::to_float(gates[r].value[2]);
-          const float recurrent = Element<T>::to_float(gates[r].value[3]);
-          dh += past;
-          const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
-          da[r][0] = dcandidate * recurrent * reset * (1 - reset);
-          da[r][1] = dh * (state_before - fresh) * z * (1 - z);
-          da[r][2] = dcandidate * reset;
-          da[r][3] = dcandidate;
-          carried[r] = dh * z;
-        }
-#pragma unroll
-        for (int g = 0; g < 4; ++g) da[r][g] = is_active && exists ? da[r][g] : 0;
+        const float state = MODE == PRNN_LSTM ? Element<T>::to_float(cell[r]) : 0;
+        backward_unit<T, MODE>(gates[r], state, state_before, dh, is_active && exists, carried[r], da[r]);
       }
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const int column = own_column + r * 8, n = replica_column + column;
         const bool publishes = column < columns && n < current.batch && lane % 2 == 0 && unit < padded;
         T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          const float beside = __shfl_down_sync(kWholeWarp, da[r][g], 1);
-          publish_word(publishes, out + g * padded, Element<T>::pack(da[r][g], beside));
-        }
+        publish_gradients<T, kGates>(publishes, out, padded, da[r]);
       }
       published = clock_low();
 #pragma unroll
@@ -233,21 +198,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
   }
   __syncthreads();
 
-  // The sums for the biases, over the sequences of this replica. A GRU's 2 and 3 are its candidate's bR and bW.
-  float* const all = reinterpret_cast<float*>(ring);
-#pragma unroll
-  for (int g = 0; g < 4; ++g) {
-    const float both = bias_sum[g] + __shfl_xor_sync(kWholeWarp, bias_sum[g], 16);
-    if (lane < 16) all[(threadIdx.x / 32 * 4 + g) * 16 + lane] = both;
-  }
-  __syncthreads();
-  if (threadIdx.x < 64) {
-    const int g = threadIdx.x / 16;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kResidentWarps; ++w) sum += all[(w * 4 + g) * 16 + lane % 16];
-    if (exists) dir.bias_sums[(int64_t{replica} * 4 + g) * hidden + unit] = sum;
-  }
+  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, replica, hidden, unit, exists);
   // No block leaves while others may still write to its shared memory.
   sync_cluster();
 }

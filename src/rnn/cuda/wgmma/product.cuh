@@ -9,6 +9,7 @@
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/wgmma.h"
 

@@ -52,12 +52,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   __shared__ float bias[4][kWgmmaUnits];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
   if (threadIdx.x < 4 * kWgmmaUnits) {
     const int g = threadIdx.x / kWgmmaUnits, u = first_unit + threadIdx.x % kWgmmaUnits;
-    const int64_t at = int64_t{MODE == PRNN_GRU && g == 3 ? 2 : g} * hidden + u;
-    const float of_input = u < hidden ? load_float<T>(dir.input_bias, at) : 0;
-    const float of_recurrent = u < hidden ? load_float<T>(dir.recurrent_bias, at) : 0;
-    bias[g][threadIdx.x % kWgmmaUnits] = MODE == PRNN_GRU && g == 3   ? of_input
-                                         : MODE == PRNN_GRU && g == 2 ? of_recurrent
-                                                                      : of_input + of_recurrent;
+    bias[g][threadIdx.x % kWgmmaUnits] = load_bias<T, MODE>(dir, hidden, u, g, u < hidden);
   }
 
   T* const exchange = static_cast<T*>(dir.exchange);
@@ -133,59 +128,41 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       const auto of_input = [&](int r, int g) { return Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]); };
-      float h[kRounds], saved[kRounds][4];  // saved: gates, for the backward pass
+      UnitForward done[kRounds];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const int n = replica_column + own_column + r * 16;
         if (n >= previous.batch) {  // a sequence starts
-          const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-          const bool has = initial != nullptr && exists && own_column + r * 16 < columns;
-          carried[r] = has ? Element<T>::to_float(initial[int64_t{n} * hidden + unit]) : 0;
+          const bool wanted = exists && own_column + r * 16 < columns;
+          carried[r] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit, wanted);
         }
-        if constexpr (MODE == PRNN_LSTM) {
+        float fed[kGates];
 #pragma unroll
-          for (int g = 0; g < 4; ++g) {
-            saved[r][g] = squash<false>(sum[r][g] + of_input(r, g), g == 2);
-          }
-          carried[r] = saved[r][1] * carried[r] + saved[r][0] * saved[r][2];
-          h[r] = saved[r][3] * hyperbolic_tangent<false>(carried[r]);
-        } else {
-          saved[r][0] = sigmoid(sum[r][0] + of_input(r, 0));
-          saved[r][1] = sigmoid(sum[r][1] + of_input(r, 1));
-          saved[r][3] = sum[r][2];
-          saved[r][2] = hyperbolic_tangent<false>(of_input(r, 2) + bias[3][lane % 16] + saved[r][0] * sum[r][2]);
-          carried[r] = h[r] = saved[r][2] + saved[r][1] * (carried[r] - saved[r][2]);
+        for (int g = 0; g < kGates; ++g) {
+          fed[g] = of_input(r, g);
+          if (MODE == PRNN_GRU && g == 2) fed[g] += bias[3][lane % 16];
         }
+        done[r] = forward_unit<MODE>(sum[r], fed, carried[r]);
+        carried[r] = done[r].carried;
       }
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const int column = own_column + r * 16;
-        const float own = exists ? h[r] : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
+        const float own = exists ? done[r].h : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
         publish_word(column < columns && lane % 2 == 0 && unit < padded,
                      exchange + int64_t{current.row + replica_column + column} * padded + unit,
                      Element<T>::pack(own, beside));
       }
       published = cycles();
 
-      // Nobody waits for what follows.
+      // Off the critical path: no block polls these stores.
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const int column = own_column + r * 16, n = replica_column + column;
         if (column >= columns || !exists) continue;
-        const int64_t at = int64_t{current.row + n} * hidden + unit;
-        if (dir.gates != nullptr) {
-          Four<T> four;
-#pragma unroll
-          for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(saved[r][g]);
-          static_cast<Four<T>*>(dir.gates)[at] = four;
-          if (MODE == PRNN_LSTM) store_float<T>(dir.cells, at, carried[r]);
-        }
-        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, h[r]);
-        if (n >= next.batch) {  // the sequence ends
-          const int64_t last = int64_t{n} * hidden + unit;
-          if (dir.hy != nullptr) store_float<T>(dir.hy, last, h[r]);
-          if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, last, carried[r]);
-        }
+        save_unit<T, MODE>(dir, int64_t{current.row + n} * hidden + unit, done[r]);
+        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, done[r].h);
+        if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done[r]);
       }
     }
     while (cycles() - published < static_cast<uint32_t>(sizes.poll_delay_cycles)) {
