@@ -61,7 +61,8 @@ struct Element<__nv_bfloat16> {
 };
 
 // Float32 on the tf32 units without losing float32's accuracy: each factor is split into two tf32 numbers, and the
-// three products that matter are added (the fourth is below 2^-22 of the first). docs/resident_kernels_measured.md, "Accuracy".
+// three products that matter are added (the fourth is below 2^-22 of the first). docs/resident_kernels_measured.md,
+// "Accuracy".
 template <>
 struct Element<float> {
   static constexpr int kPerWord = 1;
