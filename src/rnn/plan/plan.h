@@ -99,7 +99,8 @@ int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 // order, until it returns true; returns whether it did.
 template <class Consider>
 bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, const Consider& consider) {
-  const int cell = cell_number(problem.mode), type = type_number(problem.type, problem.tf32);
+  const bool tf32 = problem.tf32 && engine != Engine::kSimt;  // simt is exact, which tf32 permits
+  const int cell = cell_number(problem.mode), type = type_number(problem.type, tf32);
   if (type < 0) return false;
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel& kernel = kKernels[i];
