@@ -76,6 +76,10 @@ struct RnnPlan {
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
+// Whether cuDNN, where there is one, is faster. The large-layer kernels read a part of the weights again for every 8
+// sequences; in 16 bits cuDNN is ahead of three such passes: docs/resident_kernels_measured.md.
+bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan);
+
 // The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
 int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);
 
