@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rnn/plan/gpu_table.h"
+#include "core/gpu_table.h"
 #include "rnn/plan/kernels.h"
 #include "rnn/problem.h"
 
