@@ -2,7 +2,7 @@
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
 cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
-lines that go into src/rnn/plan/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
+lines that go into src/core/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
 """
 
 import itertools
@@ -94,7 +94,7 @@ def best_plan(layer: TunedLayer, batch: int, backward: bool, repeats: int) -> tu
 
 def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dtype: torch.dtype, repeats: int) -> None:
     handle = _C.Handle.cuda()
-    print(f"src/rnn/plan/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
+    print(f"src/core/gpu_table.cc:\n    {_C.describe_gpu(handle)}\n")
     print("| cell | H | N | | as planned | best | engine, units, cluster, replicas, poll delay |")
     print("|---|---|---|---|---|---|---|")
     lines = []

@@ -209,7 +209,7 @@ PRNN_API prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu,
                                            const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                            prnnRNNInfo_t* info);
 
-/* Writes a line for the GPU table (src/rnn/plan/gpu_table.cc) that describes the GPU of the handle, with its own name
+/* Writes a line for the GPU table (src/core/gpu_table.cc) that describes the GPU of the handle, with its own name
  * and what was measured on it, whether or not the table has it already. `size`: of text, in bytes; 256 are enough. */
 PRNN_API prnnStatus_t prnnDescribeGPU(prnnHandle_t handle, char* text, size_t size);
 

@@ -344,7 +344,7 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 
   module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
-  module.def("describe_gpu", &describe_gpu, "The GPU of a handle as a line of src/rnn/plan/gpu_table.cc.");
+  module.def("describe_gpu", &describe_gpu, "The GPU of a handle as a line of src/core/gpu_table.cc.");
 
   using namespace py::literals;
   py::class_<Rnn>(module, "Rnn",

@@ -90,5 +90,5 @@ def test_the_device_as_a_row() -> None:
     assert found, line
     assert found.groups()[:3] == (properties.name.removeprefix("NVIDIA "), str(arch), str(sms))
     if found[1] in GPUS:
-        table = (pathlib.Path(__file__).parent.parent / "src/rnn/plan/gpu_table.cc").read_text()
+        table = (pathlib.Path(__file__).parent.parent / "src/core/gpu_table.cc").read_text()
         assert line in table

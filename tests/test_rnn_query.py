@@ -396,6 +396,9 @@ def test_why_not_an_engine_that_is_faster() -> None:
     ):
         assert Layer(hidden=1024, batch=8).query_gpu(gpu).engineReason == reason
     assert Layer(hidden=512, batch=8).query_gpu("H200").engineReason == b""
+    large = Layer(hidden=2432, batch=17).query_gpu("H200")
+    assert large.engineReason == b"the layer fits no other kernel; PRNN_BEST_BACKEND takes cuDNN, which is faster"
+    assert b"cuDNN" not in Layer(hidden=2432, batch=16).query_gpu("H200").engineReason
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:
@@ -437,3 +440,16 @@ def test_only_a_gpu_has_a_row() -> None:
     assert capi.call("DescribeGPU", handle=handle.pointer, text=text, size=256) == capi.BAD_PARAM
     assert capi.message(handle.pointer) == "handle is one for the CPU; only a GPU has a row"
     assert capi.call("DescribeGPU", handle=handle.pointer, text=None, size=256) == capi.BAD_PARAM
+
+
+def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
+    for mode, hidden, batch, engine in (
+        (2, 1024, 1, b"simt"),
+        (1, 512, 4, b"simt"),
+        (2, 512, 4, b"mma"),
+        (0, 2048, 4, b"mma"),
+    ):
+        layer = Layer(mode, hidden, capi.FLOAT, batch)
+        capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+        info = layer.query_gpu("H200")
+        assert (info.forwardEngine, info.backwardEngine) == (engine, engine)

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "core/descriptors.h"
+#include "core/gpu_table.h"
 #include "core/handle.h"
-#include "rnn/plan/gpu_table.h"
 
 namespace prnn {
 

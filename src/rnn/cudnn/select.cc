@@ -20,13 +20,6 @@ std::string why_not_resident(prnnContext& context, const RnnProblem& problem, co
   return (*resident)->plan().reason;
 }
 
-// The large-layer mma kernels read a part of the weights again for every 8 sequences. In 16 bits, where cuDNN has
-// matrix products for a large batch, it is ahead of three such passes: docs/resident_kernels_measured.md has the measurements.
-bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool is_large = plan.forward.kernel.is(Engine::kMmaLarge) || plan.backward.kernel.is(Engine::kMmaLarge);
-  return is_large && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
-}
-
 }  // namespace
 
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {

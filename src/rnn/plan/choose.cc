@@ -196,19 +196,25 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   return plan;
 }
 
+bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
+  const bool is_large = plan.forward.kernel.is(Engine::kMmaLarge) || plan.backward.kernel.is(Engine::kMmaLarge);
+  return is_large && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
+}
+
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const KernelId kernel = plan.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
+  if (is_behind_cudnn(problem, plan))
+    return "the layer fits no other kernel; PRNN_BEST_BACKEND takes cuDNN, which is faster";
   const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
-  if (is_float32 && problem.max_batch() > 4) {
-    return problem.tf32 ? "cluster and wgmma kernels are of 16 bits"
-                        : format("in float32, simt kernels serve up to 4 sequences; N is %lld", problem.max_batch());
+  if (is_float32 && problem.max_batch() > kSimtSequences) {
+    return format("in float32, simt kernels serve up to %lld sequences; N is %lld", kSimtSequences,
+                  problem.max_batch());
   }
   if (is_float32) {
-    return problem.tf32
-               ? "simt kernels are of float32 without tf32"
-               : format("the weights of hidden size %lld have no room in the simt kernels' registers", problem.hidden);
+    return format("simt kernels have no room for %lld sequences of hidden size %lld, or are no faster",
+                  problem.max_batch(), problem.hidden);
   }
   if (row.largest_cluster == 1) return "the GPU has no clusters of thread blocks";
   if (resident_blocks(row, 4) == 0) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/gpu_table.h"
 #include "persistent_rnn.h"
 
 namespace prnn {
@@ -31,9 +32,6 @@ struct Cells {
 struct Types {
   enum : uint8_t { kFloat = 1, kTf32 = 2, kHalf = 4, kBfloat16 = 8, k32Bit = 3, k16Bit = 12, kAll = 15 };
 };
-
-// What a GPU must have, beyond mma.sync on tf32 and 16-bit types (compute capability 8.0).
-enum class Feature : int8_t { kNone, kClusters, kWgmma };
 
 struct Kernel {
   Engine engine;

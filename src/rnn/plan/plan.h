@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rnn/plan/gpu_table.h"
+#include "core/gpu_table.h"
 #include "rnn/plan/kernels.h"
 #include "rnn/problem.h"
 
@@ -76,6 +76,10 @@ struct RnnPlan {
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
+// Whether cuDNN, where there is one, is faster. The large-layer kernels read a part of the weights again for every 8
+// sequences; in 16 bits cuDNN is ahead of three such passes: docs/resident_kernels_measured.md.
+bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan);
+
 // The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
 int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);
 
@@ -99,7 +103,8 @@ int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 // order, until it returns true; returns whether it did.
 template <class Consider>
 bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, const Consider& consider) {
-  const int cell = cell_number(problem.mode), type = type_number(problem.type, problem.tf32);
+  const bool tf32 = problem.tf32 && engine != Engine::kSimt;  // simt is exact, which tf32 permits
+  const int cell = cell_number(problem.mode), type = type_number(problem.type, tf32);
   if (type < 0) return false;
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel& kernel = kKernels[i];

@@ -5,8 +5,6 @@
 namespace prnn {
 namespace {
 
-constexpr int64_t kMostSequences = 4;
-
 // From a block's barrier to its first look.
 int poll_delay(const GpuRow& row, const RnnProblem& problem, Pass pass, const SimtKernel& kernel) {
   const auto& delays = row.delays->simt;
@@ -41,14 +39,16 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
 
 bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
   const int64_t sequences = problem.max_batch();
-  if (sequences > kMostSequences) return false;
-  // The mma kernels are as fast where they do with few blocks, of 32 units each: for one small layer without gates, and
+  if (sequences > kSimtSequences) return false;
+  // With tf32 the mma kernels multiply once instead of three times: they are ahead where sequences go together. Else
+  // they are as fast where they do with few blocks, of 32 units each: for one small layer without gates, and
   // where every one of some sequences has a replica.
   const bool is_large = problem.gates() > 1 || problem.hidden > 640;
   const bool is_crowded = ceil_div(problem.hidden, 32) * sequences * directions > row.multiprocessors;
   return any_kernel(row, problem, Engine::kSimt, pass, [&](KernelId id) {
     const SimtKernel kernel{id.shape(0), id.shape(1), id.shape(2), id.shape(3)};
-    const bool suits = kernel.cluster > 1 || (kernel.columns > 1 ? is_crowded : sequences == 1 && is_large);
+    const bool is_faster = kernel.columns > 1 ? is_crowded && !problem.tf32 : sequences == 1 && is_large;
+    const bool suits = kernel.cluster > 1 || is_faster;
     return suits && simt_shape_for(row, problem, id, kernel, directions, best);
   });
 }

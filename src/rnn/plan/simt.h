@@ -6,6 +6,8 @@
 
 namespace prnn {
 
+constexpr int64_t kSimtSequences = 4;  // of a layer, at most
+
 // A kernel's shape: units of a block; 16-byte vectors of K that a lane multiplies; sequences of a replica, at most;
 // blocks of the cluster that is a replica, or 1 where the blocks of a replica exchange through L2.
 struct SimtKernel {

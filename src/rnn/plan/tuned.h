@@ -2,7 +2,7 @@
 // writes the lines; docs/adding_a_gpu.md says how they get here.
 #pragma once
 
-#include "rnn/plan/gpu_table.h"
+#include "core/gpu_table.h"
 #include "rnn/plan/kernels.h"
 #include "rnn/problem.h"
 

@@ -1,5 +1,6 @@
 // Which layers of a stack run together, as a wavefront: several layers in one launch, each in blocks of its own, the
-// weights of all of them on the chip. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md, section wavefront.
+// weights of all of them on the chip. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md, section
+// wavefront.
 #pragma once
 
 #include "rnn/plan/plan.h"

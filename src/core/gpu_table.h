@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "rnn/plan/kernels.h"
-
 namespace prnn {
+
+// What a kernel needs beyond mma.sync on tf32 and 16-bit types (compute capability 8.0).
+enum class Feature : int8_t { kNone, kClusters, kWgmma };
 
 // Cycles from a block's own store to its first look at the states of the others. Looking too early slows down the very
 // stores that it waits for, the more so the more blocks look. Which of them a kernel takes is said where it is planned.

@@ -1,4 +1,4 @@
-#include "rnn/plan/gpu_table.h"
+#include "core/gpu_table.h"
 
 #include <strings.h>
 
