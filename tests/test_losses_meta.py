@@ -1,18 +1,25 @@
-"""The losses on the meta device: tensors without memory give results without memory; a mixture is refused by name."""
+"""The losses on tensors without memory, of the meta device or fake: results without memory; a mixture is refused by
+name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from test_losses_messages import CASES
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 ACTIVATIONS = {"log_probs", "logits", "activations", "encoder_out", "am", "lm", "px", "py", "px_grad", "py_grad"}
 
 
-def to_meta(value: Any) -> Any:
+def of_tensors(convert: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     if isinstance(value, list) and isinstance(value[0], torch.Tensor):
-        return [x.to("meta") for x in value]
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
+        return [convert(x) for x in value]
+    return convert(value) if isinstance(value, torch.Tensor) else value
+
+
+def to_meta(value: Any) -> Any:
+    return of_tensors(lambda x: x.to("meta"), value)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -72,6 +79,15 @@ def test_one_tensor_elsewhere(case: str, name: str) -> None:
             function(**changed)
         if name not in ACTIVATIONS:
             assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "get_rnnt_prune_ranges"])  # R follows from values
+def test_fake_tensors(case: str) -> None:
+    function, arguments = CASES[case]
+    wanted = tensors(function(**arguments))
+    with FakeTensorMode() as mode:
+        got = tensors(function(**{name: of_tensors(mode.from_tensor, value) for name, value in arguments.items()}))
+    assert [(x.shape, x.dtype) for x in got] == [(x.shape, x.dtype) for x in wanted]
 
 
 def test_half_types_keep_the_type_of_the_costs() -> None:

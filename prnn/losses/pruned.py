@@ -12,7 +12,6 @@ V - 1, padded with any such; a symbol may be the blank: its arc scores as the bl
 """
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -21,6 +20,12 @@ from prnn import _C
 from prnn._ops.mutual_information import rnnt_prune_ranges
 from prnn._ops.rnnt import call_rnnt_loss, rnnt_options
 from prnn.losses import _checks
+from prnn.losses._pruned_scores import (
+    joint_scores,
+    pruned_scores,
+    simple_scores,
+    smoothed_scores,
+)
 from prnn.losses.recursion import (
     Occupation,
     checked_boundary,
@@ -90,7 +95,6 @@ def _checked_options(rnnt_type: str, delay_penalty: object, reduction: str) -> f
 def _checked_simple(
     lm: object, am: object, symbols: object, termination_symbol: object, boundary: object
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor | None]:
-    """am without what padding holds: a NaN there times a gradient of zero would be a NaN in lm's gradients."""
     am = _checks.activations(am, "am", {3: "(N, T, V)"})
     lm = _checks.activations(lm, "lm", {3: "(N, S + 1, V)"})
     if lm.shape[0] != am.shape[0] or lm.shape[2] != am.shape[2]:
@@ -106,74 +110,7 @@ def _checked_simple(
     blank = _checks.blank_index(termination_symbol, classes, "termination_symbol")
     index = _checked_symbols(symbols, (lm.shape[0], lm.shape[1] - 1), classes, am.device)
     limits = checked_boundary(boundary, am.shape[0], lm.shape[1] - 1, am.shape[1], am.device)
-    if limits is not None:
-        am = am.masked_fill(_outside(limits[:, 1], limits[:, 3], am.shape[1])[:, :, None], 0)
-    return _full(lm), _full(am), index, blank, limits
-
-
-def _full(x: Tensor) -> Tensor:
-    """Half types, which only a GPU's tensors still have, as float32, in which losses are computed."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _outside(begins: Tensor, ends: Tensor, count: int) -> Tensor:
-    """(N, count), the positions before begins[n] and from ends[n] on."""
-    positions = torch.arange(count, device=begins.device)
-    return (positions < begins[:, None]) | (positions >= ends[:, None])
-
-
-def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """For products of exponentials, of whose sums the logarithm is taken."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
-
-
-def _log_sum(lm: Tensor, am: Tensor) -> Tensor:
-    """(N, S + 1, T): log of the sum over V of exp(lm + am), as a matrix product of exponentials."""
-    lm_max, am_max = lm.detach().amax(2, keepdim=True), am.detach().amax(2, keepdim=True)
-    with _without_autocast(lm):
-        product = (lm - lm_max).exp() @ (am - am_max).exp().transpose(1, 2)
-    return (product + torch.finfo(product.dtype).tiny).log() + lm_max + am_max.transpose(1, 2)
-
-
-def _added_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The symbols' and the blank's share of lm and am: (N, S, 1), (N, S, T), (N, S + 1, 1), (N, 1, T)."""
-    frames = am.shape[1]
-    symbol_lm = lm[:, :-1].gather(2, symbols.unsqueeze(2))
-    symbol_am = am.transpose(1, 2).gather(1, symbols.unsqueeze(2).expand(-1, -1, frames))
-    return symbol_lm, symbol_am, lm[:, :, blank].unsqueeze(2), am[:, :, blank].unsqueeze(1)
-
-
-def _without_padding(lm: Tensor, limits: Tensor | None) -> Tensor:
-    """lm with zeros in padding, as _checked_simple gives am."""
-    if limits is None:
-        return lm
-    return lm.masked_fill(_outside(limits[:, 0], limits[:, 2] + 1, lm.shape[1])[:, :, None], 0)
-
-
-def _simple_scores(lm: Tensor, am: Tensor, symbols: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    symbol_lm, symbol_am, blank_lm, blank_am = _added_scores(lm, am, symbols, blank)
-    normalisers = _log_sum(lm, am)
-    return symbol_am + symbol_lm - normalisers[:, :-1], blank_am + blank_lm - normalisers
-
-
-def _smoothed_scores(
-    lm: Tensor, am: Tensor, symbols: Tensor, blank: int, lm_only_scale: float, am_only_scale: float
-) -> tuple[Tensor, Tensor]:
-    symbol_lm, symbol_am, blank_lm, blank_am = _added_scores(lm, am, symbols, blank)
-    lm_norms = lm.logsumexp(2, keepdim=True)  # (N, S + 1, 1)
-    # The average of lm's distributions over batch and positions stands in for lm in the am-only part.
-    unigram = (lm - lm_norms).exp().mean((0, 1)) + torch.finfo(lm.dtype).tiny  # (V,)
-    am_max = am.detach().amax(2, keepdim=True)
-    with _without_autocast(am):
-        am_norms = (((am - am_max).exp() @ unigram.unsqueeze(1)).log() + am_max).transpose(1, 2)  # (N, 1, T)
-    log_unigram = unigram.log()
-    both = 1.0 - lm_only_scale - am_only_scale
-    px, py = _simple_scores(lm, am, symbols, blank)
-    px = both * px + lm_only_scale * (symbol_lm - lm_norms[:, :-1])
-    px = px + am_only_scale * (symbol_am + log_unigram[symbols].unsqueeze(2) - am_norms)
-    py = both * py + lm_only_scale * (blank_lm - lm_norms)
-    py = py + am_only_scale * (blank_am + log_unigram[blank] - am_norms)
-    return px, py
+    return lm, am, index, blank, limits
 
 
 def get_rnnt_logprobs(
@@ -187,7 +124,7 @@ def get_rnnt_logprobs(
     """px and py of `rnnt_loss_simple`, for `mutual_information_recursion`; the arguments are those."""
     lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
-    return lattice_scores(*_simple_scores(_without_padding(lm, limits), am, symbols, blank), limits, rnnt_type)
+    return lattice_scores(*simple_scores(lm, am, symbols, blank, limits), limits, rnnt_type)
 
 
 def rnnt_loss_simple(
@@ -216,7 +153,7 @@ def rnnt_loss_simple(
     """
     lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
-    px, py = _simple_scores(_without_padding(lm, limits), am, symbols, blank)
+    px, py = simple_scores(lm, am, symbols, blank, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -234,7 +171,7 @@ def get_rnnt_logprobs_smoothed(
     lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
-    scores = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
+    scores = smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale, limits)
     return lattice_scores(*scores, limits, rnnt_type)
 
 
@@ -262,7 +199,7 @@ def rnnt_loss_smoothed(
     lm, am, symbols, blank, limits = _checked_simple(lm, am, symbols, termination_symbol, boundary)
     delay_penalty = _checked_options(rnnt_type, delay_penalty, reduction)
     lm_scale, am_scale = _checks.number(lm_only_scale, "lm_only_scale"), _checks.number(am_only_scale, "am_only_scale")
-    px, py = _smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale)
+    px, py = smoothed_scores(lm, am, symbols, blank, lm_scale, am_scale, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -352,44 +289,6 @@ def _check_positions(logits: Tensor, symbols: Tensor) -> None:
         )
 
 
-def _normalisers(logits: Tensor, positions: Tensor, limits: Tensor | None) -> Tensor:
-    """Of each cell of logits (N, T, R, V), whose positions are (N or 1, T or 1, R); anything in padding, where logits
-    may be NaN, with which a gradient of zero must not be multiplied."""
-    if limits is not None:
-        frames = _outside(limits[:, 1], limits[:, 3], logits.shape[1])[:, :, None]
-        rows = (positions < limits[:, 0, None, None]) | (positions > limits[:, 2, None, None])
-        logits = logits.masked_fill((frames | rows)[..., None], 0)
-    return logits.logsumexp(3)
-
-
-def _joint_scores(logits: Tensor, symbols: Tensor, blank: int, limits: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores (N, S, T) and (N, S + 1, T) of logits (N, T, S + 1, V)."""
-    logits = _full(logits)
-    normalisers = _normalisers(logits, torch.arange(logits.shape[2], device=logits.device)[None, None], limits)
-    index = symbols[:, None, :, None].expand(-1, logits.shape[1], -1, 1)
-    px = logits[:, :, :-1].gather(3, index).squeeze(3) - normalisers[:, :, :-1]
-    py = logits[..., blank] - normalisers
-    return px.transpose(1, 2), py.transpose(1, 2)
-
-
-def _pruned_scores(
-    logits: Tensor, symbols: Tensor, ranges: Tensor, blank: int, limits: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The same of logits (N, T, R, V), minus infinity where pruned."""
-    logits = _full(logits)
-    batch, frames, kept, _ = logits.shape
-    count = symbols.shape[1]
-    normalisers = _normalisers(logits, ranges, limits)
-    padded = torch.nn.functional.pad(symbols, (0, 1), value=blank)  # after the last symbol there is none: any will do
-    index = padded.gather(1, ranges.reshape(batch, -1)).reshape(batch, frames, kept, 1)
-    labels = logits.gather(3, index).squeeze(3) - normalisers
-    blanks = logits[..., blank] - normalisers
-    full = logits.new_full((batch, frames, count + 1), float("-inf"))
-    px = full.scatter(2, ranges, labels)[:, :, :count]
-    py = full.scatter(2, ranges, blanks)
-    return px.transpose(1, 2), py.transpose(1, 2)
-
-
 def get_rnnt_logprobs_joint(
     logits: Tensor,
     symbols: Tensor,
@@ -402,7 +301,7 @@ def get_rnnt_logprobs_joint(
     _check_positions(x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
-    return lattice_scores(*_joint_scores(x, symbols, blank, limits), limits, rnnt_type)
+    return lattice_scores(*joint_scores(x, symbols, blank, limits), limits, rnnt_type)
 
 
 def get_rnnt_logprobs_pruned(
@@ -418,7 +317,7 @@ def get_rnnt_logprobs_pruned(
     index = _pruned_index(ranges, x, symbols)
     _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
-    return lattice_scores(*_pruned_scores(x, symbols, index, blank, limits), limits, rnnt_type)
+    return lattice_scores(*pruned_scores(x, symbols, index, blank, limits), limits, rnnt_type)
 
 
 def _pruned_index(ranges: object, logits: Tensor, symbols: Tensor) -> Tensor:
@@ -500,7 +399,7 @@ def rnnt_loss(
     limits = checked_boundary(boundary, x.shape[0], symbols.shape[1], x.shape[1], x.device)
     if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         return _fused_loss(x, symbols, None, blank, limits, rnnt_type, delay_penalty, reduction)
-    px, py = _joint_scores(x, symbols, blank, limits)
+    px, py = joint_scores(x, symbols, blank, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
 
 
@@ -532,5 +431,5 @@ def rnnt_loss_pruned(
     if not _checks.flag(return_grad, "return_grad") and _begins_at_zero(limits):
         begins = index[:, :, 0].int().contiguous()
         return _fused_loss(x, symbols, begins, blank, limits, rnnt_type, delay_penalty, reduction)
-    px, py = _pruned_scores(x, symbols, index, blank, limits)
+    px, py = pruned_scores(x, symbols, index, blank, limits)
     return _loss(px, py, limits, rnnt_type, delay_penalty, reduction, return_grad)
