@@ -213,5 +213,19 @@ def test_forced_align_lengths():
     assert paths[1].tolist() == [*alone[0][0].tolist(), 4, 4, 4]
     torch.testing.assert_close(scores[1, :4], alone[1][0])
     assert scores[1, 4:].tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="blank is -1; it must be 0 to 4"):
+        torchaudio.forced_align(log_probs, targets, frames, lengths, blank=-1)
     with pytest.raises(ValueError, match="sequence 1 has no path"):
         torchaudio.forced_align(log_probs, targets, torch.tensor([7, 2]), torch.tensor([3, 3]), blank=4)
+
+
+@pytest.mark.parametrize("lengths", [(None, None), (torch.tensor([7, 4]), torch.tensor([3, 1]))])
+def test_forced_align_scripted(lengths, tmp_path):
+    torch.jit.script(torchaudio.functional.forced_align).save(str(tmp_path / "align.pt"))
+    scripted = torch.jit.load(tmp_path / "align.pt")
+    log_probs, targets = torch.randn(2, 7, 5).log_softmax(-1), torch.tensor([[0, 2, 2], [3, 1, 1]])
+    for x in (log_probs, log_probs.half()):
+        expected = torchaudio.functional.forced_align(x, targets, *lengths, 4)
+        torch.testing.assert_close(scripted(x, targets, *lengths, 4), expected, rtol=0, atol=0)
+    with pytest.raises(torch.jit.Error, match="sequence 1 has no path"):
+        scripted(log_probs, targets, torch.tensor([7, 2]), None, 4)

@@ -1,9 +1,8 @@
 """torchaudio's RNN-T loss and forced alignment: `from prnn.compat import torchaudio`.
 
 `torchaudio.functional.rnnt_loss`, `torchaudio.functional.forced_align` and `torchaudio.transforms.RNNTLoss` under these
-very names. Results have the dtype of the input, half types too. `rnnt_loss` and `RNNTLoss` can be scripted; the program
-that loads them must import prnn. Beyond the original: float64, bfloat16, half types on the CPU, batches for
-`forced_align`.
+very names. Results have the dtype of the input, half types too. All three can be scripted; the program that loads them
+must import prnn. Beyond the original: float64, bfloat16, half types on the CPU, batches for `forced_align`.
 """
 
 from types import SimpleNamespace
@@ -39,6 +38,16 @@ def rnnt_loss(
     return loss.to(logits.dtype)
 
 
+def _computable(activations: Tensor) -> Tensor:
+    """Contiguous, and float32 in place of half types on the CPU."""
+    half = activations.dtype == torch.float16 or activations.dtype == torch.bfloat16
+    return (activations.float() if half and not activations.is_cuda else activations).contiguous()
+
+
+def _integers(values: Tensor, beside: Tensor) -> Tensor:
+    return values.to(beside.device, torch.int32).contiguous()
+
+
 def _scripted_rnnt_loss(
     logits: Tensor,
     targets: Tensor,
@@ -53,13 +62,12 @@ def _scripted_rnnt_loss(
     """The operator, in what TorchScript knows; the library checks all values."""
     if reduction != "none" and reduction != "mean" and reduction != "sum":
         raise ValueError("reduction must be one of 'none', 'mean', 'sum'")
-    if not logits.is_cuda and (logits.dtype == torch.float16 or logits.dtype == torch.bfloat16):
-        logits = logits.float()
+    logits = _computable(logits)
     costs = torch.ops.prnn.rnnt_loss(
-        logits.contiguous(),
-        targets.to(logits.device, torch.int32).contiguous(),
-        logit_lengths.to(logits.device, torch.int32).contiguous(),
-        target_lengths.to(logits.device, torch.int32).contiguous(),
+        logits,
+        _integers(targets, logits),
+        _integers(logit_lengths, logits),
+        _integers(target_lengths, logits),
         None,
         max_frames=-1,
         max_targets=-1,
@@ -125,22 +133,54 @@ def forced_align(
     Raises:
         ValueError: a sequence has no path, or an argument is wrong.
     """
-    found = prnn.forced_align(log_probs, targets, input_lengths, target_lengths, blank, from_logits=False)
-    if bool(found.scores.isneginf().any()):
-        sequence = int(found.scores.isneginf().nonzero()[0])
+    if blank < 0:
+        raise ValueError(f"blank is {blank}; it must be 0 to {log_probs.size(2) - 1}")
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        total, begins, ends = _scripted_align(log_probs, targets, input_lengths, target_lengths, blank)
+    else:
+        total, begins, ends, _ = prnn.forced_align(
+            log_probs, targets, input_lengths, target_lengths, blank, from_logits=False
+        )
+    if bool(torch.isneginf(total).any()):
+        sequence = int(torch.isneginf(total).nonzero()[0].item())
         raise ValueError(f"sequence {sequence} has no path: its frames are too few for its targets")
-    batch, frames, _ = log_probs.shape
+    batch, frames = log_probs.size(0), log_probs.size(1)
     time = torch.arange(frames, device=log_probs.device).expand(batch, frames).contiguous()
     paths = torch.full((batch, frames), blank, dtype=targets.dtype, device=log_probs.device)
-    if targets.shape[1] > 0:
-        begins = found.begins.masked_fill(found.begins < 0, frames)  # padding comes last
+    if targets.size(1) > 0:
+        begins = begins.masked_fill(begins < 0, frames)  # padding comes last
         symbol = torch.searchsorted(begins, time, right=True) - 1  # the last that has begun
-        inside = (symbol >= 0) & (time < found.ends.gather(1, symbol.clamp(min=0)))
+        inside = (symbol >= 0) & (time < ends.gather(1, symbol.clamp(min=0)))
         paths = torch.where(inside, targets.to(paths.device).gather(1, symbol.clamp(min=0)), paths)
     scores = log_probs.gather(2, paths.long().unsqueeze(2)).squeeze(2)
     if input_lengths is not None:
         scores = scores.masked_fill(time >= input_lengths.to(time.device).unsqueeze(1), 0)
     return paths, scores
+
+
+def _scripted_align(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor | None,
+    target_lengths: Tensor | None,
+    blank: int,
+    kind: int = _C.LOSS_LOG_PROBS,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if input_lengths is None:
+        input_lengths = torch.full((log_probs.size(0),), log_probs.size(1))
+    if target_lengths is None:
+        target_lengths = torch.full((targets.size(0),), targets.size(1))
+    log_probs = _computable(log_probs)
+    total, begins, ends = torch.ops.prnn.ctc_align(
+        log_probs.transpose(0, 1),
+        _integers(targets, log_probs),
+        _integers(input_lengths, log_probs),
+        _integers(target_lengths, log_probs),
+        input=kind,
+        blank=blank,
+        zero_infinity=False,
+    )
+    return total, begins.long(), ends.long()
 
 
 functional = SimpleNamespace(rnnt_loss=rnnt_loss, forced_align=forced_align)
