@@ -37,7 +37,11 @@ def _one_line(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        if argument.startswith("--") and argument.endswith("=--"):  # of which argparse makes [], whatever the type
+            parser.error(f"argument {argument[:-3]}: expected one argument")
+    parsed = parser.parse_args(arguments)
     try:
         parsed.run(parsed)
     except CommandError as error:

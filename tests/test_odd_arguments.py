@@ -17,6 +17,7 @@ from asr_data import small_checkpoint
 from reference import transducer as slow
 
 import prnn
+from prnn.cli import main
 
 
 @pytest.mark.parametrize("value", [[], {"best"}, np.zeros(2), 3, None], ids=str)
@@ -84,3 +85,11 @@ def test_a_sentence_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
         assert done.returncode == 2
         assert re.fullmatch(rf"prnn: [^\n]*{words}\n", done.stderr), done.stderr
+
+
+def test_an_option_that_ends_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--lr", "--hidden"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", "--manifest", "a", "--valid", "b", f"{option}=--"])
+        assert stopped.value.code == 2
+        assert f"argument {option}: expected one argument" in capsys.readouterr().err
