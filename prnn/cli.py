@@ -30,13 +30,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _one_line(text: str) -> str:
+    """The text with what does not print, of a file's name for instance, as Python writes it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        if argument.startswith("--") and argument.endswith("=--"):  # of which argparse makes [], whatever the type
+            parser.error(f"argument {argument[:-3]}: expected one argument")
+    parsed = parser.parse_args(arguments)
     try:
         parsed.run(parsed)
     except CommandError as error:
-        print(f"prnn: {error}", file=sys.stderr)
+        print(f"prnn: {_one_line(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("prnn: interrupted", file=sys.stderr)

@@ -53,7 +53,8 @@ def _read_mono(file: soundfile.SoundFile, path: Path, count: int) -> np.ndarray:
         block = file.read(min(_BLOCK, count - read), dtype="float32", always_2d=True)
         if len(block) == 0:
             raise InputError(f"{path}: ends {count - read} samples before the end that its header gives")
-        blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
+        with np.errstate(invalid="ignore", over="ignore"):  # read_audio says what is not finite
+            blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
         read += len(block)
     return np.concatenate(blocks)
 

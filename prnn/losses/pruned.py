@@ -241,8 +241,8 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
 
 def _checked_ranges(ranges: object, batch: int, frames: int, device: torch.device) -> Tensor:
     result = _checks.integers(ranges, "ranges", device)
-    if result.dim() != 3 or result.shape[:2] != (batch, frames):
-        raise ValueError(f"ranges has the shape {tuple(result.shape)}; it must be ({batch}, {frames}, R)")
+    if result.dim() != 3 or result.shape[:2] != (batch, frames) or result.shape[2] == 0:
+        raise ValueError(f"ranges has the shape {tuple(result.shape)}; it must be ({batch}, {frames}, R), R at least 1")
     return result
 
 

@@ -235,6 +235,7 @@ def rnnt_loss(
     keep = _checks.wants_gradient(x)
     if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "logits")
+    penalty = _checks.number(delay_penalty, "delay_penalty")
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
     loss = call(
         _checks.reduction_of(reduction, frames.shape[0], frames if average_frames else None),
@@ -251,7 +252,7 @@ def rnnt_loss(
             zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
             fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
             clamp=_checks.clamp_limit(clamp),
-            delay_penalty=_checks.number(delay_penalty, "delay_penalty"),
+            delay_penalty=penalty,
         ),
         keep,
     )
@@ -260,7 +261,7 @@ def rnnt_loss(
     if not return_grad:
         return loss
     with torch.no_grad():
-        return loss, _occupation(x, symbols, frames, lengths, input, rnnt_type, blank, delay_penalty)
+        return loss, _occupation(x, symbols, frames, lengths, input, rnnt_type, blank, penalty)
 
 
 def _occupation(

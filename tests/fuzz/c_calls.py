@@ -132,7 +132,7 @@ class Client:
         return None
 
     def message(self, handle: int | None) -> str:
-        return capi.FUNCTIONS["prnnGetLastErrorMessage"].pointer(handle).decode()
+        return capi.FUNCTIONS["prnnGetLastErrorMessage"].pointer(handle).decode(errors="backslashreplace")
 
 
 def shown(value: Any) -> str:

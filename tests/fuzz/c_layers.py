@@ -87,15 +87,6 @@ class Problem(RnnCase):
                 values[key] = values[key].data_ptr()
         return values
 
-    def size(self, name: str) -> int:
-        return capi.size_from(
-            name,
-            handle=self.handle.pointer,
-            rnnDesc=self.rnn.pointer,
-            seqLength=len(self.batch_sizes),
-            xDesc=self.x_desc,
-        )
-
     def outputs(self) -> list[Tensor]:
         return [*(self.data[name] for name in OUTPUTS), self.reserve]
 

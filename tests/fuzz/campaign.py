@@ -27,7 +27,7 @@ from fuzz.case import kind_of
 ROOT = Path(__file__).parents[2]
 SILENCE = 180.0  # seconds without a word from a worker before it counts as hanging
 REPEATED = 5  # findings that are tried alone
-GRACE = 20.0  # seconds that a case may go on when the time is over
+GRACE = 60.0  # seconds that the last case may go on when the time is over
 STDERR_LINES = 25
 
 
@@ -69,7 +69,7 @@ class Report:
 
     def find(self, number: int, text: str, details: str, first: int) -> None:
         kind = kind_of(number)
-        signature = f"{kind.part} {kind.name}: " + re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:120]
+        signature = f"{kind.part} {kind.name}: " + re.sub(r"0x[0-9a-f]+|\d+", "#", text)[:70]
         self.findings.setdefault(signature, Found(number, text, details, first)).times += 1
 
     def text(self) -> str:

@@ -84,6 +84,7 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
     status = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(tempfile.mkdtemp(dir=materials()))  # for files whose names are not where they should be
         os.dup2(out, 1), os.dup2(err, 2)
         if "libasan" not in os.environ.get("LD_PRELOAD", ""):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -91,6 +92,7 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+        os.environ["HOME"] = os.getcwd()
         sys.argv = ["prnn", *arguments]
         status = main(list(arguments))
     except SystemExit as stopped:

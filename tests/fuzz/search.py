@@ -128,8 +128,8 @@ def check(config: Config) -> None:
         frames = slow.encode(model, features[row, :length]) if length else features.new_zeros(0, 12)
         if config.method == "greedy":
             expected = [slow.greedy(model, frames, config.max_symbols)]
-        elif len(frames) * config.beam > 20:
-            continue
+        elif len(frames) * config.beam > 20 or config.model["blank_bias"] < -100:
+            continue  # the slow search takes long; symbols of probability 1 tie with one another
         else:
             modified = config.method == "modified"
             expected = slow.beam_search(model, frames, config.beam, config.max_symbols, modified)

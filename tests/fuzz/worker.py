@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Any
 
-from fuzz.case import PARTS, Case, kind_of, numbers
+from fuzz.case import KINDS, PARTS, Case, kind_of, numbers
 
 MEMORY_BYTES = 8 << 30  # of address space, for parts that do not limit each of their own processes
 LONGEST_NOTE = 4000
@@ -65,8 +65,9 @@ def main() -> None:
     if arguments.part != "files":
         limit_memory()
     until = time.monotonic() + arguments.seconds
-    for number in numbers(arguments.part, arguments.first):
-        if time.monotonic() > until:
+    kinds = sum(kind.part == arguments.part for kind in KINDS)
+    for count, number in enumerate(numbers(arguments.part, arguments.first)):
+        if time.monotonic() > until and count >= kinds:  # however slow the machine, each kind is tried
             break
         run_case(channel, arguments.seed, number)
 
