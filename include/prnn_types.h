@@ -135,7 +135,8 @@ PRNN_API prnnStatus_t prnnDropoutGetStatesSize(prnnHandle_t handle, size_t* size
  * states: device memory, at least prnnDropoutGetStatesSize() bytes, owned by the caller, in use for as long as the
  *   descriptor is. NULL with stateSizeInBytes = 0 is taken too; a training call that would draw from it then fails.
  * seed: written to states by this call. The state also counts the training calls that drew from it, so that the masks
- *   differ from call to call and the whole sequence of masks follows from the seed. */
+ *   differ from call to call and the whole sequence of masks follows from the seed. The seed is the first eight bytes
+ * of states, so that a client may replace it on the device. */
 PRNN_API prnnStatus_t prnnSetDropoutDescriptor(prnnDropoutDescriptor_t dropoutDesc, prnnHandle_t handle, float dropout,
                                                void* states, size_t stateSizeInBytes, unsigned long long seed);
 

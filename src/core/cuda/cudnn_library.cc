@@ -28,10 +28,17 @@ class Loaded {
 
  private:
   bool load(const char* name) {
-    void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       add_failure(dlerror());
       return false;
+    }
+    // A library in front of cuDNN has cuDNN's name and hands out its functions: what is called here is cuDNN itself.
+    Dl_info info;
+    void* const version = dlsym(library, "cudnnGetVersion");
+    if (version != nullptr && dladdr(version, &info) != 0) {
+      void* const itself = dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL);
+      if (itself != nullptr) library = itself;
     }
     CudnnLibrary& f = functions;
     const bool complete = find(library, "cudnnGetVersion", f.get_version) && find(library, "cudnnCreate", f.create) &&
