@@ -44,7 +44,10 @@ def _integers(lengths: Sequence[int]) -> list[int]:
 
 def _with_own_storage(view: Tensor) -> Tensor:
     """The same memory, which it keeps alive, as a storage that ends where the view does."""
-    return from_dlpack(view) if view.device.type in ("cpu", "cuda") else view
+    if view.device.type == "cuda":
+        with torch.cuda.device(view.device):  # DLPack exports tensors of the current GPU alone
+            return from_dlpack(view)
+    return from_dlpack(view) if view.device.type == "cpu" else view
 
 
 class _Recurrent(torch.nn.RNNBase):

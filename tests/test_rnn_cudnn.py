@@ -32,7 +32,10 @@ def why_no_cudnn() -> str:
     return ""
 
 
-pytestmark = pytest.mark.skipif(bool(why_no_cudnn()), reason=f"needs a GPU and cuDNN: {why_no_cudnn()}")
+pytestmark = [
+    pytest.mark.skipif(bool(why_no_cudnn()), reason=f"needs a GPU and cuDNN: {why_no_cudnn()}"),
+    pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels"),
+]
 
 
 class CudnnCase(CudaCase):
@@ -179,7 +182,8 @@ def test_graph_replay(mode: int) -> None:
 @pytest.mark.parametrize("skip", [False, True])
 def test_float_is_rounded_to_tf32_only_where_that_is_allowed(skip: bool, mode: int, backend: int) -> None:
     """With SKIP_INPUT the recurrent product is the only one that y depends on."""
-    for math, batch in itertools.product((0, 1, ALLOW_CONVERSION, 3), (3, 40)):
+    # Four sequences and fewer may run on the exact kernels, where they are the faster ones.
+    for math, batch in itertools.product((0, 1, ALLOW_CONVERSION, 3), (5, 40)):
         torch.manual_seed(7)
         stack = reference.Stack(mode, 512, 512, skip_input=skip)
         case = CudnnCase(stack, [batch] * 8, torch.float32, backend=backend, math=math)
@@ -190,7 +194,8 @@ def test_float_is_rounded_to_tf32_only_where_that_is_allowed(skip: bool, mode: i
             assert (1e-5 < error < 2e-3) if math == ALLOW_CONVERSION else (error < 1e-5), f"{name}: {error:.2e}"
 
 
-def test_modules_beyond_the_resident_kernels() -> None:
+def test_modules_beyond_the_resident_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prnn._ops._layer, "_told", set())  # a reason is announced once a process
     torch.manual_seed(8)
     cpu = prnn.nn.LSTM(24, 40, num_layers=2, bidirectional=True, proj_size=16)
     gpu = prnn.nn.LSTM(24, 40, num_layers=2, bidirectional=True, proj_size=16, device="cuda")
