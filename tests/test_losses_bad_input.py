@@ -216,7 +216,7 @@ def test_mutual_information() -> None:
     both = ("MutualInformation", "RNNTPruneRanges")
     for fields, text in (
         ({"dataType": 5}, "dataType is 5"),
-        ({"type": 4}, "type is 4; it must be 0 to 3"),
+        ({"type": 3}, "type is 3; it must be 0 to 2"),
         ({"batch": 0}, "batch is 0"),
         ({"symbols": -1}, "symbols is -1"),
         ({"frames": 0}, "frames is 0"),
