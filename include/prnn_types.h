@@ -86,8 +86,9 @@ PRNN_API const char* prnnGetErrorString(prnnStatus_t status);
  * instance). Never NULL. The text is the library's and holds until the next failure on the same handle (or thread). */
 PRNN_API const char* prnnGetLastErrorMessage(prnnHandle_t handle);
 
-/* Makes a handle on the current CUDA device. NOT_SUPPORTED if the library was built without CUDA; NOT_INITIALIZED if
- * there is no usable driver or GPU. *handle is written on success alone. */
+/* Makes a handle on the current CUDA device, and has cuBLAS, if there is one, load its code. NOT_SUPPORTED if the
+ * library was built without CUDA; NOT_INITIALIZED if there is no usable driver or GPU. *handle is written on success
+ * alone. */
 PRNN_API prnnStatus_t prnnCreate(prnnHandle_t* handle);
 
 /* Makes a handle whose functions run on the CPU, on the calling thread and its OpenMP threads, and return when done.
