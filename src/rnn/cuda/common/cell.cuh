@@ -1,6 +1,6 @@
 // The arithmetic of the cells on plain floats, forward and backward. Each cell is written here and nowhere else; the
 // formulas are those of persistent_rnn.h. Kernels that have a unit in one thread use Cell directly; those that have a
-// gate of a unit in each of four lanes use the functions at the end.
+// gate of a unit in each of four lanes use it through lanes.cuh.
 //
 // A unit has four gate values, in the order of ForwardDirection::gates:
 //   LSTM  i, f, g, o
@@ -37,9 +37,10 @@ struct Cell {
 
 template <>
 struct Cell<PRNN_LSTM> {
-  static constexpr int kGates = 4;   // of the weights, each [H, H]
-  static constexpr int kSaved = 4;   // gate values saved for the backward pass
-  static constexpr int kBiases = 4;  // sums for the bias gradients
+  static constexpr int kGates = 4;             // of the weights, each [H, H]
+  static constexpr int kSaved = 4;             // gate values saved for the backward pass
+  static constexpr int kSavedAsActivated = 4;  // of them, the first ones that are the activated gates themselves
+  static constexpr int kBiases = 4;            // sums for the bias gradients
   static constexpr bool kHasCellState = true;
 
   // A gate's value from the sum of its products and biases. `relu` is for an RNN.
@@ -69,6 +70,7 @@ template <>
 struct Cell<PRNN_GRU> {
   static constexpr int kGates = 3;
   static constexpr int kSaved = 4;
+  static constexpr int kSavedAsActivated = 2;
   static constexpr int kBiases = 4;  // r, z, the candidate's bR, the candidate's bW
   static constexpr bool kHasCellState = false;
 
@@ -102,6 +104,7 @@ template <>
 struct Cell<PRNN_RNN_TANH> {
   static constexpr int kGates = 1;
   static constexpr int kSaved = 0;
+  static constexpr int kSavedAsActivated = 0;
   static constexpr int kBiases = 1;
   static constexpr bool kHasCellState = false;
 
@@ -133,22 +136,6 @@ __device__ __forceinline__ void unit_gradients(const UnitDerivatives& d, float d
     for (int g = 0; g < 4; ++g) out[g] = dh * d.gate[g];
     carried = dh * d.carry;
   }
-}
-
-// ---- a gate a lane: lanes 4 u .. 4 u + 3 have the gates of unit u ----
-
-// `own`: this lane's gate, activated. What the lane saves of the gates for the backward pass is saved[sub].
-template <prnnRNNMode_t MODE, bool ACCURATE>
-__device__ __forceinline__ UnitForward lanes_forward(float own, float carried) {
-  float gate[4];
-#pragma unroll
-  for (int g = 0; g < 4; ++g) gate[g] = __shfl_sync(0xFFFFFFFFu, own, g, 4);
-  return Cell<MODE>::template forward<ACCURATE>(gate, carried);
-}
-
-// The element of this lane, which no table in registers can be indexed with.
-__device__ __forceinline__ float of_lane(const float (&value)[4], int sub) {
-  return sub == 0 ? value[0] : sub == 1 ? value[1] : sub == 2 ? value[2] : value[3];
 }
 
 }  // namespace prnn

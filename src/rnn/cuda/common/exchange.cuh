@@ -62,6 +62,13 @@ __device__ __forceinline__ unsigned clock_low() {
   return cycles;
 }
 
+// Polls before others' stores can have arrived compete with those stores: waits until so many cycles since the block's
+// own.
+__device__ __forceinline__ void wait_poll_delay(unsigned published, int cycles) {
+  while (clock_low() - published < static_cast<unsigned>(cycles)) {
+  }
+}
+
 // Whether a wait goes on. Looks at the clock and at the fault flag only now and then. False: give up, the kernel's
 // results are lost and `fault` says so to the next call.
 struct SpinTimeout {

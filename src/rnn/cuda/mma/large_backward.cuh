@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   extern __shared__ uint4 shared[];
   __shared__ float carried[kGated ? kResidentWarps : 1][kUnits];  // the gradient that goes past the matrix
   __shared__ float bias_sums[kResidentWarps][kRounds][32];
-  // In 16 bits the product needs every register: what the forward pass kept waits for it here.
+  // In 16 bits the product needs every register: what the forward pass saved waits for it here.
   constexpr bool kInputsWait = sizeof(T) == 2;
   __shared__ T inputs[2][kInputsWait ? kResidentWarps : 1][kRounds][32];
   float* const sums = reinterpret_cast<float*>(shared);  // [warps][rows][kLargeSumColumns]
@@ -94,46 +94,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         reinterpret_cast<const char*>(dgates + int64_t{previous.row + sizes.first_column + column} * row_elements);
     gradients += warp * 64 + lane % 4 * 16;
     const bool reads = column < min(sizes.columns, previous.batch - sizes.first_column);
-    asm volatile("" : "+l"(gradients));  // worked out before the pause
-    while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-    }
+    asm volatile("" : "+l"(gradients));  // computed before the delay
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch(gradients, reads);
 
-    // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. With gates,
-    // lane `sub` of a unit loads gate `sub` and one of what else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a
-    // timestep earlier.
-    constexpr int kBeforeSub = MODE == PRNN_LSTM ? 2 : 1;
+    // What the forward pass saved of this lane's units: in flight while the gradients are.
     const int n = sizes.first_column + warp;
     const bool is_active = warp < columns && n < current.batch, was_active = warp < columns && n < previous.batch;
     const int row = is_active ? current.row + n : 0;
-    T own_gate[kRounds], other[kRounds];  // without gates: h, dy
+    LaneSaved<T> saved[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int u = exists(r) ? first_unit + own + r * kRoundUnits : 0;
-      const int64_t y_at = int64_t{row} * params.y_row + u, at = int64_t{row} * hidden + u;
-      const T* const dy = static_cast<const T*>(dir.dy) + y_at;
-      if constexpr (!kGated) {
-        own_gate[r] = static_cast<const T*>(dir.y)[y_at];
-        other[r] = __ldcs(dy);
-      } else {
-        own_gate[r] = static_cast<const T*>(dir.gates)[at * 4 + sub];
-        const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-        const bool has_before = is_active && n < next.batch;
-        const int64_t row_before = has_before ? next.row + n : row;
-        const T* const before = !has_before && initial != nullptr
-                                    ? initial + (is_active ? int64_t{n} * hidden + u : 0)
-                                    : states + (row_before * (MODE == PRNN_LSTM ? hidden : params.y_row) + u);
-        other[r] = *(sub == kBeforeSub ? before : MODE == PRNN_LSTM && sub == 1 ? states + at : dy);
-      }
+      const bool has_before = is_active && n < next.batch;
+      saved[r] =
+          load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, has_before ? next.row + n : row,
+                                   is_active ? int64_t{n} * hidden + u : 0, sub);
     }
 
     typename Product::Sums products;
     product.run(gradients, reads, sizes.timed_out, timed_out, products, [&] {
       if constexpr (kInputsWait) {
         for (int r = 0; r < kRounds; ++r) {
-          inputs[0][warp][r][lane] = own_gate[r];
-          inputs[1][warp][r][lane] = other[r];
+          inputs[0][warp][r][lane] = saved[r].own;
+          inputs[1][warp][r][lane] = saved[r].other;
         }
       }
     });
@@ -165,36 +149,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       __syncwarp();
 
       if (!was_active) {
-        dh = exists(r) && dir.dhy != nullptr ? load_float<T>(dir.dhy, state_index) : 0;
-        past = MODE == PRNN_LSTM && exists(r) && dir.dcy != nullptr ? load_float<T>(dir.dcy, state_index) : 0;
+        const FinalGradients last = load_final_gradients<T, MODE>(dir, state_index, exists(r));
+        dh = last.dh;
+        past = last.dc;
       } else if (!is_active) {  // what is left belongs to the initial state
-        if (exists(r) && sub == 0 && dir.dhx != nullptr) {
-          store_float<T>(dir.dhx, state_index, MODE == PRNN_GRU ? dh + past : dh);
-        }
-        if (MODE == PRNN_LSTM && exists(r) && sub == 1 && dir.dcx != nullptr) {
-          store_float<T>(dir.dcx, state_index, past);
-        }
+        if (exists(r)) store_initial_gradients<T, MODE>(dir, state_index, dh, past, sub);
         continue;
       }
       const int of_warp = kInputsWait ? warp : 0;
-      const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : own_gate[r]);
-      const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : other[r]);
-      const bool in_range = u < hidden;  // beyond, gradients are zeros
-      float da;
-      if constexpr (kGated) {
-        const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
-        const UnitGradients gradients = unit_gradients<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub);
-        da = in_range ? gradients.gate : 0;
-        if (sub == 0 && own_unit < kUnits) *carry = gradients.carried;
-        if (MODE == PRNN_GRU && sub == 3 && exists(r)) {
-          store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
-        }
-      } else {
-        dh += loaded;
-        da = sizes.relu ? (loaded_gate > 0 ? dh : (loaded_gate <= 0 ? 0 : loaded_gate))
-                        : dh * (1 - loaded_gate * loaded_gate);
-        da = in_range ? da : 0;
-      }
+      const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : saved[r].own);
+      const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : saved[r].other);
+      const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      float da = lanes_backward<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub, sizes.relu);
+      da = u < hidden ? da : 0;
+      if (kGated && sub == 0 && own_unit < kUnits) *carry = past;
+      if (MODE == PRNN_GRU && sub == 3 && exists(r)) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
       publish_element(own_unit < kUnits && u < padded && sub < kGates,
                       dgates + (int64_t{row} * row_elements + sub * padded + u), Element<T>::from_float(da));
       bias_sums[warp][r][lane] += da;

@@ -42,16 +42,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const int u = own_of(lane) + round * kRoundUnits;
     return u < kUnits && first_unit + u < hidden;
   };
-  const auto input_gate_of = [&](int lane) { return !kGated ? 0 : MODE == PRNN_GRU && lane % 4 == 3 ? 2 : lane % 4; };
+  const auto input_gate_of = [&](int lane) { return input_gate_of_lane<MODE>(lane % 4); };
   if (warp == 0) {
-    const int lane = threadIdx.x, sub = lane % 4;
+    const int lane = threadIdx.x;
     for (int r = 0; r < kRounds; ++r) {
-      const int64_t at = int64_t{input_gate_of(lane)} * hidden + first_unit + own_of(lane) + r * kRoundUnits;
-      const float input = exists(lane, r) ? load_float<T>(dir.input_bias, at) : 0;
-      const float recurrent = exists(lane, r) ? load_float<T>(dir.recurrent_bias, at) : 0;
-      biases[r][lane] = MODE == PRNN_GRU && sub == 3   ? input
-                        : MODE == PRNN_GRU && sub == 2 ? recurrent
-                                                       : input + recurrent;
+      const int u = first_unit + own_of(lane) + r * kRoundUnits;
+      biases[r][lane] = load_lane_bias<T, MODE>(dir, hidden, u, lane % 4, exists(lane, r));
     }
   }
 
@@ -90,9 +86,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const char* states = reinterpret_cast<const char*>(exchange + int64_t{s} * step_elements) +
                          ((warp * tile_columns + loading_lane / 4) * 64 + loading_lane % 4 * 16);
     const bool reads = loading_lane / 4 < columns_of(s);
-    asm volatile("" : "+l"(states));  // worked out before the pause
-    while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-    }
+    asm volatile("" : "+l"(states));  // computed before the delay
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch(states, reads);
 
     // The input products of what this lane finishes: on their way while the states are.
@@ -130,8 +125,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       __syncwarp();
     }
 
-    // `value` becomes gate and h; `saved` is what the backward pass wants of the gates.
-    float value[kRounds], saved[kRounds], cell[kRounds];
+    float gate[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int u = min(own + r * kRoundUnits, kUnits - 1);
@@ -139,42 +133,34 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       const float x = Element<T>::to_float(kInputsWait ? inputs[kInputsWait ? warp : 0][r][lane] : input[r]);
       const float sum =
           sum_over_warps(sums, Product::kSumFloats, Product::sum_at(input_gate_of(lane) * kUnits + u, warp));
-      value[r] = gate_of_lane<MODE, kAccurate>(sum, x, biases[r][lane], sub, sizes.relu);
+      gate[r] = lane_gate<MODE, kAccurate>(sum, x, biases[r][lane], sub, sizes.relu);
     }
+    LaneForward done[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int u = own + r * kRoundUnits;
-      float h = value[r];
       if constexpr (kGated) {
         float* const carry = &carried[warp][min(u, kUnits - 1)];
-        const UnitStates states = finish_unit<MODE, kAccurate>(value[r], *carry, sub);
+        done[r] = lanes_forward<MODE, kAccurate>(gate[r], *carry, sub);
         __syncwarp();
-        if (sub == 0 && u < kUnits) *carry = states.carried;
-        h = states.h;
-        cell[r] = states.carried;
-        saved[r] = states.saved;
+        if (sub == 0 && u < kUnits) *carry = done[r].carried;
+      } else {
+        done[r].h = gate[r];
       }
-      value[r] = h;
       const bool publishes = warp < next_columns && sub == 0 && u < kUnits && first_unit + u < padded;
       publish_element(publishes, exchange + (int64_t{s + 1} * step_elements + state_at(first_unit + u, warp)),
-                      Element<T>::from_float(first_unit + u < hidden ? h : 0));
+                      Element<T>::from_float(first_unit + u < hidden ? done[r].h : 0));
     }
     published = clock_low();
 
-    // Nobody waits for what follows.
+    // Off the critical path: no block polls these stores.
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       if (!exists(lane, r)) continue;
       const int u = first_unit + own + r * kRoundUnits;
-      const int64_t at = int64_t{row} * hidden + u, state_index = int64_t{n} * hidden + u;
-      if (kGated && dir.gates != nullptr) {
-        store_float<T>(dir.gates, at * 4 + sub, saved[r]);
-        if (MODE == PRNN_LSTM && sub == 1) store_float<T>(dir.cells, at, cell[r]);
-      }
-      if (sub == 0) store_float<T>(dir.y, int64_t{row} * params.y_row + u, value[r]);
+      store_lane_outputs<T, MODE>(dir, int64_t{row} * params.y_row + u, int64_t{row} * hidden + u, done[r], sub);
       if (warp >= next_columns) {  // the sequence ends
-        if (sub == 0 && dir.hy != nullptr) store_float<T>(dir.hy, state_index, value[r]);
-        if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, state_index, cell[r]);
+        store_final_states<T, MODE>(dir, int64_t{n} * hidden + u, done[r].h, done[r].carried, sub);
       }
     }
   }

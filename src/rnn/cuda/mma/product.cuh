@@ -2,8 +2,9 @@
 // registers and shared memory, states polled from L2 in fragment order, sums over warps and over a cluster.
 #pragma once
 
-#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/block.cuh"
 #include "rnn/cuda/common/exchange.cuh"
+#include "rnn/cuda/common/lanes.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"

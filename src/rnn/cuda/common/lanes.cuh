@@ -1,0 +1,159 @@
+// Units whose gates lie in different lanes: lanes 4 u .. 4 u + 3 of a warp have unit u, and `sub`, lane % 4, is the
+// index of the lane's gate value in Cell's order. Each lane loads, activates, differentiates and stores its own value;
+// the others come by shuffles. Without gates a unit has one lane, and its `sub` is 0.
+#pragma once
+
+#include "rnn/cuda/common/cell.cuh"
+#include "rnn/cuda/common/exchange.cuh"
+#include "rnn/cuda/common/params.h"
+#include "rnn/cuda/common/step_io.cuh"
+
+namespace prnn {
+
+// ---- forward ----
+
+// The gate of the weights, biases and input products that the lane takes: a GRU's candidate has two lanes.
+template <prnnRNNMode_t MODE>
+__device__ __forceinline__ int input_gate_of_lane(int sub) {
+  return gate_count(MODE) == 1 ? 0 : MODE == PRNN_GRU && sub == 3 ? 2 : sub;
+}
+
+// What the lane's sum has of the biases, or 0 for a unit that does not exist. A GRU's candidate has bR in lane 2 and bW
+// in lane 3.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ float load_lane_bias(const Direction& dir, int hidden, int unit, int sub, bool exists) {
+  const int64_t at = int64_t{input_gate_of_lane<MODE>(sub)} * hidden + unit;
+  const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
+  const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
+  return MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
+}
+
+// The lane's gate value from its row's product, its input product and its bias. HAS_INPUT_PRODUCT: lane 3 of a GRU has
+// a product of its own, W x of the candidate; else its `product` is ignored.
+template <prnnRNNMode_t MODE, bool ACCURATE, bool HAS_INPUT_PRODUCT = false>
+__device__ __forceinline__ float lane_gate(float product, float input, float bias, int sub, int relu) {
+  if constexpr (MODE == PRNN_GRU) {
+    product = !HAS_INPUT_PRODUCT && sub == 3 ? 0 : product;
+    input = sub == 2 ? 0 : input;
+  }
+  return Cell<MODE>::template activate<ACCURATE>(product + input + bias, sub, relu);
+}
+
+// What a lane has after a timestep. `saved`: of its unit's gates for the backward pass.
+struct LaneForward {
+  float h;
+  float carried;
+  float saved;
+};
+
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ LaneForward lanes_forward(float own, float carried, int sub) {
+  float gate[4];
+#pragma unroll
+  for (int g = 0; g < 4; ++g) gate[g] = __shfl_sync(kWholeWarp, own, g, 4);
+  const UnitForward unit = Cell<MODE>::template forward<ACCURATE>(gate, carried);
+  float saved = own;
+#pragma unroll
+  for (int g = Cell<MODE>::kSavedAsActivated; g < 4; ++g) saved = sub == g ? unit.saved[g] : saved;
+  return {unit.h, unit.carried, saved};
+}
+
+// Stores y and what the backward pass needs, at element `at` of [rows, H].
+template <class T, prnnRNNMode_t MODE>
+__device__ __forceinline__ void store_lane_outputs(const ForwardDirection& dir, int64_t y_at, int64_t at,
+                                                   const LaneForward& lane, int sub) {
+  if (sub == 0) store_float<T>(dir.y, y_at, lane.h);
+  if (gate_count(MODE) > 1 && dir.gates != nullptr) {
+    store_float<T>(dir.gates, at * 4 + sub, lane.saved);
+    if (Cell<MODE>::kHasCellState && sub == 1) store_float<T>(dir.cells, at, lane.carried);
+  }
+}
+
+// Stores the states after a sequence's last timestep, at element `at` of [N, H].
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void store_final_states(const Direction& dir, int64_t at, float h, float carried, int sub) {
+  if (sub == 0 && dir.hy != nullptr) store_float<T>(dir.hy, at, h);
+  if (Cell<MODE>::kHasCellState && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, carried);
+}
+
+// ---- backward ----
+
+// What a lane has of what the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c (LSTM, lane
+// 1), and c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane). Without: h, and dy.
+template <class T>
+struct LaneSaved {
+  T own, other;
+};
+
+template <prnnRNNMode_t MODE>
+constexpr int kBeforeLane = Cell<MODE>::kHasCellState ? 2 : 1;
+
+// Loads that of unit `u` in row `row`, without a branch, so that no load waits for another. The state before lies in
+// `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial state.
+template <class T, prnnRNNMode_t MODE>
+__device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection& dir, int hidden, int y_row, int u,
+                                                        int64_t row, bool has_before, int64_t row_before,
+                                                        int64_t initial_at, int sub) {
+  const int64_t y_at = row * y_row + u, at = row * hidden + u;
+  const T* const dy = static_cast<const T*>(dir.dy) + y_at;
+  if constexpr (gate_count(MODE) == 1) {
+    return {static_cast<const T*>(dir.y)[y_at], __ldcs(dy)};
+  } else {
+    constexpr bool kHasCellState = Cell<MODE>::kHasCellState;
+    const T* const states = static_cast<const T*>(kHasCellState ? dir.cells : dir.y);
+    const T* const initial = static_cast<const T*>(kHasCellState ? dir.cx : dir.hx);
+    const T* const before = !has_before && initial != nullptr
+                                ? initial + initial_at
+                                : states + (row_before * (kHasCellState ? hidden : y_row) + u);
+    const T* const other = sub == kBeforeLane<MODE> ? before : kHasCellState && sub == 1 ? states + at : dy;
+    return {__ldcs(static_cast<const T*>(dir.gates) + at * 4 + sub), *other};
+  }
+}
+
+// The gradient of the lane's gate sum from that of h; `carried` as for unit_gradients().
+template <prnnRNNMode_t MODE>
+__device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float dh, float& carried, int sub) {
+  const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
+  const float through = Cell<MODE>::kHasCellState ? carried + dh * d.state : carried + dh;
+  carried = through * d.carry;
+  return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
+}
+
+// The same from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not zero.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
+                                                int sub, int relu) {
+  if constexpr (gate_count(MODE) == 1) {
+    return Cell<MODE>::gradient(own, dh + other, relu);
+  } else {
+    float saved[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) saved[g] = __shfl_sync(kWholeWarp, own, g, 4);
+    const float state = Cell<MODE>::kHasCellState ? __shfl_sync(kWholeWarp, other, 1, 4) : 0;
+    const float before = __shfl_sync(kWholeWarp, other, kBeforeLane<MODE>, 4);
+    dh += __shfl_sync(kWholeWarp, other, 0, 4);
+    return lane_gradient<MODE>(Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0), dh,
+                               carried, sub);
+  }
+}
+
+// The gradients of the states after a sequence's last timestep, at element `at` of [N, H].
+struct FinalGradients {
+  float dh, dc;
+};
+
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ FinalGradients load_final_gradients(const Direction& dir, int64_t at, bool exists) {
+  return {exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, at) : 0,
+          Cell<MODE>::kHasCellState && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0};
+}
+
+// Stores the gradients of a unit's initial states; `dh`: through the matrix alone.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void store_initial_gradients(const Direction& dir, int64_t at, float dh, float carried,
+                                                        int sub) {
+  if (sub == 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
+  if (Cell<MODE>::kHasCellState && sub == 1 && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
+}
+
+}  // namespace prnn
