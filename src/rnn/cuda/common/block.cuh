@@ -16,12 +16,14 @@ struct BlockPlace {
 
 // `units`: of a block.
 __device__ __forceinline__ BlockPlace place_of_block(const ResidentSizes& sizes, int units) {
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const int block = static_cast<int>(blockIdx.x);
-  const int replica = block % blocks_per_direction / sizes.blocks;
-  const int first_column = sizes.first_column + replica * sizes.columns_per_replica;
-  return {block / blocks_per_direction, replica, block % sizes.blocks * units, first_column,
-          min(sizes.columns_per_replica, sizes.first_column + sizes.columns - first_column)};
+  const unsigned blocks = sizes.blocks, blocks_per_direction = sizes.blocks * sizes.replicas;
+  BlockPlace place;
+  place.direction = blockIdx.x / blocks_per_direction;
+  place.replica = blockIdx.x % blocks_per_direction / blocks;
+  place.first_unit = blockIdx.x % blocks * units;
+  place.first_column = sizes.first_column + place.replica * sizes.columns_per_replica;
+  place.columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - place.first_column);
+  return place;
 }
 
 }  // namespace prnn

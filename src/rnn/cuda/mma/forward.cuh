@@ -44,13 +44,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
+  const int replica = place.replica, first_unit = place.first_unit;
+  const int replica_column = place.first_column, replica_columns = place.columns;
   const int hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
   if (replica_columns <= 0) return;
 
   extern __shared__ uint4 shared[];
@@ -72,17 +70,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
-  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const auto exists = [&](int round) { return own_lane && unit + round * kTileRows < hidden; };
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const bool exists = own_lane && unit + r * kTileRows < hidden;
-    const int64_t at = int64_t{input_gate} * hidden + unit + r * kTileRows;
-    const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
-    const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
-    const float sum = MODE == PRNN_GRU && sub == 3   ? input
-                      : MODE == PRNN_GRU && sub == 2 ? recurrent
-                                                     : input + recurrent;
-    if (warp == 0) biases[r][lane] = sum;
+    const float bias = load_lane_bias<T, MODE>(dir, hidden, unit + r * kTileRows, sub, exists(r));
+    if (warp == 0) biases[r][lane] = bias;
   }
 
   // Addresses of this lane's first column and unit, so that a timestep adds little to them.
@@ -111,7 +104,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   T* const gates_of_lane = gates_of(unit);
   T* const cells_of_lane = cells_of(unit);
   T* const y_of_lane = y_of(unit);
-  const auto exists = [&](int round) { return own_lane && unit + round * kTileRows < hidden; };
   const auto input_of = [&](int u) {
     return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
   };
@@ -191,9 +183,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
       if (SINGLE) {
         const char* only = states_at(0);
-        asm volatile("" : "+l"(only));  // worked out before the pause
-        while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-        }
+        asm volatile("" : "+l"(only));  // computed before the delay
+        wait_poll_delay(published, sizes.poll_delay_cycles);
         product.prefetch([&](int) { return only; }, reads, count);
       } else if (!asked) {
         product.prefetch(states_at, reads, count);
@@ -204,7 +195,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       const int first_sum = (kGated ? input_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
       uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
       T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
-      if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // worked out before the wait
+      if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // computed before the wait
       asked = product.template run<kWave>(count, follows, states_at, reads, sizes.timed_out, timed_out,
                                           wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
@@ -232,9 +223,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         __syncwarp();
       }
 
-      // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum, gate and h;
-      // `saved` is what the backward pass wants of the gates.
-      float value[kWave][kRounds], saved[kWave][kRounds], cell[kWave][kRounds];
+      // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum and gate.
+      float value[kWave][kRounds];
+      LaneForward done[kWave][kRounds];
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
 #pragma unroll
@@ -254,17 +245,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
-          if constexpr (MODE == PRNN_LSTM) {
-            value[j][r] = squash<kAccurate>(value[j][r] + x + bias, sub == 2);
-          } else if constexpr (MODE == PRNN_GRU) {
-            // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
-            const float sum = (sub == 3 ? 0 : value[j][r]) + (sub == 2 ? 0 : x) + bias;
-            const float gate = sigmoid(sum);
-            value[j][r] = sub >= 2 ? sum : gate;
-          } else {
-            const float sum = value[j][r] + x + bias;
-            value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<kAccurate>(sum);  // NaN stays NaN
-          }
+          value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
         }
       }
 #pragma unroll
@@ -278,28 +259,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
           float* const carry =
               kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
-          const float gate = value[j][r];
-          float h = gate;
-          if constexpr (MODE == PRNN_LSTM) {
-            const float i = __shfl_sync(kWholeWarp, gate, 0, 4), f = __shfl_sync(kWholeWarp, gate, 1, 4);
-            const float g = __shfl_sync(kWholeWarp, gate, 2, 4), o = __shfl_sync(kWholeWarp, gate, 3, 4);
-            const float c = f * *carry + i * g;
-            h = o * hyperbolic_tangent<kAccurate>(c);
+          if constexpr (kGated) {
+            done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
             if (!kReady) __syncwarp();
-            if (kReady || sub == 0) *carry = c;
-            cell[j][r] = c;
-            saved[j][r] = gate;
-          } else if constexpr (MODE == PRNN_GRU) {
-            const float reset = __shfl_sync(kWholeWarp, gate, 0, 4), z = __shfl_sync(kWholeWarp, gate, 1, 4);
-            const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
-            const float fresh = hyperbolic_tangent<kAccurate>(fed + reset * recurrent);
-            h = fresh + z * (*carry - fresh);
-            if (!kReady) __syncwarp();
-            if (kReady || sub == 0) *carry = h;
-            saved[j][r] = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
+            if (kReady || sub == 0) *carry = done[j][r].carried;
+          } else {
+            done[j][r].h = value[j][r];
           }
-          value[j][r] = h;
-          h = u < hidden ? h : 0;
+          const float h = u < hidden ? done[j][r].h : 0;
           if constexpr (kReady) {
             publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
           } else if constexpr (kGated) {
@@ -311,7 +278,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       }
       if (SINGLE) published = clock_low();
 
-      // Nobody waits for what follows.
+      // Off the critical path: no block polls these stores.
       T* const gates_here = kTight ? gates_of(pin_in_register(unit)) : gates_of_lane;
       T* const cells_here = kTight ? cells_of(pin_in_register(unit)) : cells_of_lane;
       T* const y_here = kTight ? y_of(pin_in_register(unit)) : y_of_lane;
@@ -324,18 +291,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         for (int r = 0; r < kRounds; ++r) {
           if (!exists(r)) continue;
           if (gates_here != nullptr) {
-            store_float<T>(gates_here, int64_t{row} * (4 * hidden) + r * 4 * kTileRows, saved[j][r]);
+            store_float<T>(gates_here, int64_t{row} * (4 * hidden) + r * 4 * kTileRows, done[j][r].saved);
             if (MODE == PRNN_LSTM && sub == 1) {
-              store_float<T>(cells_here, int64_t{row} * hidden + r * kTileRows, cell[j][r]);
+              store_float<T>(cells_here, int64_t{row} * hidden + r * kTileRows, done[j][r].carried);
             }
           }
           if (!kGated || sub == 0) {
-            store_float<T>(y_here, int64_t{row} * params.y_row + r * kTileRows, value[j][r]);
+            store_float<T>(y_here, int64_t{row} * params.y_row + r * kTileRows, done[j][r].h);
           }
           if (n >= next.batch) {  // the sequence ends
             const int64_t at = int64_t{n} * hidden + pin_in_register(unit) + r * kTileRows;
-            if (dir.hy != nullptr && (!kGated || sub == 0)) store_float<T>(dir.hy, at, value[j][r]);
-            if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, cell[j][r]);
+            store_final_states<T, MODE>(dir, at, done[j][r].h, done[j][r].carried, kGated ? sub : 0);
           }
         }
       }
