@@ -156,4 +156,30 @@ __device__ __forceinline__ void store_initial_gradients(const Direction& dir, in
   if (Cell<MODE>::kHasCellState && sub == 1 && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
 }
 
+// Adds a block's bias gradients, over the sequences of its replica, to those of earlier timesteps, and begins new sums.
+// `lane_sums`: [tiles][warps][ROUNDS][32], of each lane; index_of(unit of the block, bias) is a lane's index in
+// [ROUNDS][32]. `replica_sums`: [biases, H].
+template <prnnRNNMode_t MODE, int UNITS, int ROUNDS, class IndexOf>
+__device__ __forceinline__ void add_bias_gradients(float* lane_sums, int tiles, float* replica_sums, int first_unit,
+                                                   int hidden, bool is_first, const IndexOf& index_of) {
+#pragma unroll 1
+  for (int i = pin_in_register(threadIdx.x); i < Cell<MODE>::kBiases * UNITS; i += kResidentThreads) {
+    const int own = i % UNITS, bias = i / UNITS, from = index_of(own, bias);
+    if (first_unit + own >= hidden) continue;
+    float* const to = replica_sums + (bias * hidden + first_unit + own);
+    float sum = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      float of_tile = 0;
+      for (int w = 0; w < kResidentWarps; ++w) {
+        float& value = lane_sums[(tile * kResidentWarps + w) * ROUNDS * 32 + from];
+        of_tile += value;
+        value = 0;
+      }
+      sum += of_tile;
+    }
+    *to = is_first ? sum : *to + sum;
+  }
+}
+
 }  // namespace prnn

@@ -12,7 +12,7 @@ template <class T, prnnRNNMode_t MODE>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     mma_large_backward(const __grid_constant__ BackwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
-  constexpr int kGates = gate_count(MODE), kBiases = kGated ? 4 : 1;
+  constexpr int kGates = gate_count(MODE);
   constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
   constexpr int kRoundUnits = kGated ? kTileRows : 32;
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
@@ -60,21 +60,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step =
       dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
-  // Adds the sums for the biases to those of earlier timesteps, and begins new ones. A GRU's subs 2 and 3 are its
-  // candidate's bR and bW.
   const auto add_bias_sums = [&](bool is_first) {
-    for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
-      const int u = i % kUnits;
-      if (first_unit + u >= hidden) continue;
-      const int of_lane = kGated ? u % kRoundUnits * 4 + i / kUnits : u % kRoundUnits;
-      float* const to = dir.bias_sums + (int64_t{i / kUnits} * hidden + first_unit + u);
-      float sum = is_first ? 0 : *to;
-      for (int w = 0; w < kResidentWarps; ++w) {
-        sum += bias_sums[w][u / kRoundUnits][of_lane];
-        bias_sums[w][u / kRoundUnits][of_lane] = 0;
-      }
-      *to = sum;
-    }
+    add_bias_gradients<MODE, kUnits, kRounds>(&bias_sums[0][0][0], 1, dir.bias_sums, first_unit, hidden, is_first,
+                                              [](int own, int bias) {
+                                                const int lane = own % kRoundUnits;
+                                                return own / kRoundUnits * 32 + (kGated ? lane * 4 + bias : lane);
+                                              });
   };
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {

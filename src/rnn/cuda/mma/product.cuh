@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rnn/cuda/common/block.cuh"
+#include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/exchange.cuh"
 #include "rnn/cuda/common/lanes.cuh"
 #include "rnn/cuda/common/launch.cuh"
@@ -341,6 +342,34 @@ __device__ __forceinline__ float4 sum4_over_warps(const float* sums, int floats_
     total.w += value.w;
   }
   return total;
+}
+
+// Where lane sums of unit `own` of a block lie in [rounds][32]: with gates a round is a row tile, without a sub is.
+template <bool GATED>
+__device__ __forceinline__ int bias_index(int own, int bias) {
+  const int row_tile = own / kTileRows;
+  return (GATED ? row_tile * 32 + bias : row_tile) + own % kTileRows * 4;
+}
+
+// Every block of a cluster has sums of all the cluster's units, over its own share of K: sends each block the sums of
+// its units and waits for its own. `wave_sums`: [WAVE][warps][SUM_FLOATS], of which `count` tiles count. `partial`:
+// [ranks][WAVE][OWN_FLOATS], of this block's units. `phase`: how often the barrier has been used.
+template <int CLUSTER, int WAVE, int SUM_FLOATS, int OWN_FLOATS>
+__device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, int count, float* partial,
+                                                      uint64_t* barrier, int rank, int phase, int* fault,
+                                                      bool& timed_out) {
+  if (threadIdx.x == 0) expect_bytes(barrier, CLUSTER * count * OWN_FLOATS * sizeof(float));
+  for (int i = threadIdx.x * 4; i < count * SUM_FLOATS; i += kResidentThreads * 4) {
+    const int j = i / SUM_FLOATS, index = i % SUM_FLOATS;
+    const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * SUM_FLOATS, SUM_FLOATS, index);
+    const uint32_t owner = index / OWN_FLOATS;
+    const float* const place = partial + (rank * WAVE + j) * OWN_FLOATS + index % OWN_FLOATS;
+    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(shared_address(barrier), owner), sum);
+  }
+  SpinTimeout timeout;
+  while (!timed_out && !__all_sync(kWholeWarp, has_arrived(shared_address(barrier), phase & 1))) {
+    if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+  }
 }
 
 }  // namespace prnn
