@@ -28,12 +28,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kUnits, hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const BackwardDirection& dir = params.direction[place.direction];
+  const int replica = place.replica, first_unit = place.first_unit;
+  const int replica_column = place.first_column, replica_columns = place.columns;
+  const int hidden = sizes.hidden, padded = sizes.padded;
   if (replica_columns <= 0) return;
   const int pitch = kSends ? kCluster * kUnits : padded;  // from gate to gate of a vector
   const int steps = steps_of_column(sizes, replica_column);
@@ -78,7 +77,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int64_t state_at = int64_t{n} * hidden + unit;
   float carried = 0;           // the gradient that goes past the matrix
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
-  constexpr int kBeforeSub = MODE == PRNN_LSTM ? 2 : 1;
   const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
 
   float* const dgates = static_cast<float*>(dir.dgates);
@@ -94,28 +92,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(counts[i] = address_in_rank(barrier, rank));
   }
 
-  // What the forward pass kept, loaded a step ahead, without branches, so that nothing waits for it before it is used:
-  // lane `sub` of a unit loads gate `sub` and one of what else is wanted: dy, c (LSTM), and c (LSTM) or h (GRU) a
-  // timestep earlier. Without gates: h, dy.
-  float own_gate = 0, other = 0;
+  // What the forward pass saved, prefetched a step ahead.
+  LaneSaved<float> saved;
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
-    const int64_t row = wanted ? step.row + n : 0, u = wanted ? unit : 0;
-    const int64_t y_at = row * params.y_row + u, at = row * hidden + u;
-    const float* const dy = static_cast<const float*>(dir.dy) + y_at;
-    if constexpr (!kGated) {
-      own_gate = static_cast<const float*>(dir.y)[y_at];
-      other = __ldcs(dy);
-    } else {
-      own_gate = __ldcs(static_cast<const float*>(dir.gates) + at * 4 + sub);
-      const float* const states = static_cast<const float*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-      const float* const initial = static_cast<const float*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-      const int64_t row_before = has_before ? step_before.row + n : row;
-      const float* const before = !has_before && initial != nullptr
-                                      ? initial + (wanted ? state_at : 0)
-                                      : states + (row_before * (MODE == PRNN_LSTM ? hidden : params.y_row) + u);
-      other = *(sub == kBeforeSub ? before : MODE == PRNN_LSTM && sub == 1 ? states + at : dy);
-    }
+    const int64_t row = wanted ? step.row + n : 0, row_before = has_before ? step_before.row + n : row;
+    saved = load_lane_saved<float, MODE>(dir, hidden, params.y_row, wanted ? unit : 0, row, has_before, row_before,
+                                         wanted ? state_at : 0, sub);
   };
 
   if constexpr (kSends) sync_cluster();
@@ -141,9 +124,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
         product.read(own_gradients + s % 2 * kStageBytes + k_of_lane * 4);
       } else {
         const float* from = dgates + int64_t{previous.row + replica_column} * row_elements + k_of_lane;
-        asm volatile("" : "+l"(from));  // worked out before the pause
-        while (clock_low() - passed < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-        }
+        asm volatile("" : "+l"(from));  // computed before the delay
+        wait_poll_delay(passed, sizes.poll_delay_cycles);
         product.prefetch(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
                          row_elements);
         product.wait_loads(from, Product::kApart, row_elements, sizes.timed_out, timed_out);
@@ -154,16 +136,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     }
     if (!finishes) continue;
 
-    pin_in_register(own_gate);
-    pin_in_register(other);
+    pin_in_register(saved.own);
+    pin_in_register(saved.other);
     float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
     if (!was_active) {
-      dh = is_active && exists && dir.dhy != nullptr ? load_float<float>(dir.dhy, state_at) : 0;
-      carried =
-          MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr ? load_float<float>(dir.dcy, state_at) : 0;
+      const FinalGradients last = load_final_gradients<float, MODE>(dir, state_at, is_active && exists);
+      dh = last.dh;
+      carried = last.dc;
     } else if (!is_active && exists) {  // what is left belongs to the initial state
-      if (sub == 0 && dir.dhx != nullptr) store_float<float>(dir.dhx, state_at, MODE == PRNN_GRU ? dh + carried : dh);
-      if (MODE == PRNN_LSTM && sub == 1 && dir.dcx != nullptr) store_float<float>(dir.dcx, state_at, carried);
+      store_initial_gradients<float, MODE>(dir, state_at, dh, carried, sub);
     }
     if (is_bias_step<float>(s)) {
       biases += bias;
@@ -174,35 +155,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       continue;
     }
 
-    const auto gate = [&](int from) { return __shfl_sync(kWholeWarp, own_gate, from, 4); };
-    dh += kGated ? __shfl_sync(kWholeWarp, other, 0, 4) : other;
-    float da;
-    if constexpr (MODE == PRNN_LSTM) {
-      const float i = gate(0), f = gate(1), g = gate(2), o = gate(3);
-      const float cell = __shfl_sync(kWholeWarp, other, 1, 4);
-      const float earlier = __shfl_sync(kWholeWarp, other, kBeforeSub, 4);
-      const float c_before = n < next.batch || has_initial ? earlier : 0;
-      const float squashed = hyperbolic_tangent<true>(cell);
-      const float dc = carried + dh * o * (1 - squashed * squashed);
-      da = sub == 0   ? dc * g * i * (1 - i)
-           : sub == 1 ? dc * c_before * f * (1 - f)
-           : sub == 2 ? dc * i * (1 - g * g)
-                      : dh * squashed * o * (1 - o);
-      carried = dc * f;
-    } else if constexpr (MODE == PRNN_GRU) {
-      const float reset = gate(0), z = gate(1), fresh = gate(2), recurrent = gate(3);
-      const float earlier = __shfl_sync(kWholeWarp, other, kBeforeSub, 4);
-      const float h_before = n < next.batch || has_initial ? earlier : 0;
-      dh += carried;
-      const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
-      da = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
-           : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
-           : sub == 2 ? dcandidate * reset
-                      : dcandidate;
-      carried = dh * z;
-    } else {
-      da = sizes.relu ? (own_gate > 0 ? dh : (own_gate <= 0 ? 0 : own_gate)) : dh * (1 - own_gate * own_gate);
-    }
+    float da =
+        lanes_backward<MODE, true>(saved.own, saved.other, n < next.batch || has_initial, dh, carried, sub, sizes.relu);
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
     const bool is_gate = kGated ? sub < kGates : sub == 0;
@@ -225,7 +179,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   biases += bias;
 
   // The sums for the biases, over the sequences of this replica.
-  constexpr int kBiases = kGated ? 4 : 1;
   if constexpr (kColumns > 1) {
     __syncthreads();
     sums[0][threadIdx.x] = finishes ? biases : 0;
@@ -234,7 +187,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     for (int c = 0; c < kColumns; ++c) biases += sums[0][(c * kRowTiles + warp % kRowTiles) * 32 + lane];
   }
   if (exists && column == 0 && (kGated || sub == 0)) {
-    dir.bias_sums[(int64_t{replica} * kBiases + (kGated ? sub : 0)) * hidden + unit] = biases;
+    dir.bias_sums[(int64_t{replica} * Cell<MODE>::kBiases + (kGated ? sub : 0)) * hidden + unit] = biases;
   }
   // No block leaves while others may still write to its shared memory.
   if constexpr (kSends) sync_cluster();

@@ -27,12 +27,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kUnits, hidden = sizes.hidden;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
+  const int replica = place.replica, first_unit = place.first_unit;
+  const int replica_column = place.first_column, replica_columns = place.columns;
+  const int hidden = sizes.hidden;
   if (replica_columns <= 0) return;
   const int steps = steps_of_column(sizes, replica_column);
   const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
@@ -69,14 +68,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const int column = warp / kRowTiles, n = replica_column + column;
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
-  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+  const int input_gate = input_gate_of_lane<MODE>(sub);
   const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
-  float bias = 0, carried = 0;  // carried: c (LSTM), h (GRU)
-  if (exists) {
-    const int64_t at = int64_t{input_gate} * hidden + unit;
-    const float input = load_float<float>(dir.input_bias, at), recurrent = load_float<float>(dir.recurrent_bias, at);
-    bias = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
-  }
+  const float bias = load_lane_bias<float, MODE>(dir, hidden, unit, sub, exists);
+  float carried = 0;  // c (LSTM), h (GRU)
   const auto input_at = [&](int64_t row) {
     return row * params.xw_row + int64_t{pin_in_register(input_gate)} * params.xw_gate + unit;
   };
@@ -114,7 +109,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     }
   };
 
-  // Loaded a step ahead, without a branch, so that nothing waits for it before it is used.
+  // Prefetched a step ahead, without a branch: no instruction waits for it before its use.
   float input = 0;
   const auto load_input = [&](const Step& step) {
     const bool wanted = exists && n < step.batch;
@@ -140,9 +135,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
       product.read(own_states + s % 2 * kStageBytes + k_of_lane * 4);
     } else {
       const float* from = exchange + states_of_lane;
-      asm volatile("" : "+l"(from));  // worked out before the pause
-      while (clock_low() - passed < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-      }
+      asm volatile("" : "+l"(from));  // computed before the delay
+      wait_poll_delay(passed, sizes.poll_delay_cycles);
       const int apart = Product::kApart * tile_columns, columns = min(replica_columns, current.batch - replica_column);
       product.prefetch(from, sizes.padded, columns, apart, 16);
       product.wait_loads(from, apart, 16, sizes.timed_out, timed_out);
@@ -154,44 +148,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     if (!finishes) continue;
 
     pin_in_register(input);
-    float h = 0, saved = 0;
     const float sum =
         Product::template total<!kGated>(sums[s % 2], column, kGated ? own_unit * 4 + sub : own_unit, sub);
-    if constexpr (MODE == PRNN_LSTM) {
-      saved = squash<true>(sum + input + bias, sub == 2);
-      const float i = __shfl_sync(kWholeWarp, saved, 0, 4), f = __shfl_sync(kWholeWarp, saved, 1, 4);
-      const float g = __shfl_sync(kWholeWarp, saved, 2, 4), o = __shfl_sync(kWholeWarp, saved, 3, 4);
-      carried = f * carried + i * g;
-      h = o * hyperbolic_tangent<true>(carried);
-    } else if constexpr (MODE == PRNN_GRU) {
-      // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
-      const float total = (sub == 3 ? 0 : sum) + (sub == 2 ? 0 : input) + bias,
-                  gate = sub >= 2 ? total : sigmoid(total);
-      const float reset = __shfl_sync(kWholeWarp, gate, 0, 4), z = __shfl_sync(kWholeWarp, gate, 1, 4);
-      const float recurrent = __shfl_sync(kWholeWarp, gate, 2, 4), fed = __shfl_sync(kWholeWarp, gate, 3, 4);
-      const float fresh = hyperbolic_tangent<true>(fed + reset * recurrent);
-      carried = h = fresh + z * (carried - fresh);
-      saved = sub == 2 ? fresh : sub == 3 ? recurrent : gate;
+    const float gate = lane_gate<MODE, true>(sum, input, bias, sub, sizes.relu);
+    LaneForward done;
+    if constexpr (kGated) {
+      done = lanes_forward<MODE, true>(gate, carried, sub);
+      carried = done.carried;
     } else {
-      const float total = sum + input + bias;
-      h = sizes.relu ? (total < 0 ? 0 : total) : hyperbolic_tangent<true>(total);  // NaN stays NaN
+      done.h = gate;
     }
-    const float cell = carried;
-    if (will_be && !timed_out) publish(s + 1, !is_active ? begin_sequence() : unit < hidden ? h : 0);
+    if (will_be && !timed_out) publish(s + 1, !is_active ? begin_sequence() : unit < hidden ? done.h : 0);
     if (kSends && threadIdx.x == 0 && s + 1 < steps) expect_bytes(&arrived[(s + 1) % 2], kBytes);
 
-    // Nobody waits for what follows.
+    // Off the critical path: no block polls these stores.
     load_input(next);
     if (!exists || !is_active) continue;
-    if (sub == 0) store_float<float>(dir.y, row * params.y_row + unit, h);
-    if (kGated && dir.gates != nullptr) {
-      store_float<float>(dir.gates, (row * hidden + unit) * 4 + sub, saved);
-      if (MODE == PRNN_LSTM && sub == 1) store_float<float>(dir.cells, row * hidden + unit, cell);
-    }
-    if (!will_be) {  // the sequence ends
-      if (sub == 0 && dir.hy != nullptr) store_float<float>(dir.hy, initial_at(), h);
-      if (MODE == PRNN_LSTM && sub == 2 && dir.cy != nullptr) store_float<float>(dir.cy, initial_at(), cell);
-    }
+    store_lane_outputs<float, MODE>(dir, row * params.y_row + unit, row * hidden + unit, done, sub);
+    if (!will_be) store_final_states<float, MODE>(dir, initial_at(), done.h, done.carried, sub);  // the sequence ends
   }
   // No block leaves while others may still write to its shared memory.
   if constexpr (kSends) sync_cluster();

@@ -3,8 +3,9 @@
 // instead. docs/resident_kernels.md explains the design.
 #pragma once
 
-#include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/block.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
+#include "rnn/cuda/common/lanes.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
