@@ -2,7 +2,6 @@
 // neighbouring layer's of the same timestep. The weights of both stay on the chip.
 #pragma once
 
-#include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/mma/product.cuh"
 #include "rnn/cuda/wavefront/params.h"
 
@@ -223,12 +222,11 @@ struct WavefrontTiles {
   // PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: asked for
   // earlier, they would be asked for twice.
   template <int K_TILES, int PREFETCH>
-  __device__ __forceinline__ void run_single(bool goes_on, long long published, int poll_delay, int* fault,
+  __device__ __forceinline__ void run_single(bool goes_on, unsigned published, int poll_delay, int* fault,
                                              bool& timed_out, float* shared) {
     typename Product::Sums sums = {};
     const auto prefetch_own = [&] {
-      while (clock64() - published < poll_delay) {
-      }
+      wait_poll_delay(published, poll_delay);
       prefetch<kOwn>(own, false, 0);
     };
     if (has_neighbour) {
