@@ -1,4 +1,4 @@
-// The backward resident kernel: from dy to the gradients of all gates, timestep after timestep, the transposed
+// The backward mma kernel: from dy to the gradients of all gates, timestep after timestep, the transposed
 // recurrent weights on the chip. Steps run against the forward pass; "previous" is the step done before, which the
 // forward pass did after.
 #pragma once
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + sub * 16;
-  bool timed_out = false, asked = false;
+  bool timed_out = false, prefetched = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       const int first = wave * kWave * kTileColumns;
       if (first >= columns) break;
       const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
-      // What follows may be asked for ahead: it is of this step, or so old that all blocks must have it by now.
+      // The next wave's loads may be issued ahead: its gradients are of this step, or every block has published them.
       const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
 
       // Where this lane finds the gradients of its column (lane / 4) of a tile.
@@ -141,15 +141,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         }
       }
 
-      if (SINGLE || !asked) {
+      if (SINGLE || !prefetched) {
         if (SINGLE) wait_poll_delay(published, sizes.poll_delay_cycles);
         product.prefetch(gradients_at, reads, count);
       }
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      asked = product.template run<kWave>(count, follows, gradients_at, reads, sizes.timed_out, timed_out,
-                                          wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
+      prefetched = product.template run<kWave>(count, follows, gradients_at, reads, sizes.timed_out, timed_out,
+                                               wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;

@@ -1,5 +1,5 @@
-// The large-layer mma backward kernel: all timesteps of one layer whose weights fit no other. Without clusters: every
-// block reads the gradients of all gates.
+// The large-layer mma backward kernel: all timesteps of one layer whose weights
+// fit no other kernel. Without clusters: every block reads the gradients of all gates.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
