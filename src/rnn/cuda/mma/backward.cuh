@@ -84,11 +84,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   };
 
   // A backward step runs t downwards unless the layer's direction is reversed.
-  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
-  Step previous, current, next = step_at(sizes, start);
-  // One more step than timesteps, for the gradients of the initial states.
-  const int last_step =
-      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, !dir.reverse, s); };
+  Step previous, current, next = step_of(0);
+  const int last_step = last_backward_step(dir, sizes, sizes.steps);
   for (int s = 0; s <= last_step; ++s) {
     if (is_bias_step<T>(s)) {
       __syncthreads();
@@ -97,7 +95,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
     }
     previous = current;
     current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
+    next = step_of(s + 1);
     const int columns = min(replica_columns, max(current.batch, previous.batch) - replica_column);
     const int next_columns = s < last_step ? min(replica_columns, max(next.batch, current.batch) - replica_column) : 0;
 

@@ -128,16 +128,7 @@ struct MmaProduct {
   template <int STAGE>
   __device__ __forceinline__ void wait_loads(int chunk, const char* base, int* fault, bool& timed_out) {
     const char* const source = base + chunk * (kChunkKTiles * k_tile_stride);
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) largest = max(largest, largest_word(states[STAGE][i]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) reload_if_missing(states[STAGE][i], source + i * k_tile_stride);
-    }
+    poll_words(states[STAGE], [&](int i) { return source + i * k_tile_stride; }, fault, timed_out);
   }
 
   // Adds the chunk in the stage. FIRST_K_TILE: of the chunk, where it is known when compiling; -1: `chunk` says.

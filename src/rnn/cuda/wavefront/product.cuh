@@ -125,16 +125,7 @@ struct WavefrontProduct {
   // Waits until all loads of the part have arrived.
   template <int PART>
   __device__ __forceinline__ void wait_loads(int* fault, bool& timed_out) {
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < K_TILES; ++i) largest = max(largest, largest_word(states[PART][i]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int i = 0; i < K_TILES; ++i) reload_if_missing(states[PART][i], source[PART] + i * kKTileBytes);
-    }
+    poll_words(states[PART], [&](int i) { return source[PART] + i * kKTileBytes; }, fault, timed_out);
   }
 
   // Adds k-tiles FROM up to TO of a part.
