@@ -5,7 +5,7 @@
 
 namespace prnn {
 
-// Blocks are numbered by direction, replica and units. Columns are sequences.
+// Blocks are numbered by direction (wavefront: layer), replica and units. Columns are sequences.
 struct BlockPlace {
   int direction;
   int replica;

@@ -9,7 +9,7 @@
 
 namespace prnn {
 
-// A word of an exchange buffer that nobody has written yet: a NaN that no conversion or arithmetic result here is
+// A word of an exchange buffer that no block has written yet: a NaN that no conversion or arithmetic result here is
 // stored as (every NaN is stored as the positive quiet one).
 constexpr uint32_t kEmpty = 0xFFFFFFFFu;
 
@@ -99,7 +99,8 @@ struct Element<float> {
   }
 };
 
-// The instruction rounds its sums towards zero. 16 bits and tf32 bear that; float's accuracy does not for many k-tiles.
+// The instruction rounds its sums towards zero. Tolerable for 16 bits and tf32, not for float32's accuracy over many
+// k-tiles.
 template <class T>
 constexpr bool kExact = std::is_same_v<T, float>;
 

@@ -88,6 +88,22 @@ struct SpinTimeout {
   }
 };
 
+// Waits until all words of this warp's loads have arrived; reloads those that have not. `address(i)` is where words[i]
+// was loaded from.
+template <int COUNT, class Address>
+__device__ __forceinline__ void poll_words(uint4 (&words)[COUNT], const Address& address, int* fault, bool& timed_out) {
+  SpinTimeout timeout;
+  while (!timed_out) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) largest = max(largest, largest_word(words[i]));
+    if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
+    if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) reload_if_missing(words[i], address(i));
+  }
+}
+
 // Publishes the values of 8 units of one sequence: lane unit * 4 + sub has the one of `unit`. `row` is where unit 0
 // goes.
 template <class T>

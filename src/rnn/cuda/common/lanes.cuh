@@ -1,6 +1,6 @@
 // Units whose gates lie in different lanes: lanes 4 u .. 4 u + 3 of a warp have unit u, and `sub`, lane % 4, is the
 // index of the lane's gate value in Cell's order. Each lane loads, activates, differentiates and stores its own value;
-// the others come by shuffles. Without gates a unit has one lane, and its `sub` is 0.
+// the others come by shuffles. An RNN's unit has one value, whatever `sub`; its lane with `sub` 0 stores it.
 #pragma once
 
 #include "rnn/cuda/common/cell.cuh"

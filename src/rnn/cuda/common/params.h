@@ -29,7 +29,7 @@ struct ResidentSizes {
   int directions;        // in this launch
   int poll_delay_cycles;
   int relu;        // RNN: 1 relu, 0 tanh
-  int* timed_out;  // host memory: becomes 1 when a block waited in vain
+  int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
 
   // Columns of a tile, and columns that all tiles of a timestep have room for; see ForwardDirection::exchange.
   constexpr int tile_columns() const { return columns_per_replica < kTileColumns ? columns_per_replica : kTileColumns; }

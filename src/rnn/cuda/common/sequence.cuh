@@ -32,6 +32,17 @@ __device__ __forceinline__ int steps_of_column(const ResidentSizes& sizes, int c
   return low;
 }
 
+// The timestep of a pass's step `s` of `steps`; no sequences outside them.
+__device__ __forceinline__ Step step_of_pass(const ResidentSizes& sizes, int steps, bool runs_down, int s) {
+  return s < steps ? step_at(sizes, runs_down ? steps - 1 - s : s) : Step{0, 0};
+}
+
+// The last step of a backward pass: one more than timesteps where gradients of initial states are to be stored.
+template <class Direction>
+__device__ __forceinline__ int last_backward_step(const Direction& dir, const ResidentSizes& sizes, int steps) {
+  return dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+}
+
 // Timesteps whose gradients are summed for the biases before the sum goes to that of earlier ones, since adding a float
 // to a long sum loses more; 0: all at once.
 template <class T>

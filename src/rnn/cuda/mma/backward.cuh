@@ -1,4 +1,4 @@
-// The backward resident kernel: from dy to the gradients of all gates, timestep after timestep, the transposed
+// The backward mma kernel: from dy to the gradients of all gates, timestep after timestep, the transposed
 // recurrent weights on the chip. Steps run against the forward pass; "previous" is the step done before, which the
 // forward pass did after.
 #pragma once
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + sub * 16;
-  bool timed_out = false, asked = false;
+  bool timed_out = false, prefetched = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
@@ -84,11 +84,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   };
 
   // A backward step runs t downwards unless the layer's direction is reversed.
-  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
-  Step previous, current, next = step_at(sizes, start);
-  // One more step than timesteps, for the gradients of the initial states.
-  const int last_step =
-      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, !dir.reverse, s); };
+  Step previous, current, next = step_of(0);
+  const int last_step = last_backward_step(dir, sizes, sizes.steps);
   for (int s = 0; s <= last_step; ++s) {
     if (is_bias_step<T>(s)) {
       __syncthreads();
@@ -97,7 +95,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
     }
     previous = current;
     current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
+    next = step_of(s + 1);
     const int columns = min(replica_columns, max(current.batch, previous.batch) - replica_column);
     const int next_columns = s < last_step ? min(replica_columns, max(next.batch, current.batch) - replica_column) : 0;
 
@@ -105,7 +103,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       const int first = wave * kWave * kTileColumns;
       if (first >= columns) break;
       const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
-      // What follows may be asked for ahead: it is of this step, or so old that all blocks must have it by now.
+      // The next wave's loads may be issued ahead: its gradients are of this step, or every block has published them.
       const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
 
       // Where this lane finds the gradients of its column (lane / 4) of a tile.
@@ -141,15 +139,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         }
       }
 
-      if (SINGLE || !asked) {
+      if (SINGLE || !prefetched) {
         if (SINGLE) wait_poll_delay(published, sizes.poll_delay_cycles);
         product.prefetch(gradients_at, reads, count);
       }
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      asked = product.template run<kWave>(count, follows, gradients_at, reads, sizes.timed_out, timed_out,
-                                          wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
+      prefetched = product.template run<kWave>(count, follows, gradients_at, reads, sizes.timed_out, timed_out,
+                                               wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;

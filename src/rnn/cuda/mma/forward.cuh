@@ -1,4 +1,4 @@
-// The forward resident kernel: all timesteps of one layer, the recurrent weights on the chip.
+// The forward mma kernel: all timesteps of one layer, the recurrent weights on the chip.
 #pragma once
 
 #include "rnn/cuda/mma/product.cuh"
@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   constexpr int kStride = kTileFloats + 1;  // of the row tiles' sums: the 4 subs of a unit read different banks
   constexpr int kSumFloats = kRowTiles * kStride;
   constexpr bool kAccurate = sizeof(T) == 4;
-  // Registers do not suffice for addresses that are worked out beforehand.
+  // Too few registers for precomputed addresses.
   constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_TILES == 1)));
-  // With one tile, what a lane wants after the products is in registers, or its address is, before the states arrive.
+  // With one tile, a lane has its operands of the cell, or their addresses, in registers before the states arrive.
   constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_TILES <= 2;
   using Product = MmaProduct<T, kRowTiles, kStride, SINGLE, true>;
 
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) bias_of_lane[r] = biases[r][lane];
   }
-  bool timed_out = false, asked = false;
+  bool timed_out = false, prefetched = false;
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
 
@@ -136,13 +136,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     }
   };
 
-  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+  const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, dir.reverse, s); };
+  Step previous, current, next = step_of(0);
   publish_initial(0, 0, next.batch);
 #pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
     previous = current;
     current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
+    next = step_of(s + 1);
     if (next.batch > current.batch) publish_initial(s + 1, current.batch, next.batch);
     const int columns = min(replica_columns, current.batch - replica_column);
     const int next_columns = min(replica_columns, next.batch - replica_column);
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       const int first = wave * kWave * kTileColumns;
       if (first >= columns) break;
       const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
-      // What follows may be asked for ahead: it is of this step, or so old that all blocks must have it by now.
+      // The next wave's loads may be issued ahead: its states are of this step, or every block has published them.
       const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
 
       // Where this lane finds the states of its column (lane / 4) of a tile.
@@ -167,8 +168,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
                (of_next ? next_columns : columns);
       };
 
-      // The input products of what this lane finishes: on their way while the states are. No branches, so that nothing
-      // waits for them here.
+      // The input products of this lane's units: in flight while the states are. Without branches, so that no load
+      // waits for another.
       const T* const input_here = kTight ? input_of(pin_in_register(unit)) : input_of_lane;
       T input[kWave][kRounds];
 #pragma unroll
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         asm volatile("" : "+l"(only));  // computed before the delay
         wait_poll_delay(published, sizes.poll_delay_cycles);
         product.prefetch([&](int) { return only; }, reads, count);
-      } else if (!asked) {
+      } else if (!prefetched) {
         product.prefetch(states_at, reads, count);
       }
 
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
       T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
       if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // computed before the wait
-      asked = product.template run<kWave>(count, follows, states_at, reads, sizes.timed_out, timed_out,
-                                          wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
+      prefetched = product.template run<kWave>(count, follows, states_at, reads, sizes.timed_out, timed_out,
+                                               wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 
       // Where a sequence starts, what it carries comes from its initial state.

@@ -1,5 +1,5 @@
-// The large-layer mma backward kernel: all timesteps of one layer whose weights fit no other. Without clusters: every
-// block reads the gradients of all gates.
+// The large-layer mma backward kernel: all timesteps of one layer whose weights
+// fit no other kernel. Without clusters: every block reads the gradients of all gates.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
@@ -55,11 +55,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   bool timed_out = false;
   unsigned published = 0;
 
-  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
-  Step previous, current, next = step_at(sizes, start);
-  // One more step than timesteps, for the gradients of the initial states.
-  const int last_step =
-      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, !dir.reverse, s); };
+  Step previous, current, next = step_of(0);
+  const int last_step = last_backward_step(dir, sizes, sizes.steps);
   const auto add_bias_sums = [&](bool is_first) {
     add_bias_gradients<MODE, kUnits, kRounds>(&bias_sums[0][0][0], 1, dir.bias_sums, first_unit, hidden, is_first,
                                               [](int own, int bias) {
@@ -76,7 +74,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     previous = current;
     current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
+    next = step_of(s + 1);
     const int columns = min(sizes.columns, max(current.batch, previous.batch) - sizes.first_column);
     if (columns <= 0) continue;
 

@@ -1,4 +1,5 @@
-// The large-layer mma forward kernel: all timesteps of one layer whose weights fit no other.
+// The large-layer mma forward kernel: all timesteps of one layer whose weights
+// fit no other kernel.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch(states, reads);
 
-    // The input products of what this lane finishes: on their way while the states are.
+    // The input products of this lane's units: in flight while the states are.
     const int input_row = step_of(s).row + sizes.first_column + (warp < columns_of(s) ? warp : 0);
     const T* const input_of_lane = static_cast<const T*>(dir.xw) + int64_t{input_row} * params.xw_row +
                                    (exists(loading_lane, 0) ? int64_t{input_gate_of(loading_lane)} * params.xw_gate +
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     __syncthreads();  // the sums of the step before have been read
     Product::store(products, sums + warp * Product::kSumFloats);
     __syncthreads();
-    // What the product leaves no registers for is worked out again.
+    // Recomputed: the product leaves no registers for these.
     const int here = pin_in_register(s), lane = lane_id(), sub = kGated ? lane % 4 : 0, own = own_of(lane);
     if (warp >= columns_of(here)) continue;
 

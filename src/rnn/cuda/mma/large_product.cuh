@@ -6,7 +6,7 @@
 
 namespace prnn {
 
-// Read anew each time, so that neither it nor what comes of it takes a register all along.
+// Read each time it is used, so that neither it nor values derived from it stay in a register.
 __device__ __forceinline__ int lane_id() {
   int lane;
   asm volatile("mov.u32 %0,%laneid;" : "=r"(lane));
@@ -57,7 +57,7 @@ struct MmaLargeProduct {
   static constexpr int kTiles = kWhole / 2;  // of 16 rows; a row tile that is left over and the rest go transposed
   static constexpr int kChunk = kTiles >= 4 ? 2 : kChunkKTiles;  // k-tiles that are loaded and multiplied together
   static constexpr int kKnownChunks = (kFirstShared + 2 * kChunk - 1) / (2 * kChunk) * 2;
-  static_assert(kSplit % 2 == 0 && kRest > 0, "row_tiles of a tile lie together");
+  static_assert(kSplit % 2 == 0 && kRest > 0, "a tile's two row tiles are both in registers or both in shared memory");
 
   struct Sums {
     float tiles[kTiles > 0 ? kTiles : 1][4];
@@ -175,7 +175,7 @@ struct MmaLargeProduct {
     issue_loads(1, 1, base, reads);
   }
 
-  // The product with the states that have been asked for. `arrived` is called when the first are there.
+  // The product with the states that prefetch() has issued loads of. `arrived` is called after the first have arrived.
   template <class Arrived>
   __device__ __forceinline__ void run(const char* base, bool reads, int* fault, bool& timed_out, Sums& sums,
                                       const Arrived& arrived) {

@@ -17,7 +17,7 @@ namespace prnn {
 
 constexpr int kTileFloats = 64;  // 8 rows x 8 columns
 
-// Calls multiply(first, second), which adds the products of the two halves of a k-tile to these sums, and makes good
+// Calls multiply(first, second), which adds the products of the two halves of a k-tile to these sums, and corrects
 // for how the instruction rounds. APART: the k-tile's product is made alone and added with float's rounding, to the
 // nearest. Else the six instructions of a k-tile round the sum itself, and what that takes on the average is added.
 template <class T, bool APART, class Multiply>
@@ -79,8 +79,9 @@ struct MmaProduct {
 
   uint4 states[2][kChunkKTiles];
 
-  // Floats of one sequence: the matrix instructions would multiply it and seven columns of nothing three times over.
-  // Every lane has its row and its part of K of that sequence instead, and adds in float.
+  // Float32, one sequence a replica: FFMA, a row and a part of K a lane. The matrix instructions would leave 7 of 8
+  // columns empty and take three products for each: 0.57 to 0.9 of their time was measured. The simt engine serves
+  // most such layers; left here are those too large for it, small RNN layers, and few sequences of a replica each.
   static constexpr bool kMayUseFfma = SINGLE && kExact<T> && ROW_TILES < 8;  // eight leave no registers for it
   const int* replica_columns = nullptr;  // where the kernel's parameters say it, which takes no register
 
@@ -127,16 +128,7 @@ struct MmaProduct {
   template <int STAGE>
   __device__ __forceinline__ void wait_loads(int chunk, const char* base, int* fault, bool& timed_out) {
     const char* const source = base + chunk * (kChunkKTiles * k_tile_stride);
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) largest = max(largest, largest_word(states[STAGE][i]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) reload_if_missing(states[STAGE][i], source + i * k_tile_stride);
-    }
+    poll_words(states[STAGE], [&](int i) { return source + i * k_tile_stride; }, fault, timed_out);
   }
 
   // Adds the chunk in the stage. FIRST_K_TILE: of the chunk, where it is known when compiling; -1: `chunk` says.
@@ -183,7 +175,7 @@ struct MmaProduct {
         for (int set = 0; set < kSets; ++set) sum += sums[set][o / 2][o % 2 * 2] + sums[set][o / 2][o % 2 * 2 + 1];
         sum += __shfl_xor_sync(kWholeWarp, sum, 1);
         sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-        shared[o * STRIDE + lane] = sum;  // row lane / 4, column 0; the other columns are nobody's
+        shared[o * STRIDE + lane] = sum;  // row lane / 4, column 0; no thread reads the other columns
       }
       return;
     }
@@ -212,7 +204,7 @@ struct MmaProduct {
 
   // The products of a wave of up to WAVE tiles. `base(tile)` and `reads(tile)` are issue_loads()'s arguments for tile 0
   // .. count - 1 of the wave, and, where `follows`, for the first two of the next wave, count and count + 1. The first
-  // chunks have been asked for, by prefetch() or by the wave before. Returns whether those of what follows have been.
+  // chunks' loads have been issued, by prefetch() or by the wave before. Returns whether those of the next wave have.
   template <int WAVE, class Base, class Reads>
   __device__ __forceinline__ bool run(int count, bool follows, const Base& base, const Reads& reads, int* fault,
                                       bool& timed_out, float* shared, int tile_floats) {

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   if (replica_columns <= 0) return;
   const int pitch = kSends ? kCluster * kUnits : padded;  // from gate to gate of a vector
   const int steps = steps_of_column(sizes, replica_column);
-  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0}; };
+  const auto size_at = [&](int s) { return step_of_pass(sizes, steps, !dir.reverse, s); };
 
   if constexpr (kSends) {
     if (threadIdx.x == 0) {
@@ -106,8 +106,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   load_step(next, following);
   bool timed_out = false;
   unsigned passed = clock_low();
-  // One more step than timesteps, for the gradients of the initial states.
-  const int last_step = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+  const int last_step = last_backward_step(dir, sizes, steps);
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
     previous = current;

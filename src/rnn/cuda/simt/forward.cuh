@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const int hidden = sizes.hidden;
   if (replica_columns <= 0) return;
   const int steps = steps_of_column(sizes, replica_column);
-  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
+  const auto size_at = [&](int s) { return step_of_pass(sizes, steps, dir.reverse, s); };
 
   if constexpr (kSends) {
     if (threadIdx.x == 0) {

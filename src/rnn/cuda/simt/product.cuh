@@ -52,7 +52,7 @@ struct SimtProduct {
   static constexpr int kColumnStride = kResidentWarps * kStride;
 
   float weights[LOADS][ROWS][4];
-  uint4 vecs[COLUMNS][LOADS];
+  uint4 vecs[COLUMNS * LOADS];  // [column][load]
 
   static __device__ __forceinline__ int row_group_of_lane() { return threadIdx.x % 32 / kLanes; }
   // Of K, what this lane's first vec begins with.
@@ -67,8 +67,8 @@ struct SimtProduct {
     for (int c = 0; c < COLUMNS; ++c) {
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
-        vecs[c][i] = load_or_zeros(first_element() + i * kApart < elements && (COLUMNS == 1 || c < columns),
-                                   from + c * column_stride + i * apart);
+        vecs[c * LOADS + i] = load_or_zeros(first_element() + i * kApart < elements && (COLUMNS == 1 || c < columns),
+                                            from + c * column_stride + i * apart);
       }
     }
   }
@@ -76,28 +76,14 @@ struct SimtProduct {
   // Waits until all of them have arrived.
   __device__ __forceinline__ void wait_loads(const float* from, int apart, int column_stride, int* fault,
                                              bool& timed_out) {
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) {
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) largest = max(largest, largest_word(vecs[c][i]));
-      }
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) {
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) reload_if_missing(vecs[c][i], from + c * column_stride + i * apart);
-      }
-    }
+    const auto address = [&](int i) { return from + i / LOADS * column_stride + i % LOADS * apart; };
+    poll_words(vecs, address, fault, timed_out);
   }
 
   // From shared memory.
   __device__ __forceinline__ void read(uint32_t from) {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) vecs[0][i] = load_shared(from + i * kApart * 4);
+    for (int i = 0; i < LOADS; ++i) vecs[i] = load_shared(from + i * kApart * 4);
   }
 
   // Row r of row group g comes to g * kRowSums + r of the column's and warp's sums.
@@ -108,8 +94,9 @@ struct SimtProduct {
       float sum[kRowSums] = {};
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
-        const float k[4] = {__uint_as_float(vecs[c][i].x), __uint_as_float(vecs[c][i].y), __uint_as_float(vecs[c][i].z),
-                            __uint_as_float(vecs[c][i].w)};
+        const uint4& vec = vecs[c * LOADS + i];
+        const float k[4] = {__uint_as_float(vec.x), __uint_as_float(vec.y), __uint_as_float(vec.z),
+                            __uint_as_float(vec.w)};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
 #pragma unroll

@@ -23,13 +23,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
-  const int blocks_per_layer = sizes.blocks * sizes.replicas;
-  const WavefrontForwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
-  const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const WavefrontForwardLayer& layer = params.layer[place.direction];
+  const int first_unit = place.first_unit;
+  const int replica_column = place.first_column, columns = place.columns;
   const int hidden = sizes.hidden, batch = sizes.batch;
-  const int replica_column = replica * sizes.columns_per_replica;
-  const int columns = min(sizes.columns_per_replica, batch - replica_column);
   const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
   const bool is_fed = layer.below != nullptr;
 
@@ -52,17 +50,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
-  const int input_gate = MODE == PRNN_GRU && sub == 3 ? 2 : kGated ? sub : 0;
+  const int input_gate = input_gate_of_lane<MODE>(sub);
   float bias[kRounds], carry[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     carry[r] = 0;
     exists[r] = own_lane && unit + r * kTileRows < hidden;
-    const int64_t at = int64_t{input_gate} * hidden + unit + r * kTileRows;
-    const float input = exists[r] ? load_float<T>(layer.input_bias, at) : 0;
-    const float recurrent = exists[r] ? load_float<T>(layer.recurrent_bias, at) : 0;
-    bias[r] = MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
+    bias[r] = load_lane_bias<T, MODE>(layer, hidden, unit + r * kTileRows, sub, exists[r]);
   }
 
   // Where this lane reads and writes in the current step, at the replica's first tile; all move on by a step.
@@ -88,10 +83,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                       tile_elements * kElementBytes};
   bool timed_out = false;
   int buffer = 0;
-  long long published = 0;
+  unsigned published = 0;  // the clock's low half
 
-  // What a lane keeps of a wave for the backward pass, stored once the next one's states have been asked for: nobody
-  // waits for it.
+  // What a lane saves of a wave for the backward pass: stored after the loads of the next wave's states are issued, off
+  // the critical path.
   struct Finished {
     int count = 0, first_tile = 0;
     T *gates = nullptr, *cells = nullptr;  // undefined, nvcc 13.0 takes those of the step in progress
@@ -118,8 +113,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
-        while (clock64() - published < sizes.poll_delay_cycles) {
-        }
+        wait_poll_delay(published, sizes.poll_delay_cycles);
         walk.template prefetch<kOwn>(walk.own, false, first_tile);
         walk.own_prefetched = true;
       }
@@ -184,31 +178,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const float x = element_to_float<T>(input[j][r]);
-          if constexpr (MODE == PRNN_LSTM) {
-            value[j][r] = squash<false>(value[j][r] + x + bias[r], sub == 2);
-          } else if constexpr (MODE == PRNN_GRU) {
-            // sub 0 and 1: the gates r and z; 2: R h + bR of the candidate; 3: W x + bW of the candidate.
-            const float sum = value[j][r] + (sub == 2 ? 0 : x) + bias[r];
-            const float gate = sigmoid(sum);
-            value[j][r] = sub >= 2 ? sum : gate;
-          } else {
-            const float sum = value[j][r] + x + bias[r];
-            value[j][r] = sizes.relu ? (sum < 0 ? 0 : sum) : hyperbolic_tangent<false>(sum);  // NaN stays NaN
-          }
+          value[j][r] = lane_gate<MODE, false, true>(value[j][r], x, bias[r], sub, sizes.relu);
         }
       }
 
-      float h[kWave][kRounds], gate[kGated ? 4 : 1][kWave][kRounds];
-      if constexpr (kGated) {
-#pragma unroll
-        for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-          for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-            for (int g = 0; g < 4; ++g) gate[g][j][r] = __shfl_sync(kWholeWarp, value[j][r], g, 4);
-          }
-        }
-      }
+      float h[kWave][kRounds];
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int tile = SINGLE ? 0 : min(first_tile + j, kMaxTiles - 1);
@@ -217,23 +191,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           h[j][r] = value[j][r];
           if constexpr (kGated) {
             float* const stage = &carried[tile][warp][lane / 4 + r * kTileRows];
-            const float before = SINGLE ? carry[r] : *stage;
-            float after;
-            if constexpr (MODE == PRNN_LSTM) {  // i f g o
-              after = gate[1][j][r] * before + gate[0][j][r] * gate[2][j][r];
-              h[j][r] = gate[3][j][r] * hyperbolic_tangent<false>(after);
-              finished.gate[j][r] = value[j][r];
-            } else {  // r z, and the candidate's R h and W x
-              const float fresh = hyperbolic_tangent<false>(gate[3][j][r] + gate[0][j][r] * gate[2][j][r]);
-              after = h[j][r] = fresh + gate[1][j][r] * (before - fresh);
-              finished.gate[j][r] = sub == 2 ? fresh : sub == 3 ? gate[2][j][r] : value[j][r];
-            }
-            finished.c[j][r] = after;
+            const LaneForward done = lanes_forward<MODE, false>(value[j][r], SINGLE ? carry[r] : *stage, sub);
+            h[j][r] = done.h;
+            finished.gate[j][r] = done.saved;
+            finished.c[j][r] = done.carried;
             if constexpr (SINGLE) {
-              carry[r] = after;
+              carry[r] = done.carried;
             } else {
               __syncwarp();
-              if (sub == 0) *stage = after;
+              if (sub == 0) *stage = done.carried;
             }
           }
         }
@@ -247,7 +213,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         publish_gate_tiles(out_at + (first_tile + j) * tile_elements, lane, own,
                            publishes_tile && j < count && column + warp < columns);
       }
-      published = clock64();
+      published = clock_low();
       finished.count = count;
       finished.first_tile = first_tile;
       finished.gates = gates_at;
@@ -261,9 +227,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
-            if (!exists[r] || (kGated && sub > 0)) continue;
-            if (layer.hy != nullptr) store_float<T>(layer.hy, at, h[j][r]);
-            if (MODE == PRNN_LSTM && layer.cy != nullptr) store_float<T>(layer.cy, at, finished.c[j][r]);
+            if (!exists[r]) continue;
+            store_final_states<T, MODE>(layer, at, h[j][r], finished.c[j][r], kGated ? sub : 0);
           }
         }
       }

@@ -2,14 +2,13 @@
 // neighbouring layer's of the same timestep. The weights of both stay on the chip.
 #pragma once
 
-#include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/mma/product.cuh"
 #include "rnn/cuda/wavefront/params.h"
 
 namespace prnn {
 
-// Loads that are on their way while the states are: predicated, and into whole registers, so that nothing waits for
-// them where they are asked for. Zeros where not wanted.
+// Loads in flight while the states are: predicated, and into whole registers, so that no instruction waits for them
+// where they are issued. Zeros where not wanted.
 template <class T>
 __device__ __forceinline__ uint32_t load_element(bool wanted, const T* address) {
   uint32_t bits;
@@ -78,7 +77,7 @@ struct WavefrontBackwardRows {
 // registers if not all are.
 template <class T, class Rows, int K_TILES>
 struct WavefrontProduct {
-  static_assert(Rows::kRowTiles % 2 == 0, "fragments are of two row_tiles");
+  static_assert(Rows::kRowTiles % 2 == 0, "fragments are of two row tiles");
   static constexpr int kTiles = Rows::kRowTiles / 2, kSumTiles = Rows::kSumRowTiles / 2;
   static constexpr int kFragments = 2 * K_TILES * kTiles * 2;
   static constexpr int kRoom = wavefront_register_fragments(K_TILES);
@@ -123,26 +122,17 @@ struct WavefrontProduct {
     for (int i = 0; i < K_TILES; ++i) states[PART][i] = load_or_zeros(reads && i < k_tiles, base + i * kKTileBytes);
   }
 
-  // Waits until all that was asked for has arrived.
+  // Waits until all loads of the part have arrived.
   template <int PART>
   __device__ __forceinline__ void wait_loads(int* fault, bool& timed_out) {
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < K_TILES; ++i) largest = max(largest, largest_word(states[PART][i]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int i = 0; i < K_TILES; ++i) reload_if_missing(states[PART][i], source[PART] + i * kKTileBytes);
-    }
+    poll_words(states[PART], [&](int i) { return source[PART] + i * kKTileBytes; }, fault, timed_out);
   }
 
   // Adds k-tiles FROM up to TO of a part.
   template <int PART, int FROM = 0, int TO = K_TILES>
   __device__ __forceinline__ void multiply(Sums& sums) const {
     constexpr int kTogether = kTiles % 3 == 0 ? 3 : 2;  // independent products between two to the same sums
-    static_assert(kTiles % kTogether == 0, "whole replicas of tiles");
+    static_assert(kTiles % kTogether == 0, "whole groups of tiles");
 #pragma unroll
     for (int i = FROM; i < TO; ++i) {
       const uint4 b = states[PART][i];
@@ -202,8 +192,8 @@ struct WavefrontStates {
 };
 
 // The products of a wave of tiles of one step: for each tile waits for its states, multiplies, and puts the warp's sums
-// into shared memory. The first look at a tile's states is at the end of the tile before, where they may be there by
-// then. WAVE: tiles of a wave, which has one barrier for all of them.
+// into shared memory. A tile's states are first polled at the end of the tile before, when they may have arrived. WAVE:
+// tiles of a wave, which has one barrier for all of them.
 template <class Product, int WAVE>
 struct WavefrontTiles {
   Product& product;
@@ -219,16 +209,15 @@ struct WavefrontTiles {
     product.template prefetch<PART>(base + tile * states.tile_bytes, reads);
   }
 
-  // A step of a replica with one tile. The neighbour's states have been here for long; the own ones are asked for when
-  // PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: asked for
-  // earlier, they would be asked for twice.
+  // A step of a replica with one tile. The neighbour's states arrived long before; loads of the own ones are issued
+  // when PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: earlier
+  // ones would return before the data and be issued again.
   template <int K_TILES, int PREFETCH>
-  __device__ __forceinline__ void run_single(bool goes_on, long long published, int poll_delay, int* fault,
+  __device__ __forceinline__ void run_single(bool goes_on, unsigned published, int poll_delay, int* fault,
                                              bool& timed_out, float* shared) {
     typename Product::Sums sums = {};
     const auto prefetch_own = [&] {
-      while (clock64() - published < poll_delay) {
-      }
+      wait_poll_delay(published, poll_delay);
       prefetch<kOwn>(own, false, 0);
     };
     if (has_neighbour) {
