@@ -136,7 +136,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   const bool exists = unit < hidden && column < replica_columns;
   float carried = 0;  // the gradient that goes past the matrix
 
-  // What the forward pass kept. Loads without branches, so that nothing waits for them before the next step.
+  // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
   uint2 gates;                 // four of 16 bits
   const auto load_step = [&](const Step& step, const Step& step_before) {
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       }
     }
 
-    // Nobody waits for what follows.
+    // Off the critical path: no block polls these stores.
     if (!is_active) return;
     const int64_t row = current.row + n;
 #pragma unroll

@@ -14,7 +14,7 @@ struct BlockPlace {
   int columns;       // of the replica; not above 0: none
 };
 
-// `units`: of a block.
+// `units`: of a block. Unsigned divisions: signed ones cost registers, and one kernel spilled.
 __device__ __forceinline__ BlockPlace place_of_block(const ResidentSizes& sizes, int units) {
   const unsigned blocks = sizes.blocks, blocks_per_direction = sizes.blocks * sizes.replicas;
   BlockPlace place;

@@ -134,14 +134,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   T* out_at = static_cast<T*>(layer.dgates) + (int64_t{last} * batch + replica_column + lane) * 4 * hidden +
               first_unit + warp * 8;
   const bool publishes = lane < columns && first_unit + warp * 8 < hidden;
-  long long published = 0;
+  unsigned published = 0;  // the clock's low half
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
     product.sync_warpgroup();  // the gradients of the step before have been multiplied
-    while (clock64() - published < sizes.poll_delay_cycles) {
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
     for (int b = 0; b < Product::kBatches; ++b) product.prefetch(b, b, own);
     // What the forward pass kept for the units that this thread finishes: on its way while the gradients are.
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const uint4 v = load_shared(shares + g * kShareBytes + (warp * 32 + lane) * 16);
       if (publishes) publish_16_bytes(out_at + g * hidden, v);
     }
-    published = clock64();
+    published = clock_low();
     own = next;
     next -= step_bytes;
     out_at -= step_elements * 4;

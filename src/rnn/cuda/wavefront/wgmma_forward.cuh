@@ -137,13 +137,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   T* out_at = static_cast<T*>(layer.y) + int64_t{replica_column + lane} * hidden + first_unit + warp * kWarpUnits;
   const bool publishes = lane < columns && first_unit + warp * kWarpUnits < hidden;
   const uint32_t column_at = transposition + (warp * 32 + lane) * (kWarpUnits * 2);
-  long long published = 0;
+  unsigned published = 0;  // the clock's low half
 
 #pragma unroll 1
   for (int t = 0; t < sizes.steps; ++t) {
     product.sync_warpgroup();  // the states of the step before have been multiplied
-    while (clock64() - published < sizes.poll_delay_cycles) {
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) product.prefetch(b, b, own);
     typename Product::Sums sums;
@@ -194,9 +193,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "r"(column_at) : "memory");
       if (publishes) publish_8_bytes(out_at, v);
     }
-    published = clock64();
+    published = clock_low();
 
-    // Nobody waits for what follows.
+    // Off the critical path: no block polls these stores.
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!exists || first_column + column_of(i) >= columns) continue;

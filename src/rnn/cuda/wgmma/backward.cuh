@@ -22,15 +22,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const BlockPlace place = place_of_block(sizes, kWgmmaUnits);
+  const BackwardDirection& dir = params.direction[place.direction];
   const int rank = static_cast<int>(cluster_rank());
   const int cluster_unit = blockIdx.x % sizes.blocks / kWgmmaCluster * kRows;
   const int first_unit = cluster_unit + rank * kWgmmaUnits;
   const int hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int replica_column = place.first_column, replica_columns = place.columns;
 
   // The ring of the product; sums for this block's units, [2][share of K][columns / 8][128]; the exchange of the
   // warpgroups' sums, twice; weights beyond the registers.
@@ -101,8 +99,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
       const bool reads = column < min(replica_columns, previous.batch - replica_column);
       product.left[i] = reads ? share - product.first_element() : 0;
     }
-    // What the forward pass kept for the units that this lane finishes: on its way while the gradients are. No
-    // branches, so that nothing waits for it here.
+    // Issues the loads of what the forward pass saved for the units of this lane. No branches, which would wait for the
+    // loads here.
     T dy[kRounds], cell[kRounds], before[kRounds];  // c (LSTM); c (LSTM) or h (GRU) a timestep earlier
     Four<T> gates[kRounds];
 #pragma unroll
@@ -122,8 +120,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
       if (MODE == PRNN_LSTM) cell[r] = states[at];
     }
 
-    while (clock_low() - published < static_cast<unsigned>(sizes.poll_delay_cycles)) {
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch();
 
     // A warp has the sums of all units of one of the cluster's blocks over its share of K, and gives them to it.
@@ -198,7 +195,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
   }
   __syncthreads();
 
-  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, replica, hidden, unit, exists);
+  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, unit, exists);
   // No block leaves while others may still write to its shared memory.
   sync_cluster();
 }

@@ -16,13 +16,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kWgmmaUnits;
+  const BlockPlace place = place_of_block(sizes, kWgmmaUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
+  const int first_unit = place.first_unit;
   const int hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int replica_column = place.first_column, replica_columns = place.columns;
   if (replica_columns <= 0) return;
 
   extern __shared__ __align__(1024) char ring[];
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
   bool timed_out = false;
-  long long published = 0;
+  unsigned published = 0;  // the clock's low half
 
   Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
 #pragma unroll 1
@@ -78,8 +76,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
       product.source[i] = reinterpret_cast<const char*>(from + product.first_element());
       product.left[i] = column < columns ? padded - product.first_element() : 0;
     }
-    // The input products of what this lane finishes: on their way during the pause. No branches, so that nothing waits
-    // for them here.
+    // Issues the loads of the input products that this lane adds. No branches, which would wait for the loads here.
     T input[kRounds][kGates];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
@@ -90,10 +87,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
       for (int g = 0; g < kGates; ++g) input[r][g] = __ldcs(from + g * params.xw_gate);
     }
 
-    if (sizes.poll_delay_cycles > 0) {
-      while (clock64() - published < sizes.poll_delay_cycles) {
-      }
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch();
 
     {
@@ -138,7 +132,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
                      exchange + int64_t{current.row + replica_column + column} * padded + unit,
                      Element<T>::pack(own, beside));
       }
-      published = clock64();
+      published = clock_low();
 
       // Off the critical path: no block polls these stores.
 #pragma unroll
@@ -150,7 +144,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
         if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done[r]);
       }
     } else {
-      published = clock64();
+      published = clock_low();
     }
     __syncthreads();  // the sums have been read: the ring is free
   }

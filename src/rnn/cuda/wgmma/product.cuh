@@ -4,6 +4,7 @@
 #pragma once
 
 #include "rnn/cuda/common/activations.cuh"
+#include "rnn/cuda/common/block.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/exchange.cuh"
 #include "rnn/cuda/common/launch.cuh"

@@ -21,17 +21,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const BackwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const BlockPlace place = place_of_block(sizes, kWgmmaUnits);
+  const BackwardDirection& dir = params.direction[place.direction];
   const int rank = static_cast<int>(cluster_rank());
   const int in_gate_set = blockIdx.x % sizes.blocks % (kGates * kSplitKCluster),
             own_gate = in_gate_set / kSplitKCluster;
   const int first_unit_of_set = (blockIdx.x % sizes.blocks - in_gate_set) * kWgmmaUnits;
   const int first_unit = first_unit_of_set + rank * kTileUnits + own_gate * kWgmmaUnits;
   const int hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int replica_column = place.first_column, replica_columns = place.columns;
 
   static_assert((Product::kRingBytes + 3 * Product::kSumsBytes + kKeptBytes) % 1024 == 0, "the weights are aligned");
   extern __shared__ __align__(1024) char ring[];
@@ -141,7 +139,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     __syncthreads();
     barriers.wait(s, sizes.timed_out, timed_out);
 
-    uint32_t published = cycles();
+    unsigned published = clock_low();
     if (finishes) {
       const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
       const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
@@ -205,7 +203,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
         publish_gradients<T, kGates>(publishes, out, padded, da[r]);
       }
-      published = cycles();
+      published = clock_low();
       __syncwarp();  // what was kept has been read
       copy_saved(next, after_next);
 #pragma unroll
@@ -218,8 +216,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int g = 0; g < 4; ++g) bias_sum[g] += da[r][g];
       }
     }
-    while (cycles() - published < static_cast<uint32_t>(sizes.poll_delay_cycles)) {
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     previous = current;
     current = next;
     next = after_next;
@@ -228,7 +225,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   wait_for_copies();
   __syncthreads();
 
-  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, replica, hidden, unit, exists);
+  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, unit, exists);
   sync_cluster();  // no block leaves while the other may still write to its shared memory
 }
 

@@ -18,14 +18,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int blocks_per_direction = sizes.blocks * sizes.replicas;
-  const ForwardDirection& dir = params.direction[blockIdx.x / blocks_per_direction];
-  const int replica = blockIdx.x % blocks_per_direction / sizes.blocks;
+  const BlockPlace place = place_of_block(sizes, kWgmmaUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
   const int rank = static_cast<int>(cluster_rank());
-  const int first_unit = blockIdx.x % sizes.blocks * kWgmmaUnits;
+  const int first_unit = place.first_unit;
   const int hidden = sizes.hidden, padded = sizes.padded;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const int replica_column = place.first_column, replica_columns = place.columns;
   if (replica_columns <= 0) return;
 
   extern __shared__ __align__(1024) char ring[];
@@ -112,7 +110,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     copy_inputs(next, 1 - buffer);  // here, as a fence in the product waits for copies on their way
     barriers.wait(s, sizes.timed_out, timed_out);
 
-    uint32_t published = cycles();
+    unsigned published = clock_low();
     if (finishes) {
       const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
       const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
@@ -153,7 +151,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                      exchange + int64_t{current.row + replica_column + column} * padded + unit,
                      Element<T>::pack(own, beside));
       }
-      published = cycles();
+      published = clock_low();
 
       // Off the critical path: no block polls these stores.
 #pragma unroll
@@ -165,8 +163,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done[r]);
       }
     }
-    while (cycles() - published < static_cast<uint32_t>(sizes.poll_delay_cycles)) {
-    }
+    wait_poll_delay(published, sizes.poll_delay_cycles);
     previous = current;
     current = next;
     next = after_next;

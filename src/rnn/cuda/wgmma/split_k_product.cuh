@@ -57,12 +57,6 @@ __device__ __forceinline__ int split_k_share(int padded) {
   return (padded + 4 * kWgmmaChunk - 1) / (4 * kWgmmaChunk) * (2 * kWgmmaChunk);
 }
 
-__device__ __forceinline__ uint32_t cycles() {
-  uint32_t now;
-  asm volatile("mov.u32 %0,%clock;" : "=r"(now)::"memory");
-  return now;
-}
-
 // Copies two 16-bit elements to shared memory without waiting for them, or zeros; see wait_for_copies(). `whole_words`:
 // the address is one of whole words.
 template <class T>
