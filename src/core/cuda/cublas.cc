@@ -68,22 +68,20 @@ int narrow(int64_t value) {
   return static_cast<int>(value);
 }
 
-// Room behind cuBLAS's workspace for the two matrices of load_kernels().
-constexpr int64_t kLoadSize = 16;
-constexpr size_t kLoadMatrix = kLoadSize * kLoadSize * sizeof(float), kLoadBytes = 2 * kLoadMatrix;
-
 // cuBLAS loads its code with its first product, which takes a tenth of a second: now, and not in a layer's first call.
-// A failure is left for that call to report. The stream is one that nobody captures.
+// Products of 512 load what a layer's need, those of 16 in float other kernels. The matrices lie in cuBLAS's workspace;
+// their values do not matter. A failure is left for the layer's call to report. The stream is one that nobody captures.
 void load_kernels(prnnContext& context) {
+  constexpr int64_t kSize = 512;
   const prnnStream_t stream = context.stream;
   cudaStream_t own = nullptr;
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) == cudaSuccess) {
-    char* const matrix = static_cast<char*>(cuda_state(context).cublas_workspace) + kWorkspaceSize;
+    char* const matrix = static_cast<char*>(cuda_state(context).cublas_workspace);
     context.stream = own;
     try {
       for (prnnDataType_t type : {PRNN_DATA_FLOAT, PRNN_DATA_HALF}) {
-        const MatrixView view{matrix, type, kLoadSize};
-        run_gemm(context, kLoadSize, kLoadSize, kLoadSize, 1, view, view, 0, matrix + kLoadMatrix, type, kLoadSize);
+        const MatrixView view{matrix, type, kSize};
+        run_gemm(context, kSize, kSize, kSize, 1, view, view, 0, matrix + kWorkspaceSize / 2, type, kSize);
       }
     } catch (const Failure&) {
     }
@@ -104,11 +102,11 @@ void create_cublas(prnnContext& context) {
     state.cublas = nullptr;
     return;
   }
-  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize + kLoadBytes) != cudaSuccess) {
+  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize) != cudaSuccess) {
     cudaGetLastError();
     state.cublas_workspace = nullptr;
     destroy_cublas(context);
-    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize + kLoadBytes);
+    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize);
   }
   load_kernels(context);
 }
