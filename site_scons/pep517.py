@@ -28,7 +28,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     _run_scons(config_settings)
     extension = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
     names = [name for name in _files("prnn") if name.suffix in (".py", ".pyi", ".typed") or name.name == extension]
-    names += sorted(ROOT.glob("prnn/lib/libprnn.so.*"))
+    names += sorted(ROOT.glob("prnn/lib/*.so*"))
     return _write_wheel(wheel_directory, {str(name.relative_to(ROOT)): name.read_bytes() for name in names})
 
 

@@ -19,9 +19,12 @@ def needs_cuda(path: pathlib.Path) -> bool:
     return not {"cuda", "cudnn"}.isdisjoint(path.parent.parts)
 
 
-def find_sources(root: str) -> Sources:
+def find_sources(root: str, without: str = "") -> Sources:
+    """Those under a folder, but for those in `without` under it."""
     sources = Sources([], [], [])
     for path in sorted(pathlib.Path(root).rglob("*.c[cu]")):
+        if without and path.is_relative_to(pathlib.Path(root, without)):
+            continue
         if not needs_cuda(path):
             sources.common.append(path)
         elif path.name == "no_cuda.cc":

@@ -1,0 +1,116 @@
+#include "cudnn_standin/decision.h"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace prnn_cudnn {
+namespace {
+
+// Of why_slower().
+constexpr int kLeastTrainingSteps = 2;
+constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
+
+// cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
+bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
+
+// What the two libraries say of a configuration.
+struct Known {
+  std::string reason;  // why the resident kernels do not serve it
+  WeightLayout weights;
+};
+
+Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* cudnn_handle, void* cudnn_rnn,
+          const Configuration& c) {
+  Known known;
+  const RnnDesc rnn(prnn);
+  describe(prnn, c, nullptr, rnn.get());
+  const TensorDesc input(prnn);
+  const int dims[] = {c.batch, c.input, 1}, strides[] = {c.input, 1, 1};
+  prnn.require(prnn.SetTensorNdDescriptor(input.get(), static_cast<prnnDataType_t>(c.type), 3, dims, strides));
+  prnnRNNInfo_t info{};
+  prnn.require(prnn.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
+  prnn.require(prnn.QueryRNN(prnn_handle, rnn.get(), input.get(), &info), prnn_handle);
+  if (info.supported == 0 || info.backend != PRNN_PERSISTENT_BACKEND) {
+    known.reason = info.reason;
+    return known;
+  }
+  try {
+    known.weights = read_weight_layout(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, rnn.get(), c);
+  } catch (const Failure& failure) {
+    known.reason = failure.what();
+  }
+  return known;
+}
+
+// Kept by configuration and device, and never freed.
+const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
+                      void* cudnn_rnn, const Configuration& c) {
+  using Key = std::pair<int, Configuration>;
+  static std::mutex& mutex = *new std::mutex;
+  static std::map<Key, Known>& all = *new std::map<Key, Known>;
+  Key key{device, c};
+  // Neither the layout of the sequences nor their number of timesteps matters.
+  key.second.layout = key.second.steps = 0;
+  key.second.padded_io = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = all.find(key);
+    if (found != all.end()) return found->second;
+  }
+  Known made = ask(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, c);
+  std::lock_guard<std::mutex> lock(mutex);
+  return all.emplace(key, std::move(made)).first->second;
+}
+
+}  // namespace
+
+std::string why_forwarded(const Configuration& c) {
+  if (c.mode < PRNN_RNN_RELU || c.mode > PRNN_GRU) return "a cell of an unknown kind";
+  if (c.type == PRNN_DATA_DOUBLE) return "float64";
+  if (c.element() == 0) return "a data type other than float32, float16 and bfloat16";
+  if (c.projection != c.hidden) return "a projection";
+  if (c.clips) return "clipping of the cell state";
+  if (c.bias < kNoBias || c.bias > kRecurrentBias) return "a bias mode that is unknown";
+  if (c.dropout >= 1) return "a dropout of 1";
+  if (c.layout < kSequenceMajor || c.layout > kBatchMajor) return "a data layout that is unknown";
+  if (c.width != c.input) return "an input of another size than the layer's";
+  if (c.input_mode != PRNN_LINEAR_INPUT && c.input != c.hidden) return "an input that is not of the hidden size";
+  if (int64_t{c.steps} * c.batch > INT32_MAX) return "more than 2^31 - 1 rows of data";
+  return "";
+}
+
+std::string why_forwarded(const Configuration& c, const Sequences& sequences) {
+  if (!sequences.have_rows()) return "a sequence without timesteps";
+  if (c.layout == kPacked && !sequences.are_sorted()) return "packed sequences that are not sorted by length";
+  const bool vary = sequences.sorted_lengths().back() != c.steps;
+  if (c.layout != kPacked && vary && !c.padded_io) return "padding without CUDNN_RNN_PADDED_IO_ENABLED";
+  return "";
+}
+
+std::string why_slower(const Configuration& c, bool is_training) {
+  if (is_training && c.steps < kLeastTrainingSteps) return "training over a single timestep";
+  const int64_t states = int64_t{c.batch} * c.hidden;
+  const int64_t most = c.element() == 2 ? kMostStates16 : may_round(c) ? kMostStatesTf32 : kMostStates32;
+  if (states > most) return "more than " + std::to_string(most) + " states (batch times hidden size) in a timestep";
+  return "";
+}
+
+void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t dropout, prnnRNNDescriptor_t rnn) {
+  prnn.require(prnn.SetRNNDescriptor(rnn, c.hidden, c.layers, dropout, static_cast<prnnRNNInputMode_t>(c.input_mode),
+                                     static_cast<prnnDirectionMode_t>(c.direction), static_cast<prnnRNNMode_t>(c.mode),
+                                     static_cast<prnnDataType_t>(c.type)));
+  prnn.require(prnn.SetRNNBackend(rnn, PRNN_PERSISTENT_BACKEND));  // nothing comes back through cuDNN
+  const prnnMathType_t math = may_round(c) ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH;
+  prnn.require(prnn.SetRNNMatrixMathType(rnn, math));
+}
+
+Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
+                void* cudnn_rnn, const Configuration& c, bool is_training) {
+  const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c);
+  if (!known.reason.empty()) return {known.reason, nullptr};
+  return {why_slower(c, is_training), &known.weights};
+}
+
+}  // namespace prnn_cudnn

@@ -1,0 +1,76 @@
+// A call that prnn serves: cuDNN's arguments are brought into prnn's layouts, prnn computes, and the results go back.
+#pragma once
+
+#include <memory>
+
+#include "cudnn_standin/decision.h"
+
+namespace prnn_cudnn {
+
+// Whose call it is and what it is about. Refers to objects that live until the call returns.
+struct Context {
+  const Cudnn& cudnn;
+  const Prnn& prnn;
+  void* cudnn_handle;
+  prnnHandle_t prnn_handle;
+  void* stream;
+  const Configuration& configuration;
+  const Sequences& sequences;
+  const WeightLayout& weights;
+};
+
+struct Spaces {
+  void* workspace;
+  size_t workspace_size;
+  void* reserve;
+  size_t reserve_size;
+};
+
+struct Sizes {
+  size_t workspace = 0, reserve = 0;
+};
+
+// NULL where cuDNN's function has no such argument or its caller gave none.
+struct Arguments {
+  const void *x = nullptr, *y = nullptr, *dy = nullptr, *hx = nullptr, *cx = nullptr, *dhy = nullptr, *dcy = nullptr;
+  const void* weights = nullptr;
+  void *y_out = nullptr, *hy = nullptr, *cy = nullptr, *dx = nullptr, *dhx = nullptr, *dcx = nullptr;
+  void* dweights = nullptr;
+};
+
+class TakenCall {
+ public:
+  explicit TakenCall(const Context& context);
+
+  ~TakenCall();
+
+  // Of each call for these sequences.
+  Sizes sizes() const;
+  // Enough for all lengths that the sequences of such a descriptor can have: of data that lies batch-major, as a
+  // program may ask for the sizes before it knows the lengths.
+  Sizes sizes_for_any_lengths() const;
+
+  // `padding`: the element that goes where y has no timestep.
+  void forward(bool is_training, const Arguments& arguments, const void* padding, const Spaces& spaces);
+  void backward_data(const Arguments& arguments, const Spaces& spaces);
+  void backward_weights(bool adds, const Arguments& arguments, const Spaces& spaces);
+
+ private:
+  struct Buffers;
+  class Steps;
+  class Layouts;
+
+  Sizes prnn_sizes(const Steps& x_steps) const;
+  Buffers buffers(void* base, size_t prnn_workspace) const;
+  const void* packed_weights(const void* weights, const Buffers& buffers) const;
+  void draw_seed(const Buffers& buffers);
+
+  const Context c_;
+  const Configuration& config_;
+  const DropoutDesc dropout_;
+  const RnnDesc rnn_;
+  std::unique_ptr<const Steps> x_steps_, y_steps_;
+  Sizes prnn_;  // libprnn's own part of sizes()
+};
+
+}  // namespace prnn_cudnn
