@@ -94,6 +94,9 @@ FORWARDED_CASES = {
     "a CPU handle serves float and double; the data type is half": dict(type=2),
     "an input that is not of the hidden size": dict(skip_input=True, input=5),
     "training over a single timestep": dict(steps=1, lengths=[1, 1]),
+    "more than 32768 states (batch times hidden size) in a timestep": dict(
+        steps=2, lengths=[2] * 6554, hidden=5, math=0
+    ),
     "more than 65536 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 16385, hidden=4),
 }
 

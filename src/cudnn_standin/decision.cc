@@ -10,7 +10,10 @@ namespace {
 
 // Of why_slower().
 constexpr int kLeastTrainingSteps = 2;
-constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024;
+constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
+
+// cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
+bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
 
 // What the two libraries say of a configuration.
 struct Known {
@@ -88,7 +91,8 @@ std::string why_forwarded(const Configuration& c, const Sequences& sequences) {
 
 std::string why_slower(const Configuration& c, bool is_training) {
   if (is_training && c.steps < kLeastTrainingSteps) return "training over a single timestep";
-  const int64_t states = int64_t{c.batch} * c.hidden, most = c.element() == 2 ? kMostStates16 : kMostStates32;
+  const int64_t states = int64_t{c.batch} * c.hidden;
+  const int64_t most = c.element() == 2 ? kMostStates16 : may_round(c) ? kMostStatesTf32 : kMostStates32;
   if (states > most) return "more than " + std::to_string(most) + " states (batch times hidden size) in a timestep";
   return "";
 }
@@ -98,9 +102,8 @@ void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t 
                                      static_cast<prnnDirectionMode_t>(c.direction), static_cast<prnnRNNMode_t>(c.mode),
                                      static_cast<prnnDataType_t>(c.type)));
   prnn.require(prnn.SetRNNBackend(rnn, PRNN_PERSISTENT_BACKEND));  // nothing comes back through cuDNN
-  // cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
-  const bool rounds = c.math_type == kDefaultMath || c.math_type == kConvertingMath;
-  prnn.require(prnn.SetRNNMatrixMathType(rnn, rounds ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH));
+  const prnnMathType_t math = may_round(c) ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH;
+  prnn.require(prnn.SetRNNMatrixMathType(rnn, math));
 }
 
 Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
