@@ -182,8 +182,7 @@ def test_graph_replay(mode: int) -> None:
 @pytest.mark.parametrize("skip", [False, True])
 def test_float_is_rounded_to_tf32_only_where_that_is_allowed(skip: bool, mode: int, backend: int) -> None:
     """With SKIP_INPUT the recurrent product is the only one that y depends on."""
-    # Four sequences and fewer may run on the exact kernels, where they are the faster ones.
-    for math, batch in itertools.product((0, 1, ALLOW_CONVERSION, 3), (5, 40)):
+    for math, batch in itertools.product((0, 1, ALLOW_CONVERSION, 3), (3, 40)):
         torch.manual_seed(7)
         stack = reference.Stack(mode, 512, 512, skip_input=skip)
         case = CudnnCase(stack, [batch] * 8, torch.float32, backend=backend, math=math)
@@ -191,7 +190,9 @@ def test_float_is_rounded_to_tf32_only_where_that_is_allowed(skip: bool, mode: i
         expected = case.expected()
         for name in ("y", "dx", "dw"):
             error = ((case.data[name].double() - expected[name]).norm() / expected[name].norm()).item()
-            assert (1e-5 < error < 2e-3) if math == ALLOW_CONVERSION else (error < 1e-5), f"{name}: {error:.2e}"
+            # tf32 is a permission: a few sequences may run on exact kernels, where these are faster.
+            least, most = (1e-5 if batch == 40 else 0, 2e-3) if math == ALLOW_CONVERSION else (0, 1e-5)
+            assert least < error < most, f"{name}: {error:.2e}"
 
 
 def test_modules_beyond_the_resident_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
