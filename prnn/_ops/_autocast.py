@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from prnn._ops._layer import MODES, Config
 
@@ -120,11 +121,21 @@ def _autocast_cpu_dtypes(
     return dtype if config.proj_size > 0 else cell, cell
 
 
+def _all_equal(lengths: Tensor | None) -> bool:
+    """Whether sequences of these lengths, or these batch sizes, are what torch takes for a padded input. A trace has no
+    values: it takes them to differ."""
+    if lengths is None:
+        return True
+    if torch.compiler.is_compiling() or isinstance(lengths, FakeTensor) or lengths.device.type != "cpu":
+        return False
+    return bool((lengths == lengths[0]).all())
+
+
 def rnn_on_cpu(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Computes in float32 and returns the dtypes that torch's own layers return."""
-    is_padded = rest[0] is None and rest[1] is None
+    is_padded = _all_equal(rest[0]) and _all_equal(rest[1])
     dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[4:-1]))
     float32 = torch.float32
     with torch.autocast("cpu", enabled=False):
