@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("prnn: ").strip()
 
 
-@pytest.mark.parametrize("command", ["train", "transcribe", "evaluate", "info", "bench"])
+@pytest.mark.parametrize("command", ["train", "transcribe", "evaluate", "export", "info", "bench"])
 def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([command, "--help"], ["--help"]):
         with pytest.raises(SystemExit) as stopped:
