@@ -22,7 +22,6 @@ from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser
 from prnn.asr.export import export
 from prnn.cli import main
 from prnn.transducer import Transducer, TransducerConfig
-from prnn.transducer.streaming import StreamState
 
 CHARACTERS = "ab ç1"
 CONFIG = TransducerConfig(
@@ -90,9 +89,7 @@ def with_sherpa(folder: Path, samples: list[np.ndarray], suffix: str = ".onnx") 
 
 def with_prnn(recogniser: Recogniser, samples: np.ndarray, chunk: int) -> tuple[list[int], list[int]]:
     """Tokens and encoder frames of a stream, as far as sherpa-onnx decodes: whole chunks, and a frame left over."""
-    stream = recogniser.stream(16000)
-    state: StreamState = recogniser.model.stream_init(max_symbols=1)
-    stream._state = state
+    stream = recogniser.stream(16000, max_symbols=1)
     stream.accept(samples)
     stream.finish()
     best = stream._state.best()[0]
