@@ -73,7 +73,7 @@ def _token_reasons(tokenizer: CharTokenizer) -> Iterator[str]:
             yield f"tokens.txt cannot hold the character {character!r}"
     # sherpa-onnx's test for byte-level pieces, whose alphabet ends with a character of this first byte.
     if max("".join(_tokens(tokenizer)).replace(_SPACE, "").encode()) == 0xC6:
-        yield "sherpa-onnx takes characters up to U+01BF for the pieces of a byte-level tokenizer"
+        yield "sherpa-onnx takes characters that end in U+0180 to U+01BF for pieces of a byte-level tokenizer"
 
 
 def check_exportable(recogniser: Recogniser) -> None:
