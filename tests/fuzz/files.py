@@ -174,9 +174,7 @@ def run_command_line(case: Case) -> None:
             "info": ["info"],
             "bench": ["bench"],
         }
-        command = random.choice(
-            ("train", "train", "transcribe", "transcribe", "evaluate", "export", "info", "bench")
-        )
+        command = random.choice(("train", "train", "transcribe", "transcribe", "evaluate", "export", "info", "bench"))
         arguments = usual[command]
         if command == "bench":
             arguments = [*arguments, *random.choices([word for word in WORDS if word != "--"], k=random.randint(1, 3))]
