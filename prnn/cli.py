@@ -1,4 +1,4 @@
-"""The command line: ``prnn train``, ``transcribe``, ``evaluate``, ``info``, ``bench`` and ``run``.
+"""The command line: ``prnn train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench`` and ``run``.
 
 Exit status: 0 done; 2 the input or an option cannot be used, the output cannot be written, or a training has diverged,
 said in one sentence on stderr; 130 interrupted.
@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from prnn import __version__
-from prnn.commands import bench, evaluate, info, run, train, transcribe
+from prnn.commands import bench, evaluate, export, info, run, train, transcribe
 from prnn.commands.failure import CommandError
 
-_COMMANDS = (train, transcribe, evaluate, info, bench, run)
+_COMMANDS = (train, transcribe, evaluate, export, info, bench, run)
 
 
 def build_parser() -> argparse.ArgumentParser:

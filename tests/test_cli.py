@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("prnn: ").strip()
 
 
-@pytest.mark.parametrize("command", ["train", "transcribe", "evaluate", "info", "bench"])
+@pytest.mark.parametrize("command", ["train", "transcribe", "evaluate", "export", "info", "bench"])
 def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([command, "--help"], ["--help"]):
         with pytest.raises(SystemExit) as stopped:
@@ -91,10 +91,14 @@ def test_transcribe_whole_and_streamed_agree(
     assert lines[-1].strip() == text
     assert [line.split()[0] for line in lines[1:6]] == ["0.10", "0.20", "0.30", "0.40", "0.50"]
     assert "6 chunks of 100 ms" in lines[-2]
-    for search in ([], ["--stream"]):
-        assert main(["transcribe", str(checkpoint), str(audio), "--beam", "2", *search]) == 0
-    beamed = capsys.readouterr().out.splitlines()
-    assert beamed[0] == beamed[-1]
+    found = {text}
+    for search in (["--beam", "2"], ["--max-symbols", "1"], ["--beam", "2", "--max-symbols", "1"]):
+        for extra in ([], ["--stream"]):
+            assert main(["transcribe", str(checkpoint), str(audio), *search, *extra]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == lines[-1]
+        found.add(lines[0])
+    assert len(found) > 1
 
 
 def test_transcribe_audio_that_cannot_be_read(
@@ -177,8 +181,8 @@ def edits(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
     return row[-1]
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int) -> None:
+@pytest.mark.parametrize(("beam", "max_symbols"), [(1, 8), (1, 1), (3, 8), (3, 2)])
+def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int, max_symbols: int) -> None:
     """Against a search of one utterance and one symbol at a time, and edit distances of the tests' own."""
     texts = ["ab", "c", "cab", "b ac", "bb", "a b c"]
     manifest = write_corpus(tmp_path, "tones", texts)
@@ -190,6 +194,7 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int)
     torch.save(contents, tmp_path / "model.ckpt")
     out = tmp_path / "out.jsonl"
     command = ["evaluate", str(tmp_path / "model.ckpt"), str(manifest), "--output", str(out), "--beam", str(beam)]
+    command += [] if max_symbols == 8 else ["--max-symbols", str(max_symbols)]
     assert main(command) == 0
     printed = capsys.readouterr().out
 
@@ -201,9 +206,9 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int)
         assert entry["audio_filepath"] == str(tmp_path / f"tones-{index}.wav")
         frames = slow.encode(recogniser.model, compute_features(*read_audio(entry["audio_filepath"])))
         if beam == 1:
-            expected = slow.greedy(recogniser.model, frames, 8)
+            expected = slow.greedy(recogniser.model, frames, max_symbols)
         else:
-            expected = slow.beam_search(recogniser.model, frames, beam, 8, False)[0]
+            expected = slow.beam_search(recogniser.model, frames, beam, max_symbols, False)[0]
         assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens)
         words += edits(text.split(), entry["recognised"].split())
         characters += edits(text, entry["recognised"].strip())

@@ -48,8 +48,17 @@ def test_a_tone_lights_its_mel_bin() -> None:
     for hertz in (440.0, 2000.0, 6000.0):
         samples = 0.5 * np.sin(2 * np.pi * hertz * np.arange(16000) / 16000).astype(np.float32)
         brightest = int(compute_features(samples, 16000).mean(dim=0).argmax())
-        expected = (mel(hertz) - mel(20)) / (mel(8000) - mel(20)) * 81 - 1
+        expected = (mel(hertz) - mel(20)) / (mel(7600) - mel(20)) * 81 - 1
         assert abs(brightest - expected) < 1.5
+
+
+def test_upper_edge_of_the_mel_bins() -> None:
+    samples = noise(16000)
+    default = compute_features(samples, 16000)
+    assert torch.equal(default, compute_features(samples, 16000, FeatureConfig(high_freq=7600)))
+    to_nyquist = compute_features(samples, 16000, FeatureConfig(high_freq=0))
+    assert torch.equal(to_nyquist, compute_features(samples, 16000, FeatureConfig(high_freq=8000)))
+    assert not torch.equal(default, to_nyquist)
 
 
 def test_resampling_keeps_what_is_heard() -> None:

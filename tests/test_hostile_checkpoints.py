@@ -30,6 +30,8 @@ FEATURES: list[tuple[str, object, str]] = [
     ("frame_shift_ms", math.nan, "frame_shift_ms is nan; it must be at least 1"),
     ("frame_shift_ms", math.inf, "frame_shift_ms is inf; it must be finite"),
     ("sample_rate", 16000.0, "sample_rate is 16000.0; it must be an int"),
+    ("high_freq", "7600", "high_freq is '7600'; it must be a number"),
+    *(("high_freq", v, "with a sample_rate of 16000 it must be 100 to 8000, or -7900 to 0") for v in (1, 8001, -1e4)),
     ("dither", 1.0, "unknown features option dither; known are frame_length_ms"),
     ("num_mel_bins", 40, "feature_dim is 80; its features and characters make it 40"),
 ]
@@ -60,6 +62,11 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
 def test_features_of_a_checkpoint(tmp_path: Path, name: str, value: object, message: str) -> None:
     contents = changed(lambda checkpoint: checkpoint["prnn"]["features"].update({name: value}))
     assert message in loading_fails(tmp_path, contents)
+
+
+def test_a_checkpoint_that_does_not_say_where_its_mel_bins_end(tmp_path: Path) -> None:
+    torch.save(changed(lambda checkpoint: checkpoint["prnn"]["features"].pop("high_freq")), tmp_path / "old.ckpt")
+    assert load_recogniser_parts(tmp_path / "old.ckpt")[1].high_freq == 0.0
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,7 @@ def weight(checkpoint: dict[str, Any], tensor: object) -> None:
         (lambda c: c["prnn"].update(model={}), "vocab_size is missing from the transducer's options"),
         (lambda c: c["prnn"]["model"].update(hidden=1), "unknown transducer option hidden; known are blank"),
         (lambda c: c["prnn"]["model"].update({7: 1}), "unknown transducer option 7; known are blank"),
-        (lambda c: c["prnn"].update(features=None), "the features is None; it must be a mapping"),
+        (lambda c: c["prnn"].update(features=None), "features is None; it must be a mapping"),
         (lambda c: c["prnn"].update(characters=None), "characters is None; it must be a list"),
         (lambda c: c["prnn"].update(characters=["a", "b", "b"]), "characters holds a character twice"),
         (lambda c: c["prnn"].update(characters=["a", "b", ["c"]]), "characters holds ['c']; each must be"),

@@ -180,11 +180,11 @@ def test_features_that_a_checkpoint_may_have_do_not_crash() -> None:
     program = """
 import itertools, numpy, torch
 from prnn.asr import FeatureConfig, compute_features
-corners = (1000, 192000), (1, 512), (1, 200), (5, 200)
-for rate, bins, shift, length in itertools.product(*corners):
+corners = (1000, 192000), (1, 512), (1, 200), (5, 200), (0, 100)
+for rate, bins, shift, length, high in itertools.product(*corners):
     samples = numpy.random.default_rng(0).uniform(-1, 1, rate // 50).astype(numpy.float32)
-    features = compute_features(samples, rate, FeatureConfig(rate, bins, shift, length))
-    assert features.shape[1] == bins and bool(features.isfinite().all()), (rate, bins, shift, length)
+    features = compute_features(samples, rate, FeatureConfig(rate, bins, shift, length, high))
+    assert features.shape[1] == bins and bool(features.isfinite().all()), (rate, bins, shift, length, high)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr[-1000:]

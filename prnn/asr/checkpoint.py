@@ -100,7 +100,8 @@ def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig,
     """What the checkpoint says of the recogniser; ValueError or TypeError unless that fits together."""
     description = checkpoint[_KEY]
     config = TransducerConfig.from_dict(description["model"])
-    features = from_plain(FeatureConfig, description["features"], "features")
+    # A checkpoint without high_freq was trained on mel bins up to half the sample rate.
+    features = from_plain(FeatureConfig, {"high_freq": 0.0} | _mapping(description, "features"), "features")
     characters = description["characters"]
     if not isinstance(characters, list):
         raise TypeError(f"characters is {shown(characters)}; it must be a list")

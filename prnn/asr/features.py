@@ -18,6 +18,7 @@ from torch import Tensor
 from prnn._fields import Within, check_fields
 
 SAMPLE_RATES = Within(1000, 384_000)  # of recordings, in hertz
+_NARROWEST = 100.0  # hertz, of the mel bins' upper edge
 _LOUDEST = 2.0**31  # float recordings of 32-bit samples that nobody has scaled
 
 
@@ -30,15 +31,28 @@ class FeatureConfig:
         num_mel_bins: features a frame.
         frame_shift_ms: milliseconds from frame to frame.
         frame_length_ms: milliseconds of a frame's window.
+        high_freq: upper edge of the mel bins in hertz, as Kaldi has it: 0 or less counts from half the sample rate.
+            With -400 features are those that Lhotse and sherpa-onnx compute unless told otherwise.
+
+    Raises:
+        ValueError, TypeError: naming the field, its value and what is accepted.
     """
 
     sample_rate: Annotated[int, Within(1000, 192_000)] = 16000
     num_mel_bins: Annotated[int, Within(1, 512)] = 80
     frame_shift_ms: Annotated[float, Within(1, 200)] = 10.0
     frame_length_ms: Annotated[float, Within(5, 200)] = 25.0
+    high_freq: float = -400.0
 
     def __post_init__(self) -> None:
         check_fields(self)
+        nyquist = self.sample_rate / 2
+        least = _NARROWEST - nyquist
+        if not (least <= self.high_freq <= 0 or _NARROWEST <= self.high_freq <= nyquist):
+            raise ValueError(
+                f"high_freq is {self.high_freq:g}; with a sample_rate of {self.sample_rate} it must be "
+                f"{_NARROWEST:g} to {nyquist:g}, or {least:g} to 0"
+            )
 
 
 def check_samples(samples: np.ndarray) -> None:
@@ -72,6 +86,7 @@ class OnlineFeatures:
         options.frame_opts.dither = 0.0
         options.frame_opts.snip_edges = False
         options.mel_opts.num_bins = config.num_mel_bins
+        options.mel_opts.high_freq = config.high_freq
         self.config = config
         self._fbank = knf.OnlineFbank(options)
         self._resampler: soxr.ResampleStream | None = None

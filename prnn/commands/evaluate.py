@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import BEAM
+from prnn.commands.options import add_search
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -20,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train")
-    add("--beam", type=BEAM, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    add_search(parser)
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     add("--output", type=Path, metavar="FILE", help="write what was recognised, one JSON object a line")
     return parser
@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.evaluation import evaluate
 
         utterances = read_manifest(arguments.manifest)
-        result = evaluate(Recogniser.load(arguments.checkpoint, arguments.device), utterances, arguments.beam)
+        recogniser = Recogniser.load(arguments.checkpoint, arguments.device)
+        result = evaluate(recogniser, utterances, arguments.beam, max_symbols=arguments.max_symbols)
         if arguments.output:
             with arguments.output.open("w", encoding="utf-8") as file:
                 for utterance, text in zip(utterances, result.texts, strict=True):

@@ -38,4 +38,5 @@ def reported(command: str) -> Iterator[None]:
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
-    return f"{command} needs the package {error.name}: pip install 'prnn[asr]' brings it"
+    extra = "export" if error.name == "onnx" else "asr"
+    return f"{command} needs the package {error.name}: pip install 'prnn[{extra}]' brings it"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from prnn._fields import Within, number_parser
 from prnn.commands.failure import reported
-from prnn.commands.options import BEAM
+from prnn.commands.options import add_search
 
 if TYPE_CHECKING:
-    from prnn.asr import Recogniser
+    from prnn.asr import RecogniserStream
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--stream", action="store_true", help="feed it in chunks; print the text as it grows and the time per chunk")
     milliseconds = number_parser(float, Within(0, 1e6, above=True))
     add("--chunk-ms", type=milliseconds, default=160.0, metavar="MS", help="length of a chunk (%(default)g)")
-    add("--beam", type=BEAM, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
+    add_search(parser)
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
     return parser
 
@@ -42,12 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
         samples, rate = read_audio(arguments.audio)
         recogniser = Recogniser.load(arguments.checkpoint, arguments.device)
         if arguments.stream:
-            print(stream_and_report(recogniser, samples, rate, arguments.chunk_ms, arguments.beam))
+            stream = recogniser.stream(rate, arguments.beam, arguments.max_symbols)
+            print(stream_and_report(stream, samples, rate, arguments.chunk_ms))
         else:
-            print(recogniser.transcribe(samples, rate, arguments.beam))
+            print(recogniser.transcribe(samples, rate, arguments.beam, arguments.max_symbols))
 
 
-def stream_and_report(recogniser: Recogniser, samples, sample_rate: int, chunk_ms: float, beam: int) -> str:  # type: ignore[no-untyped-def]
+def stream_and_report(stream: RecogniserStream, samples, sample_rate: int, chunk_ms: float) -> str:  # type: ignore[no-untyped-def]
     """Streams a recording, printing for each chunk where it ends, the time it took and the text so far.
 
     Returns the last text.
@@ -57,7 +58,6 @@ def stream_and_report(recogniser: Recogniser, samples, sample_rate: int, chunk_m
     from prnn.asr.audio import chunks
 
     torch.set_num_threads(1)  # a chunk is a few ms of work: less than threads cost that wait for one another
-    stream = recogniser.stream(sample_rate, beam)
     heard, times = 0, []
     print(f"{'heard':>8}  {'took':>9}  text so far")
 

@@ -1,5 +1,6 @@
 """Streaming transducers: model, search, streaming. docs/transducer.md is the guide."""
 
+from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.config import TransducerConfig
 from prnn.transducer.encoder import Encoder, EncoderState
 from prnn.transducer.hypothesis import Hypothesis
@@ -14,6 +15,7 @@ __all__ = [
     "Hypothesis",
     "Joiner",
     "LossParts",
+    "PhraseBias",
     "RecurrentPredictor",
     "StatelessPredictor",
     "StreamState",

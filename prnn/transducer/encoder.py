@@ -60,6 +60,10 @@ def _times(size: int, lengths: Tensor) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
+def _most(lengths: Tensor) -> int:
+    return int(lengths.max()) if len(lengths) else 0
+
+
 class Encoder(nn.Module):
     """Encoder frame j sees input frames j * frame_stride to j * frame_stride + frame_stack - 1, and through the layers
     everything before; T frames give ceil(T / frame_stride). Frames beyond the end count as the mean.
@@ -156,11 +160,15 @@ class Encoder(nn.Module):
 
         Returns:
             Encoder frames (N, T', output_dim), zero beyond their lengths, and their numbers (N,), int64, on the device
-            of `lengths`.
+            of `lengths`. T' is the largest of these; under torch.compile and torch.export, where no shape may depend on
+            values, it is that of T input frames.
         """
         out_lengths = (lengths + self.frame_stride - 1) // self.frame_stride
         normal = self._normalize(features, lengths.to(features.device, non_blocking=True))
-        out, _ = self._run(self._stack(normal, out_lengths), out_lengths, None)
+        if torch.compiler.is_compiling():
+            out = self._run_padded(normal, out_lengths)
+        else:
+            out, _ = self._run(self._stack(normal, _most(out_lengths)), out_lengths, None)
         dropped: Tensor = self.dropout(out)
         return dropped, out_lengths
 
@@ -187,7 +195,7 @@ class Encoder(nn.Module):
         """
         frames, counts = self._append(state, self._normalize(chunk, lengths), lengths)
         ready = torch.clamp((counts - self.frame_stack) // self.frame_stride + 1, min=0)
-        out, hidden = self._run(self._stack(frames, ready), ready, state.hidden)
+        out, hidden = self._run(self._stack(frames, _most(ready)), ready, state.hidden)
         used = ready * self.frame_stride
         kept = self.frame_stack - 1
         index = used[:, None] + torch.arange(kept, device=used.device)
@@ -199,7 +207,7 @@ class Encoder(nn.Module):
     def finish(self, state: EncoderState) -> tuple[Tensor, Tensor, EncoderState]:
         """The encoder frames of what still waits, as `step` returns them."""
         ready = (state.counts + self.frame_stride - 1) // self.frame_stride
-        out, hidden = self._run(self._stack(state.frames, ready), ready, state.hidden)
+        out, hidden = self._run(self._stack(state.frames, _most(ready)), ready, state.hidden)
         return out, ready, EncoderState(torch.zeros_like(state.frames), torch.zeros_like(state.counts), hidden)
 
     def _normalize(self, features: Tensor, lengths: Tensor) -> Tensor:
@@ -216,10 +224,9 @@ class Encoder(nn.Module):
         index = index.clamp(max=max(both.shape[1] - 1, 0))[:, :, None].expand(-1, -1, self.feature_dim)
         return both.gather(1, index).masked_fill(~_times(both.shape[1], counts)[:, :, None], 0.0), counts
 
-    def _stack(self, frames: Tensor, out_lengths: Tensor) -> Tensor:
-        """Frames (N, T, F), zero beyond their ends, to stacked ones (N, max(out_lengths), frame_stack * F)."""
+    def _stack(self, frames: Tensor, outputs: int) -> Tensor:
+        """Frames (N, T, F), zero beyond their ends, to stacked ones (N, outputs, frame_stack * F)."""
         batch, length, size = frames.shape
-        outputs = int(out_lengths.max()) if batch else 0
         if not outputs:
             return frames.new_zeros(batch, 0, self.frame_stack * size)
         needed = (outputs - 1) * self.frame_stride + self.frame_stack
@@ -227,6 +234,19 @@ class Encoder(nn.Module):
         if self.frame_stride == self.frame_stack:
             return frames.reshape(batch, outputs, -1)
         return frames.unfold(1, self.frame_stack, self.frame_stride).transpose(2, 3).reshape(batch, outputs, -1)
+
+    def _run_padded(self, normal: Tensor, lengths: Tensor) -> Tensor:
+        """The layers over whole utterances (N, T, F), without a look at the values of `lengths`."""
+        batch, length, size = normal.shape
+        outputs = (length + self.frame_stride - 1) // self.frame_stride
+        # `_stack` by indices: its slices leave torch.export conditions on T that it cannot prove.
+        first = torch.arange(outputs, device=normal.device) * self.frame_stride
+        index = first[:, None] + torch.arange(self.frame_stack, device=normal.device)
+        padded = functional.pad(normal, (0, 0, 0, self.frame_stack))
+        stacked = padded[:, index].reshape(batch, outputs, self.frame_stack * size)
+        out, _ = self.rnn(stacked, lengths=lengths.clamp(min=1))
+        masked: Tensor = out.masked_fill(~_times(outputs, lengths.to(out.device))[:, :, None], 0.0)
+        return masked
 
     def _run(self, x: Tensor, lengths: Tensor, hidden: State | None) -> tuple[Tensor, State]:
         """The layers over rows of differing lengths, 0 among them; `hidden` None is zero."""

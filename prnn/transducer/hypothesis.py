@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prnn.transducer.biasing import BiasedJoiner, PhraseBias
 from prnn.transducer.joiner import Joiner
 from prnn.transducer.predictor import Predictor
 
@@ -58,12 +59,14 @@ class Hypotheses(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """The parts of a model that a search uses. durations: of a token-and-duration transducer, else empty."""
+    """The parts of a model that a search uses. durations: of a token-and-duration transducer, else empty. bias: the
+    phrases of a `BiasedPredictor` and a `BiasedJoiner`."""
 
     predictor: Predictor
-    joiner: Joiner
+    joiner: Joiner | BiasedJoiner
     blank: int
     durations: tuple[int, ...] = ()
+    bias: PhraseBias | None = None
 
 
 def map_tensors(function: Callable[..., Tensor], tree: _Tree, *others: _Tree) -> _Tree:
@@ -180,6 +183,13 @@ def distinct(hypotheses: Hypotheses) -> Hypotheses:
     leads = leader == torch.arange(scores.shape[1], device=scores.device)
     leads &= scores > _IMPOSSIBLE
     return hypotheses._replace(scores=(high + terms.sum(2).log()).masked_fill(~leads, _IMPOSSIBLE))
+
+
+def settled(decoder: Decoder, hypotheses: Hypotheses) -> Hypotheses:
+    """Those of utterances that have ended, without what phrases gave that were begun and not completed."""
+    if decoder.bias is None:
+        return hypotheses
+    return hypotheses._replace(scores=decoder.bias.settled(hypotheses.scores, hypotheses.predictor[-1]))
 
 
 def transcripts(hypotheses: Hypotheses) -> Hypotheses:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prnn.losses import ctc_loss
+from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, PhraseBias
 from prnn.transducer.checks import (
     check_features,
     check_targets,
@@ -250,6 +251,7 @@ class Transducer(nn.Module):
         nbest: int = 1,
         max_symbols: int = MAX_SYMBOLS,
         length_norm: bool = False,
+        bias: PhraseBias | None = None,
     ) -> list[list[Hypothesis]]:
         """Recognise whole utterances, keeping the `beam` most probable hypotheses; paths that spell the same are added.
 
@@ -263,9 +265,11 @@ class Transducer(nn.Module):
             nbest: hypotheses returned per utterance, at most `beam`.
             max_symbols: most symbols in one encoder frame, "standard" only.
             length_norm: order the hypotheses by score / (symbols + 1) instead of by score.
+            bias: phrases to prefer.
 
         Returns:
-            N lists, best hypothesis first; score is the log of the sum of the probabilities of the paths found.
+            N lists, best hypothesis first; score is the log of the sum of the probabilities of the paths found, and the
+            scores of the phrases in it.
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
@@ -275,10 +279,16 @@ class Transducer(nn.Module):
         require_at_least("nbest", nbest, 1)
         if nbest > beam:
             raise ValueError(f"nbest is {nbest}; it must be at most beam, {beam}")
-        return self._search(features, feature_lengths, options, nbest, length_norm)
+        self._check_bias(bias)
+        return self._search(features, feature_lengths, options, nbest, length_norm, bias)
 
     def stream_init(
-        self, batch: int = 1, search: str = "greedy", beam: int = 4, max_symbols: int = MAX_SYMBOLS
+        self,
+        batch: int = 1,
+        search: str = "greedy",
+        beam: int = 4,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
     ) -> StreamState:
         """The state of `batch` streams before their first frame.
 
@@ -287,15 +297,19 @@ class Transducer(nn.Module):
             search: "greedy", "modified" or "standard".
             beam: hypotheses kept per stream, unless greedy.
             max_symbols: most symbols in one encoder frame, unless modified.
+            bias: phrases to prefer, unless greedy.
 
         Raises:
             ValueError, TypeError: naming the argument and its value.
         """
         require_at_least("batch", batch, 1)
         options = SearchOptions.checked(search, beam, max_symbols)
+        self._check_bias(bias)
+        if bias is not None and options.method == "greedy":
+            raise ValueError("bias is given, but search is 'greedy'; it must be 'modified' or 'standard'")
         model = in_eval_mode(self)
         with torch.no_grad():
-            return stream_begin(model._decoder(), options, model.encoder.initial_state(batch), batch)
+            return stream_begin(model._decoder(bias), options, model.encoder.initial_state(batch), batch)
 
     def stream_step(
         self, chunk: Tensor, state: StreamState, chunk_lengths: Tensor | None = None
@@ -322,7 +336,7 @@ class Transducer(nn.Module):
         model = in_eval_mode(self)
         with torch.no_grad():
             out, lengths, encoder = model.encoder.step(chunk, chunk_lengths, state.encoder)
-            return stream_advance(model._decoder(), state, encoder, out, lengths, finish=False)
+            return stream_advance(model._decoder(state.bias), state, encoder, out, lengths, finish=False)
 
     def stream_finish(self, state: StreamState) -> tuple[list[list[int]], StreamState]:
         """Recognise what still waits for frames, now that no more come.
@@ -337,19 +351,40 @@ class Transducer(nn.Module):
         model = in_eval_mode(self)
         with torch.no_grad():
             out, lengths, encoder = model.encoder.finish(state.encoder)
-            return stream_advance(model._decoder(), state, encoder, out, lengths, finish=True)
+            return stream_advance(model._decoder(state.bias), state, encoder, out, lengths, finish=True)
 
     def _search(
-        self, features: Tensor, lengths: Tensor | None, options: SearchOptions, nbest: int, length_norm: bool
+        self,
+        features: Tensor,
+        lengths: Tensor | None,
+        options: SearchOptions,
+        nbest: int,
+        length_norm: bool,
+        bias: PhraseBias | None = None,
     ) -> list[list[Hypothesis]]:
         lengths = check_features("features", features, self.encoder.feature_dim, "feature_lengths", lengths, 0)
         model = in_eval_mode(self)
         with torch.no_grad():
             encoder_out, out_lengths = model.encoder(features, lengths.to(features.device))
-            return best_lists(search(model._decoder(), options, encoder_out, out_lengths), nbest, length_norm)
+            return best_lists(search(model._decoder(bias), options, encoder_out, out_lengths), nbest, length_norm)
 
-    def _decoder(self) -> Decoder:
-        return Decoder(self.predictor, self.joiner, self.blank, self.durations)
+    def _decoder(self, bias: PhraseBias | None) -> Decoder:
+        if bias is None:
+            return Decoder(self.predictor, self.joiner, self.blank, self.durations)
+        predictor, joiner = BiasedPredictor(self.predictor, bias), BiasedJoiner(self.joiner, bias)
+        return Decoder(predictor, joiner, self.blank, self.durations, bias)
+
+    def _check_bias(self, bias: PhraseBias | None) -> None:
+        if bias is None:
+            return
+        if not isinstance(bias, PhraseBias):
+            raise TypeError(f"bias is {kind(bias)}; it must be a PhraseBias")
+        for name, value, own in (
+            ("vocab_size", bias.vocab_size, self.joiner.vocab_size),
+            ("blank", bias.blank, self.blank),
+        ):
+            if value != own:
+                raise ValueError(f"bias has a {name} of {value}; the model's is {own}")
 
     def _check_state(self, state: StreamState) -> None:
         if not isinstance(state, StreamState):

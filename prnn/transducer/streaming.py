@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from prnn.transducer.beam import beam_frames, durations_frame, modified_frame, standard_frame
+from prnn.transducer.biasing import PhraseBias
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.encoder import EncoderState
 from prnn.transducer.greedy import greedy_durations, greedy_frames
@@ -20,6 +21,7 @@ from prnn.transducer.hypothesis import (
     begin,
     best_lists,
     map_tensors,
+    settled,
     stable_lengths,
     transcripts,
 )
@@ -67,7 +69,7 @@ def advance(
 def search(decoder: Decoder, options: SearchOptions, encoder_out: Tensor, lengths: Tensor) -> Hypotheses:
     """Search whole utterances."""
     hypotheses = begin(decoder, encoder_out.shape[0], options.beam)
-    return advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses)
+    return settled(decoder, advance(decoder, options, encoder_out, lengths, torch.zeros_like(lengths), hypotheses))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,7 @@ class StreamState:
         frames: (N,) int64, encoder frames searched so far.
         returned: (N,) int64, symbols returned so far.
         finished: whether the streams have ended.
+        bias: the phrases that the search prefers.
     """
 
     options: SearchOptions
@@ -90,6 +93,7 @@ class StreamState:
     frames: Tensor
     returned: Tensor
     finished: bool = False
+    bias: PhraseBias | None = None
 
     def to(self, device: torch.device | str) -> StreamState:
         """The state on another device."""
@@ -110,14 +114,14 @@ class StreamState:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> StreamState:
         tensors = (self.encoder, self.hypotheses, self.frames, self.returned)
-        return StreamState(self.options, *map_tensors(function, tensors), self.finished)
+        return StreamState(self.options, *map_tensors(function, tensors), self.finished, self.bias)
 
 
 def stream_begin(decoder: Decoder, options: SearchOptions, encoder: EncoderState, batch: int) -> StreamState:
     """The state of `batch` streams before the first chunk, given the encoder's."""
     hypotheses = begin(decoder, batch, options.beam)
     nothing = torch.zeros_like(hypotheses.lengths[:, 0])
-    return StreamState(options, encoder, hypotheses, nothing, nothing)
+    return StreamState(options, encoder, hypotheses, nothing, nothing, bias=decoder.bias)
 
 
 def stream_advance(
@@ -127,8 +131,8 @@ def stream_advance(
     a stream share, or, at the finish, all of the best one's."""
     hypotheses = advance(decoder, state.options, encoder_out, lengths, state.frames, state.hypotheses)
     if finish:
-        hypotheses = transcripts(hypotheses)
+        hypotheses = transcripts(settled(decoder, hypotheses))
     certain = hypotheses.lengths[:, 0] if finish else stable_lengths(hypotheses)
     bounds = zip(hypotheses.tokens[:, 0].tolist(), state.returned.tolist(), certain.tolist(), strict=True)
     tokens = [row[start:end] for row, start, end in bounds]
-    return tokens, StreamState(state.options, encoder, hypotheses, state.frames + lengths, certain, finish)
+    return tokens, StreamState(state.options, encoder, hypotheses, state.frames + lengths, certain, finish, state.bias)

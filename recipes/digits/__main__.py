@@ -70,7 +70,8 @@ def main() -> int:
     section("Streaming a recording in chunks of 160 ms", began)
     shown = max(test[:50], key=lambda utterance: utterance.duration)
     print(f"{shown.audio}: {shown.text}")
-    print(stream_and_report(recogniser, *read_audio(shown.audio), chunk_ms=160, beam=1))
+    samples, rate = read_audio(shown.audio)
+    print(stream_and_report(recogniser.stream(rate), samples, rate, chunk_ms=160))
 
     section("Pictures", began)
     plot_losses(trained / "tensorboard", arguments.output / "loss_curve.png")

@@ -170,10 +170,11 @@ def run_command_line(case: Case) -> None:
             "train": train_arguments(Path(place) / "output"),
             "transcribe": ["transcribe", checkpoint, audio],
             "evaluate": ["evaluate", checkpoint, manifest],
+            "export": ["export", checkpoint, str(Path(place) / "exported")],
             "info": ["info"],
             "bench": ["bench"],
         }
-        command = random.choice(("train", "train", "transcribe", "transcribe", "evaluate", "info", "bench"))
+        command = random.choice(("train", "train", "transcribe", "transcribe", "evaluate", "export", "info", "bench"))
         arguments = usual[command]
         if command == "bench":
             arguments = [*arguments, *random.choices([word for word in WORDS if word != "--"], k=random.randint(1, 3))]
