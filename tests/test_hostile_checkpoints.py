@@ -255,6 +255,12 @@ def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
         (lambda c: optimizer(c)["state"].pop(0), "'0' is missing"),
         (lambda c: optimizer(c)["state"][0].update(exp_avg=torch.zeros(1)), "exp_avg of parameter 0 has shape (1,)"),
         (lambda c: c["lr_schedulers"][0].update(last_epoch=7), "its learning rate is not that of its step"),
+        (lambda c: c["lr_schedulers"][0].pop("lr_lambdas"), "its learning rate's schedule has the fields"),
+        (lambda c: optimizer(c)["state"][0].update(step=[1.0]), "not 'list'"),
+        (
+            lambda c: optimizer(c)["state"][0].update(step=torch.tensor(9.0)),
+            "the optimizer's step of parameter 0 is not",
+        ),
         (lambda c: c["prnn"].update(characters=list("abd")), "it is of another model, or of other characters"),
         (lambda c: weight(c, torch.zeros(9)), "joiner.output.bias has shape (9,)"),
     ],

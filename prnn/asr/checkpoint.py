@@ -175,6 +175,8 @@ def read_steps(path: Path, task: TransducerTask) -> int:
         fresh = task.configure_optimizers()
         optimizer, scheduler = fresh["optimizer"], fresh["lr_scheduler"]["scheduler"]  # type: ignore[index]
         (state,), (schedule,) = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+        if schedule.keys() != scheduler.state_dict().keys():
+            raise ValueError(f"its learning rate's schedule has the fields {shown(sorted(schedule))}")
         if schedule["last_epoch"] != steps or schedule["base_lrs"] != scheduler.base_lrs:
             raise ValueError("its learning rate is not that of its step")
         (group,), (expected,) = state["param_groups"], optimizer.state_dict()["param_groups"]
@@ -183,6 +185,10 @@ def read_steps(path: Path, task: TransducerTask) -> int:
             if group[name] != varying.get(name, expected[name]):
                 raise ValueError(f"{shown(name)} of its optimizer is {shown(group[name])}")
         for number, parameter in enumerate(task.parameters()):
-            for name in ("exp_avg", "exp_avg_sq") if steps else ():
+            if steps == 0:
+                continue
+            if not 0 <= float(state["state"][number]["step"]) <= steps:  # the float16 scaler skips some
+                raise ValueError(f"the optimizer's step of parameter {number} is not one of its {steps}")
+            for name in ("exp_avg", "exp_avg_sq"):
                 _require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
         return steps
