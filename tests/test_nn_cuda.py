@@ -320,7 +320,7 @@ def test_info_names_the_row_and_its_largest_layers(capsys: pytest.CaptureFixture
 
 
 def test_a_later_batch_that_goes_to_cudnn_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a 16-bit layer so large that the lean kernels alone hold it, cuDNN serves the large batches."""
+    """Of a 16-bit layer so large that the mma-large kernels alone hold it, cuDNN serves the large batches."""
     monkeypatch.setattr(prnn._ops._layer, "_told", set())
     handle = prnn._C.Handle.cuda()
 

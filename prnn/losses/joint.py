@@ -57,7 +57,7 @@ def joint_rnnt_loss(
         bias: (V,), or None.
         targets: (N, U) symbols, integers from 0 to V - 1 but not the blank, padded with anything.
         logit_lengths: (N,), frames T_n of each sequence, 1 to T. With both lengths on the CPU only real cells are
-            computed; with lengths on a GPU, which nobody waits for, padding is computed, too, to no effect.
+            computed; with lengths on a GPU, which are not copied to the host, padding is computed too, without effect.
         target_lengths: (N,), symbols U_n of each sequence, 0 to U.
         blank: index of the blank; negative counts from V. The default is the last, as for rnnt_loss.
         clamp: as for `prnn.rnnt_loss`: limits the gradients with respect to the logits.
