@@ -136,14 +136,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     }
   };
 
-  const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, dir.reverse, s); };
-  Step previous, current, next = step_of(0);
+  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
   publish_initial(0, 0, next.batch);
 #pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
     previous = current;
     current = next;
-    next = step_of(s + 1);
+    next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
     if (next.batch > current.batch) publish_initial(s + 1, current.batch, next.batch);
     const int columns = min(replica_columns, current.batch - replica_column);
     const int next_columns = min(replica_columns, next.batch - replica_column);
