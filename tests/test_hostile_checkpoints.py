@@ -256,6 +256,7 @@ def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
         (lambda c: optimizer(c)["state"][0].update(exp_avg=torch.zeros(1)), "exp_avg of parameter 0 has shape (1,)"),
         (lambda c: c["lr_schedulers"][0].update(last_epoch=7), "its learning rate is not that of its step"),
         (lambda c: c["lr_schedulers"][0].pop("lr_lambdas"), "its learning rate's schedule has the fields"),
+        (lambda c: c["lr_schedulers"][0].update(lr_lambdas=0.5), "lr_lambdas of its learning rate's schedule is 0.5"),
         (lambda c: optimizer(c)["state"][0].update(step=[1.0]), "not 'list'"),
         (
             lambda c: optimizer(c)["state"][0].update(step=torch.tensor(9.0)),

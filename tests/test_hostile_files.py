@@ -18,6 +18,7 @@ from asr_data import bounded_memory, small_checkpoint, write_corpus
 
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, OnlineFeatures, read_manifest
 from prnn.asr.audio import read_audio
+from prnn.asr.folder import locked
 from prnn.asr.options import TrainingOptions
 from prnn.cli import main
 
@@ -260,3 +261,10 @@ def test_values_from_python_are_checked_too(tmp_path: Path) -> None:
         TrainingOptions(tmp_path, tmp_path, tmp_path, precision="8")  # type: ignore[arg-type]
     assert CharTokenizer("ab") == CharTokenizer(["a", "b"])
     json.dumps(small_checkpoint()["prnn"])
+
+
+def test_a_training_folder_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    output = tmp_path / os.fsdecode(b"\x80")
+    with pytest.raises(InputError, match="its name is not UTF-8"), locked(output):
+        pass
+    assert not output.exists()

@@ -556,3 +556,15 @@ def test_compiles():
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     for one, other in zip(gradients(compiled(*leaves), leaves), gradients(loss(*leaves), leaves), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_a_bias_of_another_type(ranges):
+    leaves, *batch = case("cpu", torch.float32, n=2, t=5, u=3, d=4, v=6)
+    begins = torch.arange(2).expand(2, 5, 2).contiguous() if ranges else None
+    expected = prnn.joint_rnnt_loss(*leaves, *batch, 0, ranges=begins)
+    leaves[-1] = leaves[-1].detach().double().requires_grad_()
+    found = prnn.joint_rnnt_loss(*leaves, *batch, 0, ranges=begins)
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    assert leaves[-1].grad.dtype == torch.float64

@@ -177,6 +177,8 @@ def read_steps(path: Path, task: TransducerTask) -> int:
         (state,), (schedule,) = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
         if schedule.keys() != scheduler.state_dict().keys():
             raise ValueError(f"its learning rate's schedule has the fields {shown(sorted(schedule))}")
+        if schedule["lr_lambdas"] != scheduler.state_dict()["lr_lambdas"]:
+            raise ValueError(f"lr_lambdas of its learning rate's schedule is {shown(schedule['lr_lambdas'])}")
         if schedule["last_epoch"] != steps or schedule["base_lrs"] != scheduler.base_lrs:
             raise ValueError("its learning rate is not that of its step")
         (group,), (expected,) = state["param_groups"], optimizer.state_dict()["param_groups"]

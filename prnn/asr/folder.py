@@ -60,8 +60,12 @@ def locked(output: Path) -> Iterator[None]:
     """Makes the folder and keeps other trainings out of it, until the end of the block or of the process.
 
     Raises:
-        InputError: not a folder, or another training is running there.
+        InputError: not a folder, a name that is not UTF-8, or another training is running there.
     """
+    try:
+        str(output).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{output}: its name is not UTF-8, as those of the logs in it must be") from error
     if output.exists() and not output.is_dir():
         raise InputError(f"{output}: not a folder")
     output.mkdir(parents=True, exist_ok=True)

@@ -236,6 +236,8 @@ def _checked_layers(encoder_out: object, predictor_out: object, weight: object, 
     for name, value in (("predictor_out", predictor), ("weight", matrix)):
         if value.dtype != encoder.dtype:
             raise TypeError(f"{name} is of {value.dtype}; encoder_out is of {encoder.dtype}")
+    if vector is not None and device == "cpu":  # of any real type, as on a GPU
+        vector = vector.to(encoder.dtype)
     return _Layers(encoder, predictor, matrix, vector)
 
 
