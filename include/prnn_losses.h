@@ -232,11 +232,11 @@ PRNN_API prnnStatus_t prnnRNNTAlign(prnnHandle_t handle, const prnnRNNTLossOptio
  * with t' = t for REGULAR and t' = t - 1 for MODIFIED and CONSTRAINED. */
 
 typedef struct {
-  prnnDataType_t dataType;
-  prnnRNNTType_t type; /* CONSTRAINED is MODIFIED here: its second blank is the caller's to add to px */
-  int64_t batch;       /* N >= 1 */
-  int64_t symbols;     /* S >= 0 */
-  int64_t frames;      /* T >= 1 */
+  prnnDataType_t dataType; /* FLOAT or DOUBLE, on either device */
+  prnnRNNTType_t type;     /* CONSTRAINED is MODIFIED here: its second blank is the caller's to add to px */
+  int64_t batch;           /* N >= 1 */
+  int64_t symbols;         /* S >= 0 */
+  int64_t frames;          /* T >= 1 */
 } prnnMutualInformationOptions_t;
 
 PRNN_API prnnStatus_t prnnGetMutualInformationWorkspaceSize(prnnHandle_t handle,

@@ -1,5 +1,7 @@
 """The losses through the C API: what Python has no way to ask for, and that the two agree."""
 
+import ctypes
+
 import capi
 import loss_case
 import pytest
@@ -178,6 +180,20 @@ def test_mutual_information_agrees_with_python(data_type: int, kind: int) -> Non
     case.run("MutualInformation", pxGradients=None, pyGradients=None, boundary=None)
     assert torch.equal(data["scores"], prnn.mutual_information_recursion(data["px"], data["py"]))
     assert (data["pyGradients"] == case.UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("create", ["CreateCPU", "Create"])
+@pytest.mark.parametrize("data_type", [capi.HALF, capi.BFLOAT16])
+def test_the_recursion_of_scores_takes_no_half(data_type: int, create: str) -> None:
+    """The kernels would read halves as floats."""
+    if create == "Create" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    handle, out = capi.Object(create, "Destroy"), ctypes.c_size_t()
+    options = loss_case.MutualInformationOptions(data_type, loss_case.REGULAR, 2, 4, 6)
+    name, arguments = "GetMutualInformationWorkspaceSize", {"options": loss_case.address(options)}
+    status = capi.call(name, handle=handle.pointer, sizeInBytes=ctypes.byref(out), **arguments)
+    assert status == capi.NOT_SUPPORTED
+    assert "scores of a lattice are PRNN_DATA_FLOAT or PRNN_DATA_DOUBLE" in capi.message(handle.pointer)
 
 
 def test_the_joiner_is_for_cuda_handles() -> None:

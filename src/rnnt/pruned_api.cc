@@ -6,10 +6,13 @@ using namespace prnn;
 
 namespace {
 
-void check_options(const RnntBackend& backend, const prnnMutualInformationOptions_t* options) {
+void check_options(const prnnMutualInformationOptions_t* options) {
   require_not_null(options, "options");
   const prnnMutualInformationOptions_t& o = *options;
   require_known_type(o.dataType);
+  if (o.dataType != PRNN_DATA_FLOAT && o.dataType != PRNN_DATA_DOUBLE)
+    fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; scores of a lattice are PRNN_DATA_FLOAT or PRNN_DATA_DOUBLE",
+         o.dataType == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
   require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
   const int64_t most = std::numeric_limits<int>::max() - 1;  // boundaries are int
   require_in_range(o.batch, 1, most, "batch");
@@ -17,7 +20,6 @@ void check_options(const RnntBackend& backend, const prnnMutualInformationOption
   require_in_range(o.frames, 1, most, "frames");
   product_of_sizes({o.batch, o.symbols + o.frames, o.symbols + 1});
   product_of_sizes({o.batch, o.symbols + 1, o.frames + 1});
-  backend.require_supported(o.dataType);
 }
 
 void check_boundary(const prnnMutualInformationOptions_t& o, const int* boundary) {
@@ -41,7 +43,7 @@ extern "C" prnnStatus_t prnnGetMutualInformationWorkspaceSize(prnnHandle_t handl
                                                               size_t* sizeInBytes) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    check_options(backend, options);
+    check_options(options);
     require_not_null(sizeInBytes, "sizeInBytes");
     *sizeInBytes = backend.mutual_information_workspace_size(*options);
   });
@@ -53,7 +55,7 @@ extern "C" prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMut
                                               size_t workspaceSizeInBytes) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    check_options(backend, options);
+    check_options(options);
     const prnnMutualInformationOptions_t& o = *options;
     if (o.symbols > 0) require_not_null(px, "px");
     require_not_null(py, "py");
@@ -73,7 +75,7 @@ extern "C" prnnStatus_t prnnRNNTPruneRanges(prnnHandle_t handle, const prnnMutua
                                             int64_t pruneRange, int* rangeBegins) {
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
-    check_options(backend, options);
+    check_options(options);
     const prnnMutualInformationOptions_t& o = *options;
     if (o.symbols > 0) require_not_null(pxGradients, "pxGradients");
     require_not_null(pyGradients, "pyGradients");

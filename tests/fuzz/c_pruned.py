@@ -19,7 +19,6 @@ from fuzz.memory import Memory, poison
 from prnn.losses._checks import RNNT_TYPES
 
 ROUNDS = 4
-HALF_TYPES = (capi.HALF, capi.BFLOAT16)
 
 
 class Pruned(Losses):
@@ -41,7 +40,7 @@ class Pruned(Losses):
             self.call(name, arguments, outputs, must_fail=True, changes=change)
 
     def recursion(self) -> None:
-        random, kind = self.random, self.data_type()
+        random, kind = self.random, self.random.choice((capi.FLOAT, capi.DOUBLE))
         batch, symbols, frames = random.randint(1, 4), random.randint(0, 5), random.randint(1, 8)
         type_, dtype = random.randrange(3), REAL[kind]
         fields = {"dataType": kind, "type": type_, "batch": batch, "symbols": symbols, "frames": frames}
@@ -71,7 +70,8 @@ class Pruned(Losses):
         if scores.isnan().any() or not all(value.isfinite().all() for value in gradients.values()):
             raise Finding(f"prnnMutualInformation: scores {scores.tolist()}: {described(options)}, {rows}")
         self.ranges(options, placed, gradients, rows, arguments)
-        wrong = [("dataType", 3), ("type", 99), ("batch", 0), ("symbols", -1), ("frames", 0), ("batch", 2**62)]
+        wrong = [("dataType", 3), ("dataType", capi.HALF), ("type", 99)]
+        wrong += [("batch", 0), ("symbols", -1), ("frames", 0), ("batch", 2**62)]
         required = ["py", "scores"] + ["px"] * (symbols > 0)
         self.try_wrong("MutualInformation", arguments, outputs, required, options, wrong)
         if self.memory.device == "cpu":
@@ -147,8 +147,10 @@ class Pruned(Losses):
         space = self.memory.space(size)
         arguments |= {"workspace": space.data_ptr(), "workspaceSizeInBytes": size}
         self.call("JointRNNTLoss", arguments, written, must_fail=False)
-        if not all(value.isfinite().all() for value in written):
-            raise Finding(f"prnnJointRNNTLoss: costs {outputs['costs'].tolist()}: {described(options)}")
+        bad = [name for name, value in outputs.items() if not value.isfinite().all()]
+        if bad:
+            costs = outputs["costs"].tolist()
+            raise Finding(f"prnnJointRNNTLoss: {', '.join(bad)} not finite, costs {costs}: {described(options)}")
         wrong = [("dataType", 3), ("activation", 2), ("type", 99), ("batch", 0), ("maxFrames", 0), ("joinerSize", 0)]
         wrong += [("classes", 0), ("blank", classes), ("pruneRange", most + 2), ("dropout", 1.0), ("clamp", math.nan)]
         required = [*inputs, "frameLengths", "targetLengths", "costs", "encoderGradients", "weightGradients"]
