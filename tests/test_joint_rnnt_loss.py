@@ -352,6 +352,26 @@ def test_ranges_in_float32():
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ranges_that_begin_beyond_the_targets(dtype):
+    """These frames have no cells, of which unwritten memory would be read."""
+    leaves, targets, frames, symbols = case("cuda", dtype, n=2, t=9, u=5)
+    symbols[1] = 1
+    begins = (torch.arange(9, device="cuda") // 2).expand(2, -1)
+    ranges = begins[:, :, None] + torch.arange(2, device="cuda")
+    poison = torch.full((1 << 22,), math.nan, device="cuda")
+    del poison  # so that the workspace lies there
+    costs = prnn.joint_rnnt_loss(
+        *leaves, targets, frames, symbols, 0, ranges=ranges, reduction="none", zero_infinity=True
+    )
+    assert costs.isfinite().all()
+    assert costs[1] == 0
+    found = gradients(costs, leaves)
+    assert all(x.isfinite().all() for x in found)
+    assert not found[0][1].any()
+
+
+@needs_gpu
 @pytest.mark.parametrize("scale", [1e-6, 1e4])
 def test_float32_at_extreme_scales(scale):
     """Halves have a narrow range, which the products' scales must hide: inputs and gradients of any size."""

@@ -71,11 +71,12 @@ struct FrameRows {
   int begin, count;
 };
 
+// PRUNED: none where the range begins beyond the last target.
 __device__ __forceinline__ FrameRows frame_rows(const Problem& p, const Sequence& s, int64_t n, int t) {
   if (p.layout == PRNN_RNNT_PACKED) return {s.cell_begin + static_cast<int64_t>(t) * (s.targets + 1), 0, s.targets + 1};
   const int64_t frame = n * p.maxFrames + t;
   const int begin = p.range_begins[frame];
-  return {frame * p.pruneRange, begin, min(static_cast<int>(p.pruneRange), s.targets + 1 - begin)};
+  return {frame * p.pruneRange, begin, max(min(static_cast<int>(p.pruneRange), s.targets + 1 - begin), 0)};
 }
 
 __device__ __forceinline__ int64_t frames_end(const Problem& p, const Frames& frames) {

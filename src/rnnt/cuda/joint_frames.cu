@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   const Sequence s = sequences[n];
   FrameRows rows{0, 0, 0};
   if (t < s.frames) rows = frame_rows(p, s, n, t);
-  int from = 0, to = max(rows.count, 0) - 1;
+  int from = 0, to = rows.count - 1;
   if (shares) {
     int lowest = rows.count, highest = -1;
     for (int i = lane; i < rows.count; i += 32) {
