@@ -1,47 +1,61 @@
 """A training step of a streaming RNN-T on the GPU: prnn against the same model on torch.nn.LSTM and torchaudio's loss.
 
-    python bench/train_gpu.py [--classes 500 5000] [--batch 4 8 16 32] [--precision bf16] [--json FILE]
+    python bench/train_gpu.py [--encoder plain projected] [--classes 500 5000] [--batch 4 8 16 32] [--json FILE]
     torchrun --nproc-per-node 2 bench/train_gpu.py
 
-The model: frames of 80 features stacked by 4, five LSTM layers of 1024, an LSTM predictor of 640, a joiner of 512. The
-batch: --batch utterances of --seconds each, with 4 symbols a second; random features and symbols. A step is forward,
-backward, clipping of the gradient and AdamW, launched as a training loop launches it, with weights in float32 and
---precision by autocast. Milliseconds a step (median) and peak MiB of the process' tensors.
+The model: frames of 80 features stacked by 4, an encoder, an LSTM predictor of 640, a joiner of 512. The encoder has
+five LSTM layers of 1024 ("plain"), or 12 of 1024 with projections of 512 ("projected"). The batch: --batch utterances
+of --seconds each, with 4 symbols a second; random features and symbols. A step is forward, backward, clipping of the
+gradient and AdamW, launched as a training loop launches it, with weights in float32 and --precision by autocast.
+Milliseconds a step (median) and peak MiB of the process' tensors.
 
 Both sides share weights and code outside the layers and the loss. torchaudio wants the logits of all lattice cells, in
 float32, and indexes them with 32 bits: beyond 2^31 logits it cannot run.
 
-Under torchrun every process has a GPU and a batch of its own; each size is measured without, then with
-prnn.distributed.GradientMean, which sends bfloat16 if that is the precision. "alone" has the times of all GPUs without
-it; "scaling" is the throughput of all GPUs together over the mean of theirs alone.
+Under torchrun every process has a GPU and a batch of its own. Each size is measured without communication ("alone"),
+with prnn.distributed.GradientMean, and with DistributedDataParallel; gradients are sent in bfloat16 if that is the
+precision (DistributedDataParallel: bf16_compress_hook). In a row:
+    each        milliseconds alone, of every GPU
+    all-reduce  NCCL's milliseconds for the gradients, with nothing else on the GPU
+    mean        the same of a call of GradientMean
+    exposed     milliseconds that GradientMean adds to the slowest step alone
+    hidden      1 - exposed / mean
+    scaling     the throughput of all GPUs together over the mean of theirs alone
 """
 
 import argparse
 import copy
+import itertools
 import math
 import os
 import statistics
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from json_rows import write_rows
 from torch import Tensor, nn
 from torch.distributed import (
     all_gather_object,
+    all_reduce,
     barrier,
     destroy_process_group,
     get_world_size,
     init_process_group,
     is_initialized,
 )
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import prnn
 from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 
 FRAMES_A_SECOND, SYMBOLS_A_SECOND, STACK = 100, 4, 4
+ENCODERS: dict[str, dict[str, int]] = {
+    "plain": {"encoder_layers": 5, "encoder_hidden": 1024},
+    "projected": {"encoder_layers": 12, "encoder_hidden": 1024, "encoder_projection": 512},
+}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -64,14 +78,13 @@ class WithTorch(nn.Module):
         return loss
 
 
-def make_model(classes: int) -> Transducer:
+def make_model(encoder: str, classes: int) -> Transducer:
     torch.manual_seed(0)
     return Transducer.from_config(
         TransducerConfig(
             vocab_size=classes,
             frame_stack=STACK,
-            encoder_layers=5,
-            encoder_hidden=1024,
+            **ENCODERS[encoder],
             predictor="lstm",
             predictor_embedding=640,
             predictor_hidden=640,
@@ -128,7 +141,7 @@ def measure(
         step()
         event.record()
     torch.cuda.synchronize()
-    times = [before.elapsed_time(after) for before, after in pairwise(events)]
+    times = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
     return {"ms": round(statistics.median(times), 2), "MiB": round(peak)}
 
 
@@ -144,40 +157,81 @@ def attempt(run: Callable[[], dict[str, float]]) -> dict[str, float] | str:
         torch.cuda.empty_cache()
 
 
-def measure_size(classes: int, size: int, options: argparse.Namespace) -> dict[str, object]:
-    """One line of the table."""
-    model = make_model(classes)
-    batch = make_batch(size, options.seconds, classes)
-    row: dict[str, object] = {"V": classes, "N": size}
+def against_torch(model: Transducer, batch: Batch, classes: int, options: argparse.Namespace) -> dict[str, object]:
+    """prnn, the rival, and the ratio of their times."""
 
-    def time_of(module: nn.Module, average: Callable[[], None] | None = None) -> dict[str, float] | str:
-        return attempt(lambda: measure(module, batch, options.precision, options.measure, average))
+    def time_of(module: nn.Module) -> dict[str, float] | str:
+        return attempt(lambda: measure(module, batch, options.precision, options.measure))
 
-    if is_initialized():
-        alone = time_of(copy.deepcopy(model))
-        barrier()
-        dtype = torch.bfloat16 if options.precision == "bf16" else None
-        together = time_of(model, GradientMean(model, dtype))
-        row |= {"one GPU": alone, f"{get_world_size()} GPUs": together}
-        if isinstance(alone, dict) and isinstance(together, dict):
-            each: list[float] = [0.0] * get_world_size()
-            all_gather_object(each, alone["ms"])
-            row["alone"] = each
-            row["scaling"] = round(get_world_size() * statistics.harmonic_mean(each) / together["ms"], 2)
-        return row
     theirs = WithTorch(copy.deepcopy(model))
-    row["prnn"] = ours = time_of(model)
-    logits = size * math.ceil(options.seconds * FRAMES_A_SECOND / STACK)
-    logits *= (int(options.seconds * SYMBOLS_A_SECOND) + 1) * classes
+    ours = time_of(model)
+    size, frames, symbols = len(batch[0]), batch[1][0].item(), batch[3][0].item()
+    logits = size * math.ceil(frames / STACK) * (symbols + 1) * classes
     rival = time_of(theirs) if logits < 2**31 else f"cannot index {logits / 1e9:.1f}e9 logits"
-    row["torch, torchaudio"] = rival
+    row: dict[str, object] = {"prnn": ours, "torch, torchaudio": rival}
     if isinstance(ours, dict) and isinstance(rival, dict):
         row["ratio"] = round(rival["ms"] / ours["ms"], 2)
     return row
 
 
+def milliseconds_of(call: Callable[[], object], calls: int = 20) -> float:
+    """The mean of calls one after the other, on an idle GPU."""
+    for _ in range(3):
+        call()
+    barrier()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    events[0].record()
+    for _ in range(calls):
+        call()
+    events[1].record()
+    torch.cuda.synchronize()
+    return round(events[0].elapsed_time(events[1]) / calls, 3)
+
+
+def together(model: Transducer, batch: Batch, options: argparse.Namespace) -> dict[str, object]:
+    """This process' GPU alone and with the others."""
+
+    def time_of(module: nn.Module, average: Callable[[], None] | None = None) -> dict[str, float] | str:
+        barrier()
+        return attempt(lambda: measure(module, batch, options.precision, options.measure, average))
+
+    dtype = torch.bfloat16 if options.precision == "bf16" else None
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    gradients = torch.zeros(parameters, dtype=dtype or torch.float32, device="cuda")
+    row: dict[str, object] = {"GPUs": get_world_size(), "parameters": parameters}
+    alone = row["alone"] = time_of(copy.deepcopy(model))
+    replicas = DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+    if dtype:
+        replicas.register_comm_hook(None, bf16_compress_hook)
+    row["DistributedDataParallel"] = time_of(replicas)
+    del replicas
+    average = GradientMean(model, dtype)
+    mean = row["GradientMean"] = time_of(model, average)
+    row["all-reduce"] = milliseconds_of(lambda: all_reduce(gradients))
+    call = row["mean"] = milliseconds_of(average)
+    if isinstance(alone, dict) and isinstance(mean, dict):
+        each: list[float] = [0.0] * get_world_size()
+        all_gather_object(each, alone["ms"])
+        row["each"] = each
+        exposed = mean["ms"] - max(each)
+        row["exposed"], row["hidden"] = round(exposed, 2), round(1 - exposed / call, 2)
+        row["scaling"] = round(get_world_size() * statistics.harmonic_mean(each) / mean["ms"], 2)
+    return row
+
+
+def measure_size(encoder: str, classes: int, size: int, options: argparse.Namespace) -> dict[str, object]:
+    """One line of the table."""
+    model = make_model(encoder, classes)
+    batch = make_batch(size, options.seconds, classes)
+    case: dict[str, object] = {"encoder": encoder, "V": classes, "N": size}
+    return case | (
+        together(model, batch, options) if is_initialized() else against_torch(model, batch, classes, options)
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", nargs="+", choices=ENCODERS, default=["plain"])
     parser.add_argument("--classes", nargs="+", type=int, default=[500, 5000], help="vocabulary sizes")
     parser.add_argument("--batch", nargs="+", type=int, default=[4, 8, 16, 32], help="utterances on a GPU")
     parser.add_argument("--seconds", type=float, default=15.0, help="of an utterance")
@@ -194,17 +248,16 @@ def main() -> None:
     if speaks:
         print(f"{head}, utterances of {options.seconds:g} s: ms a step (peak MiB)")
     rows = []
-    for classes in options.classes:
-        for size in options.batch:
-            rows.append(measure_size(classes, size, options))
-            cells = [
-                f"{name} {cell['ms']:.2f} ({cell['MiB']})" if isinstance(cell, dict) else f"{name} {cell}"
-                for name, cell in rows[-1].items()
-            ]
-            if speaks:
-                print("  " + ", ".join(cells), flush=True)
-    if options.json and speaks:
-        write_rows(options.json, rows)
+    for encoder, classes, size in itertools.product(options.encoder, options.classes, options.batch):
+        rows.append(measure_size(encoder, classes, size, options))
+        cells = [
+            f"{name} {cell['ms']:.2f} ({cell['MiB']})" if isinstance(cell, dict) else f"{name} {cell}"
+            for name, cell in rows[-1].items()
+        ]
+        if speaks:
+            print("  " + ", ".join(cells), flush=True)
+            if options.json:  # after each row: what has been measured stays if a later one fails
+                write_rows(options.json, rows)
     if is_initialized():
         destroy_process_group()
 

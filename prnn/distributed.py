@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain, zip_longest
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ReduceOp, all_gather_object, all_reduce, broadcast, get_world_size
 
-__all__ = ["GradientMean"]
+__all__ = ["GradientMean", "batch_share"]
 
 
 class GradientMean:
@@ -29,6 +30,8 @@ class GradientMean:
             and calls it, as often as the others.
         dtype: in which gradients are added up; None is their own. bfloat16 halves the time, and rounds by as much as
             bfloat16 autocast has rounded the gradients already.
+
+    The mean counts every process alike. Where batches differ in size, see `batch_share`.
 
     Raises:
         ValueError: parameters of different dtypes or devices, or processes with different models; in all of them.
@@ -65,6 +68,38 @@ class GradientMean:
         mean = mean.to(parameters[0].dtype)
         for parameter, piece in zip(parameters, mean.split(sizes), strict=True):
             parameter.grad = piece.view(parameter.shape)
+
+
+def batch_share(weight: float, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """The factor of a mean loss with which `GradientMean` gives the gradients of the loss over all processes' batches,
+    although these differ in size:
+
+        share = batch_share(len(features), features.device)
+        (model(features, ...) * share).backward()
+        average()
+
+    Every process calls it as often as the others. One whose data has ended calls ``batch_share(0)``, and then
+    `GradientMean`, without a backward.
+
+    Args:
+        weight: what this process's loss is the mean over, 0 or more: utterances for the mean of prnn's transducers and
+            transducer losses, target symbols or frames where a loss divides by these.
+        device: of the result, one that the default process group communicates on.
+        dtype: of the result.
+
+    Returns:
+        A scalar: weight x processes / the sum of all processes' weights; 1 where all are equal, 0 where all are 0.
+        Nothing waits for the GPU.
+
+    Raises:
+        ValueError: a weight that is negative or not finite; in this process alone.
+    """
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"weight is {weight}; it must be a finite number of at least 0")
+    total = torch.full((), weight, dtype=torch.float64, device=device)
+    all_reduce(total)
+    share = torch.where(total > 0, weight * get_world_size() / total, 0)
+    return share.to(dtype)
 
 
 def _require_same_model(module: nn.Module) -> None:

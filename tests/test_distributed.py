@@ -1,20 +1,30 @@
-"""prnn.distributed between two processes on the CPU."""
+"""prnn.distributed between processes on the CPU, and trainings whose processes are killed and restarted by torchrun."""
 
+import multiprocessing
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import distributed_program
 import pytest
 import torch
+from asr_data import write_corpus
 from torch import nn
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import prnn
-from prnn.distributed import GradientMean
+from prnn.asr.checkpoint import read_checkpoint
+from prnn.cli import main
+from prnn.distributed import GradientMean, batch_share
+
+# Processes are forked from one that has imported these: they start at once.
+multiprocessing.set_forkserver_preload(["torch._dynamo", "lightning"])
 
 
 def run_processes(part: Callable[..., Any], tmp_path: pathlib.Path) -> list[Any]:
     """What part(rank, folder) returns in each of two processes."""
-    torch.multiprocessing.spawn(in_group, (part, str(tmp_path)), nprocs=2)
+    torch.multiprocessing.start_processes(in_group, (part, str(tmp_path)), nprocs=2, start_method="forkserver")
     return [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
 
 
@@ -134,3 +144,80 @@ def test_parameters_of_two_kinds_are_refused() -> None:
         GradientMean(model)
     with pytest.raises(ValueError, match="the parameters are none"):
         GradientMean(nn.ReLU())
+
+
+def run_as_torchrun(processes: int, part: Callable[..., None], *arguments: object) -> None:
+    """Runs it in processes that are all restarted, once, if one of them is killed."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        max_restarts=1,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        run_id="test",
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Else restarted processes find the addresses of the first ones (pytorch/pytorch#135712).
+        patch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        elastic_launch(config, part)(*arguments)
+
+
+def test_eight_processes_train_as_one(tmp_path: pathlib.Path) -> None:
+    """Of different batch sizes, the last without data in the second half, one killed and all restarted: gradients and
+    weights are those of one process with the whole batches."""
+    run_as_torchrun(8, distributed_program.train, str(tmp_path))
+    assert {path.read_text() for path in tmp_path.glob("attempt0-*")} == {"0"}
+    assert [path.read_text() for path in tmp_path.glob("attempt1-*")] == ["2"] * 8
+    model = distributed_program.make_model()
+    optimizer = distributed_program.make_optimizer(model)
+    for step in range(distributed_program.STEPS):
+        optimizer.zero_grad()
+        model(*distributed_program.batch_of(step)).backward()
+        expected = [parameter.grad.clone() for parameter in model.parameters()]
+        distributed_program.finish_step(model, optimizer)
+    for rank in range(8):
+        gradients, weights = torch.load(tmp_path / f"{rank}.pt")
+        torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(weights, model.state_dict(), rtol=1e-9, atol=1e-12)
+
+
+def test_four_processes_of_prnn_train_are_as_one(tmp_path: pathlib.Path) -> None:
+    """Batches of 2, the last of 1, one process killed and all restarted, from a checkpoint: weights are those of one
+    process with batches of all 7."""
+    texts = ["ab", "c", "ba c", "cab", "a", "bb", "ca"]
+    manifest = write_corpus(tmp_path / "data", "tones", texts)
+    weights = {}
+    for processes, batch_size in ((4, 2), (1, 8)):
+        output = tmp_path / str(processes)
+        command = f"""train --manifest {manifest} --valid {manifest} --output {output} --epochs 4 --valid-every 4
+            --hidden 8 --layers 1 --predictor-hidden 4 --joiner 8 --batch-size {batch_size} --devices {processes}
+            --checkpoint-every 1 --accelerator cpu --no-progress --restart""".split()
+        if processes == 1:
+            assert main(command) == 0
+        else:
+            run_as_torchrun(processes, distributed_program.prnn_train, str(tmp_path), command)
+            assert [path.read_text() for path in tmp_path.glob("attempt0-*")] == ["0 1 2 "] * 4
+            assert [path.read_text() for path in tmp_path.glob("attempt1-*")] == ["2 3 "] * 4  # in spite of --restart
+        checkpoint = read_checkpoint(output / "last.ckpt")
+        assert checkpoint["global_step"] == 4
+        weights[processes] = torch.cat([tensor.flatten() for tensor in checkpoint["state_dict"].values()])
+    assert (weights[4] - weights[1]).norm() < 1e-6 * weights[1].norm()
+
+
+def shares(rank: int, _: str) -> list[float]:
+    return [batch_share(weights[rank]).item() for weights in ((3, 3), (3, 1), (0, 2), (0, 0), (1e-300, 1e-300))]
+
+
+def test_shares_of_a_batch(tmp_path: pathlib.Path) -> None:
+    first, second = run_processes(shares, tmp_path)
+    assert first == [1, 1.5, 0, 0, 1]
+    assert second == [1, 0.5, 2, 0, 1]
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf")])
+def test_weights_that_are_none_are_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=f"weight is {weight}; it must be a finite number of at least 0"):
+        batch_share(weight)

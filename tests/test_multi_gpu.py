@@ -15,6 +15,7 @@ from prnn.distributed import GradientMean
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 CELLS = ("LSTM", "GRU", "RNN")
+GPUS = 4 if torch.cuda.device_count() >= 4 else 2
 
 
 def make_model(cell: str, **options: Any) -> torch.nn.Module:
@@ -34,10 +35,12 @@ def test_devices_of_one_process(cell: str, backend: str) -> None:
     """The current device is the first one all the time; each layer runs on its own, with the same bits."""
     torch.manual_seed(2)
     x = torch.randn(20, 6, 24)
-    models = [make_model(cell, backend=backend).to(f"cuda:{index}") for index in range(2)]
-    first, second = ([tensor.cpu() for tensor in gradients(model, x.to(f"cuda:{i}"))] for i, model in enumerate(models))
+    models = [make_model(cell, backend=backend).to(f"cuda:{index}") for index in range(GPUS)]
+    first, *others = (
+        [tensor.cpu() for tensor in gradients(model, x.to(f"cuda:{i}"))] for i, model in enumerate(models)
+    )
     assert torch.cuda.current_device() == 0
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 def test_mixed_gpus_are_refused() -> None:
@@ -46,11 +49,11 @@ def test_mixed_gpus_are_refused() -> None:
 
 
 def train_part(rank: int, folder: str) -> None:
-    """A process of one GPU: its half of the batch, gradients averaged over both."""
+    """A process of one GPU: its share of the batch, gradients averaged over all."""
     torch.cuda.set_device(rank)
     torch.backends.cudnn.allow_tf32 = False
-    torch.distributed.init_process_group("nccl", f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    x = torch.load(f"{folder}/x.pt")[:, rank * 4 : rank * 4 + 4].cuda()
+    torch.distributed.init_process_group("nccl", f"file://{folder}/rendezvous", rank=rank, world_size=GPUS)
+    x = torch.load(f"{folder}/x.pt").chunk(GPUS, dim=1)[rank].cuda()
     for cell in CELLS:
         model = DistributedDataParallel(make_model(cell, device="cuda"))
         grads = [tensor.cpu() for tensor in gradients(model, x)[1:]]
@@ -67,12 +70,12 @@ def train_part(rank: int, folder: str) -> None:
 def test_distributed_gradients_are_those_of_the_joined_batch(tmp_path: pathlib.Path) -> None:
     x = torch.randn(20, 8, 24)
     torch.save(x, tmp_path / "x.pt")
-    torch.multiprocessing.spawn(train_part, (str(tmp_path),), nprocs=2)
+    torch.multiprocessing.spawn(train_part, (str(tmp_path),), nprocs=GPUS)
     for cell in CELLS:
         expected = gradients(make_model(cell, device="cuda"), x.cuda())[1:]
         for way, tolerance in (("", 1e-5), (torch.float32, 1e-5), (torch.bfloat16, 2**-8)):
-            first, second = (torch.load(tmp_path / f"{cell}{rank}{way}.pt") for rank in range(2))
-            assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+            first, *others = (torch.load(tmp_path / f"{cell}{rank}{way}.pt") for rank in range(GPUS))
+            assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
             for mine, wanted in zip(first, expected, strict=True):
                 assert ((mine - wanted.cpu()).norm() / wanted.norm()).item() < tolerance
 
@@ -101,8 +104,8 @@ def test_prnn_train(tmp_path: pathlib.Path) -> None:
     program = tmp_path / "guarded.py"
     program.write_text(GUARDED)
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
-        --hidden 16 --layers 1 --valid-every 6 --accelerator gpu --devices 2 --no-progress"""
+        --hidden 16 --layers 1 --valid-every 6 --accelerator gpu --devices {GPUS} --no-progress"""
     command = [sys.executable, str(program), *command.split()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("epoch 6, step 12") == 1
+    assert result.stdout.count(f"epoch 6, step {6 * 4 // GPUS}:") == 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from prnn.distributed import batch_share
 from prnn.transducer import Transducer
 
 from .checkpoint import damage_reported, describe
@@ -85,7 +86,9 @@ class TransducerTask(lightning.LightningModule):
         if parts.ctc is not None:
             self.log("train/ctc", parts.ctc, batch_size=size)
         self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
-        return parts.total
+        if self.trainer.world_size == 1:
+            return parts.total
+        return parts.total * batch_share(size, parts.total.device)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         # Dropout is a function of seed, step and process, so that no generator's state has to outlive an interruption.

@@ -102,6 +102,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
     utterances = read_manifest(options.manifest), read_manifest(options.valid)
     process = _process_number(options)
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun has restarted what it had begun anew
+        restart = False
     with ExitStack() as stack:
         if process == 0:  # the first to run; it starts the others
             stack.enter_context(locked(options.output))
@@ -109,7 +111,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         stack.enter_context(_tensorboard_errors_once())
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            _fit(options, *utterances, process, progress)
+            _fit(options, *utterances, process, restart, progress)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
                 signal.signal(signal.SIGINT, on_interrupt)
@@ -127,6 +129,7 @@ def _fit(
     train_utterances: list[Utterance],
     valid_utterances: list[Utterance],
     process: int,
+    restart: bool,
     progress: bool,
 ) -> None:
     lightning.seed_everything(options.seed, verbose=False)
@@ -149,7 +152,7 @@ def _fit(
     model = Transducer.from_config(options.transducer(len(tokenizer), features.num_mel_bins))
     task = TransducerTask(model, features, tokenizer, options, len(loader))
     last = last_checkpoint(options.output)
-    resumed = last if last.is_file() else None
+    resumed = last if last.is_file() and not restart else None  # the first process may not have removed it yet
     if resumed:
         loader.start(read_steps(resumed, task))
     mean, std = feature_statistics(dataset)
