@@ -121,7 +121,7 @@ def from_plain(cls: type[_T], values: object, what: str) -> _T:
 def _from_plain(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list) and get_origin(hint) is tuple:
         return tuple(value)
-    if isinstance(value, str) and hint is Path:
+    if isinstance(value, str) and hint in (Path, Path | None):
         return Path(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_plain(hint, value, name)
@@ -158,7 +158,7 @@ def option(cls: type, name: str, default: object = None) -> dict[str, Any]:
         result = {"required": True}
     if get_origin(hint) is Literal:
         return {**result, "choices": get_args(hint)}
-    if hint is Path:
+    if hint in (Path, Path | None):
         return {**result, "type": Path}
     kind, rule = get_args(hint)
     if get_origin(kind) is not None:  # X | None

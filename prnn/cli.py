@@ -1,4 +1,5 @@
-"""The command line: ``prnn train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench`` and ``run``.
+"""The command line: ``prnn tokenizer``, ``train``, ``transcribe``, ``evaluate``, ``export``, ``info``, ``bench`` and
+``run``.
 
 Exit status: 0 done; 2 the input or an option cannot be used, the output cannot be written, or a training has diverged,
 said in one sentence on stderr; 130 interrupted.
@@ -12,10 +13,10 @@ import sys
 from collections.abc import Sequence
 
 from prnn import __version__
-from prnn.commands import bench, evaluate, export, info, run, train, transcribe
+from prnn.commands import bench, evaluate, export, info, run, tokenizer, train, transcribe
 from prnn.commands.failure import CommandError
 
-_COMMANDS = (train, transcribe, evaluate, export, info, bench, run)
+_COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, bench, run)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ FEATURES: list[tuple[str, object, str]] = [
     ("high_freq", "7600", "high_freq is '7600'; it must be a number"),
     *(("high_freq", v, "with a sample_rate of 16000 it must be 100 to 8000, or -7900 to 0") for v in (1, 8001, -1e4)),
     ("dither", 1.0, "unknown features option dither; known are frame_length_ms"),
-    ("num_mel_bins", 40, "feature_dim is 80; its features and characters make it 40"),
+    ("num_mel_bins", 40, "feature_dim is 80; its features and tokenizer make it 40"),
 ]
 
 
@@ -123,7 +123,7 @@ def weight(checkpoint: dict[str, Any], tensor: object) -> None:
             lambda c: c["prnn"].update(characters=["a", "b", "\ud800"]),
             "characters holds '\\ud800', half of a surrogate",
         ),
-        (lambda c: c["prnn"].update(characters=list("abcd")), "vocab_size is 4; its features and characters make it 5"),
+        (lambda c: c["prnn"].update(characters=list("abcd")), "vocab_size is 4; its features and tokenizer make it 5"),
         (lambda c: c["prnn"].update(format=[]), "a checkpoint of format []"),
         (lambda c: c["prnn"].update(format=True), "a checkpoint of format True"),
         (lambda c: c.update(prnn=None), "a torch file, but not a checkpoint of prnn train"),
@@ -262,7 +262,7 @@ def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
             lambda c: optimizer(c)["state"][0].update(step=torch.tensor(9.0)),
             "the optimizer's step of parameter 0 is not",
         ),
-        (lambda c: c["prnn"].update(characters=list("abd")), "it is of another model, or of other characters"),
+        (lambda c: c["prnn"].update(characters=list("abd")), "it is of another model, or of another tokenizer"),
         (lambda c: weight(c, torch.zeros(9)), "joiner.output.bias has shape (9,)"),
     ],
 )

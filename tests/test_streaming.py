@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference import transducer as slow
 
-from prnn.transducer import Encoder, Hypothesis, StreamState, Transducer
+from prnn.transducer import Encoder, Hypothesis, PhraseBias, StreamState, Transducer
 
 SEARCHES = ("greedy", "modified", "standard")
 PREDICTORS = ("lstm", "gru", "stateless")
@@ -177,3 +177,110 @@ def test_bad_arguments_are_named() -> None:
         model.stream_step(torch.zeros(2, 1, 4), state)
     with pytest.raises(ValueError, match="state is of streams that have ended"):
         model.stream_finish(state)
+
+
+# Long streams: symbols are taken out of the state
+
+VARIANTS = [("greedy", {}), ("modified", {}), ("standard", {}), ("greedy", {"durations": (0, 1, 3), "loss": "tdt"}),
+            ("standard", {"durations": (0, 1, 3), "loss": "tdt"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("search", "options"), VARIANTS, ids=str)
+@pytest.mark.parametrize("size", [1, 7])
+def test_taking_what_is_certain_changes_nothing(search: str, options: dict[str, object], size: int) -> None:
+    features = torch.randn(3, 60, 4, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([60, 17, 41])
+    taken_early = 0
+    for seed in range(3):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed], dtype=torch.float32, blank_bias=-1.0, **options)
+        expected = whole(model, search, features, lengths)
+        state = model.stream_init(3, search, beam=4, max_symbols=3)
+        start: list[Hypothesis] = [Hypothesis([], 0.0, [], [])] * 3
+        for place in range(0, 60, size):
+            _, state = model.stream_step(features[:, place : place + size], state, (lengths - place).clamp(0, size))
+            more, state = state.take_certain()
+            start = [joined(a, b) for a, b in zip(start, more, strict=True)]
+            assert all(not h.tokens for h in state.take_certain()[0]), "all of it is taken at once"
+        _, state = model.stream_finish(state)
+        taken_early += sum(len(h.tokens) for h in start)
+        found = [[joined(a, b) for b in nbest] for a, nbest in zip(start, state.nbest(4), strict=True)]
+        check(found, expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+    assert taken_early > 5
+
+
+def joined(start: Hypothesis, end: Hypothesis) -> Hypothesis:
+    return Hypothesis(
+        start.tokens + end.tokens, end.score, start.timestamps + end.timestamps, start.log_probs + end.log_probs
+    )
+
+
+@pytest.mark.parametrize(("search", "options"), VARIANTS, ids=str)
+def test_an_utterance_ends(search: str, options: dict[str, object]) -> None:
+    """With one hypothesis its end changes nothing but the score; with more, the others are gone."""
+    features = torch.randn(2, 60, 4, generator=torch.Generator().manual_seed(0))
+    for seed in range(3):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed], dtype=torch.float32, **options)
+        for beam in (1, 3):
+            _, end = model.stream_finish(model.stream_step(features, model.stream_init(2, search, beam, 3))[1])
+            state = model.stream_init(2, search, beam, 3)
+            parts = []
+            for place in range(0, 60, 20):
+                _, state = model.stream_step(features[:, place : place + 20], state)
+                best = state.best()
+                part, state = state.take_best()
+                assert part == best
+                parts.append(part)
+                assert [len(nbest) for nbest in state.nbest(3)] == [1, 1]
+                assert state.best() == [Hypothesis([], 0.0, [], [])] * 2
+                assert state.hypotheses.tokens.shape[2] == 0
+            _, state = model.stream_finish(state)
+            parts.append(state.best())
+            for row in range(2):
+                tokens = [token for part in parts for token in part[row].tokens]
+                stamps = [frame for part in parts for frame in part[row].timestamps]
+                assert stamps == sorted(stamps)
+                if state.hypotheses.scores.shape[1] == 1:
+                    assert (tokens, stamps) == (end.best()[row].tokens, end.best()[row].timestamps)
+                    assert sum(part[row].score for part in parts) == pytest.approx(end.best()[row].score, abs=1e-5)
+
+
+def test_phrases_at_the_end_of_an_utterance() -> None:
+    """A phrase begun before it goes on after it; the share that it had is counted once."""
+    bias = PhraseBias([[1, 2, 3], [4, 4]], [3.0, 2.0], vocab_size=5)
+    features = torch.randn(1, 60, 4, generator=torch.Generator().manual_seed(0))
+    spelled = 0
+    for seed in range(3):
+        model = slow.tiny_model(seed, blank_bias=0.0)
+        _, end = model.stream_finish(model.stream_step(features, model.stream_init(1, "standard", 1, 3, bias))[1])
+        for place in range(8, 60, 12):
+            _, state = model.stream_step(features[:, :place], model.stream_init(1, "standard", 1, 3, bias))
+            first, state = state.take_best()
+            share = float(bias.share(state.hypotheses.predictor[-1]))
+            _, state = model.stream_finish(model.stream_step(features[:, place:], state)[1])
+            assert first[0].tokens + state.best()[0].tokens == end.best()[0].tokens
+            assert first[0].score - share + state.best()[0].score == pytest.approx(end.best()[0].score, abs=1e-9)
+            spelled += share > 0
+    assert spelled
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("biased", [False, True])
+def test_log_probs_of_symbols(search: str, biased: bool) -> None:
+    """The joiner's softmax at a symbol's frame, after the symbols before it; phrases add nothing to it."""
+    features = torch.randn(1, 60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    bias = PhraseBias([[1, 2, 3], [4, 4]], [3.0, 2.0], vocab_size=5) if biased and search != "greedy" else None
+    some = 0
+    for seed in range(3):
+        model = slow.tiny_model(seed, predictor=PREDICTORS[seed], blank_bias=0.0)
+        _, state = model.stream_step(features, model.stream_init(1, search, 4, 3, bias))
+        _, state = model.stream_finish(state)
+        for hypothesis in state.nbest(4)[0]:
+            table = slow.log_probs(model, slow.encode(model, features[0]), tuple(hypothesis.tokens))
+            places = zip(hypothesis.timestamps, hypothesis.tokens, strict=True)
+            expected = [float(table[frame, u, symbol]) for u, (frame, symbol) in enumerate(places)]
+            assert hypothesis.log_probs == pytest.approx(expected, abs=1e-9)
+            some += len(expected)
+    assert some > 10

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from .features import FeatureConfig, OnlineFeatures, compute_features
     from .manifest import Utterance, read_manifest, write_manifest
     from .recogniser import Recogniser, RecogniserStream
-    from .tokenizer import CharTokenizer
+    from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer
 
 _MODULES = {
     "CharTokenizer": "tokenizer",
     "FeatureConfig": "features",
     "InputError": "errors",
     "OnlineFeatures": "features",
+    "PieceTokenizer": "tokenizer",
     "Recogniser": "recogniser",
     "RecogniserStream": "recogniser",
+    "Tokenizer": "tokenizer",
     "Utterance": "manifest",
     "compute_features": "features",
     "read_manifest": "manifest",
@@ -33,8 +35,10 @@ __all__ = [
     "FeatureConfig",
     "InputError",
     "OnlineFeatures",
+    "PieceTokenizer",
     "Recogniser",
     "RecogniserStream",
+    "Tokenizer",
     "Utterance",
     "compute_features",
     "read_manifest",

@@ -17,7 +17,7 @@ from prnn.transducer import Transducer, TransducerConfig
 
 from .errors import InputError
 from .features import FeatureConfig
-from .tokenizer import CharTokenizer
+from .tokenizer import Tokenizer, tokenizer_from_state
 
 if TYPE_CHECKING:
     from .task import TransducerTask
@@ -27,15 +27,14 @@ _KEY = "prnn"
 _PREFIX = "model."
 
 
-def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: CharTokenizer) -> dict[str, Any]:
+def describe(config: TransducerConfig, features: FeatureConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a checkpoint says of the recogniser under the key ``prnn``, in plain types."""
     return {
         "format": FORMAT,
         "version": __version__,
         "model": config.to_dict(),
         "features": asdict(features),
-        "characters": list(tokenizer.characters),
-    }
+    } | tokenizer.state()
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -96,23 +95,20 @@ def _require_tensor(name: str, tensor: object, expected: Tensor) -> None:
         raise ValueError(f"{name} has elements that are not finite numbers")
 
 
-def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, CharTokenizer]:
+def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, Tokenizer]:
     """What the checkpoint says of the recogniser; ValueError or TypeError unless that fits together."""
     description = checkpoint[_KEY]
     config = TransducerConfig.from_dict(description["model"])
     # A checkpoint without high_freq was trained on mel bins up to half the sample rate.
     features = from_plain(FeatureConfig, {"high_freq": 0.0} | _mapping(description, "features"), "features")
-    characters = description["characters"]
-    if not isinstance(characters, list):
-        raise TypeError(f"characters is {shown(characters)}; it must be a list")
-    tokenizer = CharTokenizer(characters)
+    tokenizer = tokenizer_from_state(description)
     for name, value, expected in (
         ("feature_dim", config.feature_dim, features.num_mel_bins),
         ("vocab_size", config.vocab_size, len(tokenizer)),
         ("blank", config.blank, tokenizer.blank),
     ):
         if value != expected:
-            raise ValueError(f"{name} is {value}; its features and characters make it {expected}")
+            raise ValueError(f"{name} is {value}; its features and tokenizer make it {expected}")
     return config, features, tokenizer
 
 
@@ -131,7 +127,7 @@ def _weights(checkpoint: dict[str, Any], model: Transducer) -> dict[str, Tensor]
     return found
 
 
-def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, CharTokenizer]:
+def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, Tokenizer]:
     """Returns the model, in eval mode, and what goes with it, from a checkpoint.
 
     Raises:
@@ -163,7 +159,7 @@ def read_steps(path: Path, task: TransducerTask) -> int:
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
         if _parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
-            raise ValueError("it is of another model, or of other characters")
+            raise ValueError("it is of another model, or of another tokenizer")
         _weights(checkpoint, task.model)
         steps = checkpoint["global_step"]
         if type(steps) is not int or not 0 <= steps <= task.total_steps:

@@ -16,7 +16,7 @@ from .augment import Augmentation
 from .errors import InputError
 from .features import FeatureConfig, compute_features
 from .manifest import Utterance
-from .tokenizer import CharTokenizer
+from .tokenizer import Tokenizer
 
 _BUCKETS = 8
 
@@ -70,19 +70,21 @@ class UtteranceDataset(Dataset[Example]):
         augmentation: what training does to the features; None leaves them as they are.
         seed: of the augmentation.
         cache_bytes: how much memory computed features may take; what does not fit is computed each time.
+        pass_over_unknown: leave characters that no label stands for out of the targets.
 
     Raises:
-        InputError: a text has a character that the tokenizer does not know.
+        InputError: a text has a character that no label stands for, unless these are passed over.
     """
 
     def __init__(
         self,
         utterances: Sequence[Utterance],
-        tokenizer: CharTokenizer,
+        tokenizer: Tokenizer,
         config: FeatureConfig,
         augmentation: Augmentation | None = None,
         seed: int = 0,
         cache_bytes: int = 0,
+        pass_over_unknown: bool = False,
     ) -> None:
         self.utterances = list(utterances)
         self.config = config
@@ -93,11 +95,13 @@ class UtteranceDataset(Dataset[Example]):
         self._free = cache_bytes
         self._cache: dict[int, Tensor] = {}
         self._targets = []
+        encode = (lambda text: tokenizer.encode_known(text)[0]) if pass_over_unknown else tokenizer.encode
         for utterance in self.utterances:
             try:
-                self._targets.append(torch.tensor(tokenizer.encode(utterance.text), dtype=torch.int64))
+                labels = encode(utterance.text)
             except ValueError as error:
                 raise InputError(f"{utterance.source}: {error}") from error
+            self._targets.append(torch.tensor(labels, dtype=torch.int64))
 
     def __len__(self) -> int:
         return len(self.utterances)

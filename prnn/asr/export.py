@@ -23,12 +23,11 @@ from .features import FeatureConfig
 from .folder import replacing
 from .onnx_graphs import decoder_graph, encoder_graph, joiner_graph
 from .recogniser import Recogniser
-from .tokenizer import CharTokenizer
+from .tokenizer import SPACE, CharTokenizer, PieceTokenizer, Tokenizer
 
 FRAME_MS = 40  # of an encoder frame, by which sherpa-onnx counts
 _STRIDE = 4
 _LARGEST = 2**31 - 2**20  # bytes of a file of ONNX, with room for what is not weights
-_SPACE = "\u2581"  # how tokens.txt writes a space
 
 
 def _model_reasons(model: Transducer) -> Iterator[str]:
@@ -60,19 +59,13 @@ def _feature_reasons(features: FeatureConfig) -> Iterator[str]:
             yield f"{name} is {shown(value)}; it must be {wanted}, which is what sherpa-onnx computes"
 
 
-def _tokens(tokenizer: CharTokenizer) -> list[str]:
-    """The symbols as tokens.txt has them, blank first."""
-    return ["<blk>", *(_SPACE if character == " " else character for character in tokenizer.characters)]
-
-
-def _token_reasons(tokenizer: CharTokenizer) -> Iterator[str]:
-    for character in tokenizer.characters:
-        if character == _SPACE:
-            yield f"the character {_SPACE} stands for a space in tokens.txt"
-        elif character in "\t\n\v\f\r":
-            yield f"tokens.txt cannot hold the character {character!r}"
+def _token_reasons(tokenizer: Tokenizer) -> Iterator[str]:
+    if isinstance(tokenizer, CharTokenizer) and SPACE in tokenizer.characters:
+        yield f"the character {SPACE} stands for a space in tokens.txt"
+    for character in sorted(set("".join(tokenizer.symbols)) & set(" \t\n\v\f\r")):
+        yield f"tokens.txt cannot hold the character {character!r}"
     # sherpa-onnx's test for byte-level pieces, whose alphabet ends with a character of this first byte.
-    if max("".join(_tokens(tokenizer)).replace(_SPACE, "").encode()) == 0xC6:
+    if max("".join(tokenizer.symbols).replace(SPACE, "").encode()) == 0xC6:
         yield "sherpa-onnx takes characters that end in U+0180 to U+01BF for pieces of a byte-level tokenizer"
 
 
@@ -109,7 +102,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def export(recogniser: Recogniser, folder: str | Path, int8: bool = False, chunk_ms: int = 160) -> list[Path]:
-    """Writes a recogniser as ``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt``.
+    """Writes a recogniser as ``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt``; for word
+    pieces also ``bpe.model``, and ``bpe.vocab``, by which sherpa-onnx spells hotwords.
 
     Args:
         recogniser: with LSTM layers in the encoder, a stateless predictor, 4 frames a step and the default features.
@@ -132,10 +126,14 @@ def export(recogniser: Recogniser, folder: str | Path, int8: bool = False, chunk
     model = recogniser.model
     assert isinstance(model.encoder, Encoder)
     assert isinstance(model.predictor, StatelessPredictor)
-    lines = (f"{token} {number}\n" for number, token in enumerate(_tokens(recogniser.tokenizer)))
+    lines = (f"{token} {number}\n" for number, token in enumerate(recogniser.tokenizer.symbols))
     with _new_folder(folder) as partial:
         with replacing(partial / "tokens.txt") as file:
             file.write("".join(lines).encode())
+        if isinstance(pieces := recogniser.tokenizer, PieceTokenizer):
+            for name, contents in (("bpe.model", pieces.model), ("bpe.vocab", pieces.vocab())):
+                with replacing(partial / name) as file:
+                    file.write(contents)
         for suffix in (".onnx", ".int8.onnx") if int8 else (".onnx",):
             is_int8 = suffix != ".onnx"
             graphs = {

@@ -22,6 +22,8 @@ class TrainingOptions:
         manifest: training manifest.
         valid: validation manifest.
         output: folder for checkpoints and logs.
+        tokenizer: a sentencepiece model, whose pieces the model is to spell; None makes the characters of the training
+            texts its symbols.
         epochs: passes over the training manifest.
         batch_size: most utterances in a batch.
         batch_seconds: most seconds of audio in a batch, padding included.
@@ -47,6 +49,7 @@ class TrainingOptions:
     manifest: Path
     valid: Path
     output: Path = Path("prnn-train")
+    tokenizer: Path | None = None
     epochs: _Count = 20
     batch_size: _Count = 12
     batch_seconds: Annotated[float, Within(0, 1e6, above=True)] = 120.0

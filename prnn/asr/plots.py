@@ -13,6 +13,7 @@ from torch import Tensor
 import prnn
 
 from .recogniser import Recogniser
+from .tokenizer import SPACE
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -97,7 +98,7 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
 
 
 def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
-    """Draws where in a recording the characters of its text are: frames over labels, the posterior as colour, under the
+    """Draws where in a recording the symbols of its text are: frames over labels, the posterior as colour, under the
     features.
 
     Args:
@@ -105,12 +106,13 @@ def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: st
         text: what is said in it.
         path: the PNG to write.
     """
-    targets = torch.tensor(recogniser.tokenizer.encode(text), dtype=torch.int64)
+    labels = recogniser.tokenizer.encode(text)
+    targets = torch.tensor(labels, dtype=torch.int64)
     posterior = label_posterior(recogniser, features, targets)
     seconds = len(features) * recogniser.features.frame_shift_ms / 1000
-    height = min(12.0, 3.0 + 0.22 * len(text))
+    height = min(12.0, 3.0 + 0.22 * len(labels))
     figure, (spectrum, lattice) = pyplot.subplots(
-        2, 1, figsize=(9, height), sharex=True, layout="constrained", height_ratios=(1, max(1.5, 0.1 * len(text)))
+        2, 1, figsize=(9, height), sharex=True, layout="constrained", height_ratios=(1, max(1.5, 0.1 * len(labels)))
     )
     bins = features.shape[1]
     spectrum.imshow(features.T.numpy(), origin="lower", aspect="auto", extent=(0, seconds, 0, bins), cmap="magma")
@@ -121,12 +123,13 @@ def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: st
         origin="upper",
         aspect="auto",
         interpolation="nearest",
-        extent=(0, seconds, len(text) + 0.5, -0.5),
+        extent=(0, seconds, len(labels) + 0.5, -0.5),
         cmap="viridis",
         vmin=0,
         vmax=1,
     )
-    lattice.set_yticks(range(len(text) + 1), ["start"] + ["␣" if character == " " else character for character in text])
+    symbols = [recogniser.tokenizer.symbols[label].replace(SPACE, "␣") for label in labels]
+    lattice.set_yticks(range(len(labels) + 1), ["start", *symbols])
     lattice.set_ylabel("last label emitted")
     lattice.set_xlabel("time (s)")
     figure.colorbar(image, ax=lattice, label="posterior", fraction=0.03, pad=0.01)

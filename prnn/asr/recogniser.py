@@ -13,11 +13,11 @@ from prnn.transducer.streaming import MAX_SYMBOLS
 from .checkpoint import load_recogniser_parts
 from .errors import InputError
 from .features import FeatureConfig, OnlineFeatures, compute_features
-from .tokenizer import CharTokenizer
+from .tokenizer import Tokenizer
 
 
 class Recogniser:
-    """A trained transducer with its features and characters.
+    """A trained transducer with its features and tokenizer.
 
     Args:
         model: in eval mode.
@@ -25,7 +25,7 @@ class Recogniser:
         tokenizer: of its outputs.
     """
 
-    def __init__(self, model: Transducer, features: FeatureConfig, tokenizer: CharTokenizer) -> None:
+    def __init__(self, model: Transducer, features: FeatureConfig, tokenizer: Tokenizer) -> None:
         self.model = model
         self.features = features
         self.tokenizer = tokenizer

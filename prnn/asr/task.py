@@ -24,7 +24,7 @@ from .folder import last_checkpoint
 from .metrics import error_rates
 from .options import TrainingOptions
 from .resume import require_same_kind
-from .tokenizer import CharTokenizer
+from .tokenizer import Tokenizer
 
 # Looking at a gradient of a GPU waits for it.
 _LOOK_EVERY = 10
@@ -56,7 +56,7 @@ class TransducerTask(lightning.LightningModule):
         self,
         model: Transducer,
         features: FeatureConfig,
-        tokenizer: CharTokenizer,
+        tokenizer: Tokenizer,
         options: TrainingOptions,
         epoch_steps: int,
     ) -> None:

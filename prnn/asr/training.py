@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 
+from prnn._fields import shown
 from prnn.distributed import GradientMean
 from prnn.transducer import Encoder, Transducer
 
@@ -29,7 +30,7 @@ from .manifest import Utterance, read_manifest
 from .options import TrainingOptions
 from .resume import AtomicCheckpoints, Checkpoints
 from .task import TransducerTask
-from .tokenizer import CharTokenizer
+from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters
 
 
 class _DataParallel(DDPStrategy):
@@ -124,6 +125,12 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     return best_checkpoint(options.output)
 
 
+def _tokenizer(options: TrainingOptions, utterances: list[Utterance]) -> Tokenizer:
+    if options.tokenizer is None:
+        return CharTokenizer.from_texts(utterance.text for utterance in utterances)
+    return PieceTokenizer.load(options.tokenizer)
+
+
 def _fit(
     options: TrainingOptions,
     train_utterances: list[Utterance],
@@ -134,10 +141,13 @@ def _fit(
 ) -> None:
     lightning.seed_everything(options.seed, verbose=False)
     features = FeatureConfig()
-    tokenizer = CharTokenizer.from_texts(utterance.text for utterance in train_utterances)
+    tokenizer = _tokenizer(options, train_utterances)
+    unknown = unknown_characters(tokenizer, (utterance.text for utterance in valid_utterances))
     cache_bytes = int(options.cache_gb * 1e9)
     dataset = UtteranceDataset(train_utterances, tokenizer, features, options.augmentation, options.seed, cache_bytes)
-    valid_dataset = UtteranceDataset(valid_utterances, tokenizer, features, cache_bytes=cache_bytes // 4)
+    valid_dataset = UtteranceDataset(
+        valid_utterances, tokenizer, features, cache_bytes=cache_bytes // 4, pass_over_unknown=True
+    )
     loader = BatchLoader(
         dataset,
         BatchOrder([u.duration for u in train_utterances], options.batch_size, options.batch_seconds, options.seed),
@@ -186,9 +196,15 @@ def _fit(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say = print if process == 0 else (lambda *_: None)
     say(
-        f"{len(train_utterances)} training utterances ({seconds / 3600:.2f} h), {len(tokenizer) - 1} characters, "
+        f"{len(train_utterances)} training utterances ({seconds / 3600:.2f} h), {len(tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
+    if unknown:
+        most = ", ".join(f"{character!r} {count} times" for character, count in unknown.most_common(5))
+        say(
+            f"{options.valid}: {unknown.total()} characters, {len(unknown)} different ones, are not among the "
+            f"{shown(tokenizer, str)}; they count as errors: {most}{', ...' if len(unknown) > 5 else ''}"
+        )
     if resumed:
         say(f"going on from {resumed}")
     trainer.fit(task, loader, valid_loader, ckpt_path=resumed, weights_only=True)

@@ -24,6 +24,7 @@ prnn transcribe; tensorboard --logdir OUTPUT shows the curves.
 _GENERAL: dict[str, tuple[Any, ...]] = {
     "--manifest": ("manifest", "FILE", "training manifest"),
     "--valid": ("valid", "FILE", "validation manifest"),
+    "--tokenizer": ("tokenizer", "FILE", "sentencepiece model (.model); without one, characters are spelled"),
     "--output": ("output", "DIR", "checkpoints and logs (%(default)s)"),
     "--epochs": ("epochs", "N", "passes over the manifest (%(default)s)"),
     "--seed": ("seed", "N", "seed of everything random (%(default)s)"),

@@ -46,7 +46,7 @@ def modified_frame(decoder: Decoder, frame: Tensor, number: Tensor, hypotheses: 
     extended, kept = _merge(total[row, shorter, last], total[row, longer, decoder.blank])
     total[row, shorter, last] = extended
     total[row, longer, decoder.blank] = kept
-    return _take_best(decoder, total, number, hypotheses)
+    return _take_best(decoder, total, log_probs, number, hypotheses)
 
 
 def standard_frame(
@@ -76,7 +76,7 @@ def standard_frame(
         total.masked_fill_(total <= bar[:, None, None], _IMPOSSIBLE)
         if bool((total == _IMPOSSIBLE).all()):
             break
-        level = _take_best(decoder, total, number, level)
+        level = _take_best(decoder, total, log_probs, number, level)
     assert left is not None
     return pick(left, left.scores.topk(beam).indices)
 
@@ -112,14 +112,14 @@ def durations_frame(
         total[:, :, decoder.blank].masked_fill_(steps == 0, _IMPOSSIBLE)
         if depth < max_symbols:
             total.masked_fill_(steps == 0, _IMPOSSIBLE)
-        leaving = _take_best_with_duration(decoder, total, steps.clamp(min=1) - 1, number, level)
+        leaving = _take_best_with_duration(decoder, total, symbols, steps.clamp(min=1) - 1, number, level)
         waiting = distinct(_cat(waiting, leaving))
         if depth == max_symbols:
             break
         bar = waiting.scores.topk(beam).values[:, -1]
         stays[:, :, decoder.blank] = _IMPOSSIBLE
         stays.masked_fill_((steps > 0) | (stays <= bar[:, None, None, None]), _IMPOSSIBLE)
-        level = _take_best_with_duration(decoder, stays, torch.zeros_like(steps), number, level)
+        level = _take_best_with_duration(decoder, stays, symbols, torch.zeros_like(steps), number, level)
     return pick(waiting, waiting.scores.topk(beam).indices)
 
 
@@ -144,20 +144,27 @@ def beam_frames(
     return hypotheses
 
 
-def _take_best(decoder: Decoder, total: Tensor, number: Tensor, hypotheses: Hypotheses) -> Hypotheses:
-    """The K best of (N, K, V) scores of going on from `hypotheses` with a symbol or with blank."""
-    return _take_best_with_duration(decoder, total[..., None], torch.zeros_like(number[:1]), number, hypotheses)
+def _take_best(
+    decoder: Decoder, total: Tensor, log_probs: Tensor, number: Tensor, hypotheses: Hypotheses
+) -> Hypotheses:
+    """The K best of (N, K, V) scores of going on from `hypotheses` with a symbol or with blank, whose own
+    log-probabilities, (N, K, V) too, may be biased."""
+    now = torch.zeros_like(number[:1])
+    return _take_best_with_duration(decoder, total[..., None], log_probs, now, number, hypotheses)
 
 
 def _take_best_with_duration(
-    decoder: Decoder, total: Tensor, ahead: Tensor, number: Tensor, hypotheses: Hypotheses
+    decoder: Decoder, total: Tensor, log_probs: Tensor, ahead: Tensor, number: Tensor, hypotheses: Hypotheses
 ) -> Hypotheses:
     """The same of (N, K, V, D) scores, the D-th duration passing over ahead[D] of the frames that come next."""
     _, beam, vocab_size, count = total.shape
     scores, choice = total.flatten(1).topk(beam)
     symbols = choice // count % vocab_size
     chosen = pick(hypotheses, choice // (count * vocab_size))._replace(scores=scores, ahead=ahead[choice % count])
-    return extend(decoder, chosen, symbols, number, (symbols != decoder.blank) & (scores > _IMPOSSIBLE))
+    own = log_probs.flatten(1).gather(1, choice // count)
+    if decoder.bias is not None:
+        own = own - decoder.bias.gain(chosen.predictor[-1], symbols)
+    return extend(decoder, chosen, symbols, own, number, (symbols != decoder.blank) & (scores > _IMPOSSIBLE))
 
 
 def _merge(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

@@ -105,9 +105,17 @@ class PhraseBias:
             self._tables[device] = after.to(device), gain.to(device), shares.to(device)
         return self._tables[device]
 
+    def gain(self, node: Tensor, symbols: Tensor) -> Tensor:
+        """What symbols add at nodes."""
+        return self.tables(node.device)[1][node, symbols]
+
+    def share(self, node: Tensor) -> Tensor:
+        """What nodes have of the score of the phrase begun."""
+        return self.tables(node.device)[2][node]
+
     def settled(self, scores: Tensor, node: Tensor) -> Tensor:
         """Scores of hypotheses that have ended, without the shares of phrases that were begun."""
-        return scores - self.tables(scores.device)[2][node]
+        return scores - self.share(node)
 
 
 class BiasedPredictor:

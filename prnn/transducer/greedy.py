@@ -61,6 +61,7 @@ def greedy_frames(
             decoder,
             hypotheses,
             every.index_copy(0, rows, symbol),
+            every.double().index_copy(0, rows, best.gather(1, blanks.clamp(max=window - 1)[:, None])),
             first_frames + frame,
             every.index_copy(0, rows, found[:, None].long()) > 0,
         )
@@ -104,6 +105,7 @@ def greedy_durations(
             decoder,
             reserve(hypotheses._replace(scores=scores), 1),
             every.index_copy(0, rows, symbols[:, None]),
+            every.double().index_copy(0, rows, best[:, None]),
             first_frames + frame,
             every.index_copy(0, rows, is_symbol[:, None].long()) > 0,
         )

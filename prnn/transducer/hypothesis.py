@@ -28,11 +28,13 @@ class Hypothesis:
         score: natural log-probability, as the search that found it defines.
         timestamps: the encoder frame at which each symbol was emitted, non-decreasing. Encoder frame j begins at input
             frame j * frame_stride.
+        log_probs: natural log-probability of each symbol in its frame, after the symbols before it, phrases aside.
     """
 
     tokens: list[int]
     score: float
     timestamps: list[int]
+    log_probs: list[float] = dataclasses.field(default_factory=list)
 
 
 class Hypotheses(NamedTuple):
@@ -41,6 +43,7 @@ class Hypotheses(NamedTuple):
     Attributes:
         tokens: (N, K, L) int64, the first `lengths` of each row; the rest never matters.
         timestamps: (N, K, L) int64, alike.
+        log_probs: (N, K, L) float64, alike.
         lengths: (N, K) int64.
         scores: (N, K) float64, descending; -inf where there is no hypothesis.
         ahead: (N, K) int64, how many of the frames that come next the last duration of a token-and-duration transducer
@@ -51,6 +54,7 @@ class Hypotheses(NamedTuple):
 
     tokens: Tensor
     timestamps: Tensor
+    log_probs: Tensor
     lengths: Tensor
     scores: Tensor
     ahead: Tensor
@@ -113,7 +117,7 @@ def begin(decoder: Decoder, batch: int, beam: int) -> Hypotheses:
         return x[:, None].expand(-1, beam, *x.shape[1:]).contiguous()
 
     projection = repeat(decoder.joiner.project_predictor(out))
-    return Hypotheses(empty, empty, counts, scores, counts, map_tensors(repeat, state), projection)
+    return Hypotheses(empty, empty, empty.double(), counts, scores, counts, map_tensors(repeat, state), projection)
 
 
 def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
@@ -124,17 +128,22 @@ def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
         return hypotheses
     grow = (0, missing + max(_GROWTH, room // 2))
     return hypotheses._replace(
-        tokens=functional.pad(hypotheses.tokens, grow), timestamps=functional.pad(hypotheses.timestamps, grow)
+        tokens=functional.pad(hypotheses.tokens, grow),
+        timestamps=functional.pad(hypotheses.timestamps, grow),
+        log_probs=functional.pad(hypotheses.log_probs, grow),
     )
 
 
-def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Tensor, where: Tensor) -> Hypotheses:
+def extend(
+    decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, log_probs: Tensor, frames: Tensor, where: Tensor
+) -> Hypotheses:
     """Append a symbol to the hypotheses at which `where` is true, and run the predictor for them alone.
 
     Args:
         decoder: predictor and joiner.
         hypotheses: N x K, with room for a symbol.
         symbols: (N, K) int64.
+        log_probs: (N, K) float64, of the symbols.
         frames: (N,) int64, the encoder frame of each utterance.
         where: (N, K) bool.
     """
@@ -143,6 +152,7 @@ def extend(decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, frames: Te
     hypotheses = hypotheses._replace(
         tokens=hypotheses.tokens.scatter(2, slot, symbols[:, :, None]),
         timestamps=hypotheses.timestamps.scatter(2, slot, stamps),
+        log_probs=hypotheses.log_probs.scatter(2, slot, log_probs[:, :, None]),
         lengths=hypotheses.lengths + where,
     )
     rows = where.flatten().nonzero()[:, 0]
@@ -198,13 +208,36 @@ def transcripts(hypotheses: Hypotheses) -> Hypotheses:
     return pick(merged, merged.scores.sort(dim=1, descending=True, stable=True).indices)
 
 
-def stable_lengths(hypotheses: Hypotheses) -> Tensor:
-    """(N,) int64: how many first symbols all hypotheses of an utterance share. They can no longer change."""
-    tokens, lengths = hypotheses.tokens, hypotheses.lengths
+def stable_lengths(hypotheses: Hypotheses, with_timestamps: bool = False) -> Tensor:
+    """(N,) int64: how many first symbols all hypotheses of an utterance share, or symbols at the same frames. They can
+    no longer change."""
+    tokens, lengths, stamps = hypotheses.tokens, hypotheses.lengths, hypotheses.timestamps
     position = torch.arange(tokens.shape[2], device=tokens.device)
     agree = (tokens == tokens[:, :1]) & (position < torch.minimum(lengths, lengths[:, :1])[:, :, None])
+    if with_timestamps:
+        agree &= stamps == stamps[:, :1]
     shared = agree.cumprod(2).sum(2)
     return shared.masked_fill(hypotheses.scores == _IMPOSSIBLE, tokens.shape[2]).amin(1)
+
+
+def most_probable(hypotheses: Hypotheses) -> Tensor:
+    """(N, 1) int64: of each utterance, the hypothesis that `best_lists` puts first, where several spell the same the
+    most probable of them."""
+    return distinct(hypotheses._replace(ahead=torch.zeros_like(hypotheses.ahead))).scores.argmax(1, keepdim=True)
+
+
+def without_first(hypotheses: Hypotheses, counts: Tensor) -> Hypotheses:
+    """The same without the first (N,) `counts` symbols of each utterance, which all of its hypotheses share."""
+    lengths = (hypotheses.lengths - counts[:, None]).clamp(min=0)  # those of score -inf may be shorter
+    room = int(lengths.max()) if lengths.numel() else 0
+    place = torch.arange(room, device=counts.device) + counts[:, None, None]
+    place = place.clamp(max=max(hypotheses.tokens.shape[2] - 1, 0)).expand(-1, lengths.shape[1], -1)
+    return hypotheses._replace(
+        tokens=hypotheses.tokens.gather(2, place),
+        timestamps=hypotheses.timestamps.gather(2, place),
+        log_probs=hypotheses.log_probs.gather(2, place),
+        lengths=lengths,
+    )
 
 
 def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[list[Hypothesis]]:
@@ -214,12 +247,12 @@ def best_lists(hypotheses: Hypotheses, nbest: int, length_norm: bool) -> list[li
     rank = hypotheses.scores / (hypotheses.lengths + 1) if length_norm else hypotheses.scores
     order = rank.sort(dim=1, descending=True, stable=True).indices[:, :nbest]
     rows = torch.arange(order.shape[0], device=order.device)[:, None]
-    columns = (hypotheses.tokens, hypotheses.timestamps, hypotheses.lengths, hypotheses.scores)
+    columns = (hypotheses.tokens, hypotheses.timestamps, hypotheses.log_probs, hypotheses.lengths, hypotheses.scores)
     lists = zip(*(column[rows, order].tolist() for column in columns), strict=True)
     return [
         [
-            Hypothesis(tokens[:length], score, stamps[:length])
-            for place, (tokens, stamps, length, score) in enumerate(zip(*utterance, strict=True))
+            Hypothesis(tokens[:length], score, stamps[:length], log_probs[:length])
+            for place, (tokens, stamps, log_probs, length, score) in enumerate(zip(*utterance, strict=True))
             if place == 0 or score > _IMPOSSIBLE
         ]
         for utterance in lists

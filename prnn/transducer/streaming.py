@@ -21,9 +21,12 @@ from prnn.transducer.hypothesis import (
     begin,
     best_lists,
     map_tensors,
+    most_probable,
+    pick,
     settled,
     stable_lengths,
     transcripts,
+    without_first,
 )
 
 SEARCHES = ("greedy", "modified", "standard")
@@ -111,6 +114,39 @@ class StreamState:
         """The `count` best hypotheses of each stream, at most the beam, ordered as by `beam_search`."""
         require_at_least("count", count, 1)
         return best_lists(self.hypotheses, count, length_norm)
+
+    def take_certain(self) -> tuple[list[Hypothesis], StreamState]:
+        """Takes out what can no longer change, so that the state of a long stream stays small.
+
+        Returns:
+            For each stream the symbols that all its hypotheses share, their frames too (the score is 0), and the state
+            without them, whose hypotheses go on after them and keep their scores.
+        """
+        certain = torch.minimum(stable_lengths(self.hypotheses, True), self.hypotheses.lengths[:, 0])
+        columns = (self.hypotheses.tokens, self.hypotheses.timestamps, self.hypotheses.log_probs)
+        rows = zip(certain.tolist(), *(column[:, 0].tolist() for column in columns), strict=True)
+        taken = [
+            Hypothesis(tokens[:count], 0.0, stamps[:count], log_probs[:count])
+            for count, tokens, stamps, log_probs in rows
+        ]
+        returned = (self.returned - certain).clamp(min=0)
+        hypotheses = without_first(self.hypotheses, certain)
+        return taken, dataclasses.replace(self, hypotheses=hypotheses, returned=returned)
+
+    def take_best(self) -> tuple[list[Hypothesis], StreamState]:
+        """Ends an utterance in every stream, at a pause for instance.
+
+        Returns:
+            For each stream its best hypothesis, and the state from which the next utterance goes on: the encoder after
+            all frames so far, the predictor after that hypothesis, whose symbols are gone and whose score is 0. The
+            other hypotheses are dropped.
+        """
+        best = pick(self.hypotheses, most_probable(self.hypotheses).expand_as(self.hypotheses.scores))
+        start = torch.zeros_like(best.scores) if self.bias is None else self.bias.share(best.predictor[-1])
+        others = torch.arange(best.scores.shape[1], device=start.device) > 0
+        hypotheses = without_first(best, best.lengths[:, 0])._replace(scores=start.masked_fill(others, -torch.inf))
+        nothing = torch.zeros_like(self.returned)
+        return self.best(), dataclasses.replace(self, hypotheses=hypotheses, returned=nothing)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> StreamState:
         tensors = (self.encoder, self.hypotheses, self.frames, self.returned)
