@@ -175,9 +175,9 @@ PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNND
  * batchSizes: host, the B_t of seqLength timesteps, each >= 1, non-increasing. N = B_0.
  * order: host, N numbers: sequence i of the packed data is sequence order[i] of the padded data. NULL: i itself.
  * rowBytes: bytes of one timestep of one sequence, >= 1.
- * padded: device; the row of timestep t, sequence n begins at byte t * stepStride + n * sequenceStride. What lies
- * beyond a sequence's end is not read; prnnUnpackSequences fills it with zeros up to paddedLength timesteps, and takes
- *   strides of at least rowBytes.
+ * padded: device; the row of timestep t, sequence n begins at byte t * stepStride + n * sequenceStride.
+ *   Nothing beyond a sequence's end is read; prnnUnpackSequences fills it with zeros, up to paddedLength timesteps, and
+ *   takes strides of at least rowBytes.
  * packed: device, {rows, rowBytes}, rows = sum of B_t. The two do not overlap.
  * The host arrays are read before the call returns; in a captured graph they are constants. With seqLength L D and
  * every B_t = N, the two sort states {L D, N, width} like their sequences, and back. */
