@@ -170,6 +170,24 @@ PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNND
                                              size_t workSpaceSizeInBytes, const prnnFilterDescriptor_t dwDesc, void* dw,
                                              const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
+/* Sequences of different lengths lie packed in the calls above: from long to short, timestep after timestep, without
+ * padding. prnnPackSequences copies padded data there, prnnUnpackSequences back.
+ * batchSizes: host, the B_t of seqLength timesteps, each >= 1, non-increasing. N = B_0.
+ * order: host, N numbers: sequence i of the packed data is sequence order[i] of the padded data. NULL: i itself.
+ * rowBytes: bytes of one timestep of one sequence, >= 1.
+ * padded: device; the row of timestep t, sequence n begins at byte t * stepStride + n * sequenceStride.
+ *   Nothing beyond a sequence's end is read; prnnUnpackSequences fills it with zeros, up to paddedLength timesteps, and
+ *   takes strides of at least rowBytes.
+ * packed: device, {rows, rowBytes}, rows = sum of B_t. The two do not overlap.
+ * The host arrays are read before the call returns; in a captured graph they are constants. With seqLength L D and
+ * every B_t = N, the two sort states {L D, N, width} like their sequences, and back. */
+PRNN_API prnnStatus_t prnnPackSequences(prnnHandle_t handle, const int seqLength, const int* batchSizes,
+                                        const int* order, size_t rowBytes, const void* padded, size_t stepStride,
+                                        size_t sequenceStride, void* packed);
+PRNN_API prnnStatus_t prnnUnpackSequences(prnnHandle_t handle, const int seqLength, const int* batchSizes,
+                                          const int* order, size_t rowBytes, const void* packed, void* padded,
+                                          const int paddedLength, size_t stepStride, size_t sequenceStride);
+
 /* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data. Sizes are
  * per layer and direction, of the forward pass unless said. */
 typedef struct {

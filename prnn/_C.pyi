@@ -31,6 +31,28 @@ class Handle:
     def set_stream(self, stream: int) -> None: ...
     def dropout_states_size(self) -> int: ...
 
+def pack_sequences(
+    handle: Handle,
+    batch_sizes: Sequence[int],
+    order: Sequence[int] | None,
+    row_bytes: int,
+    padded: int,
+    step_stride: int,
+    sequence_stride: int,
+    packed: int,
+) -> None: ...
+def unpack_sequences(
+    handle: Handle,
+    batch_sizes: Sequence[int],
+    order: Sequence[int] | None,
+    row_bytes: int,
+    packed: int,
+    padded: int,
+    padded_length: int,
+    step_stride: int,
+    sequence_stride: int,
+) -> None: ...
+
 class Rnn:
     def __init__(
         self,

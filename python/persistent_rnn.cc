@@ -67,6 +67,31 @@ std::string describe_gpu(const Handle& handle) {
   return text;
 }
 
+const int* order_of(const BatchSizes& batch_sizes, const std::optional<std::vector<int>>& order) {
+  if (!order) return nullptr;
+  if (batch_sizes.empty() || order->size() != static_cast<size_t>(batch_sizes[0])) {
+    throw py::value_error("order has " + std::to_string(order->size()) + " entries; it must have batch_sizes[0]");
+  }
+  return order->data();
+}
+
+void pack_sequences(const Handle& handle, const BatchSizes& batch_sizes, const std::optional<std::vector<int>>& order,
+                    size_t row_bytes, uintptr_t padded, size_t step_stride, size_t sequence_stride, uintptr_t packed) {
+  check(prnnPackSequences(handle.get(), static_cast<int>(batch_sizes.size()), batch_sizes.data(),
+                          order_of(batch_sizes, order), row_bytes, pointer(padded), step_stride, sequence_stride,
+                          pointer(packed)),
+        handle.get());
+}
+
+void unpack_sequences(const Handle& handle, const BatchSizes& batch_sizes, const std::optional<std::vector<int>>& order,
+                      size_t row_bytes, uintptr_t packed, uintptr_t padded, int padded_length, size_t step_stride,
+                      size_t sequence_stride) {
+  check(prnnUnpackSequences(handle.get(), static_cast<int>(batch_sizes.size()), batch_sizes.data(),
+                            order_of(batch_sizes, order), row_bytes, pointer(packed), pointer(padded), padded_length,
+                            step_stride, sequence_stride),
+        handle.get());
+}
+
 // A stack of recurrent layers: what prnnSetRNNDescriptor takes, and the input size. Pointers are integers, 0 is NULL.
 class Rnn {
  public:
@@ -347,6 +372,11 @@ void bind_persistent_rnn(py::module_& module) {
   module.def("describe_gpu", &describe_gpu, "The GPU of a handle as a line of src/core/gpu_table.cc.");
 
   using namespace py::literals;
+  module.def("pack_sequences", &pack_sequences, "handle"_a, "batch_sizes"_a, "order"_a, "row_bytes"_a, "padded"_a,
+             "step_stride"_a, "sequence_stride"_a, "packed"_a, "Strides in bytes; order None: 0, 1, ...");
+  module.def("unpack_sequences", &unpack_sequences, "handle"_a, "batch_sizes"_a, "order"_a, "row_bytes"_a, "packed"_a,
+             "padded"_a, "padded_length"_a, "step_stride"_a, "sequence_stride"_a, "The way back, padded with zeros.");
+
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
       .def(py::init<int, int, int, int, int, bool, bool, int, float>(), "mode"_a, "dtype"_a, "hidden"_a, "layers"_a,

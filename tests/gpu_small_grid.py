@@ -83,7 +83,18 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
 
 
-KINDS = {kind.__name__: kind for kind in (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)}
+def projection() -> Iterator[CudaCase]:
+    """Around the kernels of every engine but the large one; odd sizes and whole k-tiles."""
+    for dtype, batch_sizes in itertools.product(TYPES.values(), ([5, 4, 2], [20] * 3)):
+        yield CudaCase(reference.Stack(MODES["lstm"], 24, 72, 2, 2, projection=17), batch_sizes, dtype)
+    yield CudaCase(reference.Stack(MODES["lstm"], 72, 72, 1, 2, True, 8), [3, 1], torch.float16)
+    yield CudaCase(reference.Stack(MODES["lstm"], 24, 264, 1, 2, projection=100), [70, 33, 2], torch.float16)
+    yield CudaCase(reference.Stack(MODES["lstm"], 24, 544, projection=100), [5, 5, 3], torch.bfloat16)
+    yield SplitKCase(reference.Stack(MODES["lstm"], 24, 264, projection=100), [70, 33, 2], torch.float16, 2)
+
+
+ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)
+KINDS = {kind.__name__: kind for kind in (*ENGINES, projection)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

@@ -66,8 +66,12 @@ def test_what_is_not_supported() -> None:
     found = layer(torch.nn.LSTM(80, 6000), 4, gpu="H200", dtype=torch.float16)
     assert (found.supported, found.forward) == (False, "-")
     assert found.notes[0].startswith("hidden size 6000 is more than stays resident on this GPU")
-    found = layer(torch.nn.LSTM(80, 512, proj_size=64), 4, gpu="H200")
-    assert found.notes == ("projSize is 64; the resident kernels have no projection",)
+
+
+def test_projections_stay_resident() -> None:
+    found = layer(torch.nn.LSTM(80, 512, 2, proj_size=64).half(), 4, gpu="H200")
+    assert (found.supported, found.forward, found.backward) == (True, "cluster", "cluster")
+    assert found.notes == ("not together: layers with a projection run one after the other",)
 
 
 def test_rows_that_nobody_ran_say_so() -> None:

@@ -142,9 +142,11 @@ def test_twenty_thousand_steps_do_not_drift(cell: str) -> None:
     assert_near(found, expected, torch.float32)
 
 
-def results_of(module: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+def results_of(
+    module: torch.nn.Module, x: torch.Tensor, lengths: torch.Tensor | list[int] | None = None
+) -> list[torch.Tensor]:
     """Output and gradients of a training step."""
-    output = module(x)[0]
+    output = module(x, lengths=lengths)[0]
     return [output, *torch.autograd.grad(output.sum(), [x, *module.parameters()])]
 
 
@@ -245,15 +247,40 @@ def test_replays_of_a_graph_draw_masks_of_their_own(cell: str, backend: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(step(graph.replay), replays[0], strict=True))
 
 
-def test_dropout_waits_for_nothing() -> None:
+@pytest.mark.parametrize("lengths", [None, [9, 3, 12, 1]])
+def test_dropout_and_lengths_wait_for_nothing(lengths: list[int] | None) -> None:
     module = prnn.nn.LSTM(64, 64, num_layers=3, dropout=0.5, device="cuda")
     x = torch.randn(12, 4, 64, device="cuda", requires_grad=True)
-    results_of(module, x)
+    results_of(module, x, lengths)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        results_of(module, x)
+        results_of(module, x, lengths)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+@pytest.mark.parametrize("lengths", [[9, 3, 12, 1], [12, 9, 9, 2]])  # to be sorted, and sorted
+def test_lengths_are_constants_of_a_graph(lengths: list[int], backend: str) -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, bidirectional=True, device="cuda", backend=backend)
+    x = torch.randn(12, 4, 24, device="cuda", requires_grad=True)
+    graph, captured = graph_of(lambda: results_of(module, x, torch.tensor(lengths)))
+    for _ in range(2):
+        with torch.no_grad():
+            x.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(captured, results_of(module, x, lengths), strict=True))
+
+
+def test_lengths_on_the_gpu_are_refused_in_a_graph() -> None:
+    module = prnn.nn.GRU(24, 40, device="cuda")
+    x, lengths = torch.randn(12, 2, 24, device="cuda"), torch.tensor([12, 5], device="cuda")
+    module(x, lengths=lengths)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(ValueError, match="lengths is on cuda:0, and a CUDA graph is being"):
+        module(x, lengths=lengths)
 
 
 def test_checkpointing_repeats_the_masks() -> None:

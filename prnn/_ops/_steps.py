@@ -7,43 +7,65 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from prnn import _C
+from prnn._ops._handles import handle
+
 
 class Steps(NamedTuple):
-    """The sequences of a call as the C API takes them: B_t for each timestep, and how padded data gets there."""
+    """The sequences of a call as the C API takes them: B_t for each timestep, and how padded data gets there.
+
+    The copies have sizes and order as constants, so that a CUDA graph can hold them."""
 
     sizes: list[int]
-    rows: Tensor | None = None  # of the packed data, in padded data seen as (T N, ...); None: the data is packed
-    order: Tensor | None = None  # sequences from long to short
-    inverse: Tensor | None = None
+    is_padded: bool = False
+    order: list[int] | None = None  # sequences from long to short; None: as they lie
 
     @property
     def batch(self) -> int:
         return self.sizes[0] if self.sizes else 0
 
     def pack(self, padded: Tensor) -> Tensor:
-        if self.rows is None:
+        """(T, N, width), of any dtype, as (rows, width)."""
+        if not self.is_padded:
             return padded.contiguous()
-        return padded.reshape(-1, padded.size(-1)).index_select(0, self.rows)
+        return _packed(padded, self.sizes, self.order)
 
     def new_packed(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Room for packed data that unpack() is to bring to a padded `shape`."""
-        return like.new_empty(shape if self.rows is None else (self.rows.size(0), shape[-1]))
+        return like.new_empty((sum(self.sizes), shape[-1]) if self.is_padded else shape)
 
     def unpack(self, packed: Tensor, shape: Sequence[int]) -> Tensor:
         """Data from new_packed(), padded with zeros."""
-        if self.rows is None:
-            return packed
-        padded = packed.new_zeros(shape)
-        padded.view(-1, shape[-1]).index_copy_(0, self.rows, packed)
-        return padded
+        return _padded(packed, shape, self.sizes, self.order) if self.is_padded else packed
 
     def sort(self, state: Tensor | None) -> Tensor | None:
         if state is None or self.order is None:
             return None if state is None else state.contiguous()
-        return state.index_select(1, self.order)
+        return _packed(state, [self.batch] * state.size(0), self.order).view(state.shape)
 
     def unsort(self, state: Tensor) -> Tensor:
-        return state if self.inverse is None or state.dim() < 3 else state.index_select(1, self.inverse)
+        if self.order is None or state.dim() < 3:
+            return state
+        return _padded(state, state.shape, [self.batch] * state.size(0), self.order)
+
+
+def _packed(padded: Tensor, sizes: list[int], order: list[int] | None) -> Tensor:
+    width, itemsize = padded.size(-1), padded.itemsize
+    if padded.stride(-1) != 1:
+        padded = padded.contiguous()
+    packed = padded.new_empty(sum(sizes), width)
+    strides = padded.stride(0) * itemsize, padded.stride(1) * itemsize
+    addresses = padded.data_ptr(), *strides, packed.data_ptr()
+    _C.pack_sequences(handle(padded.device), sizes, order, width * itemsize, *addresses)
+    return packed
+
+
+def _padded(packed: Tensor, shape: Sequence[int], sizes: list[int], order: list[int] | None) -> Tensor:
+    steps, batch, width = shape
+    padded, row = packed.new_empty(shape), width * packed.itemsize
+    addresses = packed.data_ptr(), padded.data_ptr()
+    _C.unpack_sequences(handle(packed.device), sizes, order, row, *addresses, steps, batch * row, row)
+    return padded
 
 
 def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Steps:
@@ -52,7 +74,7 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
         steps, batch = input.shape[:2]
         if steps == 0:
             raise ValueError(f"input has no timesteps (shape {tuple(input.shape)}); at least one is wanted")
-        return Steps([batch] * steps) if lengths is None else _of_lengths(steps, batch, lengths, input.device)
+        return Steps([batch] * steps) if lengths is None else _of_lengths(steps, batch, lengths)
     if input.dim() != 2 or batch_sizes is None or lengths is not None:
         raise ValueError(
             f"input has {input.dim()} dimensions; it must have 3, or 2 with batch_sizes and without lengths"
@@ -65,18 +87,26 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
     return Steps(sizes)
 
 
-def _of_lengths(steps: int, batch: int, lengths: Tensor, device: torch.device) -> Steps:
+def _of_lengths(steps: int, batch: int, lengths: Tensor) -> Steps:
     if lengths.shape != (batch,) or lengths.is_floating_point():
         raise ValueError(
             f"lengths has shape {tuple(lengths.shape)} and dtype {lengths.dtype}; wanted are {batch} integers"
         )
-    lengths = lengths.to("cpu", torch.int64)
-    for index, length in enumerate(lengths.tolist()):
+    if lengths.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            f"lengths is on {lengths.device}, and a CUDA graph is being captured, which cannot wait for its values; "
+            "on the CPU they become constants of the graph"
+        )
+    values: list[int] = lengths.tolist()
+    for index, length in enumerate(values):
         if not 1 <= length <= steps:
             raise ValueError(f"lengths[{index}] is {length}; it must lie between 1 and the {steps} timesteps of input")
-    in_order, order = lengths.sort(descending=True, stable=True)
-    active = torch.arange(steps).unsqueeze(1) < in_order  # (T, N), sequences from long to short
-    sizes = active.sum(1)
-    time, place = active.nonzero(as_tuple=True)
-    rows = (time * batch + order[place]).to(device)
-    return Steps(sizes[sizes > 0].tolist(), rows, order.to(device), order.argsort().to(device))
+    if min(values, default=steps) == steps:
+        return Steps([batch] * steps)
+    order = sorted(range(batch), key=values.__getitem__, reverse=True)  # stable
+    sizes, active = [], batch
+    for step in range(values[order[0]]):
+        while values[order[active - 1]] <= step:
+            active -= 1
+        sizes.append(active)
+    return Steps(sizes, True, None if order == list(range(batch)) else order)

@@ -183,10 +183,6 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
                             problem.hidden, largest, mode_name(problem.mode));
     return plan;
   }
-  if (problem.projection > 0) {
-    plan.reason = format("projSize is %lld; the resident kernels have no projection", problem.projection);
-    return plan;
-  }
   plan.runnable = true;
   plan.wavefront = plan_wavefront(row, problem);
   RnnProblem inference = problem;

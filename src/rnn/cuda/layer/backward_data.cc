@@ -28,7 +28,7 @@ class BackwardData : LayerRun {
       for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
       if (layer > 0 && drops()) {
         require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.directions * p.hidden, dx, dx, stream),
+                                   p.rows * p.directions * p.state(), dx, dx, stream),
                        "the dropout kernel");
       }
       dy = dx;
@@ -55,16 +55,16 @@ class BackwardData : LayerRun {
         own.candidate_above = saved.directions[layer + 1].dcandidate;
       }
       own.y = output_of(layer);
-      own.hx = state(args_.hx, layer, 0);
-      own.cx = state(args_.cx, layer, 0);
-      own.dhy = state(args_.dhy, layer, 0);
-      own.dcy = state(args_.dcy, layer, 0);
+      own.hx = h_state(args_.hx, layer, 0);
+      own.cx = c_state(args_.cx, layer, 0);
+      own.dhy = h_state(args_.dhy, layer, 0);
+      own.dcy = c_state(args_.dcy, layer, 0);
       own.gates = saved_here.gates;
       own.cells = saved_here.cells;
       own.dgates = saved_here.dgates;
       own.dcandidate = saved_here.dcandidate;
-      own.dhx = state(args_.dhx, layer, 0);
-      own.dcx = state(args_.dcx, layer, 0);
+      own.dhx = h_state(args_.dhx, layer, 0);
+      own.dcx = c_state(args_.dcx, layer, 0);
       own.bias_sums = saved_here.bias_sums;
       gradients.push_back(own.dgates);
       if (i > 0 && p.mode == PRNN_GRU) candidates.push_back(own.dcandidate);
@@ -77,23 +77,23 @@ class BackwardData : LayerRun {
   void run_layer(int64_t layer, const void* y, const void* dy) {
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
-    params.y_row = static_cast<int>(p.directions * p.hidden);
+    params.y_row = static_cast<int>(projects() ? padded : p.directions * p.hidden);
     for (int64_t d = 0; d < p.directions; ++d) {
       const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
       BackwardDirection dir{};
-      dir.weights = at(args_.w, rnn_layer_offsets(p, layer, d).recurrent);
-      dir.y = at(y, d * p.hidden);
-      dir.dy = at(dy, d * p.hidden);
-      dir.hx = state(args_.hx, layer, d);
-      dir.cx = state(args_.cx, layer, d);
-      dir.dhy = state(args_.dhy, layer, d);
-      dir.dcy = state(args_.dcy, layer, d);
+      dir.weights = recurrent_weights(args_.w, layer, d);
+      dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
+      dir.dy = projects() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.hidden);
+      dir.hx = resident_state(args_.hx, layer, d);
+      dir.cx = c_state(args_.cx, layer, d);
+      dir.dhy = projects() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
+      dir.dcy = c_state(args_.dcy, layer, d);
       dir.gates = own.gates;
       dir.cells = own.cells;
       dir.dgates = own.dgates;
       dir.dcandidate = own.dcandidate;
-      dir.dhx = state(args_.dhx, layer, d);
-      dir.dcx = state(args_.dcx, layer, d);
+      dir.dhx = resident_state(args_.dhx, layer, d);
+      dir.dcx = c_state(args_.dcx, layer, d);
       dir.reverse = static_cast<int>(d);
       if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
@@ -114,6 +114,56 @@ class BackwardData : LayerRun {
       }
       require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
     });
+    for (int64_t d = 0; d < p.directions && projects(); ++d) add_up_states(layer, d, dy);
+  }
+
+  // ---- with a projection ----
+
+  // The gradients that y has for the cell's outputs, [rows, padded].
+  const void* of_cell_outputs(int64_t layer, int64_t direction, const void* dy) {
+    void* const out = work.dcell_outputs[direction];
+    project_back(layer, direction, p.rows, at(dy, direction * p.projection), p.directions * p.projection, out, padded);
+    return out;
+  }
+
+  // What dhy has for those of the sequences' last timesteps, [N, H].
+  const void* of_last_cell_outputs(int64_t layer, int64_t direction) {
+    const void* const dhy = h_state(args_.dhy, layer, direction);
+    if (dhy == nullptr) return nullptr;
+    project_back(layer, direction, p.max_batch(), dhy, p.projection, work.dlast[direction], p.hidden);
+    return work.dlast[direction];
+  }
+
+  void project_back(int64_t layer, int64_t direction, int64_t rows, const void* dh, int64_t stride, void* out,
+                    int64_t out_stride) {
+    const void* const matrix = at(args_.w, rnn_layer_offsets(p, layer, direction).projection);
+    multiply(rows, p.hidden, p.projection, 1, view(dh, stride), view(matrix, p.hidden), 0, out, p.type, out_stride);
+  }
+
+  // The whole gradients of h, for those of the projection, and of hx: what the gates of a timestep have for h of the
+  // timestep before, added to dy or, at a sequence's end, dhy.
+  void add_up_states(int64_t layer, int64_t direction, const void* dy) {
+    const Reserve::PerDirection& own = saved.directions[layer * p.directions + direction];
+    multiply_gates(own, at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent), p.projection, 0, work.dprevious);
+    void* const dhx = h_state(args_.dhx, layer, direction);
+    if (dhx != nullptr) {
+      require_launch(
+          run_copy_edge_rows(p.type, edge(work.dprevious, p.projection, p.projection, direction > 0), dhx, stream),
+          "the kernel that copies the initial states' gradients");
+    }
+    PreviousStates after{};
+    after.y = work.dprevious;
+    after.y_row = p.projection;
+    after.hx = h_state(args_.dhy, layer, direction);
+    after.add = at(dy, direction * p.projection);
+    after.add_row = p.directions * p.projection;
+    after.out = own.dstates;
+    after.table = table();
+    after.steps = static_cast<int>(p.steps());
+    after.batch = static_cast<int>(p.max_batch());
+    after.width = static_cast<int>(p.projection);
+    after.reverse = direction == 0;
+    require_launch(run_previous_states(p.type, after, stream), "the kernel that adds up the states' gradients");
   }
 
   // dx (+)= the gates' gradients times the input matrices of one direction.
@@ -135,20 +185,25 @@ class BackwardData : LayerRun {
       return;
     }
     const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
+    multiply_gates(own, weights, width, direction > 0 ? 1 : 0, dx);
     const int64_t both = gates_of_both_products(p);
-    const bool pads = both > 1 && padded > p.hidden;
-    multiply(p.rows, width, pads ? both * padded : both * p.hidden, 1, view(own.dgates, row),
-             view(pads ? padded_input_weights(weights, both, width) : weights, width), direction > 0 ? 1 : 0, dx,
-             p.type, width);
     if (both < gates) {
       multiply(p.rows, width, p.hidden, 1, view(own.dcandidate, p.hidden),
                view(at(weights, both * p.hidden * width), width), 1, dx, p.type, width);
     }
   }
 
+  // out = beta out + the gradients of the gates that both products share, times their matrices of `width` columns.
+  void multiply_gates(const Reserve::PerDirection& own, const void* weights, int64_t width, double beta, void* out) {
+    const int64_t both = gates_of_both_products(p);
+    const bool pads = both > 1 && padded > p.hidden;
+    multiply(p.rows, width, pads ? both * padded : both * p.hidden, 1, view(own.dgates, p.gates() * padded),
+             view(pads ? padded_weights(weights, both, width) : weights, width), beta, out, p.type, width);
+  }
+
   // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
   // gates, in float.
-  const void* padded_input_weights(const void* weights, int64_t gates, int64_t width) {
+  const void* padded_weights(const void* weights, int64_t gates, int64_t width) {
     const size_t used = static_cast<size_t>(p.hidden * width * element),
                  pitch = static_cast<size_t>(padded * width * element), count = static_cast<size_t>(gates);
     require_launch(

@@ -23,7 +23,11 @@ class BackwardWeights : LayerRun {
           const int64_t width = p.layer_input(layer);
           add_products(own, true, {input, 0, 0, p.rows, width}, at(args_.dw, offsets.input), width);
         }
-        add_recurrent(layer, d, at(output, d * p.hidden), at(args_.dw, offsets.recurrent));
+        add_recurrent(layer, d, at(output, d * p.state()), at(args_.dw, offsets.recurrent));
+        if (projects()) {
+          multiply(p.projection, p.hidden, p.rows, 1, view(own.dstates, p.projection, true),
+                   view(own.cell_outputs, padded), 1, at(args_.dw, offsets.projection), p.type, p.hidden);
+        }
         require_launch(
             run_add_bias_gradients(p.type, p.mode, own.bias_sums, partials, static_cast<int>(p.hidden),
                                    at(args_.dw, offsets.input_bias), at(args_.dw, offsets.recurrent_bias), stream),
@@ -61,8 +65,8 @@ class BackwardWeights : LayerRun {
 
   void add_recurrent(int64_t layer, int64_t d, const void* y, char* dmatrix) {
     const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
-    const void* const hx = state(args_.hx, layer, d);
-    const int64_t y_row = p.directions * p.hidden, batch = p.max_batch();
+    const void* const hx = h_state(args_.hx, layer, d);
+    const int64_t width = p.state(), y_row = p.directions * width, batch = p.max_batch();
     if (varies) {
       PreviousStates previous{};
       previous.y = y;
@@ -72,18 +76,18 @@ class BackwardWeights : LayerRun {
       previous.table = table();
       previous.steps = static_cast<int>(p.steps());
       previous.batch = static_cast<int>(batch);
-      previous.hidden = static_cast<int>(p.hidden);
+      previous.width = static_cast<int>(width);
       previous.reverse = static_cast<int>(d);
       require_launch(run_previous_states(p.type, previous, stream), "the kernel that shifts the states");
-      add_products(own, false, {work.previous, 0, 0, p.rows, p.hidden}, dmatrix, p.hidden);
+      add_products(own, false, {work.previous, 0, 0, p.rows, width}, dmatrix, width);
       return;
     }
     // A uniform batch: the states of a timestep are y one timestep on, without a copy.
     const int64_t later = p.rows - batch;
     if (later > 0) {
-      add_products(own, false, {y, d == 0 ? 0 : batch, d == 0 ? batch : 0, later, y_row}, dmatrix, p.hidden);
+      add_products(own, false, {y, d == 0 ? 0 : batch, d == 0 ? batch : 0, later, y_row}, dmatrix, width);
     }
-    if (hx != nullptr) add_products(own, false, {hx, 0, d == 0 ? 0 : later, batch, p.hidden}, dmatrix, p.hidden);
+    if (hx != nullptr) add_products(own, false, {hx, 0, d == 0 ? 0 : later, batch, width}, dmatrix, width);
   }
 
   const RnnBackwardWeightsArgs& args_;

@@ -31,7 +31,7 @@ class Forward : LayerRun {
       input = output_of(layer - 1);
       if (!is_last && training_ && drops()) {
         require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.directions * p.hidden, input, saved.inputs[layer - 1], stream),
+                                   p.rows * p.directions * p.state(), input, saved.inputs[layer - 1], stream),
                        "the dropout kernel");
         input = saved.inputs[layer - 1];
       }
@@ -45,23 +45,47 @@ class Forward : LayerRun {
     return layer + 1 == p.layers ? args_.y : training_ ? saved.outputs[layer] : work.between_of(layer);
   }
 
-  // Rows and gates of what input_products() leaves, or of x itself where the layer has no input matrices.
-  int xw_row(int64_t layer) const {
-    return static_cast<int>(p.has_input_matrices(layer) ? p.gates() * p.hidden : p.hidden);
-  }
-  int xw_gate(int64_t layer) const { return static_cast<int>(p.has_input_matrices(layer) ? p.hidden : 0); }
+  // Whether the kernels read x itself: the layer has no input matrices, and hx does not join their products.
+  bool reads_input(int64_t layer) const { return !p.has_input_matrices(layer) && (!projects() || args_.hx == nullptr); }
+  // Rows and gates of what input_products() leaves.
+  int xw_row(int64_t layer) const { return static_cast<int>(reads_input(layer) ? p.hidden : p.gates() * p.hidden); }
+  int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
   const void* input_products(int64_t layer, int64_t direction, const void* input) {
-    if (!p.has_input_matrices(layer)) return input;
+    if (reads_input(layer)) return input;
     const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
-    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
-    multiply(p.rows, gate_rows, width, 1, view(input, width), view(weights, width, true), 0, work.xw[direction], p.type,
-             gate_rows);
-    return work.xw[direction];
+    void* const xw = work.xw[direction];
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
+    if (p.has_input_matrices(layer)) {
+      multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,
+               p.type, gate_rows);
+    } else {
+      copy_to_gates(input, xw);
+    }
+    const void* const hx = h_state(args_.hx, layer, direction);
+    if (projects() && hx != nullptr) {
+      multiply(p.max_batch(), gate_rows, p.projection, 1, view(hx, p.projection),
+               view(at(args_.w, offsets.recurrent), p.projection, true), 0, work.initial_products, PRNN_DATA_FLOAT,
+               gate_rows);
+      require_launch(
+          run_add_edge_rows(p.type, work.initial_products, edge(xw, gate_rows, gate_rows, direction > 0), stream),
+          "the kernel that adds the initial states");
+    }
+    return xw;
+  }
+
+  // xw <- x for every gate, [rows, G H].
+  void copy_to_gates(const void* input, void* xw) {
+    const size_t row = static_cast<size_t>(p.hidden * element), gates = static_cast<size_t>(p.gates());
+    for (int64_t g = 0; g < p.gates(); ++g) {
+      require_launch(cudaMemcpy2DAsync(at(xw, g * p.hidden), gates * row, input, row, row, static_cast<size_t>(p.rows),
+                                       cudaMemcpyDeviceToDevice, stream),
+                     "a copy");
+    }
   }
 
   // The initial states of layers [first, first + count), for kernels that read them as they read those of y.
   void pad_states(int64_t first, int64_t count) {
-    require_launch(run_pad_states(p.type, state(args_.hx, first, 0), work.initial[first * p.directions],
+    require_launch(run_pad_states(p.type, resident_state(args_.hx, first, 0), work.initial[first * p.directions],
                                   count * p.directions * p.max_batch(), static_cast<int>(p.hidden),
                                   static_cast<int>(padded), stream),
                    "the kernel that pads the initial states");
@@ -85,11 +109,11 @@ class Forward : LayerRun {
       own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       own.below = i > 0 ? outputs.back() : nullptr;
       own.initial = work.initial[layer];
-      own.hx = state(args_.hx, layer, 0);
-      own.cx = state(args_.cx, layer, 0);
+      own.hx = h_state(args_.hx, layer, 0);
+      own.cx = c_state(args_.cx, layer, 0);
       own.y = output_of(layer);
-      own.hy = state(args_.hy, layer, 0);
-      own.cy = state(args_.cy, layer, 0);
+      own.hy = h_state(args_.hy, layer, 0);
+      own.cy = c_state(args_.cy, layer, 0);
       if (training_) {
         own.gates = saved.directions[layer].gates;
         own.cells = saved.directions[layer].cells;
@@ -106,24 +130,26 @@ class Forward : LayerRun {
     std::vector<ForwardDirection> directions;
     params.xw_row = xw_row(layer);
     params.xw_gate = xw_gate(layer);
-    params.y_row = static_cast<int>(p.directions * p.hidden);
-    // Rows of y, as long as the exchange buffer's and aligned, can be that buffer.
+    params.y_row = static_cast<int>(projects() ? padded : p.directions * p.hidden);
+    // Rows of y, as long as the exchange buffer's and aligned, can be that buffer; m is always.
     const bool exchanges_rows = plan.forward.exchanges_rows();
-    const bool exchanges_in_y = exchanges_rows && p.directions == 1 && padded == p.hidden && is_aligned(output);
+    const bool exchanges_in_y =
+        exchanges_rows && (projects() || (p.directions == 1 && padded == p.hidden && is_aligned(output)));
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       ForwardDirection dir{};
-      dir.weights = at(args_.w, offsets.recurrent);
+      dir.weights = recurrent_weights(args_.w, layer, d);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       dir.xw = input_products(layer, d, input);
       dir.initial = work.initial[layer * p.directions + d];
-      dir.hx = state(args_.hx, layer, d);
-      dir.cx = state(args_.cx, layer, d);
-      dir.exchange = exchanges_in_y ? output : work.exchange[d];
-      dir.y = exchanges_in_y ? nullptr : at(output, d * p.hidden);
-      dir.hy = state(args_.hy, layer, d);
-      dir.cy = state(args_.cy, layer, d);
+      dir.hx = resident_state(args_.hx, layer, d);
+      dir.cx = c_state(args_.cx, layer, d);
+      void* const y = projects() ? cell_outputs(layer, d) : at(output, d * p.hidden);
+      dir.exchange = exchanges_in_y ? y : work.exchange[d];
+      dir.y = exchanges_in_y ? nullptr : y;
+      dir.hy = resident_state(args_.hy, layer, d);
+      dir.cy = c_state(args_.cy, layer, d);
       if (training_) {
         dir.gates = saved.directions[layer * p.directions + d].gates;
         dir.cells = saved.directions[layer * p.directions + d].cells;
@@ -142,6 +168,24 @@ class Forward : LayerRun {
       }
       require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
+    for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
+  }
+
+  void* cell_outputs(int64_t layer, int64_t direction) const {
+    return training_ ? saved.directions[layer * p.directions + direction].cell_outputs : work.cell_outputs[direction];
+  }
+
+  // y and hy of one direction from the cell's outputs.
+  void project(int64_t layer, int64_t direction, void* output) {
+    const void* const matrix = at(args_.w, rnn_layer_offsets(p, layer, direction).projection);
+    const int64_t y_row = p.directions * p.projection;
+    void* const y = at(output, direction * p.projection);
+    multiply(p.rows, p.projection, p.hidden, 1, view(cell_outputs(layer, direction), padded),
+             view(matrix, p.hidden, true), 0, y, p.type, y_row);
+    void* const hy = h_state(args_.hy, layer, direction);
+    if (hy == nullptr) return;
+    require_launch(run_copy_edge_rows(p.type, edge(y, y_row, p.projection, direction == 0), hy, stream),
+                   "the kernel that copies the last states");
   }
 
   const RnnForwardArgs& args_;

@@ -38,19 +38,59 @@ __global__ void store_steps(const __grid_constant__ StepChunk chunk, StepSizes* 
 
 template <class T>
 __global__ void previous_states(const __grid_constant__ PreviousStates p) {
-  const T *y = static_cast<const T*>(p.y), *hx = static_cast<const T*>(p.hx);
+  const T *y = static_cast<const T*>(p.y), *hx = static_cast<const T*>(p.hx), *add = static_cast<const T*>(p.add);
   const auto step_at = [&](int t) { return p.table != nullptr ? p.table[t] : StepSizes{t * p.batch, p.batch}; };
   for (int t = blockIdx.y; t < p.steps; t += gridDim.y) {
     const int before = p.reverse ? t + 1 : t - 1;
     const StepSizes step = step_at(t), other = before >= 0 && before < p.steps ? step_at(before) : StepSizes{0, 0};
-    T* const out = static_cast<T*>(p.out) + int64_t{step.row} * p.hidden;
-    for (int64_t i = first_index(); i < int64_t{step.batch} * p.hidden; i += index_stride()) {
-      const int n = static_cast<int>(i / p.hidden), unit = static_cast<int>(i % p.hidden);
-      out[i] = n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
-               : hx != nullptr ? hx[i]
-                               : Element<T>::from_float(0);
+    T* const out = static_cast<T*>(p.out) + int64_t{step.row} * p.width;
+    for (int64_t i = first_index(); i < int64_t{step.batch} * p.width; i += index_stride()) {
+      const int n = static_cast<int>(i / p.width), unit = static_cast<int>(i % p.width);
+      const T state = n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
+                      : hx != nullptr ? hx[i]
+                                      : Element<T>::from_float(0);
+      out[i] = add == nullptr ? state
+                              : Element<T>::from_float(Element<T>::to_float(state) +
+                                                       Element<T>::to_float(add[(step.row + n) * p.add_row + unit]));
     }
   }
+}
+
+// Sequence n's row in packed data at its first or last timestep.
+__device__ int64_t edge_row(const EdgeRows& edge, int n) {
+  if (!edge.is_last) return n;
+  if (edge.table == nullptr) return int64_t{edge.steps - 1} * edge.batch + n;
+  int low = 0, high = edge.steps - 1;  // the last timestep with more than n sequences
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (edge.table[middle].batch > n) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return int64_t{edge.table[low].row} + n;
+}
+
+// Calls body(element of the edge's row, element of [N, width]).
+template <class T, class Body>
+__device__ void for_each_of_edge(const EdgeRows& edge, const Body& body) {
+  for (int64_t i = first_index(); i < int64_t{edge.batch} * edge.width; i += index_stride()) {
+    const int n = static_cast<int>(i / edge.width);
+    body(static_cast<T*>(edge.rows)[edge_row(edge, n) * edge.stride + i % edge.width], i);
+  }
+}
+
+template <class T>
+__global__ void copy_edge_rows(const __grid_constant__ EdgeRows from, T* to) {
+  for_each_of_edge<T>(from, [&](const T& element, int64_t i) { to[i] = element; });
+}
+
+template <class T>
+__global__ void add_edge_rows(const float* products, const __grid_constant__ EdgeRows to) {
+  for_each_of_edge<T>(to, [&](T& element, int64_t i) {
+    element = Element<T>::from_float(Element<T>::to_float(element) + products[i]);
+  });
 }
 
 template <class T>
@@ -143,9 +183,23 @@ cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cu
 cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream) {
   return with_type(type, [&](auto* tag) {
     const dim3 grid(
-        static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.hidden + kThreads - 1) / kThreads, 64)),
+        static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.width + kThreads - 1) / kThreads, 64)),
         static_cast<unsigned>(std::min(params.steps, 65535)));
     previous_states<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(params);
+  });
+}
+
+cudaError_t run_copy_edge_rows(prnnDataType_t type, const EdgeRows& from, void* to, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    copy_edge_rows<T><<<blocks_for(int64_t{from.batch} * from.width), kThreads, 0, stream>>>(from, static_cast<T*>(to));
+  });
+}
+
+cudaError_t run_add_edge_rows(prnnDataType_t type, const float* products, const EdgeRows& to, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    add_edge_rows<std::remove_pointer_t<decltype(tag)>>
+        <<<blocks_for(int64_t{to.batch} * to.width), kThreads, 0, stream>>>(products, to);
   });
 }
 

@@ -21,12 +21,27 @@ cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cu
 struct PreviousStates {
   const void* y;
   int64_t y_row;
-  const void* hx;  // [N, hidden] or NULL
-  void* out;       // [rows, hidden]
+  const void* hx;   // [N, width] or NULL
+  const void* add;  // added to them: row r at r * add_row; or NULL
+  int64_t add_row;
+  void* out;  // [rows, width]
   const StepSizes* table;
-  int steps, batch, hidden, reverse;
+  int steps, batch, width, reverse;
 };
 cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream);
+
+// The row of each sequence's first or last timestep in packed data of any width: of sequence n, at row * stride.
+struct EdgeRows {
+  void* rows;
+  int64_t stride;
+  int width;
+  const StepSizes* table;
+  int steps, batch;
+  bool is_last;
+};
+cudaError_t run_copy_edge_rows(prnnDataType_t type, const EdgeRows& from, void* to, cudaStream_t stream);
+// Adds products[N, width].
+cudaError_t run_add_edge_rows(prnnDataType_t type, const float* products, const EdgeRows& to, cudaStream_t stream);
 
 // out[row, u] (+)= sum over gates of gates[row, g * gate_stride + u]: the input's gradient with SKIP_INPUT. For a GRU
 // the last gate is `candidate` [rows, hidden].

@@ -7,13 +7,14 @@
 namespace prnn {
 namespace {
 
-// Of BackwardData's padded_input_weights(), where one is wanted.
+// Of BackwardData's padded_weights(), where they are wanted.
 int64_t input_weights_bytes(const RnnProblem& p) {
   const int64_t gates = gates_of_both_products(p), padded = padded_hidden(p);
   int64_t widest = 0;
   for (int64_t layer = 0; layer < p.layers; ++layer) {
     if (p.has_input_matrices(layer)) widest = std::max(widest, p.layer_input(layer));
   }
+  widest = std::max(widest, p.projection);
   return gates > 1 && padded > p.hidden ? gates * padded * widest * type_bytes(p.type) : 0;
 }
 
@@ -21,7 +22,7 @@ int64_t input_weights_bytes(const RnnProblem& p) {
 int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& forward) {
   const int64_t row = padded_hidden(p) * type_bytes(p.type);
   if (forward.exchanges_in_cluster()) return 0;
-  if (forward.exchanges_rows()) return p.rows * row;
+  if (forward.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
   const ReplicaShares shares(forward, std::min(forward.batch_per_pass(), p.max_batch()));
   ResidentSizes sizes{};
   sizes.replicas = static_cast<int>(shares.replicas);
@@ -55,6 +56,10 @@ Reserve::Reserve(const RnnProblem& p, void* base) {
     if (gates > 1) d.gates = arena.take<char>(p.rows * p.hidden * 4 * element);
     if (p.mode == PRNN_LSTM) d.cells = arena.take<char>(p.rows * p.hidden * element);
     d.bias_sums = arena.take<float>(p.max_batch() * (gates > 1 ? 4 : 1) * p.hidden);
+    if (p.projection > 0) {
+      d.cell_outputs = arena.take<char>(p.rows * padded_hidden(p) * element);
+      d.dstates = arena.take<char>(p.rows * p.projection * element);
+    }
     directions.push_back(d);
   }
   for (PerDirection& d : directions) d.dgates = arena.take<char>(p.rows * gates * padded_hidden(p) * element);
@@ -63,7 +68,7 @@ Reserve::Reserve(const RnnProblem& p, void* base) {
   }
   const bool drops = p.dropout.probability > 0;
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
-    const int64_t bytes = p.rows * p.directions * p.hidden * element;
+    const int64_t bytes = p.rows * p.directions * p.state() * element;
     outputs.push_back(arena.take<char>(bytes));
     inputs.push_back(drops ? arena.take<char>(bytes) : outputs.back());
   }
@@ -77,21 +82,34 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   // Layers one after the other need what one reads and what it writes; together, they all write.
   const int64_t arrays = plan.inference_layers > 1 ? p.layers - 1 : std::min<int64_t>(p.layers - 1, 2);
-  for (int64_t i = 0; i < arrays; ++i) between.push_back(shared.take<char>(p.rows * p.directions * p.hidden * element));
+  for (int64_t i = 0; i < arrays; ++i) {
+    between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
+  }
 
+  for (int64_t d = 0; d < p.directions; ++d) {
+    merged.push_back(shared.take<char>(p.projection > 0 ? p.gates() * p.hidden * p.hidden * element : 0));
+  }
   Arena forward = shared, backward = shared, weights = shared;
-  const bool has_products = p.has_input_matrices(p.layers - 1);  // the first layer alone may have none
+  // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
+  const bool projects = p.projection > 0, has_products = p.has_input_matrices(p.layers - 1) || projects;
   for (int64_t d = 0; d < p.directions; ++d) {
     xw.push_back(forward.take<char>(has_products ? p.rows * p.gates() * p.hidden * element : 0));
     exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
+    cell_outputs.push_back(forward.take<char>(projects ? p.rows * padded * element : 0));
   }
+  initial_products = forward.take<float>(projects ? p.max_batch() * p.gates() * p.hidden : 0);
   const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
   for (int64_t i = 0; i < p.layers * p.directions; ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
   }
   input_weights = backward.take<char>(input_weights_bytes(p));
   sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
-  previous = weights.take<char>(p.rows * p.hidden * element);
+  for (int64_t d = 0; d < p.directions; ++d) {
+    dcell_outputs.push_back(backward.take<char>(projects ? p.rows * padded * element : 0));
+    dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
+  }
+  dprevious = backward.take<char>(p.rows * p.projection * element);
+  previous = weights.take<char>(p.rows * p.state() * element);
   size = std::max({forward.size(), backward.size(), weights.size()});
 }
 
@@ -108,6 +126,28 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
       padded(padded_hidden(problem)),
       varies(batch_varies(problem)) {
   check_earlier_calls(context);
+}
+
+const void* LayerRun::recurrent_weights(const void* w, int64_t layer, int64_t direction) const {
+  const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
+  const void* const recurrent = at(w, offsets.recurrent);
+  if (!projects()) return recurrent;
+  char* const merged = work.merged[direction];
+  multiply(p.gates() * p.hidden, p.hidden, p.projection, 1, view(recurrent, p.projection),
+           view(at(w, offsets.projection), p.hidden), 0, merged, p.type, p.hidden);
+  return merged;
+}
+
+EdgeRows LayerRun::edge(const void* rows, int64_t stride, int64_t width, bool is_last) const {
+  EdgeRows edge{};
+  edge.rows = const_cast<void*>(rows);
+  edge.stride = stride;
+  edge.width = static_cast<int>(width);
+  edge.table = table();
+  edge.steps = static_cast<int>(p.steps());
+  edge.batch = static_cast<int>(p.max_batch());
+  edge.is_last = is_last;
+  return edge;
 }
 
 ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t layers) const {

@@ -29,9 +29,12 @@ struct Reserve {
     char* dgates;      // [rows, G, padded]
     char* dcandidate;  // [rows, H]: GRU
     float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
+    // With a projection:
+    char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
+    char* dstates;       // [rows, P]: the whole gradients of h
   };
   std::vector<PerDirection> directions;  // [layer * D + direction]
-  std::vector<char*> outputs;            // [rows, D H] of every layer but the last
+  std::vector<char*> outputs;            // [rows, D P] of every layer but the last
   std::vector<char*> inputs;             // those after dropout; the outputs themselves without
   uint64_t* draw;                        // of dropout: {seed, call}
   size_t size;
@@ -42,7 +45,7 @@ struct Workspace {
   Workspace(const RnnProblem& problem, const RnnPlan& plan, void* base);
 
   StepSizes* table;            // [T] where the batch varies
-  std::vector<char*> between;  // [rows, D H]: inference's outputs, or the gradients between layers; see between_of()
+  std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, G H]
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; empty where there is none
@@ -51,7 +54,14 @@ struct Workspace {
   char* input_weights;  // [gates, padded, layer input]
   float* sums;          // BackwardParams::sums
   // Backward, weights.
-  char* previous;  // [rows, H]
+  char* previous;  // [rows, P]
+  // With a projection; docs/resident_kernels.md has the formulas.
+  std::vector<char*> merged;         // per direction: [G H, H], the recurrent matrices times the projection
+  std::vector<char*> cell_outputs;   // per direction: [rows, padded], inference's
+  float* initial_products;           // [N, G H]: the recurrent matrices times hx
+  std::vector<char*> dcell_outputs;  // per direction: [rows, padded]
+  std::vector<char*> dlast;          // per direction: [N, H], what dhy adds to the last of them
+  char* dprevious;                   // [rows, P]: what the gates' gradients are to h of the timestep before
   size_t size;
 
   // What lies between this layer and the one above it.
@@ -79,12 +89,23 @@ struct LayerRun {
     return static_cast<const char*>(base) + elements * element;
   }
   char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
-  // State [layer * D + direction] of hx, cx and their like; NULL stays NULL.
+  // State [layer * D + direction] of hx, hy and their like, {N, P}; NULL stays NULL.
   template <class Pointer>
-  Pointer state(Pointer base, int64_t layer, int64_t direction) const {
-    if (base == nullptr) return nullptr;
-    return at(base, (layer * p.directions + direction) * p.max_batch() * p.hidden);
+  Pointer h_state(Pointer base, int64_t layer, int64_t direction) const {
+    return state(base, layer, direction, p.state());
   }
+  // The same of cx, cy and their like, {N, H}.
+  template <class Pointer>
+  Pointer c_state(Pointer base, int64_t layer, int64_t direction) const {
+    return state(base, layer, direction, p.hidden);
+  }
+  // What the resident kernels have for h. With a projection that is m, which begins with zeros and whose states at the
+  // edges of sequences are no argument of a call.
+  template <class Pointer>
+  Pointer resident_state(Pointer base, int64_t layer, int64_t direction) const {
+    return projects() ? nullptr : h_state(base, layer, direction);
+  }
+  bool projects() const { return p.projection > 0; }
   MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
     return {data, p.type, stride, transposed};
   }
@@ -98,6 +119,10 @@ struct LayerRun {
   bool is_together_backward(int64_t layer) const {
     return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
   }
+  // The matrices that the resident kernels multiply with: with a projection, made here.
+  const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;
+  // The rows of each sequence's first or last timestep.
+  EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
   ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
@@ -128,6 +153,13 @@ struct LayerRun {
       sizes.timed_out = cuda_state(context).gave_up_on_device;
       for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
     }
+  }
+
+ private:
+  template <class Pointer>
+  Pointer state(Pointer base, int64_t layer, int64_t direction, int64_t width) const {
+    if (base == nullptr) return nullptr;
+    return at(base, (layer * p.directions + direction) * p.max_batch() * width);
   }
 };
 

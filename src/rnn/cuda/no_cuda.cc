@@ -1,0 +1,9 @@
+// What this folder has for the API, in a build without CUDA. Not reached: nobody gets a CUDA handle.
+#include "core/cuda/no_cuda.h"
+#include "rnn/sequences.h"
+
+namespace prnn {
+
+void copy_sequences_cuda(const prnnContext&, const SequenceCopy&) { fail_without_cuda(); }
+
+}  // namespace prnn
