@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import math
+import re
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -121,34 +123,48 @@ def from_plain(cls: type[_T], values: object, what: str) -> _T:
 def _from_plain(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list) and get_origin(hint) is tuple:
         return tuple(value)
-    if isinstance(value, str) and hint in (Path, Path | None):
+    if isinstance(value, str) and Path in (hint, *get_args(hint)):
         return Path(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_plain(hint, value, name)
     return value
 
 
-def number_parser(kind: type[int] | type[float], rule: Within) -> Callable[[str], Any]:
-    """The `type` of a command-line option that takes a number."""
+@dataclasses.dataclass(frozen=True)
+class NumberParser:
+    """What `number_parser` returns. Help texts show its repr."""
 
-    def parse(text: str) -> Any:
+    kind: type[int] | type[float]
+    rule: Within
+    optional: bool
+
+    def __repr__(self) -> str:
+        return f"{'a whole number' if self.kind is int else 'a number'} of {self.rule}"
+
+    def __call__(self, text: Any) -> Any:
+        if self.optional and text in (None, "null"):
+            return None
         try:
-            value = kind(text)
-            _check("", value, Annotated[kind, rule])
-        except (ValueError, TypeError):
-            number = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not {number} of {rule}") from None
-        return value
+            value = self.kind(text) if isinstance(text, str) else text
+            _check("", value, Annotated[self.kind, self.rule])
+            return self.kind(value)
+        except (ValueError, TypeError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {self!r}") from None
 
-    return parse
+
+def number_parser(kind: type[int] | type[float], rule: Within, optional: bool = False) -> NumberParser:
+    """The `type` of a command-line option, or of a key of a configuration file, that takes a number; `optional` ones
+    take null, too."""
+    return NumberParser(kind, rule, optional)
 
 
 def option(cls: type, name: str, default: object = None) -> dict[str, Any]:
-    """Arguments for argparse's add_argument, so that an option takes what a field of a dataclass takes.
+    """Arguments for the add_argument of argparse and of jsonargparse, so that an option takes what a field of a
+    dataclass takes.
 
     Args:
         cls: the dataclass.
-        name: its field, an Annotated int or float, a Literal, or a Path.
+        name: its field.
         default: in the place of the field's.
     """
     field = next(field for field in dataclasses.fields(cls) if field.name == name)
@@ -158,9 +174,25 @@ def option(cls: type, name: str, default: object = None) -> dict[str, Any]:
         result = {"required": True}
     if get_origin(hint) is Literal:
         return {**result, "choices": get_args(hint)}
-    if hint in (Path, Path | None):
-        return {**result, "type": Path}
+    if get_origin(hint) is not Annotated:
+        return {**result, "type": hint}
     kind, rule = get_args(hint)
-    if get_origin(kind) is not None:  # X | None
-        kind = get_args(kind)[0]
-    return {**result, "type": number_parser(kind, rule)}
+    optional = get_origin(kind) in (Union, types.UnionType)
+    return {**result, "type": number_parser(get_args(kind)[0] if optional else kind, rule, optional)}
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """What a dataclass's docstring says of its fields under "Args:" or "Attributes:"."""
+    docs: dict[str, str] = {}
+    name = ""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    listed = text.partition("Args:\n")[2] or text.partition("Attributes:\n")[2]
+    for line in listed.splitlines():
+        if not line.startswith("    "):
+            break
+        head = re.match(r"    (\w+): (.*)", line)
+        if head:
+            name, docs[head[1]] = head[1], head[2]
+        else:
+            docs[name] += " " + line.strip()
+    return {name: text.rstrip(".") for name, text in docs.items()}

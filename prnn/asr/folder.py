@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -78,6 +78,16 @@ def locked(output: Path) -> Iterator[None]:
         yield
 
 
+def _bound(options: TrainingOptions) -> dict[str, object]:
+    """The options that an interrupted training must have again, with the names that a configuration gives them."""
+    plain = {name: value for name, value in asdict(options).items() if name not in _FREE}
+    plain["model"] = options.transducer(vocab_size=2, feature_dim=1).to_dict()
+    bound: dict[str, object] = {}
+    for name, value in plain.items():
+        bound |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    return bound
+
+
 def record_options(options: TrainingOptions, restart: bool) -> None:
     """Writes the options into the folder, or refuses it, if its training had others.
 
@@ -99,11 +109,11 @@ def record_options(options: TrainingOptions, restart: bool) -> None:
             old = from_plain(TrainingOptions, json.loads(record.read_text(encoding="utf-8")), "training")
         except (ValueError, TypeError, RecursionError) as error:  # ValueError: not UTF-8, not JSON
             raise InputError(f"{record}: {shown(error, str)}; take another --output, or --restart") from error
-        for name in (field.name for field in fields(options) if field.name not in _FREE):
-            before, now = getattr(old, name), getattr(options, name)
-            if before != now:
+        before, now = _bound(old), _bound(options)
+        for name, value in now.items():
+            if before[name] != value:
                 raise InputError(
-                    f"{output} holds a training with {name} {shown(before, str)}, not {shown(now, str)}: "
+                    f"{output} holds a training with {name} {shown(before[name], str)}, not {shown(value, str)}: "
                     "take another --output, or --restart"
                 )
     with replacing(record) as file:

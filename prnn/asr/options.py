@@ -10,6 +10,7 @@ from prnn._fields import Within, check_fields
 from prnn.transducer import TransducerConfig
 
 from .augment import Augmentation
+from .features import FeatureConfig
 
 _Count = Annotated[int, Within(1, 10**6)]
 
@@ -40,6 +41,7 @@ class TrainingOptions:
         workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
         cache_gb: memory for cached features, in GB.
         model: options of ``TransducerConfig`` other than vocab_size and feature_dim.
+        features: what the model sees of a recording.
         augmentation: of the training features.
 
     Raises:
@@ -66,6 +68,7 @@ class TrainingOptions:
     workers: Annotated[int, Within(0, 1024)] = 0
     cache_gb: Annotated[float, Within(0, 1e6)] = 2.0
     model: dict[str, Any] = field(default_factory=dict)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:

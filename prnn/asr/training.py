@@ -24,7 +24,6 @@ from prnn.transducer import Encoder, Transducer
 from .checkpoint import read_steps
 from .dataset import Batches, BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
 from .errors import InputError
-from .features import FeatureConfig
 from .folder import best_checkpoint, last_checkpoint, locked, record_options
 from .manifest import Utterance, read_manifest
 from .options import TrainingOptions
@@ -140,7 +139,7 @@ def _fit(
     progress: bool,
 ) -> None:
     lightning.seed_everything(options.seed, verbose=False)
-    features = FeatureConfig()
+    features = options.features
     tokenizer = _tokenizer(options, train_utterances)
     unknown = unknown_characters(tokenizer, (utterance.text for utterance in valid_utterances))
     cache_bytes = int(options.cache_gb * 1e9)

@@ -15,6 +15,7 @@ import torch
 from fuzz.case import Case
 from fuzz.commands import copy_training, materials, run_command, train_arguments, workplace
 from fuzz.mutations import TEXTS, junk, mutated_bytes, mutated_tree, mutated_weights, recording
+from prnn.asr.configuration import train_parser
 from prnn.cli import build_parser
 
 TRAINING = 0.1  # of the cases that may train: it takes as long as twenty others
@@ -142,6 +143,8 @@ def run_manifest(case: Case) -> None:
 
 def options_of(command: str) -> list[argparse.Action]:
     """The options of a command, as its parser has them."""
+    if command == "train":
+        return [a for a in train_parser()._actions if a.option_strings and not isinstance(a, argparse._HelpAction)]
     groups = build_parser()._subparsers
     assert groups is not None
     (commands,) = (action for action in groups._group_actions if isinstance(action, argparse._SubParsersAction))

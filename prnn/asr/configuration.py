@@ -1,0 +1,146 @@
+"""The options of ``prnn train``, for jsonargparse.
+
+Those of the command line and of a configuration file are the fields of `TrainingOptions`, `TransducerConfig`,
+`FeatureConfig` and `Augmentation`, with the ranges and the descriptions that these give them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from prnn._fields import field_docs, from_plain, option, shown
+from prnn.transducer import TransducerConfig
+
+from .augment import Augmentation
+from .features import FeatureConfig
+from .options import TrainingOptions
+
+_DESCRIPTION = """
+Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
+the manifest, or absolute), duration in seconds, and text. WAV, FLAC and whatever else libsndfile reads, at any sample
+rate. An interrupted training goes on when the same command runs again. OUTPUT/model.ckpt is the best model so far, for
+prnn transcribe; tensorboard --logdir OUTPUT shows the curves. A configuration file has the options without their
+dashes; --print_config prints one that is complete. Options that follow --config change what it says.
+"""
+
+# The fields of TrainingOptions that hold no options of their own, as --help groups them.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "what": ("manifest", "valid", "tokenizer", "output", "epochs", "seed"),
+    "batches": ("batch_size", "batch_seconds", "workers", "cache_gb"),
+    "optimisation": ("lr", "warmup", "weight_decay", "clip"),
+    "running": ("precision", "accelerator", "devices", "checkpoint_every", "valid_every"),
+}
+NESTED: dict[str, type] = {"model": TransducerConfig, "features": FeatureConfig, "augmentation": Augmentation}
+DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and features make them
+
+# What prnn train takes in the place of TransducerConfig's defaults. A predictor_embedding of null is predictor_hidden.
+_MODEL_DEFAULTS: dict[str, object] = {
+    "frame_stack": 8,
+    "frame_stride": 4,
+    "encoder_layers": 2,
+    "encoder_hidden": 256,
+    "predictor": "stateless",
+    "predictor_hidden": 128,
+    "joiner_dim": 128,
+    "ctc_weight": 0.3,
+}
+_SHORT = {
+    "model.encoder_cell": "--cell",
+    "model.encoder_layers": "--layers",
+    "model.encoder_hidden": "--hidden",
+    "model.frame_stack": "--frame-stack",
+    "model.frame_stride": "--frame-stride",
+    "model.predictor": "--predictor",
+    "model.predictor_hidden": "--predictor-hidden",
+    "model.joiner_dim": "--joiner",
+    "model.dropout": "--dropout",
+    "model.loss": "--loss",
+    "model.ctc_weight": "--ctc-weight",
+    "augmentation.gain_db": "--gain-db",
+    "augmentation.frequency_width": "--mask-bins",
+    "augmentation.time_width": "--mask-frames",
+}
+
+
+def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dict[str, object]) -> None:
+    docs = field_docs(cls)
+    for name in names:
+        key = prefix + name
+        flags = [f"--{key}"] if prefix else [f"--{name.replace('_', '-')}"]
+        if not prefix and "_" in name:
+            flags.append(f"--{name}")
+        if key in _SHORT:
+            flags.append(_SHORT[key])
+        arguments = option(cls, name, defaults.get(name))
+        if "choices" not in arguments:
+            arguments["metavar"] = "X"
+        group.add_argument(*flags, help=docs[name].replace("%", "%%"), **arguments)
+
+
+_LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml
+
+
+class _Parser(ArgumentParser):
+    def parse_path(self, cfg_path: Any, *arguments: Any, **options: Any) -> Any:
+        """Reads a configuration file, unless it is too large to be one."""
+        if os.path.isfile(cfg_path) and os.path.getsize(cfg_path) > _LARGEST:
+            raise ValueError(f"{cfg_path}: {os.path.getsize(cfg_path)} bytes; a configuration has at most {_LARGEST}")
+        return super().parse_path(cfg_path, *arguments, **options)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Ends the process as argparse does: a line of usage, one of the reason, status 2."""
+        sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {' '.join(message.split())[:500]}\n")
+        raise SystemExit(2)
+
+
+def train_parser() -> ArgumentParser:
+    """The parser of the command's own options."""
+    usage = "prnn train [--config FILE] --manifest FILE --valid FILE [OPTION ...]; prnn train --help lists them"
+    parser = _Parser(prog="prnn train", usage=usage, description=_DESCRIPTION, allow_abbrev=True)
+    parser.add_argument("--config", action="config", metavar="FILE", help="a configuration file, in YAML")
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="begin anew where the output folder holds a training",
+    )
+    parser.add_argument("--no-progress", action="store_true", default=argparse.SUPPRESS, help="no progress bar")
+    for section, names in SECTIONS.items():
+        _add(parser.add_argument_group(section), TrainingOptions, "", names, {})
+    for name, cls in NESTED.items():
+        defaults = _MODEL_DEFAULTS if name == "model" else {}
+        names = tuple(field.name for field in dataclasses.fields(cls) if field.name not in DERIVED)
+        group = parser.add_argument_group(name)
+        _add(group, cls, f"{name}.", names, defaults)
+        if name == "model":
+            parser.set_defaults({"model.predictor_embedding": None})
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> tuple[TrainingOptions, bool, bool]:
+    """Options, whether to restart, and whether to show progress, from the command's arguments.
+
+    Raises:
+        SystemExit: with status 0 after --help and --print_config, with 2 after the reason on stderr.
+    """
+    parser = train_parser()
+    try:
+        values = parser.parse_args(list(arguments)).as_dict()
+        values.pop("config", None)
+        restart, progress = values.pop("restart", False), not values.pop("no_progress", False)
+        model = values["model"]
+        if isinstance(model, dict):
+            model["predictor_embedding"] = model.get("predictor_embedding") or model.get("predictor_hidden")
+        return from_plain(TrainingOptions, values, "training"), restart, progress
+    # ValueError: options that do not go together, a file that is not UTF-8
+    except (ValueError, TypeError, argparse.ArgumentTypeError, OSError) as error:
+        parser.error(shown(error, str) if isinstance(error, OSError) else str(error))
+    except RecursionError:
+        parser.error("the configuration is nested too deep")
