@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 
@@ -83,7 +84,22 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
 
 
+class LayerNormCase(Case):
+    """prnn.nn.LayerNormLSTM's operator."""
+
+    def train(self) -> None:
+        for dtype in (torch.float32, *HALF_TYPES):
+            results(self, dtype, "cuda", False)
+
+
+def layer_norm() -> Iterator[LayerNormCase]:
+    """Clusters of 8 and 16 blocks in 16 bits, steps in float."""
+    for hidden, batch, normalize in itertools.product((72, 200, 500), (1, 9), ("gates", "products")):
+        yield LayerNormCase(4, batch, hidden, normalize, masks=batch > 1)
+
+
 KINDS = {kind.__name__: kind for kind in (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)}
+KINDS["layer_norm"] = layer_norm
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():
