@@ -9,7 +9,7 @@ Forward is inference; train is forward and backward of all gradients. Input size
 its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
 from a CUDA graph; "torch" is torch.nn's module, which picks among the algorithms itself, replayed. prnn is replayed.
 Ratios are cuDNN's time over prnn's. All of a point is measured in one run, one after the other.
---modules has a table of its own: rnn_modules.py.
+--modules has a table of its own: rnn_modules.py; --layer-norm: rnn_layer_norm.py.
 """
 
 import argparse
@@ -125,6 +125,7 @@ def main() -> None:
         metavar="WORD",
         help="torch.nn and prnn.nn alone, on layers of many kinds, or the rows with WORD",
     )
+    parser.add_argument("--layer-norm", action="store_true", help="prnn.nn.LayerNormLSTM beside torch operations")
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     tf32 = arguments.dtype == "tf32"
@@ -140,6 +141,11 @@ def main() -> None:
         import rnn_modules
 
         rnn_modules.compare(arguments.modules, steps, repeats)
+        return
+    if arguments.layer_norm:
+        import rnn_layer_norm
+
+        rnn_layer_norm.compare(steps, repeats)
         return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")

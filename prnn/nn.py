@@ -18,10 +18,11 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
+from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._ops._dropout import draw_seed
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
-__all__ = ["GRU", "LSTM", "RNN"]
+__all__ = ["GRU", "LSTM", "RNN", "LayerNormLSTM"]
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 

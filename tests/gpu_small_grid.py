@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 
@@ -93,8 +94,22 @@ def projection() -> Iterator[CudaCase]:
     yield SplitKCase(reference.Stack(MODES["lstm"], 24, 264, projection=100), [70, 33, 2], torch.float16, 2)
 
 
+class LayerNormCase(Case):
+    """prnn.nn.LayerNormLSTM's operator."""
+
+    def train(self) -> None:
+        for dtype in (torch.float32, *HALF_TYPES):
+            results(self, dtype, "cuda", False)
+
+
+def layer_norm() -> Iterator[LayerNormCase]:
+    """Clusters of 8 and 16 blocks in 16 bits, steps in float."""
+    for hidden, batch, normalize in itertools.product((72, 200, 500), (1, 9), ("gates", "products")):
+        yield LayerNormCase(4, batch, hidden, normalize, masks=batch > 1)
+
+
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)
-KINDS = {kind.__name__: kind for kind in (*ENGINES, projection)}
+KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

@@ -1,0 +1,80 @@
+"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps:
+`bench/rnn_gpu.py --layer-norm`.
+
+Microseconds per timestep of 256, forward (inference) / training step with the gradients of input and parameters, eager;
+the rival also replayed from a CUDA graph. Ratios are the rival's time over prnn's. Input size = hidden size.
+"""
+
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import torch
+from rnn_gpu import per_step, time_calls, time_graph
+
+import prnn
+from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from reference.layer_norm_lstm import layer_norm_lstm
+
+BATCHES = (1, 8, 32, 64)
+SIZES = {torch.bfloat16: (128, 256, 512, 1024), torch.float16: (512,), torch.float32: (256, 512)}
+
+
+class WrittenOut(torch.nn.Module):
+    """The same layer in torch's operations, with its parameters."""
+
+    def __init__(self, module: prnn.nn.LayerNormLSTM) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        p = {name.removesuffix("_l0"): value for name, value in self.module.named_parameters()}
+        x = torch.nn.functional.linear(input, p["weight_ih"])
+        gain, bias = p.get("norm_gates_weight"), p.get("norm_gates_bias")
+        if self.module.normalize == "products":
+            x = torch.nn.functional.layer_norm(x, x.shape[-1:], p["norm_input_weight"])
+            gain, bias = p["norm_hidden_weight"], p["bias"]
+        states = (None, None, p["weight_hh"], gain, bias, p["norm_cell_weight"], p["norm_cell_bias"])
+        return layer_norm_lstm(x, *states, normalize=self.module.normalize)
+
+
+def calls(module: torch.nn.Module, x: torch.Tensor) -> tuple[Callable[[], None], Callable[[], None]]:
+    dy = torch.randn_like(x)
+
+    def forward() -> None:
+        with torch.no_grad():
+            module(x)
+
+    def train() -> None:
+        for tensor in (x, *module.parameters()):
+            tensor.grad = None
+        module(x)[0].backward(dy)
+
+    return forward, train
+
+
+def compare(steps: int, repeats: int) -> None:
+    print("| normalize | type | H | N | engine | prnn | torch | torch replayed | ratio | ratio replayed |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (dtype, sizes), normalize in product(SIZES.items(), ("gates", "products")):
+        for hidden, batch in product(sizes, BATCHES):
+            if normalize == "products" and hidden != 512:
+                continue
+            module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
+            x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
+            engine, _ = layer_norm_lstm_plan(x.new_empty(steps, batch, 4 * hidden), normalize)
+            ours, theirs = calls(module, x), calls(WrittenOut(module), x)
+            for call in (*ours, *theirs):
+                call()
+            mine = tuple(time_calls(call, repeats) for call in ours)
+            eager = tuple(time_calls(call, 2) for call in theirs)
+            replayed = tuple(time_graph(call, 2) for call in theirs)
+            columns = [normalize, str(dtype).removeprefix("torch."), str(hidden), str(batch), engine]
+            columns += [per_step(times, steps) for times in (mine, eager, replayed)]
+            columns += [
+                " / ".join(f"{a / b:.1f}" for a, b in zip(times, mine, strict=True)) for times in (eager, replayed)
+            ]
+            print(f"| {' | '.join(columns)} |", flush=True)

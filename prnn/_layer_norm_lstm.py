@@ -1,0 +1,325 @@
+"""prnn.nn.LayerNormLSTM."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.parameter import Parameter
+
+from prnn._errors import NotSupportedError
+from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+
+__all__ = ["LayerNormLSTM"]
+
+# Parameters of torchaudio's layer, and the ones that they are here.
+_TORCHAUDIO = {
+    "x2g.weight": "weight_ih_l0",
+    "p2g.weight": "weight_hh_l0",
+    "g_norm.weight": "norm_gates_weight_l0",
+    "g_norm.bias": "norm_gates_bias_l0",
+    "c_norm.weight": "norm_cell_weight_l0",
+    "c_norm.bias": "norm_cell_bias_l0",
+}
+
+
+def _require_size(value: object, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def _require_probability(value: object, name: str) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
+
+
+def _is_autocast(input: Tensor) -> bool:
+    return input.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(input.device.type)
+
+
+class LayerNormLSTM(torch.nn.Module):
+    r"""LSTM with layer normalisation (Ba, Kiros and Hinton 2016), zoneout and recurrent dropout.
+
+    With LN over all 4H gates and over the H elements of the cell state, ``*`` by element, gates in the order i, f, g,
+    o, and the layer's parameters in full names:
+
+    ``normalize="gates"``, torchaudio's (the cell state is carried on as it was normalised)::
+
+        i, f, g, o = norm_gates_weight * LN(weight_ih x_t + weight_hh h) + norm_gates_bias
+        c_t = norm_cell_weight * LN(sigma(f) * c + sigma(i) * tanh(g)) + norm_cell_bias
+        h_t = sigma(o) * tanh(c_t)
+
+    ``normalize="products"``, the paper's and haste's::
+
+        i, f, g, o = norm_input_weight * LN(weight_ih x_t) + norm_hidden_weight * LN(weight_hh h) + bias
+        c_t = sigma(f) * c + sigma(i) * tanh(g)
+        h_t = sigma(o) * tanh(norm_cell_weight * LN(c_t) + norm_cell_bias)
+
+    Parameters of layer k end in ``_l{k}``, of the reverse direction in ``_l{k}_reverse``. A state_dict of torchaudio's
+    ``_CustomLSTM`` with layer norm (``x2g.weight``, ``p2g.weight``, ``g_norm.*``, ``c_norm.*``) loads into a single
+    layer with ``normalize="gates"``.
+
+    Args:
+        input_size, hidden_size, num_layers, batch_first, bidirectional, device, dtype: as torch.nn.LSTM's.
+        normalize: "gates" or "products", as above.
+        dropout: probability of dropout between layers in training, less than 1.
+        zoneout: probability z, less than 1, with which an element of h keeps its value of the timestep before in
+            training (Krueger et al. 2017); in evaluation h_t is z h_{t-1} + (1 - z) h_t.
+        recurrent_dropout: probability of dropout of h on its way into weight_hh, less than 1; one mask for all
+            timesteps of a call (Gal and Ghahramani 2016).
+        forget_bias: initial bias of the forget gate.
+        eps: added to the variances.
+
+    Masks are drawn by torch's generator of the device: each replay of a CUDA graph has masks of its own.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        normalize: str = "gates",
+        batch_first: bool = False,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        forget_bias: float = 0.0,
+        eps: float = 1e-5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name in ("input_size", "hidden_size", "num_layers"):
+            _require_size(locals()[name], name)
+        for name in ("dropout", "zoneout", "recurrent_dropout"):
+            _require_probability(locals()[name], name)
+        if not isinstance(normalize, str) or normalize not in NORMALIZE:
+            raise ValueError(f"normalize is {normalize!r}; it must be one of {', '.join(map(repr, NORMALIZE))}")
+        if not isinstance(eps, int | float) or isinstance(eps, bool):
+            raise TypeError(f"eps is {eps!r}; it must be a number")
+        if not 0 <= eps < float("inf"):
+            raise ValueError(f"eps is {eps}; it must be at least 0")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.normalize = normalize
+        self.batch_first = batch_first
+        self.bidirectional = bidirectional
+        self.dropout = dropout
+        self.zoneout = zoneout
+        self.recurrent_dropout = recurrent_dropout
+        self.forget_bias = forget_bias
+        self.eps = eps
+        gates = (4 * hidden_size,)
+        names = (
+            {"norm_gates_weight": gates, "norm_gates_bias": gates}
+            if normalize == "gates"
+            else {"norm_input_weight": gates, "norm_hidden_weight": gates, "bias": gates}
+        )
+        for layer in range(num_layers):
+            width = input_size if layer == 0 else hidden_size * self._directions
+            shapes = {"weight_ih": (*gates, width), "weight_hh": (*gates, hidden_size), **names}
+            shapes |= {"norm_cell_weight": (hidden_size,), "norm_cell_bias": (hidden_size,)}
+            for direction in range(self._directions):
+                for name, shape in shapes.items():
+                    parameter = Parameter(torch.empty(shape, device=device, dtype=dtype))
+                    self.register_parameter(self._full_name(name, layer, direction), parameter)
+        self.reset_parameters()
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @staticmethod
+    def _full_name(name: str, layer: int, direction: int) -> str:
+        return f"{name}_l{layer}{'_reverse' if direction else ''}"
+
+    def reset_parameters(self) -> None:
+        """Matrices uniform in +-1 / sqrt(hidden_size), gains 1, biases 0 but for the forget gate's."""
+        bound = self.hidden_size**-0.5
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                kind = name.rpartition("_l")[0]
+                if kind in ("weight_ih", "weight_hh"):
+                    parameter.uniform_(-bound, bound)
+                elif kind.endswith("_weight"):
+                    parameter.fill_(1)
+                else:
+                    parameter.zero_()
+                    if kind in ("norm_gates_bias", "bias"):
+                        parameter[self.hidden_size : 2 * self.hidden_size] = self.forget_bias
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}x2g.weight" in state_dict:
+            self._rename_torchaudio(state_dict, prefix, args[-1])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _rename_torchaudio(self, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> None:
+        if self.normalize != "gates" or self.num_layers > 1 or self.bidirectional or f"{prefix}x2g.bias" in state_dict:
+            errors.append(
+                f"{prefix}x2g.weight is of torchaudio's LSTM, which a single layer of one direction with "
+                'normalize="gates" loads if it has layer norm'
+            )
+            return
+        for name, ours in _TORCHAUDIO.items():
+            if f"{prefix}{name}" in state_dict:
+                state_dict[f"{prefix}{ours}"] = state_dict.pop(f"{prefix}{name}")
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        defaults = {"num_layers": 1, "normalize": "gates", "batch_first": False, "bidirectional": False}
+        defaults |= {"dropout": 0.0, "zoneout": 0.0, "recurrent_dropout": 0.0, "forget_bias": 0.0, "eps": 1e-5}
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            text += f", {name}={value!r}" if value != default else ""
+        return text
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence.
+            hx: initial states (h, c), each (L D, N, H), (L D, H) for one sequence; None is zeros. L layers, D
+                directions, H hidden_size.
+
+        Returns:
+            output: (T, N, D H) in the layout of input.
+            (h, c): the last states, in the shape of hx.
+
+        Raises:
+            TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
+            prnn.NotSupportedError: float16 or bfloat16 on the CPU.
+        """
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input is a {type(input).__name__}; it must be a tensor")
+        weights = self._weights(input)
+        dtype = weights["weight_ih_l0"].dtype
+        if not _is_autocast(input):
+            self._check_input(input, dtype)
+            return self._forward(input, hx, weights)
+        if input.is_floating_point():
+            input = input.to(dtype)
+        if isinstance(hx, tuple | list):
+            hx = tuple(x.to(dtype) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
+        self._check_input(input, dtype)
+        with torch.autocast(input.device.type, enabled=False):
+            return self._forward(input, hx, weights)
+
+    def _weights(self, input: Tensor) -> Mapping[str, Tensor]:
+        """The parameters, in autocast's type where it casts: on a GPU."""
+        names = [name for name, _ in self.named_parameters()]
+        weights = {name: getattr(self, name) for name in names}
+        if input.is_cuda and _is_autocast(input):
+            dtype = torch.get_autocast_dtype("cuda")
+            weights = {name: w if w.dtype == torch.float64 else w.to(dtype) for name, w in weights.items()}
+        return weights
+
+    def _check_input(self, input: Tensor, dtype: torch.dtype) -> None:
+        if input.dim() not in (2, 3):
+            raise ValueError(
+                f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
+            )
+        if input.size(-1) != self.input_size:
+            raise ValueError(
+                f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {self.input_size}"
+            )
+        if 0 in input.shape:
+            raise ValueError(f"input has shape {tuple(input.shape)}; it must have at least one timestep and sequence")
+        device = self.weight_ih_l0.device
+        if input.device != device:
+            raise ValueError(f"input is on {input.device}, but the weights are on {device}")
+        if input.dtype != dtype:
+            raise ValueError(
+                f"input has dtype {input.dtype}, but the weights have {dtype}; convert one with .to({dtype}) or the "
+                f"other with .to({input.dtype})"
+            )
+        if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
+            raise NotSupportedError(f"input has dtype {dtype}; on the CPU recurrent layers take float32 and float64")
+
+    def _states(
+        self, hx: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor
+    ) -> tuple[list[Tensor] | None, list[Tensor] | None]:
+        """h and c of each layer and direction, (N, H)."""
+        if hx is None:
+            return None, None
+        if not isinstance(hx, tuple | list) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
+            raise TypeError("hx must be a tuple of two tensors, (h, c)")
+        count = self.num_layers * self._directions
+        expected = (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size)
+        for name, state in zip(("h", "c"), hx, strict=True):
+            if state.shape != expected:
+                raise ValueError(f"{name} of hx has shape {tuple(state.shape)}; it must be {expected}")
+            if state.device != input.device:
+                raise ValueError(f"{name} of hx is on {state.device}, but input is on {input.device}")
+            if state.dtype != input.dtype:
+                raise ValueError(f"{name} of hx has dtype {state.dtype}, but input has {input.dtype}")
+        h, c = (list(state.reshape(count, batch, self.hidden_size).unbind(0)) for state in hx)
+        return h, c
+
+    def _forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, weights: Mapping[str, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        is_batched = input.dim() == 3
+        if not is_batched:
+            input = input.unsqueeze(1)
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        h, c = self._states(hx, input.size(1), is_batched, input)
+        last_h, last_c = [], []
+        for layer in range(self.num_layers):
+            if layer > 0 and self.dropout > 0 and self.training:
+                input = functional.dropout(input, self.dropout)
+            outputs = []
+            for direction in range(self._directions):
+                index = layer * self._directions + direction
+                h0, c0 = (None, None) if h is None or c is None else (h[index], c[index])
+                y, cy = self._run_layer(input, h0, c0, weights, layer, direction)
+                outputs.append(y)
+                last_h.append(y[0 if direction else -1])
+                last_c.append(cy)
+            input = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+        h_n, c_n = torch.stack(last_h), torch.stack(last_c)
+        if not is_batched:
+            return input.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+        return input.transpose(0, 1) if self.batch_first else input, (h_n, c_n)
+
+    def _run_layer(
+        self,
+        input: Tensor,
+        h0: Tensor | None,
+        c0: Tensor | None,
+        weights: Mapping[str, Tensor],
+        layer: int,
+        direction: int,
+    ) -> tuple[Tensor, Tensor]:
+        def weight(name: str) -> Tensor:
+            return weights[self._full_name(name, layer, direction)]
+
+        x = functional.linear(input, weight("weight_ih"))
+        if self.normalize == "products":
+            x = functional.layer_norm(x, (x.size(-1),), weight("norm_input_weight"), eps=self.eps)
+            gate_gain, gate_bias = weight("norm_hidden_weight"), weight("bias")
+        else:
+            gate_gain, gate_bias = weight("norm_gates_weight"), weight("norm_gates_bias")
+        zoneout_mask = recurrent_mask = None
+        if self.training and self.zoneout > 0:
+            zoneout_mask = x.new_empty(*x.shape[:-1], self.hidden_size).bernoulli_(self.zoneout)
+        if self.training and self.recurrent_dropout > 0:
+            kept = 1 - self.recurrent_dropout
+            recurrent_mask = x.new_empty(x.size(1), self.hidden_size).bernoulli_(kept).div_(kept)
+        parameters = (weight("weight_hh"), gate_gain, gate_bias, weight("norm_cell_weight"), weight("norm_cell_bias"))
+        arrays: list[Tensor | None] = [x, h0, c0, *parameters, zoneout_mask, recurrent_mask]
+        arrays = [None if array is None else array.contiguous() for array in arrays]
+        keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
+        zoneout = 0.0 if self.training else self.zoneout
+        y, cy, _ = call_layer_norm_lstm(
+            *arrays, NORMALIZE[self.normalize], direction == 1, float(self.eps), float(zoneout), keep
+        )
+        return y, cy

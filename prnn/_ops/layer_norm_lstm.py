@@ -1,0 +1,165 @@
+"""The recurrence of an LSTM with layer normalisation as a torch operator: schema, fake kernel, autograd.
+
+layer_norm_lstm(*arrays, *numbers, keep) -> (y, cy, reserve); include/prnn_layer_norm_lstm.h has the formulas. The
+arrays are contiguous, of one type, on one device; zoneout_mask and recurrent_mask are as there. `reserve` is what the
+backward operator needs, as bytes; it is empty where `keep` is False.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn import _C
+from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+
+__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan"]
+
+NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS}
+
+_ARRAYS = (
+    "Tensor x, Tensor? h0, Tensor? c0, Tensor recurrent, Tensor gate_gain, Tensor gate_bias, Tensor cell_gain, "
+    "Tensor cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask"
+)
+_ARRAY_COUNT = 10
+_NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
+
+
+def _options(x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float) -> _C.LayerNormLstmOptions:
+    steps, batch, width = x.shape
+    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, steps, batch, width // 4, reverse, epsilon, zoneout)
+
+
+def _addresses(tensors: tuple[Tensor | None, ...]) -> list[int]:
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def _state_shape(x: Tensor) -> tuple[int, int]:
+    return x.shape[1], x.shape[2] // 4
+
+
+def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
+    x = arrays[0]
+    options = _options(x, *numbers)
+    batch, hidden = _state_shape(x)
+    y, cy = x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden)
+    with device_of(x):
+        library = handle(x.device)
+        size, reserve_size = _C.layer_norm_lstm_sizes(library, options)
+        if reserve is None:
+            reserve = x.new_empty(reserve_size if keep else 0, dtype=torch.uint8)
+        workspace = x.new_empty(size, dtype=torch.uint8)
+        _C.layer_norm_lstm_forward(
+            library,
+            options,
+            _addresses(arrays),
+            y.data_ptr(),
+            cy.data_ptr(),
+            workspace.data_ptr(),
+            size,
+            reserve.data_ptr() if keep else 0,
+            reserve.numel(),
+        )
+    return y, cy, reserve
+
+
+def _kernel(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    # All bytes of an operator's outputs must be reproducible, and padding is not written.
+    return _forward(*inputs, reserve=_reserve(inputs[0], inputs[-1]).zero_())
+
+
+def _reserve(x: Tensor, keep: bool) -> Tensor:
+    """At least what libprnn wants on any device, from shapes alone, which a compiler may only know as symbols."""
+    steps, batch, width = x.shape
+    size = steps * batch * (6 * (width // 4) * x.element_size() + 32) + 512
+    return x.new_empty(size if keep else 0, dtype=torch.uint8)
+
+
+def _fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x = inputs[0]
+    batch, hidden = _state_shape(x)
+    return x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden), _reserve(x, inputs[-1])
+
+
+def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """Of x, h0, c0 and the parameters; empty for a state that is None."""
+    x = arrays[0]
+    assert x is not None
+    return tuple(x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8])
+
+
+def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    arrays, (y, reserve), numbers = rest[:_ARRAY_COUNT], rest[_ARRAY_COUNT : _ARRAY_COUNT + 2], rest[_ARRAY_COUNT + 2 :]
+    x = arrays[0]
+    options = _options(x, *numbers)
+    dy = dy.contiguous()
+    dcy = None if dcy is None else dcy.contiguous()
+    gradients = _new_gradients(arrays)
+    with device_of(x):
+        library = handle(x.device)
+        size = _C.layer_norm_lstm_sizes(library, options)[0]
+        workspace = x.new_empty(size, dtype=torch.uint8)
+        _C.layer_norm_lstm_backward(
+            library,
+            options,
+            _addresses(arrays),
+            y.data_ptr(),
+            dy.data_ptr(),
+            0 if dcy is None else dcy.data_ptr(),
+            [gradient.data_ptr() if gradient.numel() else 0 for gradient in gradients],
+            workspace.data_ptr(),
+            size,
+            reserve.data_ptr(),
+            reserve.numel(),
+        )
+    return gradients
+
+
+def _backward_fake(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    return _new_gradients(rest[:_ARRAY_COUNT])
+
+
+layer_norm_lstm = operator(
+    f"layer_norm_lstm({_ARRAYS}, {_NUMBERS}, bool keep) -> (Tensor y, Tensor cy, Tensor reserve)", _kernel, _fake
+)
+layer_norm_lstm_backward = operator(
+    f"layer_norm_lstm_backward(Tensor dy, Tensor? dcy, {_ARRAYS}, Tensor y, Tensor reserve, {_NUMBERS}) -> "
+    "(Tensor dx, Tensor dh0, Tensor dc0, Tensor d_recurrent, Tensor d_gate_gain, Tensor d_gate_bias, "
+    "Tensor d_cell_gain, Tensor d_cell_bias)",
+    _backward_kernel,
+    _backward_fake,
+)
+_backward = without_dispatch(layer_norm_lstm_backward)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    y, _, reserve = outputs
+    ctx.numbers = inputs[_ARRAY_COUNT:-1]
+    ctx.mark_non_differentiable(reserve)
+    ctx.save_for_backward(*inputs[:_ARRAY_COUNT], y, reserve)
+
+
+def _gradients(ctx: Any, dy: Tensor | None, dcy: Tensor | None, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    if dy is None:
+        dy = torch.zeros_like(saved[_ARRAY_COUNT])
+    results = _backward(dy, dcy, *saved, *ctx.numbers)
+    wanted = ctx.needs_input_grad
+    gradients = [gradient if want else None for gradient, want in zip(results, wanted, strict=False)]
+    return (*gradients, *(None,) * (len(wanted) - len(gradients)))
+
+
+differentiate(layer_norm_lstm, _setup, _gradients, layer_norm_lstm_backward)
+call_layer_norm_lstm = with_own_node(layer_norm_lstm, _forward, _setup, _gradients)
+
+
+def layer_norm_lstm_plan(x: Tensor, normalize: str) -> tuple[str, int]:
+    """The engine that runs layers with gate inputs like x, "cpu", "steps" or "cluster", and its thread-block
+    clusters."""
+    with device_of(x):
+        plan: tuple[str, int] = _C.layer_norm_lstm_query(
+            handle(x.device), _options(x, NORMALIZE[normalize], False, 1e-5, 0.0)
+        )
+    return plan

@@ -1,0 +1,55 @@
+#include <algorithm>
+
+#include "layer_norm_lstm/cpu/passes.h"
+
+namespace prnn {
+namespace {
+
+template <class Function>
+auto with_type(const LayerNormLstmOptions& o, Function&& function) {
+  return o.dataType == PRNN_DATA_DOUBLE ? function(double()) : function(float());
+}
+
+class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
+ public:
+  void require_supported(prnnHandle_t, const LayerNormLstmOptions& o) const override {
+    if (o.dataType == PRNN_DATA_FLOAT || o.dataType == PRNN_DATA_DOUBLE) return;
+    fail(PRNN_STATUS_NOT_SUPPORTED,
+         "dataType is %s; on the CPU recurrent layers take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
+         o.dataType == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
+  }
+  LayerNormLstmPlan plan(prnnHandle_t, const LayerNormLstmOptions&) const override {
+    return {PRNN_LAYER_NORM_LSTM_CPU, 0};
+  }
+  size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
+    return with_type(o, [&](auto real) {
+      using T = decltype(real);
+      return std::max(LayerNormLstmForwardWorkspace<T>(o, nullptr).arena.size(),
+                      LayerNormLstmBackwardWorkspace<T>(o, nullptr).arena.size());
+    });
+  }
+  size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
+    return with_type(o, [&](auto real) {
+      Arena arena(nullptr);
+      LayerNormLstmRows<decltype(real)>(arena, o.steps * o.batch, o.hiddenSize);
+      return arena.size();
+    });
+  }
+  void forward(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
+               const LayerNormLstmForwardArgs& args) const override {
+    with_type(o, [&](auto real) { layer_norm_lstm_forward_cpu<decltype(real)>(o, inputs, args); });
+  }
+  void backward(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
+                const LayerNormLstmBackwardArgs& args) const override {
+    with_type(o, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(o, inputs, args); });
+  }
+};
+
+}  // namespace
+
+const LayerNormLstmBackend& cpu_layer_norm_lstm_backend() {
+  static const CpuLayerNormLstmBackend backend;
+  return backend;
+}
+
+}  // namespace prnn

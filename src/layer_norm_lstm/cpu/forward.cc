@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <cstring>
+
+#include "layer_norm_lstm/cpu/passes.h"
+
+namespace prnn {
+
+template <class T>
+void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out) {
+  constexpr int64_t kPanels = 4, kVectors = 16, kMostWidth = 128 / sizeof(T);
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  const int64_t width = kernels.width;
+  const Range panels = team.share_of((rows + width - 1) / width);
+  alignas(64) T products[kPanels * kVectors * kMostWidth];
+  for (int64_t first = panels.begin; first < panels.end; first += kPanels) {
+    const int64_t count = std::min(kPanels, panels.end - first);
+    for (int64_t begin = 0; begin < n; begin += kVectors) {
+      const int64_t vectors = std::min(kVectors, n - begin);
+      kernels.product(packed + first * width * k, count, k, b + begin * k, k, vectors, products);
+      for (int64_t p = 0; p < count; ++p) {
+        const int64_t row = (first + p) * width, size = std::min(width, rows - row);
+        for (int64_t j = 0; j < vectors; ++j) {
+          std::copy_n(products + (p * vectors + j) * width, size, out + (begin + j) * rows + row);
+        }
+      }
+    }
+  }
+}
+
+template void panel_product(const Team&, const float*, int64_t, int64_t, const float*, int64_t, float*);
+template void panel_product(const Team&, const double*, int64_t, int64_t, const double*, int64_t, double*);
+
+namespace {
+
+template <class T>
+class ForwardPass {
+ public:
+  ForwardPass(const LayerNormLstmOptions& options, const LayerNormLstmInputs& inputs,
+              const LayerNormLstmForwardArgs& args)
+      : o_(options), in_(inputs), args_(args), ws_(options, args.workspace), kept_(reserve_arena_, rows(), H) {}
+
+  void run() const {
+    std::fill_n(ws_.zeros, H, T(0));
+    run_team(layer_norm_lstm_threads(o_), [&](const Team& team) { run(team); });
+  }
+
+ private:
+  void run(const Team& team) const {
+    const GemmKernels<T>& kernels = gemm_kernels<T>();
+    const int64_t width = kernels.width;
+    const Range panels = team.share_of((4 * H + width - 1) / width);
+    for (int64_t b = panels.begin; b < panels.end; ++b) {
+      kernels.pack_rows(static_cast<const T*>(in_.recurrent) + b * width * H, H, std::min(width, 4 * H - b * width), H,
+                        ws_.recurrent + b * width * H);
+    }
+    const Range sequences = team.share_of(N);
+    for (int64_t n = sequences.begin; n < sequences.end; ++n) mask(n, h_prev(0, n));
+    team.sync();
+    for (int64_t s = 0; s < o_.steps; ++s) {
+      panel_product(team, ws_.recurrent, 4 * H, H, ws_.masked, N, ws_.products);
+      team.sync();
+      for (int64_t n = sequences.begin; n < sequences.end; ++n) run_sequence(s, n);
+      team.sync();
+    }
+  }
+
+  void run_sequence(int64_t s, int64_t n) const {
+    const LayerNormLstmStep step(o_, s);
+    const int64_t row = step.row + n;
+    LayerNormLstmForwardStep<T> cell{};
+    cell.hidden = H;
+    cell.products = o_.normalize == PRNN_NORMALIZE_PRODUCTS;
+    cell.epsilon = static_cast<T>(o_.epsilon);
+    cell.zoneout = static_cast<T>(o_.zoneout);
+    cell.gate_gain = static_cast<const T*>(in_.gateGain);
+    cell.gate_bias = static_cast<const T*>(in_.gateBias);
+    cell.cell_gain = static_cast<const T*>(in_.cellGain);
+    cell.cell_bias = static_cast<const T*>(in_.cellBias);
+    cell.x = static_cast<const T*>(in_.x) + row * 4 * H;
+    if (in_.zoneoutMask != nullptr) cell.zoneout_mask = static_cast<const T*>(in_.zoneoutMask) + row * H;
+    const auto* c0 = static_cast<const T*>(in_.c0);
+    cell.kept = kept(row, n);
+    cell.c_prev = s > 0 ? kept(step.before + n, n).c : c0 != nullptr ? c0 + n * H : ws_.zeros;
+    cell.product = ws_.products + n * 4 * H;
+    cell.h_prev = h_prev(s, n);
+    cell.h = static_cast<T*>(args_.y) + row * H;
+    kernels_.forward(cell);
+    mask(n, cell.h);
+    if (s + 1 == o_.steps && args_.cy != nullptr) std::copy_n(cell.kept.c, H, static_cast<T*>(args_.cy) + n * H);
+  }
+
+  const T* h_prev(int64_t s, int64_t n) const {
+    if (s > 0) return static_cast<const T*>(args_.y) + (LayerNormLstmStep(o_, s).before + n) * H;
+    return in_.h0 != nullptr ? static_cast<const T*>(in_.h0) + n * H : ws_.zeros;
+  }
+
+  // What the next product multiplies.
+  void mask(int64_t n, const T* h) const {
+    T* const to = ws_.masked + n * H;
+    if (in_.recurrentMask == nullptr) {
+      std::copy_n(h, H, to);
+      return;
+    }
+    const T* const m = static_cast<const T*>(in_.recurrentMask) + n * H;
+    for (int64_t u = 0; u < H; ++u) to[u] = m[u] * h[u];
+  }
+
+  LayerNormLstmKept<T> kept(int64_t row, int64_t n) const {
+    return args_.reserve != nullptr ? kept_.row(row) : ws_.rows.row(n);
+  }
+
+  int64_t rows() const { return o_.steps * o_.batch; }
+
+  const LayerNormLstmOptions& o_;
+  const LayerNormLstmInputs& in_;
+  const LayerNormLstmForwardArgs& args_;
+  const int64_t N = o_.batch, H = o_.hiddenSize;
+  Arena reserve_arena_{args_.reserve};
+  const LayerNormLstmForwardWorkspace<T> ws_;
+  const LayerNormLstmRows<T> kept_;
+  const LayerNormLstmKernels<T>& kernels_ = layer_norm_lstm_kernels<T>();
+};
+
+}  // namespace
+
+template <class T>
+void layer_norm_lstm_forward_cpu(const LayerNormLstmOptions& options, const LayerNormLstmInputs& inputs,
+                                 const LayerNormLstmForwardArgs& args) {
+  ForwardPass<T>(options, inputs, args).run();
+}
+
+template void layer_norm_lstm_forward_cpu<float>(const LayerNormLstmOptions&, const LayerNormLstmInputs&,
+                                                 const LayerNormLstmForwardArgs&);
+template void layer_norm_lstm_forward_cpu<double>(const LayerNormLstmOptions&, const LayerNormLstmInputs&,
+                                                  const LayerNormLstmForwardArgs&);
+
+}  // namespace prnn

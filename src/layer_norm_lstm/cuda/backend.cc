@@ -1,0 +1,244 @@
+// The CUDA backend of the LSTM with layer normalisation: cuts workspace and reserve space into arrays and enqueues the
+// kernels of the engine that serves the layer.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "core/cuda/arena.h"
+#include "core/cuda/cublas.h"
+#include "core/cuda/cuda_state.h"
+#include "core/cuda/launch.h"
+#include "layer_norm_lstm/cuda/cluster.h"
+#include "layer_norm_lstm/cuda/steps.h"
+#include "layer_norm_lstm/layer_norm_lstm.h"
+
+namespace prnn {
+namespace {
+
+template <class Real>
+struct Workspace {
+  Workspace(const LayerNormLstmOptions& o, void* base) : arena(base) {
+    const int64_t state = o.batch * o.hiddenSize, rows = o.steps * state;
+    const int64_t bytes = static_cast<int64_t>(type_size(o.dataType));
+    products = arena.take<Real>(4 * state);
+    carried = arena.take<Real>(state);
+    direct = arena.take<Real>(state);
+    masked = arena.take<char>(state * bytes);
+    sums = arena.take<Real>(kLayerNormLstmParameterRows * state);
+    h_prev = arena.take<char>(rows * bytes);
+    da = arena.take<char>(o.normalize == PRNN_NORMALIZE_PRODUCTS ? 4 * rows * bytes : 0);
+  }
+
+  Arena arena;
+  Real* products;  // [N, 4 H] forward: R (m * h_{t-1}); [N, H] backward: R' da
+  Real* carried;   // [N, H]: c; its gradient
+  Real* direct;    // [N, H]
+  char* masked;    // [N, H]: m * h
+  Real* sums;      // [N, kLayerNormLstmParameterRows, H]
+  char* h_prev;    // [T, N, H]: m * h_{t-1}
+  char* da;        // [T, N, 4 H]; GATES: unused
+};
+
+template <class Real>
+struct Reserve {
+  Reserve(const LayerNormLstmOptions& o, void* base) : arena(base) {
+    const int64_t rows = o.steps * o.batch, bytes = static_cast<int64_t>(type_size(o.dataType));
+    gates = arena.take<char>(rows * 4 * o.hiddenSize * bytes);
+    cells = arena.take<char>(rows * o.hiddenSize * bytes);
+    stats = arena.take<Real>(rows * 4);
+  }
+
+  Arena arena;
+  char *gates, *cells;
+  Real* stats;
+};
+
+template <class Real>
+class Pass {
+ public:
+  Pass(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, void* workspace,
+       const LayerNormLstmClusters& clusters)
+      : handle_(handle), stream_(handle->stream), o_(o), clusters_(clusters), ws_(o, workspace) {
+    p_.sizes = {static_cast<int>(o.hiddenSize), static_cast<int>(o.steps), static_cast<int>(o.batch),
+                clusters.columns_per_cluster,   clusters.clusters,         1};
+    p_.reverse = o.reverse != 0;
+    p_.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
+    p_.epsilon = static_cast<Real>(o.epsilon);
+    p_.zoneout = static_cast<Real>(o.zoneout);
+    p_.timed_out = cuda_state(*handle).gave_up_on_device;
+    p_.x = in.x;
+    p_.h0 = in.h0;
+    p_.c0 = in.c0;
+    p_.recurrent = in.recurrent;
+    p_.gate_gain = in.gateGain;
+    p_.gate_bias = in.gateBias;
+    p_.cell_gain = in.cellGain;
+    p_.cell_bias = in.cellBias;
+    p_.zoneout_mask = in.zoneoutMask;
+    p_.recurrent_mask = in.recurrentMask;
+  }
+
+  void forward(const LayerNormLstmForwardArgs& args) {
+    p_.y = args.y;
+    p_.cy = args.cy;
+    if (args.reserve != nullptr) set_reserve(args.reserve);
+    if (clusters_.clusters > 0) {
+      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<__half>,
+                     launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
+      return;
+    }
+    char* const masked = p_.recurrent_mask != nullptr ? ws_.masked : nullptr;
+    load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
+    const void* h = p_.h0;
+    if (masked != nullptr && h != nullptr) {
+      copy_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
+    }
+    for (int s = 0; s < p_.sizes.steps; ++s) {
+      if (h == nullptr) {
+        load_layer_norm_lstm_state<Real>(o_.dataType, 4 * N * H, nullptr, ws_.products, stream_);
+      } else {
+        multiply(N, 4 * H, H, {masked != nullptr ? masked : h, o_.dataType, H}, {p_.recurrent, o_.dataType, H, true},
+                 ws_.products, sum_type());
+      }
+      run_layer_norm_lstm_forward_step(o_.dataType, p_, s, ws_.products, ws_.carried, masked, stream_);
+      h = static_cast<char*>(p_.y) + p_.row_of(s) * H * bytes();
+    }
+  }
+
+  void backward(const LayerNormLstmBackwardArgs& args) {
+    const LayerNormLstmGradients& g = args.gradients;
+    p_.y = const_cast<void*>(args.y);
+    p_.dy = args.dy;
+    p_.dcy = args.dcy;
+    p_.dx = g.dx;
+    p_.da = p_.products ? ws_.da : g.dx;
+    p_.dh0 = g.dh0;
+    p_.dc0 = g.dc0;
+    p_.sums = ws_.sums;
+    set_reserve(const_cast<void*>(args.reserve));
+    if (clusters_.clusters > 0) {
+      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<__half>,
+                     launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
+    } else {
+      run_backward_steps();
+    }
+    if (g.dRecurrent != nullptr) {
+      gather_layer_norm_lstm_states(o_.dataType, p_, ws_.h_prev, stream_);
+      multiply(4 * H, H, o_.steps * N, {p_.da, o_.dataType, 4 * H, true}, {ws_.h_prev, o_.dataType, H}, g.dRecurrent,
+               o_.dataType);
+    }
+    store_sums(g.dGateGain, 0, 4);
+    store_sums(g.dGateBias, 4, 4);
+    store_sums(g.dCellGain, 8, 1);
+    store_sums(g.dCellBias, 9, 1);
+  }
+
+ private:
+  void run_backward_steps() {
+    load_layer_norm_lstm_state<Real>(o_.dataType, N * H, nullptr, ws_.direct, stream_);
+    load_layer_norm_lstm_state(o_.dataType, N * H, p_.dcy, ws_.carried, stream_);
+    for (int s = p_.sizes.steps - 1; s >= 0; --s) {
+      const bool is_first = s == p_.sizes.steps - 1;
+      run_layer_norm_lstm_backward_step<Real>(o_.dataType, p_, s, is_first ? nullptr : ws_.products, ws_.direct,
+                                              ws_.carried, stream_);
+      if (s == 0 && p_.dh0 == nullptr) break;
+      const char* const da = static_cast<const char*>(p_.da) + p_.row_of(s) * 4 * H * bytes();
+      multiply(N, H, 4 * H, {da, o_.dataType, 4 * H}, {p_.recurrent, o_.dataType, H}, ws_.products, sum_type());
+    }
+    store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
+  }
+
+  using Launch = cudaError_t (*)(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&, cudaStream_t);
+
+  void launch_cluster(const char* name, Launch half, Launch bfloat16) {
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      const cudaError_t error = (o_.dataType == PRNN_DATA_HALF ? half : bfloat16)(clusters_, p_, stream_);
+      if (error != cudaSuccess)
+        fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+    }
+  }
+
+  void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
+                prnnDataType_t c_type) {
+    run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n);
+  }
+
+  void store_sums(void* out, int first, int count) {
+    const int64_t partials = clusters_.clusters > 0 ? clusters_.clusters : N;
+    if (out != nullptr) store_layer_norm_lstm_sums(o_.dataType, p_, partials, first, count, out, stream_);
+  }
+
+  void set_reserve(void* base) {
+    const Reserve<Real> reserve(o_, base);
+    p_.gates = reserve.gates;
+    p_.cells = reserve.cells;
+    p_.stats = reserve.stats;
+  }
+
+  int64_t bytes() const { return static_cast<int64_t>(type_size(o_.dataType)); }
+  prnnDataType_t sum_type() const { return sizeof(Real) == 8 ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT; }
+
+  prnnHandle_t handle_;
+  cudaStream_t stream_;
+  const LayerNormLstmOptions& o_;
+  const LayerNormLstmClusters& clusters_;
+  const Workspace<Real> ws_;
+  const int64_t N = o_.batch, H = o_.hiddenSize;
+  LayerNormLstmParams<Real> p_{};
+};
+
+// Calls function(Real()) with the type in which sums are made.
+template <class Function>
+auto with_real(prnnDataType_t type, Function&& function) {
+  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
+}
+
+LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
+  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o.dataType, o.hiddenSize, o.batch);
+}
+
+class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
+ public:
+  void require_supported(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    const int64_t real = o.dataType == PRNN_DATA_DOUBLE ? 8 : 4;
+    const int64_t most = cuda_gpu_row(*handle).shared_bytes / layer_norm_lstm_step_bytes<char>(1) / real;
+    if (o.hiddenSize > most)
+      fail(PRNN_STATUS_NOT_SUPPORTED, "hiddenSize is %" PRId64 "; a timestep has room for %" PRId64 " on this GPU",
+           o.hiddenSize, most);
+  }
+  LayerNormLstmPlan plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    return {clusters.clusters > 0 ? PRNN_LAYER_NORM_LSTM_CLUSTER : PRNN_LAYER_NORM_LSTM_STEPS, clusters.clusters};
+  }
+  size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
+    return with_real(o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, nullptr).arena.size(); });
+  }
+  size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
+    return with_real(o.dataType, [&](auto real) { return Reserve<decltype(real)>(o, nullptr).arena.size(); });
+  }
+  void forward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
+               const LayerNormLstmForwardArgs& args) const override {
+    check_earlier_calls(*handle);
+    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    with_real(o.dataType,
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).forward(args); });
+  }
+  void backward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
+                const LayerNormLstmBackwardArgs& args) const override {
+    check_earlier_calls(*handle);
+    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    with_real(o.dataType,
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).backward(args); });
+  }
+};
+
+}  // namespace
+
+const LayerNormLstmBackend& cuda_layer_norm_lstm_backend() {
+  static const CudaLayerNormLstmBackend backend;
+  return backend;
+}
+
+}  // namespace prnn

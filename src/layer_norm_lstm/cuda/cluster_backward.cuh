@@ -1,0 +1,324 @@
+// The backward cluster kernel of the LSTM with layer normalisation: as rnn/cuda/cluster/backward.cuh, and one more
+// exchange a timestep, of the sums that both normalisations' gradients are made of.
+//
+// Those of LN(a) depend on those of LN(c'), but linearly, so that all go at once. With dc' = d - r (s1 + LN(c') s2),
+// where d = r w + (the gradient carried from the step after), w = cellGain dv, r the reciprocal of the deviation of c',
+// s1 and s2 the means of w and w LN(c'), and du_k = dc' k for the gates i, f, g, the sums of gateGain du and of
+// gateGain du LN(a) are sums of K1 d and K2 d, less r times those of K1, K1 LN(c'), K2 and K2 LN(c') times s1 and s2,
+// with K1 the sum over the gates of gateGain k, K2 that of gateGain k LN(a).
+#pragma once
+
+#include <type_traits>
+
+#include "layer_norm_lstm/cuda/cluster_common.cuh"
+#include "rnn/cuda/cluster/backward.cuh"
+#include "rnn/cuda/cluster/backward_weights.cuh"
+
+namespace prnn {
+
+template <int K_TILES, int CLUSTER>
+struct LayerNormLstmBackwardLayout : ClusterBackward<PRNN_LSTM, K_TILES, CLUSTER> {
+  using Base = ClusterBackward<PRNN_LSTM, K_TILES, CLUSTER>;
+  static constexpr int kUnits = Base::kUnits, kRows = K_TILES * 32;  // of R', all units
+  static_assert(kUnits <= 32 && 2 * CLUSTER <= kUnits && Base::kThreads >= kUnits * kTileColumns,
+                "a lane for every unit, and for every block's sums twice");
+
+  struct Shared {
+    float sums[2][CLUSTER][kTileColumns][kUnits];        // of each block's gates
+    uint4 gradients[2][Base::kKTiles][kTileColumns][4];  // of this block's gates, in fragment order; 16 bits an element
+    float4 means[2][2][kTileColumns][CLUSTER];           // each block's sums: of what forward kept; with gradients
+    float parameters[kLayerNormLstmParameterRows][kUnits];
+    float parameter_sums[kLayerNormLstmParameterRows][kTileColumns][kUnits];
+    uint64_t arrived[2];        // counts the bytes of `sums`
+    uint64_t means_arrived[2];  // of `means`
+  };
+};
+
+template <class T, int K_TILES, int CLUSTER>
+__global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>::kThreads), 1)
+    layer_norm_lstm_backward(const __grid_constant__ LayerNormLstmFloats params) {
+  if constexpr (!kHasClusters) return;
+  using Layout = LayerNormLstmBackwardLayout<K_TILES, CLUSTER>;
+  constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
+  constexpr int kParameters = kLayerNormLstmParameterRows;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
+  const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
+  const bool products = params.products != 0;
+
+  extern __shared__ uint4 dynamic_shared[];
+  typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
+  for (int i = threadIdx.x; i < 2 * kKTiles * kTileColumns * 4; i += Layout::kThreads) {
+    (&shared.gradients[0][0][0][0])[i] = {0, 0, 0, 0};  // K beyond the last gate
+  }
+  for (int i = threadIdx.x; i < kParameters * kTileColumns * kUnits; i += Layout::kThreads) {
+    (&shared.parameter_sums[0][0][0])[i] = 0;
+  }
+  load_parameters<T, kUnits, Layout::kThreads>(params, first_unit, shared.parameters);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(&shared.arrived[i]);
+      init_barrier(&shared.means_arrived[i]);
+    }
+    fence_barriers();
+  }
+
+  uint4 weights[kTiles][kKTiles][2];
+  static_assert(32 * Layout::kRows * sizeof(T) <= sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  load_backward_weights<T, Layout>(static_cast<const T*>(params.recurrent), hidden, first_unit, &shared.sums, weights);
+
+  // What this thread finishes: one unit of one sequence.
+  const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
+  const int unit = first_unit + own_unit, n = place.first_column + column;
+  const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
+  const bool is_active = column < place.columns, exists = unit < hidden && is_active;
+  const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
+  const float mask = params.recurrent_mask != nullptr && exists ? load_float<T>(params.recurrent_mask, state_at) : 1.0f;
+  const float cell_share = 1.0f / hidden, gate_share = 0.25f / hidden;
+  float dc = params.dcy != nullptr && exists ? load_float<T>(params.dcy, state_at) : 0;
+  float direct = 0;  // the gradient of h that went past the matrix
+  const auto parameter = [&](int row) { return shared.parameters[row][own_unit]; };
+
+  // What the forward pass left of a step, and the next step's c: a step's c is the one before of the step after.
+  uint32_t dy, zone, input[4], cell, cell_before;
+  uint2 gates;
+  float4 stats, stats_before;
+  const T* const zones = static_cast<const T*>(params.zoneout_mask != nullptr ? params.zoneout_mask : params.dy);
+  const auto row_of = [&](int s) { return is_active ? params.row_of(max(s, 0)) + n : 0; };  // s: of the recurrence
+  const auto load_cell = [&](int s) {
+    cell_before = load_element(static_cast<const T*>(params.cells) + (row_of(s) * hidden + (exists ? unit : 0)));
+    stats_before = __ldcs(reinterpret_cast<const float4*>(params.stats) + row_of(s));
+  };
+  const auto load_step = [&](int s) {
+    const int64_t row = row_of(s), u = exists ? unit : 0, at = row * hidden + u;
+    dy = load_element(static_cast<const T*>(params.dy) + at);
+    zone = load_element(zones + at);
+    gates = __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(params.gates) + at * 4));
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      input[g] = load_element(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+    }
+    cell = cell_before;
+    stats = stats_before;
+    load_cell(s - 1);
+  };
+  const float initial_cell = params.c0 != nullptr && exists ? load_float<T>(params.c0, state_at) : 0;
+
+  // Where this thread reads the sums of its unit and puts its gates' gradients, where its warp reads the latter, and
+  // where in every block its sums go.
+  const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.means_arrived[0]);
+  uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns][own_unit]);
+  uint32_t gradients_in = shared_address(&shared.gradients[0][0][min(lane / 4, place.columns - 1)][sub]);
+  uint32_t gradients_out[4];
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const int k = g * kUnits + own_unit;
+    gradients_out[g] = shared_address(&shared.gradients[0][k / 32][column % kTileColumns][0]) + k % 32 * 2;
+  }
+  uint32_t sums_out[Layout::kBundles], counts[Layout::kBundles];
+#pragma unroll
+  for (int i = 0; i < Layout::kBundles; ++i) {
+    const int bundle_unit = (warp * Layout::kBundles + i) * Layout::kBundle;
+    const uint32_t owner = bundle_unit / kUnits;
+    const int of_owner = bundle_unit % kUnits + lane / 4 * Layout::kLaneUnits;
+    sums_out[i] = address_in_rank(shared_address(&shared.sums[0][place.rank][sub * 2][of_owner]), owner);
+    counts[i] = address_in_rank(arrived, owner);
+    pin_in_register(sums_out[i]);
+    pin_in_register(counts[i]);
+  }
+  pin_in_register(sums_in);
+  pin_in_register(gradients_in);
+
+  // A block's sums of 4 values, which lane `rank` of a group sends to block `rank`. Two stages: a block sends the first
+  // ones of a step while others may still read those of the step before, but no earlier ones.
+  const uint32_t peer = own_unit % CLUSTER;
+  uint32_t peer_means = address_in_rank(shared_address(&shared.means[0][0][column % kTileColumns][place.rank]), peer);
+  uint32_t peer_counted = address_in_rank(counted, peer);
+  pin_in_register(peer_means);
+  pin_in_register(peer_counted);
+  constexpr uint32_t kStageBytes = sizeof(shared.means[0]), kPartBytes = sizeof(shared.means[0][0]);
+  bool timed_out = false;
+  const auto send_means = [&](uint32_t stage, uint32_t part, float (&values)[4]) {
+    sum_over_lanes<kUnits>(values);
+    if (is_active && own_unit < CLUSTER && !timed_out) {
+      send_to_rank(peer_means + stage * kStageBytes + part * kPartBytes, peer_counted + stage * 8,
+                   {values[0], values[1], values[2], values[3]});
+    }
+  };
+  // Lanes of even multiples of CLUSTER add the first sums of all blocks, those of odd ones the others.
+  const int part_of_lane = own_unit / CLUSTER % 2;
+  const uint32_t means_in = shared_address(&shared.means[0][part_of_lane][column % kTileColumns][own_unit % CLUSTER]);
+
+  if (finishes) {
+    load_cell(steps - 1);
+    load_step(steps - 1);
+  }
+  sync_cluster();  // after it, all barriers are there, and so are the parameters
+
+  const auto add_parts = [&](int stage, int s) {
+    wait_for_arrival(arrived + stage * 8, (s - 1) / 2 & 1, params.timed_out, timed_out);
+    __syncwarp();
+    float parts[CLUSTER];
+#pragma unroll
+    for (int i = 0; i < CLUSTER; ++i) {
+      load_shared(sums_in + (stage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
+    }
+    add_all(parts);
+    return parts[0];
+  };
+
+  // Stages are known when compiling: two steps are one iteration. `s` counts from the last timestep.
+  const auto do_step = [&](auto stage_constant, int s) {
+    constexpr int kStage = decltype(stage_constant)::value;
+    const int step = steps - 1 - s;
+    float du[4] = {0, 0, 0, 0}, da[4] = {0, 0, 0, 0};
+    float normalized[4], cell_value = 0, of_v = 0;
+    if (finishes) {
+      // All that does not need dh.
+      const uint32_t words[4] = {gates.x, gates.x >> 16, gates.y, gates.y >> 16};
+      float value[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        normalized[g] = exists ? element_value<T>(words[g]) : 0;
+        const float sum = parameter(g) * normalized[g] + parameter(4 + g);
+        value[g] = squash<false>(products ? sum + element_value<T>(input[g]) : sum, g == 2);
+      }
+      cell_value = exists ? element_value<T>(cell) : 0;
+      const float deviation = stats.x, cell_deviation = stats.z, cell_gain = parameter(8);
+      const float squashed = hyperbolic_tangent<false>(cell_gain * cell_value + parameter(9));
+      const float kept = element_value<T>(cell_before);
+      const float c_before = step == 0  ? initial_cell
+                             : products ? stats_before.y + __fdividef(kept, stats_before.z)
+                                        : cell_gain * kept + parameter(9);
+      const float added = element_value<T>(dy);
+      const float zoneout = params.zoneout_mask != nullptr ? element_value<T>(zone) : params.zoneout;
+      const float i = value[0], f = value[1], candidate = value[2], o = value[3];
+      const float of_gate[3] = {candidate * i * (1 - i), c_before * f * (1 - f), i * (1 - candidate * candidate)};
+      const float of_o = squashed * o * (1 - o), of_h = o * (1 - squashed * squashed);
+      float k1 = 0, k2 = 0;
+#pragma unroll
+      for (int g = 0; g < 3; ++g) {
+        const float scaled = exists ? parameter(g) * of_gate[g] : 0;
+        k1 += scaled;
+        k2 += scaled * normalized[g];
+      }
+      float first[4] = {k1, k1 * cell_value, k2, k2 * cell_value};
+      send_means(kStage, 0, first);
+      if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
+      if (step > 0) load_step(step - 1);
+
+      const float dh = (s > 0 ? add_parts(kStage, s) * mask : 0) + direct + added;
+      direct = zoneout * dh;
+      const float through = dh - direct;
+      of_v = exists ? through * of_h + (products ? 0 : dc) : 0;
+      const float w = cell_gain * of_v, through_o = exists ? parameter(3) * of_o * through : 0;
+      const float d = cell_deviation * w + (products ? dc : 0);
+      float second[4] = {w, w * cell_value, k1 * d + through_o, k2 * d + through_o * normalized[3]};
+      send_means(kStage, 1, second);
+      wait_for_arrival(counted + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
+      __syncwarp();
+
+      float4 loaded;
+      load_shared(means_in + kStage * kStageBytes, loaded);
+      float mine[4] = {loaded.x, loaded.y, loaded.z, loaded.w}, sums[8];
+      sum_over_lanes<CLUSTER>(mine);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float other = __shfl_xor_sync(kWholeWarp, mine[j], CLUSTER);
+        sums[j] = part_of_lane == 0 ? mine[j] : other;
+        sums[4 + j] = part_of_lane == 0 ? other : mine[j];
+      }
+      const float s1 = sums[4] * cell_share, s2 = sums[5] * cell_share;
+      const float mean = (sums[6] - cell_deviation * (s1 * sums[0] + s2 * sums[1])) * gate_share;
+      const float dot = (sums[7] - cell_deviation * (s1 * sums[2] + s2 * sums[3])) * gate_share;
+      const float of_c = d - cell_deviation * (s1 + cell_value * s2);
+#pragma unroll
+      for (int g = 0; g < 3; ++g) du[g] = of_c * of_gate[g];
+      du[3] = through * of_o;
+      dc = exists ? of_c * f : 0;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        du[g] = exists ? du[g] : 0;
+        da[g] = exists ? deviation * (parameter(g) * du[g] - mean - normalized[g] * dot) : 0;
+        store_shared_half(gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0])),
+                          Element<T>::pack(da[g], 0));
+      }
+    }
+    __syncthreads();
+
+    if (step > 0 || params.dh0 != nullptr) {
+      float sum[kSets][kTiles][4] = {};
+#pragma unroll
+      for (int i = 0; i < kKTiles; ++i) {
+        const uint4 b = load_shared(gradients_in + (kStage * kKTiles + i) * (kTileColumns * 64));
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          const uint4 low = weights[m][i][0], high = weights[m][i][1];
+          Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+          Element<T>::mma(sum[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (sub * 2 + e >= place.columns || timed_out) continue;
+#pragma unroll
+        for (int i = 0; i < Layout::kBundles; ++i) {
+          float part[Layout::kLaneUnits];
+#pragma unroll
+          for (int j = 0; j < Layout::kLaneUnits; ++j) {
+            const int m = i * Layout::kBundleTiles + j / 2, q = j % 2 * 2 + e;
+            part[j] = kSets == 1 ? sum[0][m][q] : sum[0][m][q] + sum[kSets - 1][m][q];
+          }
+          constexpr int kOther = 1 - kStage;
+          send_sums(sums_out[i] + (kOther * CLUSTER * kTileColumns + e) * (kUnits * 4), counts[i] + kOther * 8, part);
+        }
+      }
+      if (threadIdx.x == 0) {
+        expect_bytes(&shared.arrived[1 - kStage], place.columns * (CLUSTER * kUnits * static_cast<int>(sizeof(float))));
+      }
+    }
+
+    // Off the critical path: no block polls these stores.
+    if (!exists) return;
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      shared.parameter_sums[g][column][own_unit] += du[g] * normalized[g];
+      shared.parameter_sums[4 + g][column][own_unit] += du[g];
+    }
+    shared.parameter_sums[8][column][own_unit] += of_v * cell_value;
+    shared.parameter_sums[9][column][own_unit] += of_v;
+    const int64_t at = (params.row_of(step) + n) * 4 * hidden + unit;
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      store_float<T>(params.da, at + int64_t{g} * hidden, da[g]);
+      if (products) store_float<T>(params.dx, at + int64_t{g} * hidden, du[g]);
+    }
+  };
+#pragma unroll 1
+  for (int s = 0; s < steps; s += 2) {
+    do_step(std::integral_constant<int, 0>(), s);
+    if (s + 1 < steps) do_step(std::integral_constant<int, 1>(), s + 1);
+  }
+
+  // The initial states.
+  if (finishes) {
+    if (params.dh0 != nullptr) {
+      const float dh = add_parts(steps % 2, steps) * mask + direct;
+      if (exists) store_float<T>(params.dh0, state_at, dh);
+    }
+    if (params.dc0 != nullptr && exists) store_float<T>(params.dc0, state_at, dc);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kParameters * kUnits; i += Layout::kThreads) {
+    const int row = i / kUnits, own = i % kUnits;
+    if (first_unit + own >= hidden) continue;
+    float sum = 0;
+    for (int c = 0; c < kTileColumns; ++c) sum += shared.parameter_sums[row][c][own];
+    params.sums[(int64_t{place.replica} * kParameters + row) * hidden + first_unit + own] = sum;
+  }
+  // No block leaves while others may still write to its shared memory.
+  sync_cluster();
+}
+
+}  // namespace prnn

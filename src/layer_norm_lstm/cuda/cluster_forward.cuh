@@ -1,0 +1,294 @@
+// The forward cluster kernel of the LSTM with layer normalisation. Three exchanges a timestep through distributed
+// shared memory: h, as in rnn/cuda/cluster/forward.cuh; the moments of a over all gates; the moments of c'.
+#pragma once
+
+#include <type_traits>
+
+#include "layer_norm_lstm/cuda/cluster_common.cuh"
+
+namespace prnn {
+
+template <int K_TILES, int CLUSTER>
+struct LayerNormLstmForwardLayout {
+  static constexpr ClusterForwardSplit kSplit = cluster_forward_split(4, K_TILES, CLUSTER);
+  static constexpr int kUnits = kSplit.units, kShares = kSplit.shares;
+  static constexpr int kThreads = kSplit.warps * 32;
+  static constexpr int kOwnKTiles = K_TILES / kShares;  // of a warp
+  static constexpr int kColumnFloats = kSplit.column_floats;
+  static constexpr int kShareFloats = kTileColumns * kColumnFloats;
+  static_assert(kSplit.unit_tiles == 1 && kOwnKTiles * kShares == K_TILES && kSplit.parts * kShares == kSplit.warps,
+                "whole k_tiles and warps");
+  static_assert(kUnits <= 32 && CLUSTER <= kUnits && kUnits * kTileColumns <= kThreads, "a lane for every unit");
+
+  struct Shared {
+    uint4 states[2][K_TILES][kTileColumns][4];  // m * h of a step, in fragment order; 16 bits an element
+    float sums[2][kShares][kShareFloats];
+    float2 moments[2][kTileColumns][CLUSTER];  // of a and of c': each block's sum, and its squares around its own mean
+    float parameters[kLayerNormLstmParameterRows][kUnits];
+    uint64_t arrived[2];          // counts the bytes of `states`
+    uint64_t moments_arrived[2];  // of `moments`
+  };
+};
+
+// The moments of elements that the blocks of a cluster have, UNITS times some number each, from the sums that each
+// block sends. The squares around the blocks' own means are brought to the common mean, so that a large mean costs no
+// digits.
+template <int CLUSTER, int UNITS>
+struct Moments {
+  int full_blocks;    // blocks all of whose units exist
+  float rest, share;  // units of the block after them; 1 / H
+  float rest_share;   // 1 / rest; 0 where that is 0
+
+  __device__ explicit Moments(int hidden) : full_blocks(hidden / UNITS) {
+    rest = hidden % UNITS;
+    rest_share = rest > 0 ? 1.0f / rest : 0;
+    share = 1.0f / hidden;
+  }
+
+  // {mean, 1 / deviation} of ELEMENTS a unit. At `address`: {sum, squares} of each block.
+  template <int ELEMENTS>
+  __device__ float2 of(uint32_t address, float epsilon) const {
+    float4 pairs[CLUSTER / 2];
+    float sums[CLUSTER / 2];
+#pragma unroll
+    for (int i = 0; i < CLUSTER / 2; ++i) {
+      load_shared(address + i * 16, pairs[i]);
+      sums[i] = pairs[i].x + pairs[i].z;
+    }
+    add_all(sums);
+    const float mean = sums[0] * (share * (1.0f / ELEMENTS));
+    const auto around_mean = [&](int block, float sum, float squares) {
+      const float count = block < full_blocks ? UNITS : block == full_blocks ? rest : 0;
+      const float count_share = block < full_blocks ? 1.0f / UNITS : block == full_blocks ? rest_share : 0;
+      const float off = sum - mean * (count * ELEMENTS);
+      return squares + off * off * (count_share * (1.0f / ELEMENTS));
+    };
+#pragma unroll
+    for (int i = 0; i < CLUSTER / 2; ++i) {
+      sums[i] = around_mean(2 * i, pairs[i].x, pairs[i].y) + around_mean(2 * i + 1, pairs[i].z, pairs[i].w);
+    }
+    add_all(sums);
+    return {mean, rsqrtf(sums[0] * (share * (1.0f / ELEMENTS)) + epsilon)};
+  }
+};
+
+template <class T, int K_TILES, int CLUSTER>
+__global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>::kThreads), 1)
+    layer_norm_lstm_forward(const __grid_constant__ LayerNormLstmFloats params) {
+  if constexpr (!kHasClusters) return;
+  using Layout = LayerNormLstmForwardLayout<K_TILES, CLUSTER>;
+  constexpr int kUnits = Layout::kUnits, kOwnKTiles = Layout::kOwnKTiles;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
+  const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
+  const bool products = params.products != 0;
+
+  extern __shared__ uint4 dynamic_shared[];
+  typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
+  const auto expect_states = [&](int stage) { expect_bytes(&shared.arrived[stage], place.columns * (K_TILES * 64)); };
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(&shared.arrived[i]);
+      init_barrier(&shared.moments_arrived[i]);
+    }
+    fence_barriers();
+    expect_states(0);
+  }
+  load_parameters<T, kUnits, Layout::kThreads>(params, first_unit, shared.parameters);
+
+  // This warp's weights: its k-tiles are share + kShares i.
+  const int part = warp / Layout::kShares, share = warp % Layout::kShares;
+  uint4 weights[kOwnKTiles][4];
+#pragma unroll
+  for (int i = 0; i < kOwnKTiles; ++i) {
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      const int unit = first_unit + part * kTileRows + lane / 4, k = (share + Layout::kShares * i) * 32 + sub * 8;
+      weights[i][g] = load_row_fragment(static_cast<const T*>(params.recurrent),
+                                        (int64_t{g} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
+    }
+  }
+
+  // What this thread finishes: one unit of one sequence.
+  const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
+  const int unit = first_unit + own_unit, n = place.first_column + column;
+  const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
+  const bool is_active = column < place.columns, exists = unit < hidden && is_active;
+  const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
+  const float units_here = static_cast<float>(max(0, min(kUnits, hidden - first_unit)));
+  const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the block's units
+  const Moments<CLUSTER, kUnits> moments(hidden);
+  const float mask = params.recurrent_mask != nullptr && exists ? load_float<T>(params.recurrent_mask, state_at) : 1.0f;
+  float before = params.h0 != nullptr && exists ? load_float<T>(params.h0, state_at) : 0;  // h
+  float carried = params.c0 != nullptr && exists ? load_float<T>(params.c0, state_at) : 0;
+
+  uint32_t input[4], zone;
+  const T* const zones = static_cast<const T*>(params.zoneout_mask != nullptr ? params.zoneout_mask : params.x);
+  const auto load_step = [&](int s) {
+    const int64_t row = exists && s < steps ? params.row_of(s) + n : 0, u = exists ? unit : 0;
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      input[g] = load_element(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+    }
+    zone = load_element(zones + (row * hidden + u));
+  };
+
+  // A word has two units. Even lanes send to the first half of the cluster, odd ones to the other.
+  const uint32_t word_at = shared_address(&shared.states[0][0][0][0]) +
+                           ((unit / 32 * kTileColumns + column % kTileColumns) * 64 + unit % 32 / 2 * 4);
+  const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.moments_arrived[0]);
+  const uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
+  const auto publish = [&](int stage, float h) {
+    const uint32_t own = Element<T>::pack(h, 0), other = __shfl_xor_sync(kWholeWarp, own, 1);
+    const uint32_t word = __byte_perm(own, other, halves);
+    if (!is_active) return;
+#pragma unroll
+    for (int i = 0; i < CLUSTER / 2; ++i) {
+      const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
+      send_word(address_in_rank(word_at + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer),
+                address_in_rank(arrived + stage * 8, peer), word);
+    }
+  };
+
+  // Moments of what the cluster's threads have, in `kind`'s place. No block sends those of the next step before it has
+  // all states of that step, which every warp publishes after it has read these: one place is enough.
+  bool timed_out = false;
+  const uint32_t moments_at = shared_address(&shared.moments[0][column % kTileColumns][0]);
+  uint32_t peer_moments = address_in_rank(moments_at + place.rank * 8, own_unit % CLUSTER);
+  uint32_t peer_counted = address_in_rank(counted, own_unit % CLUSTER);
+  pin_in_register(peer_moments);
+  pin_in_register(peer_counted);
+  const auto exchange_moments = [&](auto kind, int s, const auto& values) {
+    constexpr uint32_t kKind = decltype(kind)::value, kOffset = kKind * sizeof(shared.moments[0]);
+    constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>>;
+    float sum[1] = {0}, squares[1] = {0};
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) sum[0] += values[i];
+    sum_over_lanes<kUnits>(sum);
+    const float mean = sum[0] * (mean_share * (1.0f / kElements));
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) squares[0] += (values[i] - mean) * (values[i] - mean);
+    if (!exists) squares[0] = 0;
+    sum_over_lanes<kUnits>(squares);
+    if (is_active && own_unit < CLUSTER && !timed_out) {
+      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum[0], squares[0]);
+    }
+    if (threadIdx.x == 0) {
+      expect_bytes(&shared.moments_arrived[kKind], place.columns * CLUSTER * static_cast<int>(sizeof(float2)));
+    }
+    wait_for_arrival(counted + kKind * 8, s & 1, params.timed_out, timed_out);
+    __syncwarp();
+    return moments.template of<kElements>(moments_at + kOffset, params.epsilon);
+  };
+
+  sync_cluster();  // after it, all barriers are there, and so are the parameters
+  if (finishes) {
+    publish(0, mask * before);
+    load_step(0);
+  }
+
+  // Where this lane reads states, writes sums of rows, and reads those of its unit.
+  uint32_t states = shared_address(&shared.states[0][share][min(lane / 4, place.columns - 1)][sub]);
+  uint32_t sums_out =
+      shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats + (part * kTileRows + lane / 4) * 4]);
+  uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * 4]);
+  pin_in_register(states);
+  pin_in_register(sums_out);
+  pin_in_register(sums_in);
+  const bool has_column[2] = {sub * 2 < place.columns, sub * 2 + 1 < place.columns};
+  const auto parameter = [&](int row) { return shared.parameters[row][own_unit]; };
+
+  // Stages are known when compiling: two steps are one iteration.
+  const auto do_step = [&](auto stage_constant, int s) {
+    constexpr int kStage = decltype(stage_constant)::value;
+    float fed[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      fed[g] = exists ? element_value<T>(input[g]) : 0;
+      pin_in_register(fed[g]);
+    }
+    const float kept = params.zoneout_mask != nullptr ? element_value<T>(zone) : params.zoneout;
+    if (finishes) load_step(s + 1);
+
+    wait_for_arrival(arrived + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
+    __syncwarp();
+    float sum[2][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kOwnKTiles; ++i) {
+      const uint4 b = load_shared(states + (kStage * K_TILES + i * Layout::kShares) * (kTileColumns * 64));
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint4 low = weights[i][2 * m], high = weights[i][2 * m + 1];
+        Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+        Element<T>::mma(sum[1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+      }
+    }
+    const auto total = [&](int g, int e) { return sum[0][g / 2][g % 2 * 2 + e] + sum[1][g / 2][g % 2 * 2 + e]; };
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      store_shared(has_column[e],
+                   sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) + e * Layout::kColumnFloats * 4,
+                   float4{total(0, e), total(1, e), total(2, e), total(3, e)});
+    }
+    __syncthreads();
+    if (!finishes) return;
+
+    // Sums over the shares of K.
+    float4 value[Layout::kShares];
+#pragma unroll
+    for (int i = 0; i < Layout::kShares; ++i) {
+      load_shared(sums_in + (kStage * Layout::kShares + i) * (Layout::kShareFloats * 4), value[i]);
+    }
+    add_all(value);
+    float a[4] = {value[0].x, value[0].y, value[0].z, value[0].w};
+#pragma unroll
+    for (int g = 0; g < 4; ++g) a[g] = exists ? (products ? a[g] : a[g] + fed[g]) : 0;
+    const float2 gates = exchange_moments(std::integral_constant<int, 0>(), s, a);
+    float gate[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      a[g] = (a[g] - gates.x) * gates.y;
+      const float u = parameter(g) * a[g] + parameter(4 + g);
+      gate[g] = squash<false>(products ? u + fed[g] : u, g == 2);
+    }
+    const float c[1] = {exists ? gate[1] * carried + gate[0] * gate[2] : 0};
+    const float2 cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
+    const float normalized = (c[0] - cells.x) * cells.y;
+    const float v = parameter(8) * normalized + parameter(9);
+    carried = products ? c[0] : v;
+    float h = gate[3] * hyperbolic_tangent<false>(v);
+    h += kept * (before - h);
+    const T stored = Element<T>::from_float(exists ? h : 0);
+    before = Element<T>::to_float(stored);
+    if (s + 1 < steps && !timed_out) publish(1 - kStage, mask * before);
+
+    // Off the critical path: no block polls these stores.
+    if (threadIdx.x == 0 && s + 1 < steps) expect_states(1 - kStage);
+    if (!is_active) return;
+    const int64_t row = params.row_of(s) + n;
+    if (params.stats != nullptr && place.rank == 0 && own_unit == 0) {
+      *reinterpret_cast<float4*>(params.stats + row * 4) = {gates.y, cells.x, cells.y, 0};
+    }
+    if (!exists) return;
+    const int64_t at = row * hidden + unit;
+    static_cast<T*>(params.y)[at] = stored;
+    if (params.gates != nullptr) {
+      Four<T> four;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(a[g]);
+      static_cast<Four<T>*>(params.gates)[at] = four;
+      store_float<T>(params.cells, at, normalized);
+    }
+    if (s + 1 == steps && params.cy != nullptr) store_float<T>(params.cy, state_at, carried);
+  };
+#pragma unroll 1
+  for (int s = 0; s < steps; s += 2) {
+    do_step(std::integral_constant<int, 0>(), s);
+    if (s + 1 < steps) do_step(std::integral_constant<int, 1>(), s + 1);
+  }
+  // No block leaves while others may still write to its shared memory.
+  sync_cluster();
+}
+
+}  // namespace prnn

@@ -1,0 +1,46 @@
+// The launch functions of the cluster kernels, for the files that instantiate them for a type.
+#pragma once
+
+#include "layer_norm_lstm/cuda/cluster_backward.cuh"
+#include "layer_norm_lstm/cuda/cluster_forward.cuh"
+
+namespace prnn {
+
+// Calls function(k-tiles, blocks), constants, with those of the plan.
+template <class Function>
+cudaError_t with_cluster_shape(const LayerNormLstmClusters& plan, Function&& function) {
+  using std::integral_constant;
+  switch (plan.k_tiles) {
+    case 4: return function(integral_constant<int, 4>(), integral_constant<int, 8>());
+    case 8: return function(integral_constant<int, 8>(), integral_constant<int, 8>());
+    default: return function(integral_constant<int, 16>(), integral_constant<int, 16>());
+  }
+}
+
+template <class T>
+cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& plan, const LayerNormLstmFloats& params,
+                                                   cudaStream_t stream) {
+  return with_cluster_shape(plan, [&](auto k_tiles, auto cluster) {
+    using Layout = LayerNormLstmForwardLayout<k_tiles(), cluster()>;
+    return launch_cluster(layer_norm_lstm_forward<T, k_tiles(), cluster()>, cluster(), Layout::kThreads,
+                          sizeof(typename Layout::Shared), params, stream);
+  });
+}
+
+template <class T>
+cudaError_t launch_layer_norm_lstm_cluster_backward(const LayerNormLstmClusters& plan,
+                                                    const LayerNormLstmFloats& params, cudaStream_t stream) {
+  return with_cluster_shape(plan, [&](auto k_tiles, auto cluster) {
+    using Layout = LayerNormLstmBackwardLayout<k_tiles(), cluster()>;
+    return launch_cluster(layer_norm_lstm_backward<T, k_tiles(), cluster()>, cluster(), Layout::kThreads,
+                          sizeof(typename Layout::Shared), params, stream);
+  });
+}
+
+#define PRNN_INSTANTIATE_LAYER_NORM_LSTM(T)                                                \
+  template cudaError_t prnn::launch_layer_norm_lstm_cluster_forward<T>(                    \
+      const prnn::LayerNormLstmClusters&, const prnn::LayerNormLstmFloats&, cudaStream_t); \
+  template cudaError_t prnn::launch_layer_norm_lstm_cluster_backward<T>(                   \
+      const prnn::LayerNormLstmClusters&, const prnn::LayerNormLstmFloats&, cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,54 @@
+// What the CUDA kernels of an LSTM with layer normalisation get. The formulas are those of prnn_layer_norm_lstm.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace prnn {
+
+// T: the problem's type, void here. Real: float, of double double. A row is a timestep of a sequence: t N + n.
+template <class Real>
+struct LayerNormLstmParams {
+  struct {
+    int hidden, steps, batch;
+    int columns_per_replica;   // cluster kernels: sequences of a cluster
+    int replicas, directions;  // clusters, and 1: what launch_cluster() multiplies
+  } sizes;
+  int reverse;
+  int products;  // PRNN_NORMALIZE_PRODUCTS
+  Real epsilon;
+  Real zoneout;    // where there is no mask
+  int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
+
+  const void* x;  // {T, N, 4, H}
+  const void* h0;
+  const void* c0;
+  const void* recurrent;
+  const void* gate_gain;
+  const void* gate_bias;
+  const void* cell_gain;
+  const void* cell_bias;
+  const void* zoneout_mask;    // {T, N, H} or NULL
+  const void* recurrent_mask;  // {N, H} or NULL
+  void* y;                     // {T, N, H}
+  void* cy;                    // {N, H} or NULL
+
+  // What forward keeps for backward; NULL: nothing.
+  void* gates;  // {T, N, H, 4}: LN(a)
+  void* cells;  // {T, N, H}: LN(c')
+  Real* stats;  // {T, N, 4}: 1 / deviation of a, mean of c', 1 / deviation of c', unused
+
+  const void* dy;
+  const void* dcy;
+  void* dx;    // {T, N, 4, H}
+  void* da;    // {T, N, 4, H}: of R (m * h_{t-1}); dx itself unless `products`
+  void* dh0;   // {N, H} or NULL
+  void* dc0;   // {N, H} or NULL
+  Real* sums;  // partial sums, {replicas or N, kLayerNormLstmParameterRows, H}
+
+  // The row of sequence 0 at step s of the recurrence.
+  __host__ __device__ int64_t row_of(int s) const { return int64_t{reverse ? sizes.steps - 1 - s : s} * sizes.batch; }
+};
+
+}  // namespace prnn

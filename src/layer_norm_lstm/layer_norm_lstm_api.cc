@@ -1,0 +1,121 @@
+// prnnLayerNormLSTMForward and its kin: checks every argument, then calls the backend of the handle's device.
+#include <cmath>
+
+#include "core/loss_checks.h"
+#include "layer_norm_lstm/layer_norm_lstm.h"
+
+namespace prnn {
+namespace {
+
+const LayerNormLstmBackend& backend_of(prnnHandle_t handle) {
+  require_handle(handle);
+  return handle->is_cpu() ? cpu_layer_norm_lstm_backend() : cuda_layer_norm_lstm_backend();
+}
+
+// The backend for a call with these options.
+const LayerNormLstmBackend& checked_backend(prnnHandle_t handle, const LayerNormLstmOptions* options) {
+  const LayerNormLstmBackend& backend = backend_of(handle);
+  require_not_null(options, "options");
+  const LayerNormLstmOptions& o = *options;
+  require_known_type(o.dataType);
+  require_enum(o.normalize, PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_PRODUCTS, "normalize");
+  const int64_t most = std::numeric_limits<int>::max();
+  require_in_range(o.steps, 1, most, "steps");
+  require_in_range(o.batch, 1, most, "batch");
+  require_in_range(o.hiddenSize, 1, most, "hiddenSize");
+  product_of_sizes({o.steps, o.batch, 10, o.hiddenSize});
+  product_of_sizes({4, o.hiddenSize, o.hiddenSize});
+  if (!std::isfinite(o.epsilon) || o.epsilon < 0)
+    fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0", o.epsilon);
+  if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
+  backend.require_supported(handle, o);
+  return backend;
+}
+
+void check_inputs(const LayerNormLstmInputs* inputs) {
+  require_not_null(inputs, "inputs");
+  require_not_null(inputs->x, "inputs->x");
+  require_not_null(inputs->recurrent, "inputs->recurrent");
+  require_not_null(inputs->gateGain, "inputs->gateGain");
+  require_not_null(inputs->gateBias, "inputs->gateBias");
+  require_not_null(inputs->cellGain, "inputs->cellGain");
+  require_not_null(inputs->cellBias, "inputs->cellBias");
+}
+
+}  // namespace
+}  // namespace prnn
+
+using namespace prnn;
+
+extern "C" prnnStatus_t prnnInitLayerNormLSTMOptions(prnnLayerNormLSTMOptions_t* options) {
+  return guarded(nullptr, [&] {
+    require_not_null(options, "options");
+    *options = prnnLayerNormLSTMOptions_t{};
+    options->epsilon = 1e-5;
+  });
+}
+
+extern "C" prnnStatus_t prnnGetLayerNormLSTMWorkspaceSize(prnnHandle_t handle,
+                                                          const prnnLayerNormLSTMOptions_t* options,
+                                                          size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.workspace_size(handle, *options));
+  });
+}
+
+extern "C" prnnStatus_t prnnGetLayerNormLSTMReserveSize(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                        size_t* sizeInBytes) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    require_not_null(sizeInBytes, "sizeInBytes");
+    *sizeInBytes = whole_blocks(backend.reserve_size(handle, *options));
+  });
+}
+
+extern "C" prnnStatus_t prnnLayerNormLSTMForward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                 const prnnLayerNormLSTMInputs_t* inputs, void* y, void* cy,
+                                                 void* workspace, size_t workspaceSizeInBytes, void* reserveSpace,
+                                                 size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    check_inputs(inputs);
+    require_not_null(y, "y");
+    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
+    if (reserveSpace != nullptr)
+      require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
+    backend.forward(handle, *options, *inputs, {y, cy, workspace, reserveSpace});
+  });
+}
+
+extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                  const prnnLayerNormLSTMInputs_t* inputs, const void* y,
+                                                  const void* dy, const void* dcy,
+                                                  const prnnLayerNormLSTMGradients_t* gradients, void* workspace,
+                                                  size_t workspaceSizeInBytes, const void* reserveSpace,
+                                                  size_t reserveSizeInBytes) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    check_inputs(inputs);
+    require_not_null(y, "y");
+    require_not_null(dy, "dy");
+    require_not_null(gradients, "gradients");
+    require_not_null(gradients->dx, "gradients->dx");
+    require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
+    require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
+    backend.backward(handle, *options, *inputs, {y, dy, dcy, *gradients, workspace, reserveSpace});
+  });
+}
+
+extern "C" prnnStatus_t prnnQueryLayerNormLSTM(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                               prnnLayerNormLSTMEngine_t* engine, int* clusters) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    require_not_null(engine, "engine");
+    require_not_null(clusters, "clusters");
+    const LayerNormLstmPlan plan = backend.plan(handle, *options);
+    *engine = plan.engine;
+    *clusters = plan.clusters;
+  });
+}

@@ -1,0 +1,50 @@
+// Loading the recurrent weights of a backward cluster kernel into registers.
+#pragma once
+
+#include "rnn/cuda/common/weights.cuh"
+
+namespace prnn {
+
+// A warp's weights: rows of its bundles, each of the units of one block; a lane has kLaneUnits adjacent ones. They are
+// columns of R, whose rows come k-tile by k-tile through `shared`, which has room for 32 rows and is free again after
+// the next barrier. Layout: that of the kernel, as ClusterBackward. `matrix`: R, [kGates H, H].
+template <class T, class Layout, int TILES, int K_TILES>
+__device__ __forceinline__ void load_backward_weights(const T* matrix, int hidden, int first_unit, void* shared,
+                                                      uint4 (&weights)[TILES][K_TILES][2]) {
+  constexpr int kUnits = Layout::kUnits, kRow = Layout::kRows, kFragments = kRow / 8;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  uint4* const rows = static_cast<uint4*>(shared);
+#pragma unroll
+  for (int i = 0; i < K_TILES; ++i) {
+    __syncthreads();
+    for (int j = threadIdx.x; j < 32 * kFragments; j += Layout::kThreads) {
+      const int k = i * 32 + j / kFragments, row = j % kFragments * 8;
+      const int gate = k / kUnits, unit = first_unit + k % kUnits;
+      rows[j] = load_row_fragment(matrix, (int64_t{gate} * hidden + unit) * hidden + row,
+                                  gate < Layout::kGates && unit < hidden ? hidden - row : 0);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int bundle = 0; bundle < Layout::kBundles; ++bundle) {
+      constexpr int kWords = Layout::kLaneUnits / 2;
+      uint32_t words[8][kWords];  // of 8 rows of R
+      const int at = (warp * Layout::kBundles + bundle) * Layout::kBundle / 2 + lane / 4 * kWords;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < Layout::kLaneUnits; ++e) {
+        const auto two_rows = [&](int j) {
+          return __byte_perm(words[j][e / 2], words[j + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
+        };
+        weights[bundle * Layout::kBundleTiles + e / 2][i][e % 2] = {two_rows(0), two_rows(2), two_rows(4), two_rows(6)};
+      }
+    }
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,96 @@
+"""Arguments of torch.ops.prnn.layer_norm_lstm, and its results beside the reference's in float64."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from reference.layer_norm_lstm import layer_norm_lstm as reference
+from torch import Tensor
+
+from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+
+NAMES = ("x", "h0", "c0", "recurrent", "gate_gain", "gate_bias", "cell_gain", "cell_bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    steps: int
+    batch: int
+    hidden: int
+    normalize: str = "gates"
+    reverse: bool = False
+    states: bool = True
+    zoneout: float = 0.0
+    masks: bool = False
+    epsilon: float = 1e-5
+    offset: float = 0.0  # of x: a mean that is large beside the deviation
+
+    def arrays(self, dtype: torch.dtype, device: str = "cpu") -> list[Tensor | None]:
+        """The operator's tensors, rounded to dtype."""
+        generator = torch.Generator().manual_seed(self.steps * 1009 + self.batch * 101 + self.hidden)
+
+        def normal(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+            values = torch.randn(shape, generator=generator, dtype=torch.float64) * scale + shift
+            return values.to(dtype).to(device)
+
+        t, n, h = self.steps, self.batch, self.hidden
+        arrays: list[Tensor | None] = [
+            normal(t, n, 4 * h, shift=self.offset),
+            normal(n, h, scale=0.5) if self.states else None,
+            normal(n, h, scale=0.5) if self.states else None,
+            normal(4 * h, h, scale=h**-0.5),
+            normal(4 * h, scale=0.2, shift=1.0),
+            normal(4 * h, scale=0.2),
+            normal(h, scale=0.2, shift=1.0),
+            normal(h, scale=0.2),
+        ]
+        if self.masks:
+            kept = torch.rand(n, h, generator=generator) < 0.75
+            arrays.append((torch.rand(t, n, h, generator=generator) < 0.3).to(dtype).to(device))
+            arrays.append((kept / 0.75).to(dtype).to(device))
+        else:
+            arrays += [None, None]
+        return arrays
+
+    def numbers(self) -> tuple[int, bool, float, float]:
+        return NORMALIZE[self.normalize], self.reverse, self.epsilon, self.zoneout
+
+    def named(self) -> dict[str, Any]:
+        keys = ("normalize", "reverse", "epsilon", "zoneout")
+        return {key: getattr(self, key) for key in keys}
+
+
+def results(case: Case, dtype: torch.dtype, device: str, use_reference: bool) -> dict[str, Tensor]:
+    """y, cy and all gradients, by name, in float64 on the CPU. The reference computes in float64 on dtype's values."""
+    arrays = case.arrays(dtype, device)
+    if use_reference:
+        arrays = [None if array is None else array.double() for array in arrays]
+    for array in arrays[:8]:
+        if array is not None:
+            array.requires_grad_()
+    if use_reference:
+        y, cy = reference(*arrays, **case.named())
+    else:
+        y, cy, _ = call_layer_norm_lstm(*arrays, *case.numbers(), True)
+    generator = torch.Generator().manual_seed(5)
+    dy = torch.randn(y.shape, generator=generator, dtype=torch.float64)
+    dcy = torch.randn(cy.shape, generator=generator, dtype=torch.float64)
+    weights = [gradient.to(dtype).to(y) for gradient in (dy, dcy)]
+    torch.autograd.backward([y, cy], weights)
+    found = {"y": y.detach(), "cy": cy.detach()}
+    found |= {
+        f"d {name}": array.grad
+        for name, array in zip(NAMES, arrays, strict=False)
+        if array is not None and array.grad is not None
+    }
+    return {name: value.double().cpu() for name, value in found.items()}
+
+
+def compare(case: Case, dtype: torch.dtype, tolerance: float, device: str = "cpu") -> None:
+    """Each result within `tolerance` of the largest element of the reference's."""
+    ours, theirs = results(case, dtype, device, False), results(case, dtype, device, True)
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        assert ours[name].shape == expected.shape, name
+        error = ((ours[name] - expected).abs().max() / expected.abs().max().clamp_min(1e-3)).item()
+        assert error <= tolerance, f"{name} is off by {error:.2e} in {case}"

@@ -1,0 +1,66 @@
+"""An LSTM with layer normalisation in torch operations written out, by the formulas of prnn_layer_norm_lstm.h, and
+torchaudio's module by its own."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def layer_norm_lstm(
+    x: Tensor,
+    h: Tensor | None,
+    c: Tensor | None,
+    recurrent: Tensor,
+    gate_gain: Tensor,
+    gate_bias: Tensor,
+    cell_gain: Tensor,
+    cell_bias: Tensor,
+    zoneout_mask: Tensor | None = None,
+    recurrent_mask: Tensor | None = None,
+    *,
+    normalize: str = "gates",
+    reverse: bool = False,
+    epsilon: float = 1e-5,
+    zoneout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """y (T, N, H) and the last c; x (T, N, 4 H)."""
+    steps, batch, width = x.shape
+    hidden = width // 4
+    h = x.new_zeros(batch, hidden) if h is None else h
+    c = x.new_zeros(batch, hidden) if c is None else c
+    outputs: list[Tensor] = [x] * steps
+    for t in reversed(range(steps)) if reverse else range(steps):
+        masked = h if recurrent_mask is None else recurrent_mask * h
+        product = masked @ recurrent.t()
+        if normalize == "gates":
+            gates = functional.layer_norm(x[t] + product, (width,), gate_gain, gate_bias, epsilon)
+        else:
+            gates = functional.layer_norm(product, (width,), gate_gain, gate_bias, epsilon) + x[t]
+        i, f, g, o = gates.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        v = functional.layer_norm(c, (hidden,), cell_gain, cell_bias, epsilon)
+        c = v if normalize == "gates" else c
+        new = o.sigmoid() * v.tanh()
+        h = new + (zoneout if zoneout_mask is None else zoneout_mask[t]) * (h - new)
+        outputs[t] = h
+    return torch.stack(outputs), c
+
+
+class TorchaudioLSTM(torch.nn.Module):
+    """What torchaudio.models.rnnt._CustomLSTM computes with layer norm, with its parameters' names."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.x2g = torch.nn.Linear(input_size, 4 * hidden_size, bias=False)
+        self.p2g = torch.nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.c_norm = torch.nn.LayerNorm(hidden_size)
+        self.g_norm = torch.nn.LayerNorm(4 * hidden_size)
+
+    def forward(self, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs = []
+        for x in self.x2g(input):
+            i, f, g, o = self.g_norm(x + self.p2g(h)).chunk(4, 1)
+            c = self.c_norm(f.sigmoid() * c + i.sigmoid() * g.tanh())
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        return torch.stack(outputs), h, c

@@ -1,0 +1,308 @@
+"""prnn.nn.LayerNormLSTM and its operator on the CPU: values and gradients against torch operations in float64, what the
+module takes, refuses and loads."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from layer_norm_lstm_case import Case, compare, results
+from reference.layer_norm_lstm import TorchaudioLSTM
+from reference.layer_norm_lstm import layer_norm_lstm as reference
+
+import prnn
+from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm, layer_norm_lstm_plan
+
+KINDS = ["gates", "products"]
+CASES = [
+    Case(5, 3, 4),
+    Case(1, 1, 1, states=False),
+    Case(7, 1, 33),
+    Case(4, 17, 20, reverse=True),
+    Case(6, 2, 9, zoneout=0.25),
+    Case(6, 5, 13, masks=True),
+    Case(3, 2, 6, masks=True, reverse=True, states=False),
+    Case(20, 49, 70, epsilon=0.1),
+]
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_torch(case: Case, normalize: str) -> None:
+    case = Case(**{**vars(case), "normalize": normalize})
+    compare(case, torch.float64, 1e-11)
+    if case.hidden > 1:  # LN of one element divides rounding by sqrt(epsilon)
+        compare(case, torch.float32, 3e-5)
+
+
+def test_a_large_mean_costs_no_digits() -> None:
+    # E[x^2] - E[x]^2 would lose 6 of float32's 7 digits here.
+    compare(Case(4, 2, 32, offset=1000.0), torch.float32, 3e-3)
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradcheck(normalize: str, reverse: bool) -> None:
+    case = Case(3, 2, 3, normalize, reverse, masks=True)
+    arrays = [None if a is None else a.requires_grad_(i < 8) for i, a in enumerate(case.arrays(torch.float64))]
+
+    def run(*tensors: Any) -> tuple[torch.Tensor, ...]:
+        return call_layer_norm_lstm(*tensors, *case.numbers(), True)[:2]
+
+    assert torch.autograd.gradcheck(run, arrays)
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+def test_operator_is_well_behaved(normalize: str) -> None:
+    case = Case(3, 2, 4, normalize, masks=True)
+    arrays = [None if a is None else a.requires_grad_(i < 8) for i, a in enumerate(case.arrays(torch.float64))]
+    torch.library.opcheck(layer_norm_lstm, (*arrays, *case.numbers(), True))
+
+
+def test_bits_depend_on_neither_batch_nor_threads() -> None:
+    case = Case(6, 5, 40)
+    arrays = case.arrays(torch.float32)
+    whole = call_layer_norm_lstm(*arrays, *case.numbers(), False)[0]
+    own = [arrays[0][:, 2:3].contiguous(), arrays[1][2:3], arrays[2][2:3], *arrays[3:]]
+    assert torch.equal(call_layer_norm_lstm(*own, *case.numbers(), False)[0], whole[:, 2:3])
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(call_layer_norm_lstm(*arrays, *case.numbers(), False)[0], whole)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_backward_may_be_repeated_and_only_once_differentiated() -> None:
+    case = Case(3, 2, 4)
+    x, *rest = case.arrays(torch.float64)
+    x.requires_grad_()
+    y = call_layer_norm_lstm(x, *rest, *case.numbers(), True)[0]
+    (first,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (second,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    assert torch.equal(first, second)
+    (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        gradient.sum().backward()
+
+
+def test_state_gradients_only() -> None:
+    case = Case(3, 2, 4)
+    arrays = case.arrays(torch.float64)
+    arrays[2].requires_grad_()
+    _y, cy, _ = call_layer_norm_lstm(*arrays, *case.numbers(), True)
+    cy.sum().backward()  # y has no gradient
+    expected = case.arrays(torch.float64)
+    expected[2].requires_grad_()
+    reference(*expected, **case.named())[1].sum().backward()
+    torch.testing.assert_close(arrays[2].grad, expected[2].grad)
+
+
+def run_written_out(module: prnn.nn.LayerNormLSTM, input: torch.Tensor, hx: Any = None) -> Any:
+    """The module's evaluation from the reference's one layer."""
+    last_h, last_c = [], []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(2 if module.bidirectional else 1):
+            end = f"_l{layer}{'_reverse' if direction else ''}"
+            p = {name.removesuffix(end): value for name, value in module.named_parameters() if name.endswith(end)}
+            x = input @ p["weight_ih"].t()
+            gain, bias = p.get("norm_gates_weight"), p.get("norm_gates_bias")
+            if module.normalize == "products":
+                x = torch.nn.functional.layer_norm(x, x.shape[-1:], p["norm_input_weight"], None, module.eps)
+                gain, bias = p["norm_hidden_weight"], p["bias"]
+            index = len(last_h)
+            states = (None, None) if hx is None else (hx[0][index], hx[1][index])
+            parameters = (p["weight_hh"], gain, bias, p["norm_cell_weight"], p["norm_cell_bias"])
+            options = {"normalize": module.normalize, "epsilon": module.eps, "zoneout": module.zoneout}
+            y, c = reference(x, *states, *parameters, reverse=bool(direction), **options)
+            outputs.append(y)
+            last_h.append(y[0 if direction else -1])
+            last_c.append(c)
+        input = torch.cat(outputs, -1)
+    return input, (torch.stack(last_h), torch.stack(last_c))
+
+
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_module_equals_its_formulas(normalize: str, bidirectional: bool) -> None:
+    options = {"normalize": normalize, "bidirectional": bidirectional, "zoneout": 0.1, "dtype": torch.float64}
+    module = prnn.nn.LayerNormLSTM(5, 6, 2, dropout=0.5, forget_bias=0.7, eps=1e-3, **options).eval()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    input = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    states = 4 if bidirectional else 2
+    hx = tuple(torch.randn(states, 3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    leaves = [input, *hx, *module.parameters()]
+    gradients = []
+    for run in (module, lambda *inputs: run_written_out(module, *inputs)):
+        output, (h, c) = run(input, hx)
+        loss = output.sin().sum() + h.cos().sum() + c.square().sum()
+        gradients.append((output, h, c, *torch.autograd.grad(loss, leaves)))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    output, (h, c) = module(input)
+    expected = run_written_out(module, input)
+    torch.testing.assert_close((output, h, c), (expected[0], *expected[1]))
+
+
+def test_layouts() -> None:
+    module = prnn.nn.LayerNormLSTM(3, 4, 2)
+    input = torch.randn(5, 2, 3)
+    output, (h, c) = module(input)
+    first = copy.deepcopy(module)
+    first.batch_first = True
+    other, states = first(input.transpose(0, 1))
+    assert torch.equal(other.transpose(0, 1), output)
+    assert torch.equal(states[0], h)
+    alone, (h1, c1) = module(input[:, 1])
+    assert torch.equal(alone, output[:, 1])
+    assert torch.equal(h1, h[:, 1])
+    assert torch.equal(c1, c[:, 1])
+    again, _ = module(input[2:, 1], tuple(x.clone() for x in module(input[:2, 1])[1]))
+    assert torch.equal(again, alone[2:])
+
+
+def test_loads_torchaudio() -> None:
+    theirs = TorchaudioLSTM(6, 8)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    ours = prnn.nn.LayerNormLSTM(6, 8)
+    ours.load_state_dict(theirs.state_dict())
+    input, h, c = torch.randn(5, 3, 6), torch.randn(3, 8), torch.randn(3, 8)
+    output, (hy, cy) = ours(input, (h[None], c[None]))
+    torch.testing.assert_close((output, hy[0], cy[0]), theirs(input, h, c))
+    # Inside a model, and its own state_dict.
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([prnn.nn.LayerNormLSTM(6, 8)])})
+    model.load_state_dict({f"layers.0.{name}": value for name, value in theirs.state_dict().items()})
+    assert torch.equal(model["layers"][0].weight_hh_l0, theirs.p2g.weight)
+    model["layers"][0].load_state_dict(ours.state_dict())
+
+
+@pytest.mark.parametrize("options", [{"normalize": "products"}, {"num_layers": 2}, {"bidirectional": True}])
+def test_refuses_torchaudios_parameters_where_they_do_not_fit(options: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match=r"x2g\.weight is of torchaudio's LSTM"):
+        prnn.nn.LayerNormLSTM(6, 8, **options).load_state_dict(TorchaudioLSTM(6, 8).state_dict())
+
+
+def test_refuses_torchaudios_layer_without_layer_norm() -> None:
+    theirs = {"x2g.weight": torch.zeros(32, 6), "x2g.bias": torch.zeros(32), "p2g.weight": torch.zeros(32, 8)}
+    with pytest.raises(RuntimeError, match="if it has layer norm"):
+        prnn.nn.LayerNormLSTM(6, 8).load_state_dict(theirs)
+
+
+def test_initial_parameters() -> None:
+    module = prnn.nn.LayerNormLSTM(6, 16, 2, forget_bias=1.5)
+    assert module.weight_ih_l0.abs().max() <= 0.25
+    assert module.weight_hh_l1.std() > 0.1
+    assert torch.equal(module.norm_gates_weight_l0, torch.ones(64))
+    assert torch.equal(module.norm_gates_bias_l1.view(4, 16)[1], torch.full((16,), 1.5))
+    assert module.norm_gates_bias_l1.sum() == 24
+    assert module.norm_cell_bias_l0.sum() == 0
+    module = prnn.nn.LayerNormLSTM(6, 16, normalize="products", forget_bias=-1)
+    assert module.bias_l0.sum() == -16
+    assert module.norm_input_weight_l0.sum() == 64
+    assert "normalize='products', forget_bias=-1" in repr(module)
+
+
+@pytest.mark.parametrize("name", ["zoneout", "recurrent_dropout", "dropout"])
+def test_masks_follow_torchs_generator(name: str) -> None:
+    module = prnn.nn.LayerNormLSTM(3, 16, 2, **{name: 0.5})
+    input = torch.randn(6, 2, 3)
+
+    def run() -> torch.Tensor:
+        torch.manual_seed(3)
+        return module(input)[0]
+
+    first = run()
+    assert torch.equal(run(), first)
+    assert not torch.equal(module(input)[0], first)
+    module.eval()
+    assert torch.equal(module(input)[0], module(input)[0])
+
+
+def test_zoneout_keeps_states() -> None:
+    module = prnn.nn.LayerNormLSTM(3, 200, zoneout=0.3)
+    output, _ = module(torch.randn(9, 4, 3))
+    kept = (output[1:] == output[:-1]).double().mean().item()
+    assert 0.25 < kept < 0.35
+    assert (output[0] == 0).any()
+
+
+def test_recurrent_dropout_has_one_mask_for_all_timesteps() -> None:
+    case = Case(8, 2, 12, masks=True)
+    arrays = case.arrays(torch.float64)
+    arrays[8] = None
+    y = call_layer_norm_lstm(*arrays, *case.numbers(), False)[0]
+    torch.testing.assert_close(y, reference(*arrays, **case.named())[0])
+
+
+def test_compiles() -> None:
+    module = prnn.nn.LayerNormLSTM(3, 4, 2, zoneout=0.2).eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    input = torch.randn(5, 2, 3, requires_grad=True)
+    expected, got = module(input)[0], compiled(input)[0]
+    torch.testing.assert_close(got, expected)
+    (theirs,) = torch.autograd.grad(expected.sum(), input)
+    (ours,) = torch.autograd.grad(got.sum(), input)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_autocast_computes_in_float32_on_the_cpu() -> None:
+    module = prnn.nn.LayerNormLSTM(3, 4)
+    input = torch.randn(5, 2, 3).bfloat16()
+    with torch.autocast("cpu"):
+        output, _ = module(input)
+    assert torch.equal(output, module(input.float())[0])
+
+
+MODULE = prnn.nn.LayerNormLSTM
+BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: MODULE(0, 4), ValueError, "input_size is 0; it must be at least 1"),
+    (lambda: MODULE(3, 4.0), TypeError, "hidden_size is 4.0; it must be an int"),
+    (lambda: MODULE(3, 4, num_layers=0), ValueError, "num_layers is 0"),
+    (lambda: MODULE(3, 4, normalize="all"), ValueError, "normalize is 'all'; it must be one of 'gates', 'products'"),
+    (lambda: MODULE(3, 4, zoneout=1.0), ValueError, "zoneout is 1.0; it must be at least 0 and less than 1"),
+    (lambda: MODULE(3, 4, recurrent_dropout=-0.5), ValueError, "recurrent_dropout is -0.5"),
+    (lambda: MODULE(3, 4, dropout="no"), TypeError, "dropout is 'no'; it must be a number"),
+    (lambda: MODULE(3, 4, eps=-1.0), ValueError, "eps is -1.0; it must be at least 0"),
+    (lambda: MODULE(3, 4)([1]), TypeError, "input is a list; it must be a tensor"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 5)), ValueError, r"input has 5 features .*input_size is 3"),
+    (lambda: MODULE(3, 4)(torch.zeros(3)), ValueError, "input has 1 dimensions"),
+    (lambda: MODULE(3, 4)(torch.zeros(0, 2, 3)), ValueError, "at least one timestep and sequence"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3).double()), ValueError, "input has dtype torch.float64"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), torch.zeros(1, 2, 4)), TypeError, "hx must be a tuple of two tensors"),
+    (
+        lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), (torch.zeros(1, 2, 4), torch.zeros(1, 1, 4))),
+        ValueError,
+        r"c of hx has shape \(1, 1, 4\); it must be \(1, 2, 4\)",
+    ),
+    (
+        lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), (torch.zeros(1, 2, 4).double(), torch.zeros(1, 2, 4))),
+        ValueError,
+        "h of hx has dtype torch.float64",
+    ),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3, device="meta")), ValueError, "input is on meta"),
+    (
+        lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half()),
+        prnn.NotSupportedError,
+        "on the CPU recurrent layers take float32 and float64",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD)
+def test_bad_arguments(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_plan() -> None:
+    assert layer_norm_lstm_plan(torch.zeros(2, 3, 16), "gates") == ("cpu", 0)
+
+
+def test_results_are_reproducible() -> None:
+    case = Case(9, 4, 30, masks=True)
+    first, second = (results(case, torch.float32, "cpu", False) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)

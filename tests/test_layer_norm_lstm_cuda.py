@@ -1,0 +1,123 @@
+"""prnn.nn.LayerNormLSTM on the GPU: both engines against torch operations in float64."""
+
+import itertools
+
+import pytest
+import torch
+from layer_norm_lstm_case import Case, compare, results
+from test_rnn_cuda import why_not
+
+import prnn
+from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+KINDS = ["gates", "products"]
+# Of the largest element of each result.
+TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+EXACT = (torch.float64, torch.float32)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def engine_of(case: Case, dtype: torch.dtype) -> str:
+    x = torch.empty(case.steps, case.batch, 4 * case.hidden, device="cuda", dtype=dtype)
+    return layer_norm_lstm_plan(x, case.normalize)[0]
+
+
+@pytest.mark.parametrize("dtype", EXACT, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("hidden", "batch"), [(2, 1), (33, 3), (600, 2), (1500, 1)])
+def test_steps(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(5, batch, hidden, normalize)
+    assert engine_of(case, dtype) == "steps"
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+def test_steps_in_16_bits(normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, 3, 520, normalize)
+    assert engine_of(case, dtype) == "steps"
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+SIZES = [*itertools.product((64, 100, 128, 130, 256, 300, 511, 512), (1, 8, 9))]
+SIZES += [(512, 64), (512, 57), (256, 130), (31, 5)]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("hidden", "batch"), SIZES)
+def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, batch, hidden, normalize)
+    assert engine_of(case, dtype) == "cluster"
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(
+    "options", [{"reverse": True}, {"states": False}, {"zoneout": 0.25}, {"masks": True}, {"steps": 1}, {"steps": 2}]
+)
+def test_options(options: dict[str, object], normalize: str, dtype: torch.dtype) -> None:
+    case = Case(**{"steps": 7, "batch": 3, "hidden": 72, "normalize": normalize, **options})
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_large_mean_costs_no_digits(dtype: torch.dtype) -> None:
+    # x is a multiple of 1 there, so that only the moments can lose anything.
+    case = Case(4, 3, 256, offset=512.0)
+    compare(case, torch.float32, 3e-3, "cuda")
+    ours, theirs = (results(case, dtype, "cuda", use_reference) for use_reference in (False, True))
+    assert (ours["y"] - theirs["y"]).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_results_are_reproducible(dtype: torch.dtype) -> None:
+    case = Case(20, 17, 160, masks=True)
+    first, second = (results(case, dtype, "cuda", False) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_each_replay_of_a_graph_draws_masks(dtype: torch.dtype) -> None:
+    module = prnn.nn.LayerNormLSTM(8, 64, 2, zoneout=0.3, recurrent_dropout=0.2, device="cuda", dtype=dtype)
+    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype, requires_grad=True)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        module(x)[0].sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            x.grad = None
+            output, _ = module(x)
+            output.sum().backward()
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append((output.clone(), x.grad.clone()))
+    assert not torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+    assert all(torch.isfinite(tensor).all() for pair in found for tensor in pair)
+
+
+def test_autocast() -> None:
+    module = prnn.nn.LayerNormLSTM(8, 64, device="cuda")
+    x = torch.randn(5, 3, 8, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, (h, c) = module(x)
+    assert output.dtype == h.dtype == c.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), module(x)[0], atol=0.05, rtol=0)
+    output.sum().backward()
+    assert module.weight_hh_l0.grad.dtype == torch.float32
+
+
+def test_long_sequences_do_not_drift() -> None:
+    case = Case(400, 2, 128)
+    compare(case, torch.float16, 2e-2, "cuda")
+
+
+def test_too_large_a_layer_is_refused() -> None:
+    with pytest.raises(prnn.NotSupportedError, match="hiddenSize is 20000; a timestep has room for"):
+        layer_norm_lstm_plan(torch.empty(1, 1, 80000, device="cuda"), "gates")
