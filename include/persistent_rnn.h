@@ -35,6 +35,9 @@ typedef enum { PRNN_UNIDIRECTIONAL = 0, PRNN_BIDIRECTIONAL = 1 } prnnDirectionMo
 /* SKIP_INPUT: layer 0 has no input matrices, I must be H, and x is added to the gates as it is. */
 typedef enum { PRNN_LINEAR_INPUT = 0, PRNN_SKIP_INPUT = 1 } prnnRNNInputMode_t;
 
+/* Of prnnGetRNNTempSpaceSizes: prnnRNNForwardInference, or the three calls of a training step. */
+typedef enum { PRNN_FWD_MODE_INFERENCE = 0, PRNN_FWD_MODE_TRAINING = 1 } prnnForwardMode_t;
+
 /* What may serve a layer on a CUDA handle. A CPU handle has one implementation, which serves all three. */
 typedef enum {
   PRNN_PERSISTENT_BACKEND = 0, /* the resident kernels, or NOT_SUPPORTED */
@@ -105,6 +108,13 @@ PRNN_API prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNN
 PRNN_API prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                     const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                                     size_t* sizeInBytes);
+
+/* Both in one call, and no more than the mode wants, as of cuDNN v8: the workspace of prnnRNNForwardInference alone,
+ * and no reserve space; or the workspace of each of the three calls of a training step, and the reserve space. */
+PRNN_API prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                               prnnForwardMode_t fwdMode, const int seqLength,
+                                               const prnnTensorDescriptor_t* xDesc, size_t* workSpaceSize,
+                                               size_t* reserveSpaceSize);
 
 /* Bytes of the packed weights for inputs of xDesc's {N, I, 1}. */
 PRNN_API prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,

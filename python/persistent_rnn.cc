@@ -189,6 +189,17 @@ class Rnn {
     return size(prnnGetRNNTrainingReserveSize, handle, batch_sizes);
   }
 
+  // {workspace, reserve space} of inference, or of a training step.
+  std::pair<size_t, size_t> temp_space_sizes(const Handle& handle, bool training, const BatchSizes& batch_sizes) {
+    const Descriptors xs = sequence(batch_sizes, input_);
+    const prnnForwardMode_t mode = training ? PRNN_FWD_MODE_TRAINING : PRNN_FWD_MODE_INFERENCE;
+    size_t workspace = 0, reserve = 0;
+    check(prnnGetRNNTempSpaceSizes(handle.get(), rnn_.get(), mode, static_cast<int>(xs.size()), xs.data(), &workspace,
+                                   &reserve),
+          handle.get());
+    return {workspace, reserve};
+  }
+
   // Sequences of one length, by their number, or the number in every timestep.
   using Batch = std::variant<int, BatchSizes>;
 
@@ -396,6 +407,8 @@ void bind_persistent_rnn(py::module_& module) {
            "Takes `states`, {seed, calls}, as they are; they must outlive the training calls.")
       .def("workspace_size", &Rnn::workspace_size, "handle"_a, "batch_sizes"_a, "Bytes.")
       .def("reserve_size", &Rnn::reserve_size, "handle"_a, "batch_sizes"_a, "Bytes.")
+      .def("temp_space_sizes", &Rnn::temp_space_sizes, "handle"_a, "training"_a, "batch_sizes"_a,
+           "(workspace, reserve space) in bytes: of inference, or of a training step.")
       .def("query", &Rnn::query, "handle"_a, "batch"_a,
            "prnnQueryRNNSequence's answer for this many sequences of one length, or so many in each timestep.")
       .def("query_gpu", &Rnn::query_gpu, "gpu"_a, "batch"_a, "The same for a GPU of the table, by name.")

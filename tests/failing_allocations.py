@@ -118,6 +118,9 @@ def check_around_layers() -> None:
         "mode": 2,
         "backend": 2,
         "mType": 0,
+        "fwdMode": 1,
+        "workSpaceSize": ctypes.byref(size),
+        "reserveSpaceSize": ctypes.byref(size),
         "forward": ctypes.byref(plan),
         "backward": ctypes.byref(plan),
         "projSize": 0,
@@ -133,6 +136,7 @@ def check_around_layers() -> None:
     for name in (
         "GetRNNWorkspaceSize",
         "GetRNNTrainingReserveSize",
+        "GetRNNTempSpaceSizes",
         "GetRNNParamsSize",
         "GetRNNLinLayerMatrixParams",
         "GetRNNLinLayerBiasParams",
@@ -153,7 +157,7 @@ def check_around_layers() -> None:
         "SetRNNProjectionSize",
         "SetRNNDescriptor",
     ):
-        several = name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize", "QueryRNNSequence")
+        several = name.endswith(("Size", "Sizes", "Sequence")) and name != "GetRNNParamsSize"
         given = values | {"xDesc": case.x_desc if several else x, "seqLength": len(case.batch_sizes)}
         if name in getters:
             given |= reads | getters[name]

@@ -1,55 +1,130 @@
-"""What backend="best" says of what it settles for."""
+"""What Layer asks the library, keeps, and says: backends and sizes of calls."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+import prnn
 from prnn import _C
-from prnn._ops import _layer
+from prnn._ops import _layer, _rnn_kernels
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
+
+CPU = torch.device("cpu")
+BEST = Config(MODES["LSTM"], 4, 0, 1, False, 0.0, BACKENDS["best"])
 
 
 class Answers:
-    """In the place of a descriptor on a GPU: batches above 16 go to cuDNN, as those of large 16-bit layers do."""
+    """In the place of a descriptor on a GPU: cuDNN is faster from 16 sequences on, from 8 in tf32, and the resident
+    kernels do not serve more than 64."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.asked: list[tuple[int, int]] = []
+        self.sized: list[tuple[int, bool]] = []
+        self.math = _C.DEFAULT_MATH
 
-    def query(self, handle: object, batch: int) -> dict[str, Any]:
-        self.asked.append(batch)
-        return {"reason": "cuDNN is faster" if batch > 16 else ""}
+    def set_math(self, math: int) -> None:
+        self.math = math
+
+    def query(self, handle: object, batch_sizes: Sequence[int]) -> dict[str, Any]:
+        batch = batch_sizes[0]
+        self.asked.append((batch, self.math))
+        backend = "cudnn" if batch >= (8 if self.math == _C.TF32_MATH else 16) else "persistent"
+        reason = "too many" if batch > 64 else "cuDNN is faster" if backend == "cudnn" else ""
+        return {"supported": batch <= 64, "backend": BACKENDS[backend], "reason": reason}
+
+    def temp_space_sizes(self, handle: object, training: bool, batch_sizes: Sequence[int]) -> tuple[int, int]:
+        self.sized.append((sum(batch_sizes), training))
+        return 100 + sum(batch_sizes), sum(batch_sizes) if training else 0
+
+
+def on_a_gpu(dtype: torch.dtype) -> Layer:
+    made = Layer(BEST, dtype, 3, CPU)
+    made._may_settle, made._has_tf32, made.rnn = True, dtype == torch.float32, Answers()
+    return made
 
 
 @pytest.fixture
 def layer(monkeypatch: pytest.MonkeyPatch) -> Layer:
     monkeypatch.setattr(_layer, "_told", set())
-    made = Layer(Config(MODES["LSTM"], 4, 0, 1, False, 0.0, BACKENDS["best"]), torch.float32, 3, torch.device("cpu"))
-    made._may_settle, made.rnn = True, Answers()
-    return made
+    return on_a_gpu(torch.float32)
 
 
 def warnings_of(layer: Layer, *batches: int) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for batch in batches:
-            layer.tell_backend(_C.Handle.cpu(), batch)
+            layer.tell_backend(_C.Handle.cpu(), [batch, batch])
     return [str(warning.message) for warning in caught]
 
 
-def test_a_later_batch_that_settles_is_announced(layer: Layer) -> None:
+def test_a_later_batch_that_is_not_served_is_announced(layer: Layer) -> None:
     assert warnings_of(layer, 4, 8) == []
-    assert warnings_of(layer, 4, 32) == ["prnn: not the persistent kernels: cuDNN is faster"]
+    assert warnings_of(layer, 4, 65) == ["prnn: not the persistent kernels: too many"]
 
 
 def test_a_reason_is_announced_once(layer: Layer) -> None:
-    assert len(warnings_of(layer, 32, 33, 32, 4, 64)) == 1
-    other = Layer(layer.config, torch.float64, 3, torch.device("cpu"))
-    other._may_settle, other.rnn = True, Answers()
-    assert warnings_of(other, 32) == []
+    assert len(warnings_of(layer, 65, 66, 65, 4, 128)) == 1
+    assert warnings_of(on_a_gpu(torch.float32), 65) == []
+
+
+def test_a_faster_backend_is_no_reason_to_warn(layer: Layer) -> None:
+    assert warnings_of(layer, 16, 32, 64) == []
 
 
 def test_a_batch_size_is_looked_up_once(layer: Layer) -> None:
     warnings_of(layer, 32, 4, 32, 4, 4)
-    assert layer.rnn.asked == [32, 4]
+    assert layer.rnn.asked == [(32, _C.DEFAULT_MATH), (4, _C.DEFAULT_MATH)]
+
+
+def test_sizes_of_a_uniform_batch_are_looked_up_once(layer: Layer) -> None:
+    for training in (True, False, True):
+        assert layer.spaces(_C.Handle.cpu(), [4, 4, 4], training) == (112, 12 if training else 0)
+    assert layer.spaces(_C.Handle.cpu(), [4, 4], True) == (108, 8)
+    assert layer.rnn.sized == [(12, True), (12, False), (8, True)]
+    for _ in range(2):  # the same first and last batch do not say what lies between
+        assert layer.spaces(_C.Handle.cpu(), [4, 2, 2], True) == (108, 8)
+        assert layer.spaces(_C.Handle.cpu(), [4, 4, 2], True) == (110, 10)
+
+
+def test_a_training_step_settles_for_the_precision_of_its_forward_pass(
+    layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backward pass takes the settled configuration: torch's switch may have another position by then."""
+    for allowed, backends in ((True, ("persistent", "cudnn", "cudnn")), (False, ("persistent", "persistent", "cudnn"))):
+        monkeypatch.setattr(_layer, "allows_tf32_rnn", lambda allowed=allowed: allowed)
+        layer.follow_precision()
+        for batch, backend in zip((4, 8, 16), backends, strict=True):
+            settled = layer.settled(_C.Handle.cpu(), [batch] * 3, is_traced=False)
+            assert settled == BEST._replace(backend=BACKENDS[backend])
+
+
+def test_operators_settle_whatever_the_switch_for_tf32(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in (True, False):
+        monkeypatch.setattr(_layer, "allows_tf32_rnn", lambda allowed=allowed: allowed)
+        layer.follow_precision()
+        assert layer.settled(_C.Handle.cpu(), [8], is_traced=True).backend == BACKENDS["cudnn"]
+        assert layer.rnn.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
+    double = on_a_gpu(torch.float64)
+    assert double.settled(_C.Handle.cpu(), [8], is_traced=True).backend == BACKENDS["persistent"]
+
+
+def bytes_kept(x: torch.Tensor, lengths: torch.Tensor | None, is_operator: bool) -> int:
+    module = prnn.nn.LSTM(3, 4, 2)
+    config = Config(MODES["LSTM"], 4, 0, 2, False, 0.0, BACKENDS["best"])
+    arguments = (x, None, None, list(module.parameters()), None, lengths, None, config, True, is_operator)
+    with torch.no_grad():
+        reserve = _rnn_kernels.forward(*arguments)[3]
+    assert reserve is not None
+    return reserve.numel()
+
+
+@pytest.mark.parametrize(("lengths", "sizes"), [(None, [3] * 5), ([2, 5, 3], [3, 3, 2, 1, 1])])
+def test_the_reserve_space_is_what_the_library_asks_for(lengths: list[int] | None, sizes: list[int]) -> None:
+    x, rnn = torch.randn(5, 3, 3), _C.Rnn(_C.LSTM, _C.FLOAT, 4, 2, 3, False)
+    given = None if lengths is None else torch.tensor(lengths)
+    needed = rnn.reserve_size(_C.Handle.cpu(), sizes)
+    assert bytes_kept(x, given, is_operator=False) == needed
+    assert bytes_kept(x, given, is_operator=True) > needed  # an expression of T and N

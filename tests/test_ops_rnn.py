@@ -443,8 +443,7 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
     lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As cuDNN's, which its backward pass overwrites: later passes run forward again, with the same masks."""
-    always = property(lambda self: True, lambda self, value: None)
-    monkeypatch.setattr(prnn._ops._layer.Layer, "spends_reserve", always, raising=False)
+    monkeypatch.setattr(prnn._ops._layer.Layer, "spends_reserve", lambda *arguments: True)
     backward = prnn._ops._rnn_kernels.backward
 
     def spend(*arguments: Any) -> Any:

@@ -3,19 +3,20 @@
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from prnn import _C
+from prnn._errors import NotSupportedError
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._precision import allows_tf32_rnn
 
 MODES = {"RNN_RELU": _C.RNN_RELU, "RNN_TANH": _C.RNN_TANH, "LSTM": _C.LSTM, "GRU": _C.GRU}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "best": _C.BEST_BACKEND}
 
-# A descriptor a configuration is kept; beyond this many the cache starts anew (a search over dropout values, say).
+# Descriptors of configurations, and sizes of calls, that are kept; beyond this many a cache starts anew.
 _CACHE_LIMIT = 256
 
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
@@ -72,16 +73,14 @@ class Layer:
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
-        self._asked: set[int] = set()  # batch sizes of which tell_backend() knows what runs
+        self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
+        self._plans: dict[tuple[int, bool, int], dict[str, Any]] = {}
+        self._bounds: tuple[int, int, int, bool] | None = None
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
-        # cuDNN's reserve space has room for every sequence in every timestep, ours for those that are there. cuDNN's
-        # backward pass leaves gradients where the gates were, so that it can run once; ours can run again.
-        self.reserves_padding = self.spends_reserve = device.type == "cuda" and self._may_run_on_cudnn()
-        self._reserve = self._linear_reserve()
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
         """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
@@ -90,50 +89,108 @@ class Layer:
         self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
         self._states = states
 
-    def tell_backend(self, handle: "_C.Handle", batch: int) -> None:
-        """Warns, once a reason, when backend="best" settles for something other than the resident kernels."""
-        if not self._may_settle or batch in self._asked:
+    def plan(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int | None = None) -> dict[str, Any]:
+        """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
+        call or another."""
+        math = self._math if math is None else math
+        batch, varies = batch_sizes[0], batch_sizes[0] != batch_sizes[-1]
+        found = self._plans.get(key := (batch, varies, math))
+        if found is None:
+            _make_room(self._plans)
+            before = self._math
+            self._set_math(math)
+            found = self._plans[key] = self.rnn.query(handle, [batch, batch_sizes[-1]] if varies else [batch])
+            self._set_math(before)
+        return found
+
+    def settled(self, handle: "_C.Handle", batch_sizes: Sequence[int], *, is_traced: bool) -> Config:
+        """The configuration with the backend of a training step in the place of "best". What it leaves in the reserve
+        space is for the same backend, but torch's switch for tf32 may be another one when the backward pass runs.
+
+        is_traced: operators, whose backward pass has nothing but the arguments to go by, settle as tf32 does."""
+        if not self._may_settle:
+            return self.config
+        math = _C.TF32_MATH if is_traced and self._has_tf32 else None
+        return self.config._replace(backend=self.plan(handle, batch_sizes, math)["backend"])
+
+    def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
+        """Warns, once a reason, when the resident kernels do not serve a layer with backend="best"."""
+        if not self._may_settle:
             return
-        self._asked.add(batch)
-        reason = self.rnn.query(handle, batch)["reason"]
-        if reason and reason not in _told:
+        found = self.plan(handle, batch_sizes)
+        if not found["supported"] and (reason := found["reason"]) not in _told:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
+
+    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> bool:
+        """Whether the backward pass leaves gradients where the gates were, as cuDNN's does, so that it can run once."""
+        if self.device.type != "cuda":
+            return False
+        return self.settled(handle, batch_sizes, is_traced=True).backend == BACKENDS["cudnn"]
 
     def follow_precision(self) -> None:
         """Lets float32 products on a GPU be rounded to tf32 where torch lets those of its own recurrent layers."""
         if not self._has_tf32:
             return
-        math = _C.TF32_MATH if allows_tf32_rnn() else _C.DEFAULT_MATH
+        self._set_math(_C.TF32_MATH if allows_tf32_rnn() else _C.DEFAULT_MATH)
+
+    def _set_math(self, math: int) -> None:
         if math != self._math:
             self.rnn.set_math(math)
             self._math = math
 
-    def _may_run_on_cudnn(self) -> bool:
-        """Whether cuDNN serves some batch: it may be the better one for large batches alone."""
-        library = handle(self.device)
-        return any(self.rnn.query(library, batch)["backend"] == BACKENDS["cudnn"] for batch in (1, _UNIT))
+    def spaces(self, handle: "_C.Handle", batch_sizes: Sequence[int], training: bool) -> tuple[int, int]:
+        """Bytes of the workspace and of the reserve space."""
+        if batch_sizes[0] != batch_sizes[-1]:
+            return self.rnn.temp_space_sizes(handle, training, batch_sizes)
+        key = (len(batch_sizes), batch_sizes[0], training, self._math)
+        found = self._spaces.get(key)
+        if found is None:
+            _make_room(self._spaces)
+            found = self._spaces[key] = self.rnn.temp_space_sizes(handle, training, batch_sizes)
+        return found
+
+    def reserve_bound(self, rows: int, steps: int, batch: int) -> int:
+        """Bytes that are enough for the reserve space of `batch` sequences with `rows` timesteps in all, at most
+        `steps` each.
+
+        For operators, which may be traced: an expression of symbols, so that one graph serves all sizes."""
+        if self._bounds is None:
+            self._bounds = self._find_bounds()
+        constant, by_rows, by_batch, pads = self._bounds
+        rows, batch = ((count + _UNIT - 1) // _UNIT for count in (steps * batch if pads else rows, batch))
+        return constant + by_rows * rows + by_batch * batch
+
+    def _find_bounds(self) -> tuple[int, int, int, bool]:
+        """Bytes of the reserve space: (constant, for each _UNIT rows, for each _UNIT sequences), the most of the
+        backends that may run; and whether one of them, cuDNN, has rows for every sequence in every timestep."""
+        found = {}
+        wanted = self.config.backend
+        refusal: NotSupportedError | None = None
+        for backend in [BACKENDS["persistent"], BACKENDS["cudnn"]] if self._may_settle else [wanted]:
+            self.rnn.set_backend(backend)
+            try:
+                found[backend] = self._linear_reserve()
+            except NotSupportedError as error:
+                refusal = error
+            finally:
+                self.rnn.set_backend(wanted)
+        if refusal is not None and not found:
+            raise refusal
+        constants, by_rows, by_batch = zip(*found.values(), strict=True)
+        return max(constants), max(by_rows), max(by_batch), BACKENDS["cudnn"] in found and self.device.type == "cuda"
 
     def _linear_reserve(self) -> tuple[int, int, int]:
-        """Bytes of the reserve space: (constant, for each _UNIT rows of packed data, for each _UNIT sequences).
-
-        It grows with these alone, and evenly from one multiple of _UNIT to the next."""
+        """It grows evenly from one multiple of _UNIT to the next."""
         sizes = ([_UNIT], [_UNIT, _UNIT], [2 * _UNIT])
         one, two_steps, two_batches = (self.rnn.reserve_size(handle(self.device), batch) for batch in sizes)
         by_rows, by_batch = two_steps - one, two_batches - two_steps
         return one - by_rows - by_batch, by_rows, by_batch
 
-    def reserve_size(self, rows: int, batch: int) -> int:
-        """Bytes that are enough for at most `rows` rows of packed data and `batch` sequences.
 
-        An expression, so that a fake kernel can form it of symbols; an upper bound for the same reason. The library
-        checks that it is one."""
-        constant, by_rows, by_batch = self._reserve
-        return constant + by_rows * ((rows + _UNIT - 1) // _UNIT) + by_batch * ((batch + _UNIT - 1) // _UNIT)
-
-    def workspace(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> Tensor:
-        size = self.rnn.workspace_size(handle, batch_sizes)
-        return torch.empty(size, dtype=torch.uint8, device=self.device)
+def _make_room(cache: dict[Any, Any]) -> None:
+    if len(cache) >= _CACHE_LIMIT:
+        cache.clear()
 
 
 def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.device) -> Layer:
@@ -141,7 +198,6 @@ def layer(config: Config, dtype: torch.dtype, input_size: int, device: torch.dev
     key = (config, dtype, input_size, device)
     found = _local.layers.get(key)
     if found is None:
-        if len(_local.layers) >= _CACHE_LIMIT:
-            _local.layers.clear()
+        _make_room(_local.layers)
         found = _local.layers[key] = Layer(config, dtype, input_size, device)
     return found

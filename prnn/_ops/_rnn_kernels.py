@@ -9,7 +9,7 @@ from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import Config, Layer, layer
 from prnn._ops._steps import steps_of
 
-__all__ = ["backward", "forward", "new_reserve", "require", "require_states"]
+__all__ = ["backward", "forward", "require", "require_states", "reserve_of_operator"]
 
 
 def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None) -> None:
@@ -59,13 +59,10 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def new_reserve(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> Tensor:
-    if batch_sizes is None:
-        rows = input.size(0) * input.size(1)
-    else:
-        rows = batch_sizes.size(0) * batch if stack.reserves_padding else input.size(0)
-    size = stack.reserve_size(rows, batch)
-    return torch.empty(size, dtype=torch.uint8, device=input.device)
+def reserve_of_operator(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> int:
+    """Bytes of an operator's reserve space: an expression of symbols where it is traced."""
+    steps = (input if batch_sizes is None else batch_sizes).size(0)
+    return stack.reserve_bound(steps * batch if batch_sizes is None else input.size(0), steps, batch)
 
 
 def forward(
@@ -78,27 +75,39 @@ def forward(
     seed: Tensor | None,
     config: Config,
     train: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """rnn's results, but None for a reserve space without elements."""
+    is_operator: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Config]:
+    """rnn's results, but None for a reserve space without elements; and the configuration for backward().
+
+    is_operator: with the reserve space of reserve_of_operator(), and the backend that rnn_backward will settle for."""
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
     require_states(hx, cx, stack, batch, input)
     output_shape = (*input.shape[:-1], stack.output_size)
-    with_reserve = train or config.dropout > 0
+    training = train or config.dropout > 0
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
         cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
-        reserve = new_reserve(stack, input, batch_sizes, batch) if with_reserve else None
+        reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
-            return input.new_empty(output_shape), hy, cy, reserve
+            reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
+            return input.new_empty(output_shape), hy, cy, reserve, config
         x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
         y = steps.new_packed(output_shape, input)
         library = handle(input.device)
-        stack.tell_backend(library, batch)
         stack.follow_precision()
-        workspace = stack.workspace(library, steps.sizes)
+        stack.tell_backend(library, steps.sizes)
+        if training:
+            config = stack.settled(library, steps.sizes, is_traced=is_operator)
+            if is_operator:
+                stack = layer(config, input.dtype, input.size(-1), input.device)
+                stack.follow_precision()
+        workspace_size, needed = stack.spaces(library, steps.sizes, training)
+        workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)
+        reserve_size = reserve_size or needed
+        reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
         if config.dropout > 0:
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
@@ -115,11 +124,11 @@ def forward(
             hy.data_ptr(),
             cy.data_ptr() if stack.is_lstm else 0,
             workspace.data_ptr(),
-            workspace.numel(),
+            workspace_size,
             _address(reserve),
-            0 if reserve is None else reserve.numel(),
+            0 if reserve is None else reserve_size,
         )
-        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve
+        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, config
 
 
 def backward(
@@ -135,7 +144,8 @@ def backward(
     config: Config,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """rnn_backward's results, but None for what is not wanted. The shapes have been checked."""
+    """rnn_backward's results, but None for what is not wanted. The shapes have been checked. config: forward()'s, or
+    that of the operators."""
     grad_output, grad_hy, grad_cy = gradients
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
@@ -150,9 +160,12 @@ def backward(
         dw = input.new_zeros(stack.params_size) if wanted[3] else None
         if steps.batch > 0:
             library = handle(input.device)
+            config = stack.settled(library, steps.sizes, is_traced=True)
+            stack = layer(config, input.dtype, input.size(-1), input.device)
             stack.follow_precision()
-            workspace = stack.workspace(library, steps.sizes)
-            memory = (workspace.data_ptr(), workspace.numel(), reserve.data_ptr(), reserve.numel())
+            workspace_size = stack.spaces(library, steps.sizes, True)[0]
+            workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)
+            memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
             stack.rnn.backward_data(
                 library,
                 steps.sizes,

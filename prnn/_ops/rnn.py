@@ -32,9 +32,10 @@ from torch import Tensor
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
+from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed
-from prnn._ops._rnn_kernels import new_reserve, require, require_states
+from prnn._ops._rnn_kernels import require, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
@@ -83,7 +84,7 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
-    y, hy, cy, reserve = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train)
+    y, hy, cy, reserve, _ = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train, True)
     return y, hy, cy, _no_bytes(input) if reserve is None else reserve
 
 
@@ -103,14 +104,15 @@ def _rnn_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, input.size(-1), input.device)
-    output_shape, batch = (*input.shape[:-1], stack.output_size), steps_of(input, batch_sizes, lengths).batch
+    steps = steps_of(input, batch_sizes, lengths)
+    output_shape, batch = (*input.shape[:-1], stack.output_size), steps.batch
     require(output, "output", output_shape, input)
     if grad_output is not None:
         require(grad_output, "grad_output", output_shape, input)
     require_states(hx, cx, stack, batch, input)
     require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     gradients = (grad_output, grad_hy, grad_cy)
-    if stack.spends_reserve:
+    if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes):
         reserve = reserve.clone()  # of which the schema says that it is not written to
     results = kernels.backward(gradients, input, hx, cx, weights, batch_sizes, lengths, output, reserve, config, wanted)
     grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
@@ -138,11 +140,13 @@ def _rnn_fake(
         batch = hx.size(1)
     else:
         batch = max_batch
+    training = train or config.dropout > 0
+    reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training else 0
     return (
         input.new_empty(*input.shape[:-1], stack.output_size),
         input.new_empty(stack.states, batch, stack.state_size),
         input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0),
-        new_reserve(stack, input, batch_sizes, batch) if train or config.dropout > 0 else _no_bytes(input),
+        input.new_empty(reserve_size, dtype=torch.uint8),
     )
 
 
@@ -191,7 +195,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
     ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, seed, y, reserve, *weights)
     ctx.config, ctx.max_batch = Config(*config), max_batch
-    ctx.is_reserve_spent = False
+    ctx.has_run = False
+
+
+def _spends_reserve(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, config: Config) -> bool:
+    sizes, stack = steps_of(input, batch_sizes, lengths).sizes, layer(config, input.dtype, input.size(-1), input.device)
+    return bool(sizes) and sizes[0] > 0 and stack.spends_reserve(handle(input.device), sizes)
 
 
 class _RnnFunction(torch.autograd.Function):
@@ -211,9 +220,9 @@ class _RnnFunction(torch.autograd.Function):
         needs, config = ctx.needs_input_grad, ctx.config
         needs_weights = needs[8:]
         wanted = [*needs[:3], any(needs_weights)]
-        if ctx.is_reserve_spent:  # with retain_graph=True
+        if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, config):  # with retain_graph=True
             reserve = _run(input, hx, cx, batch_sizes, lengths, seed, ctx.max_batch, config, *weights)[3]
-        ctx.is_reserve_spent = layer(config, input.dtype, int(input.size(-1)), input.device).spends_reserve
+        ctx.has_run = True
         gradients, data = (grad_output, grad_hy, grad_cy), (input, hx, cx)
         rest = (batch_sizes, lengths, output, reserve)
         results: tuple[Tensor | None, ...]
@@ -243,9 +252,10 @@ class _RnnFunctionOfKernels(_RnnFunction):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         input, hx, cx, batch_sizes, lengths, seed, _, config, *weights = inputs
-        y, hy, cy, reserve = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
+        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
+        y, hy, cy, reserve, settled = results
         assert reserve is not None
-        _keep(ctx, inputs, (y, hy, cy, reserve))
+        _keep(ctx, (*inputs[:7], settled, *weights), (y, hy, cy, reserve))
         return y, hy, cy, reserve
 
 

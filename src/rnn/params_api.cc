@@ -1,6 +1,8 @@
 // The C functions that tell sizes and find one matrix or bias in the packed weights.
+#include <algorithm>
 #include <climits>
 
+#include "core/enums.h"
 #include "rnn/backend.h"
 #include "rnn/reserve.h"
 #include "rnn/validate.h"
@@ -87,6 +89,14 @@ prnnStatus_t get_lin_layer(prnnHandle_t handle, prnnRNNDescriptor_t rnnDesc, int
   });
 }
 
+size_t workspace_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  return select_backend(*handle, rnn, problem).workspace_size(handle, problem);
+}
+
+size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
+  return reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(handle, problem);
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -98,7 +108,7 @@ extern "C" prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnR
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = select_backend(*handle, rnn, problem).workspace_size(handle, problem);
+    *sizeInBytes = std::max(workspace_size(handle, rnn, problem), workspace_size(handle, rnn, inference_of(problem)));
   });
 }
 
@@ -110,7 +120,30 @@ extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(handle, problem);
+    *sizeInBytes = reserve_size(handle, rnn, problem);
+  });
+}
+
+extern "C" prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
+                                                 prnnForwardMode_t fwdMode, const int seqLength,
+                                                 const prnnTensorDescriptor_t* xDesc, size_t* workSpaceSize,
+                                                 size_t* reserveSpaceSize) {
+  return guarded(handle, [&] {
+    require_handle(handle);
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const int mode = integer_in(fwdMode);
+    if (mode != PRNN_FWD_MODE_INFERENCE && mode != PRNN_FWD_MODE_TRAINING) {
+      fail(PRNN_STATUS_BAD_PARAM, "fwdMode is %d; it must be PRNN_FWD_MODE_INFERENCE (0) or PRNN_FWD_MODE_TRAINING (1)",
+           mode);
+    }
+    const bool is_training = mode == PRNN_FWD_MODE_TRAINING;
+    RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
+    if (!is_training) problem = inference_of(std::move(problem));
+    require_not_null(workSpaceSize, "workSpaceSize");
+    require_not_null(reserveSpaceSize, "reserveSpaceSize");
+    const size_t workspace = workspace_size(handle, rnn, problem);
+    *reserveSpaceSize = is_training ? reserve_size(handle, rnn, problem) : 0;
+    *workSpaceSize = workspace;
   });
 }
 

@@ -31,6 +31,7 @@ struct RnnProblem {
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
+  bool training = true;        // the calls of a training step; false: inference
   bool aligned = true;         // y of a forward call is aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
@@ -42,6 +43,13 @@ struct RnnProblem {
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * state(); }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
+
+// The same layers and sequences in inference, where nothing is dropped.
+inline RnnProblem inference_of(RnnProblem problem) {
+  problem.training = false;
+  problem.dropout = {};
+  return problem;
+}
 
 // Offsets, in elements, inside the packed weights (persistent_rnn.h). `input` is the [G H, layer_input] block of the
 // layer's input matrices (gates one after the other), `recurrent` the [G H, P] block, `projection` the [P, H] matrix;

@@ -63,7 +63,7 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
     RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
-    problem.dropout = {};
+    problem = inference_of(std::move(problem));
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     backend.forward(handle, problem, args);
