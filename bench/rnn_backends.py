@@ -1,12 +1,14 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
     python bench/rnn_backends.py [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
-        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--seconds 600] [--json FILE]
+        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
+        [--seconds 600] [--json FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
-cuDNN has been well ahead twice; then each change of the faster one is narrowed down. Rows are printed as they come, in
-microseconds a timestep; ratios are cuDNN's time over the resident kernels'.
+cuDNN has been well ahead three times. Rows are printed as they come, in microseconds a timestep; ratios are cuDNN's
+time over the resident kernels'. --algorithms adds cuDNN's algorithms, called directly: those that the library chooses
+from.
 """
 
 import argparse
@@ -14,8 +16,9 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
+import cudnn_rnn
 import torch
 from json_rows import write_rows
 
@@ -26,9 +29,11 @@ from prnn._ops._handles import DTYPES, handle
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
 BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND}
-HIDDEN = (512, 1024, 256, 128, 2048, 64, 768, 1536, 384)
-BATCHES = (1, 8, 32, 64, 128, 256, 512, 1024, 2048)
-WELL_AHEAD = 0.75  # cuDNN is, at ratios below
+HIDDEN = (64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048)
+BATCHES = (1, 4, 8, 16, 32, 48, 64, 72, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
+ALGORITHMS = ("standard", "static", "small-H")
+WELL_AHEAD = 0.7  # cuDNN is, at ratios below, if there are at least so many states:
+MANY_STATES = 1 << 16
 STATES = 1 << 22  # of a call, about: enough for its timesteps to count, few enough for many points
 DEVICE = torch.device("cuda", 0)
 Times = tuple[float, float]  # inference, training step
@@ -43,13 +48,22 @@ class Kind:
     layers: int
     directions: int
     hidden: int
+    dropout: float = 0
+    is_ragged: bool = False
 
     def __str__(self) -> str:
-        return f"{self.cell} | {self.type} | {self.layers} x {self.directions} | {self.hidden}"
+        more = (f", dropout {self.dropout}" if self.dropout else "") + (", lengths" if self.is_ragged else "")
+        return f"{self.cell} | {self.type} | {self.layers} x {self.directions}{more} | {self.hidden}"
+
+    def batch_sizes(self, batch: int, steps: int) -> list[int]:
+        """Of lengths from half of all timesteps to all, or of one length."""
+        if not self.is_ragged:
+            return [batch] * steps
+        return [max(1, round(batch * min(1, 2 * (1 - t / steps)))) for t in range(steps)]
 
     def make(self, backend: str) -> _C.Rnn:
         dtype, both = DTYPES[TYPES[self.type]], self.directions == 2
-        rnn = _C.Rnn(MODES[self.cell], dtype, self.hidden, self.layers, self.hidden, both, False)
+        rnn = _C.Rnn(MODES[self.cell], dtype, self.hidden, self.layers, self.hidden, both, dropout=self.dropout)
         rnn.set_backend(BACKENDS[backend])
         if self.type == "tf32":
             rnn.set_math(_C.TF32_MATH)
@@ -65,6 +79,7 @@ class Row:
     steps: int
     resident: Times
     cudnn: Times
+    algorithms: dict[str, Times] = field(default_factory=dict)
 
     def ratios(self) -> Times:
         return self.cudnn[0] / self.resident[0], self.cudnn[1] / self.resident[1]
@@ -81,9 +96,9 @@ class Data:
 
     def __init__(self, kind: Kind, batch: int, steps: int) -> None:
         new = dict(device=DEVICE, dtype=TYPES[kind.type])
-        output = (steps, batch, kind.directions * kind.hidden)
-        self.sizes = [batch] * steps
-        self.x = torch.randn(steps, batch, kind.hidden, **new).mul_(0.5)
+        self.sizes = kind.batch_sizes(batch, steps)
+        output = (sum(self.sizes), kind.directions * kind.hidden)
+        self.x = torch.randn(sum(self.sizes), kind.hidden, **new).mul_(0.5)
         self.dy = torch.randn(output, **new)
         self.y, self.dx = torch.empty(output, **new), torch.empty_like(self.x)
         self.w = torch.rand(kind.make("persistent").params_size(), **new).sub_(0.5).mul_(2 * kind.hidden**-0.5)
@@ -95,6 +110,9 @@ class Runner:
 
     def __init__(self, kind: Kind, backend: str, data: Data) -> None:
         self.rnn, self.data = kind.make(backend), data
+        self.states = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+        if kind.dropout:
+            self.rnn.set_dropout(handle(DEVICE), kind.dropout, self.states.data_ptr(), self.states.nbytes, 1)
         sizes = (get(handle(DEVICE), data.sizes) for get in (self.rnn.workspace_size, self.rnn.reserve_size))
         self.work, self.reserve = (torch.empty(size, dtype=torch.uint8, device=DEVICE) for size in sizes)
 
@@ -138,41 +156,38 @@ def time_replays(call: Callable[[], None]) -> float:
     return statistics.median(times[1:])
 
 
-def measure(kind: Kind, batch: int) -> Row:
+def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()) -> Row:
     """Raises prnn.NotSupportedError where one of the two does not serve the layers."""
-    steps = min(max(STATES // (kind.hidden * batch), 32), 96)
     torch.manual_seed(0)
     data = Data(kind, batch, steps)
     times = []
     for backend in BACKENDS:
         runner = Runner(kind, backend, data)
         times.append((time_replays(runner.infer) / steps, time_replays(runner.train) / steps))
-    return Row(kind, batch, steps, times[0], times[1])
+    row = Row(kind, batch, steps, times[0], times[1])
+    torch.backends.cudnn.allow_tf32 = kind.type == "tf32"
+    for name in algorithms:
+        try:
+            direct = cudnn_rnn.CudnnRnn(kind.cell, kind.hidden, 1, name, steps, batch, TYPES[kind.type])
+            row.algorithms[name] = (time_replays(direct.forward) / steps, time_replays(direct.train) / steps)
+        except cudnn_rnn.RefusedError:
+            torch.cuda.synchronize()
+    return row
 
 
-def measure_kind(kind: Kind, batches: list[int], until: float) -> Iterator[Row]:
-    """Rows of growing batches, then those between."""
-    rows: list[Row] = []
-
-    def add(batch: int) -> Row:
-        row = measure(kind, batch)
-        rows.append(row)
-        return row
-
-    for batch in batches:
+def measure_kind(kind: Kind, arguments: argparse.Namespace, until: float) -> Iterator[Row]:
+    """Rows of growing batches."""
+    far_behind = 0
+    for batch in arguments.batches:
         if time.monotonic() > until:
             return
-        yield add(batch)
-        if len(rows) > 1 and all(max(row.ratios()) < WELL_AHEAD for row in rows[-2:]):
-            break
-    between = set()
-    for low, high in itertools.pairwise(rows):
-        changes = any((a > 1) != (b > 1) for a, b in zip(low.ratios(), high.ratios(), strict=True))
-        if changes and high.batch >= low.batch + 16:
-            between.add((low.batch + high.batch) // 2 // 8 * 8)
-    for batch in sorted(between):
-        if time.monotonic() < until:
-            yield add(batch)
+        steps = arguments.steps or min(max(STATES // (kind.hidden * batch), 32), 96)
+        row = measure(kind, batch, steps, ALGORITHMS if arguments.algorithms else ())
+        yield row
+        is_far_behind = max(row.ratios()) < WELL_AHEAD and kind.hidden * batch >= MANY_STATES
+        far_behind = far_behind + 1 if is_far_behind else 0
+        if far_behind == 3:
+            return
 
 
 def main() -> None:
@@ -183,6 +198,10 @@ def main() -> None:
     parser.add_argument("--layers", nargs="+", type=int, default=[1])
     parser.add_argument("--directions", nargs="+", type=int, choices=[1, 2], default=[1])
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
+    parser.add_argument("--steps", type=int, help="timesteps; by default fewer for large layers")
+    parser.add_argument("--ragged", action="store_true", help="sequences of different lengths")
+    parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
+    parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
     parser.add_argument("--json", metavar="FILE", help="where the rows go as well")
     arguments = parser.parse_args()
@@ -193,9 +212,9 @@ def main() -> None:
     rows: list[Row] = []
     order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
     for layers, directions, hidden, type_, cell in itertools.product(*order):
-        kind = Kind(cell, type_, layers, directions, hidden)
+        kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged)
         try:
-            for row in measure_kind(kind, arguments.batches, until):
+            for row in measure_kind(kind, arguments, until):
                 print(row, flush=True)
                 rows.append(row)
         except (prnn.NotSupportedError, RuntimeError) as error:
