@@ -202,7 +202,7 @@ PRNN_API prnnStatus_t prnnUnpackSequences(prnnHandle_t handle, const int seqLeng
  * per layer and direction, of the forward pass unless said. */
 typedef struct {
   int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
-  prnnRNNBackend_t backend;    /* what a call would use; PERSISTENT also on a CPU handle */
+  prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
   char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "simt", "cpu"; layers that */
@@ -218,16 +218,17 @@ typedef struct {
                                   run together those on the layer below */
   size_t sharedBytes;          /* ... and in shared memory (CPU: in the cores' caches) */
   int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
-  char reason[256];            /* one sentence when supported is 0 or backend is not PERSISTENT; else "" */
+  char reason[256];            /* one sentence when supported is 0 or a backend is not PERSISTENT; else "" */
   char engineReason[256];      /* why the forward engine is not a faster one that other layers have; else "" */
   char layersReason[256];      /* why several layers of the stack do not run together forward; else "" */
+  prnnRNNBackend_t inferenceBackend; /* what prnnRNNForwardInference would use */
 } prnnRNNInfo_t;
 
 /* The plan for inputs of xDesc's {N, I, 1} on the handle's device. Starts nothing. */
 PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                    const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
 
-/* The plan for a GPU named by its row of the tile table, without needing that GPU. */
+/* The plan for a GPU named by its row of the tile table, without needing that GPU, where there is a cuDNN. */
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
 

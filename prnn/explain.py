@@ -157,8 +157,10 @@ def _explain_layer(
     found = rnn.query(library, sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
     together = found["layers_together"]
     engines = found["forward_engine"], found["backward_engine"]
-    if not found["supported"]:
-        engines = ("cudnn", "cudnn") if found["backend"] == _C.CUDNN_BACKEND else ("-", "-")
+    if found["backend"] == _C.CUDNN_BACKEND:
+        engines = ("cudnn", "cudnn")
+    elif not found["supported"]:
+        engines = ("-", "-")
     if found["supported"] and not found["measured"]:
         notes.append(f"nobody has run the plans for the {found['device']}")
     if found["supported"] and together == 1 and found["layers_together_inference"] > 1:

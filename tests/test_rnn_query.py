@@ -36,6 +36,7 @@ class Info(ctypes.Structure):
         ("reason", ctypes.c_char * 256),
         ("engineReason", ctypes.c_char * 256),
         ("layersReason", ctypes.c_char * 256),
+        ("inferenceBackend", ctypes.c_int),
     ]
 
 

@@ -85,6 +85,7 @@ struct RnnBackwardWeightsArgs {
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
+  virtual prnnRNNBackend_t kind() const { return PRNN_PERSISTENT_BACKEND; }
   virtual size_t workspace_size(prnnHandle_t, const RnnProblem&) const = 0;
   virtual size_t reserve_size(prnnHandle_t, const RnnProblem&) const = 0;
   virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;

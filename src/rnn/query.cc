@@ -11,6 +11,7 @@
 #include "core/cpu/isa.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
+#include "rnn/plan/faster.h"
 #include "rnn/plan/plan.h"
 #include "rnn/validate.h"
 
@@ -30,13 +31,12 @@ void set_engine(char (&destination)[SIZE], const ResidentShape& single, int laye
   set_text(destination, SIZE, engine_name((layers > 1 ? together : single).kernel->engine));
 }
 
-prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem) {
-  const RnnPlan plan = plan_rnn(row, problem);
+prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const WavefrontPlan& wavefront = plan.wavefront;
   const ResidentShape& forward = wavefront.forward_layers > 1 ? wavefront.forward : plan.forward;
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
-  info.backend = PRNN_PERSISTENT_BACKEND;
+  info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, row.name);
   info.measured = row.is_measured ? 1 : 0;
   if (plan.runnable) {
@@ -73,7 +73,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
   const int64_t bytes_per_weight = problem.gates() * static_cast<int64_t>(type_size(problem.type));
   const int64_t room = threads * core_cache_bytes();
   info.supported = 1;
-  info.backend = PRNN_PERSISTENT_BACKEND;
+  info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, std::string("CPU ") + isa_name(cpu_isa()));
   info.blocks = threads;
   info.measured = 1;
@@ -99,22 +99,23 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
 prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   const CudaState& state = cuda_state(context);
   prnnRNNInfo_t info{};
+  RnnPlan plan;
   if (state.row.name == nullptr) {
     set_text(info.device, sizeof info.device, "GPU without a row");
     set_text(info.reason, sizeof info.reason, state.no_row);
   } else {
-    info = info_from_plan(state.row, problem);
+    plan = plan_rnn(state.row, problem);
+    info = info_from_plan(state.row, problem, plan);
   }
-  const bool fits = info.supported != 0;
-  if (rnn.backend == PRNN_CUDNN_BACKEND) info.supported = 0;
+  const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
+  if (was_asked) info.supported = 0;
   try {
-    const RnnBackend& chosen = select_cuda_backend(context, rnn.backend, problem);
-    if (fits && &chosen == &select_cuda_backend(context, PRNN_PERSISTENT_BACKEND, problem)) return info;
-    info.backend = PRNN_CUDNN_BACKEND;
-    if (fits) {
-      const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
+    info.backend = select_cuda_backend(context, rnn.backend, problem).kind();
+    info.inferenceBackend = select_cuda_backend(context, rnn.backend, inference_of(problem)).kind();
+    const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
+    if (plan.runnable && on_cudnn) {
       set_text(info.reason, sizeof info.reason,
-               was_asked ? "PRNN_CUDNN_BACKEND was asked for" : "cuDNN is faster for a layer of this size and batch");
+               was_asked ? "PRNN_CUDNN_BACKEND was asked for" : why_cudnn_is_faster(problem, plan));
     }
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -126,12 +127,19 @@ prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProb
   return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
 }
 
-prnnRNNInfo_t query_row(const char* gpu, const RnnProblem& problem) {
+prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   const GpuRow* row = find_gpu_row(gpu);
   if (row == nullptr) {
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
   }
-  return info_from_plan(*row, problem);
+  const RnnPlan plan = plan_rnn(*row, problem);
+  prnnRNNInfo_t info = info_from_plan(*row, problem, plan);
+  if (plan.runnable && rnn.backend == PRNN_BEST_BACKEND) {
+    if (is_cudnn_faster(problem, plan)) info.backend = PRNN_CUDNN_BACKEND;
+    if (is_cudnn_faster(inference_of(problem), plan)) info.inferenceBackend = PRNN_CUDNN_BACKEND;
+    set_text(info.reason, sizeof info.reason, why_cudnn_is_faster(problem, plan));
+  }
+  return info;
 }
 
 }  // namespace
@@ -155,7 +163,7 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_input(rnn, xDesc);
     require_not_null(info, "info");
-    *info = query_row(gpu, problem);
+    *info = query_row(gpu, rnn, problem);
   });
 }
 
@@ -167,7 +175,7 @@ extern "C" prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gp
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(info, "info");
-    *info = gpu == nullptr ? query(handle, rnn, problem) : query_row(gpu, problem);
+    *info = gpu == nullptr ? query(handle, rnn, problem) : query_row(gpu, rnn, problem);
   });
 }
 

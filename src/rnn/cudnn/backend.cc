@@ -136,6 +136,7 @@ class CudnnRun {
 
 class CudnnBackend : public RnnBackend {
  public:
+  prnnRNNBackend_t kind() const override { return PRNN_CUDNN_BACKEND; }
   size_t workspace_size(prnnHandle_t handle, const RnnProblem& problem) const override {
     const size_t size = CudnnWorkspace(cudnn_stack(*handle, problem), nullptr).size;
     if (problem.dropout.probability == 0) return size;

@@ -5,6 +5,7 @@
 #include "rnn/backend.h"
 #include "rnn/cuda/backend.h"
 #include "rnn/cudnn/backend.h"
+#include "rnn/plan/faster.h"
 
 namespace prnn {
 namespace {
@@ -27,7 +28,7 @@ const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wan
   const ResidentBackend* resident = nullptr;
   const std::string reason = why_not_resident(context, problem, &resident);
   const bool runs = reason.empty();
-  if (runs && (wanted == PRNN_PERSISTENT_BACKEND || !is_behind_cudnn(problem, resident->plan()))) return *resident;
+  if (runs && (wanted == PRNN_PERSISTENT_BACKEND || !is_cudnn_faster(problem, resident->plan()))) return *resident;
   if (wanted == PRNN_PERSISTENT_BACKEND) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", reason.c_str());
   try {
     return require_cudnn_backend();

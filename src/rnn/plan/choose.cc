@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "rnn/plan/cluster.h"
+#include "rnn/plan/faster.h"
 #include "rnn/plan/mma.h"
 #include "rnn/plan/simt.h"
 #include "rnn/plan/tuned.h"
@@ -189,20 +190,14 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   inference.dropout = {};
   inference.aligned = true;
   plan.inference_layers = plan_wavefront(row, inference).forward_layers;
+  plan.cudnn_time = estimate_cudnn_time(problem, plan);
   return plan;
-}
-
-bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan) {
-  const bool is_large = plan.forward.kernel.is(Engine::kMmaLarge) || plan.backward.kernel.is(Engine::kMmaLarge);
-  return is_large && problem.type != PRNN_DATA_FLOAT && problem.max_batch() > 2 * kTileColumns;
 }
 
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const KernelId kernel = plan.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
-  if (is_behind_cudnn(problem, plan))
-    return "the layer fits no other kernel; PRNN_BEST_BACKEND takes cuDNN, which is faster";
   const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
   if (is_float32 && problem.max_batch() > kSimtSequences) {
     return format("in float32, simt kernels serve up to %lld sequences; N is %lld", kSimtSequences,

@@ -10,6 +10,7 @@
 // block's K again.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -63,6 +64,11 @@ struct WavefrontPlan {
   std::string forward_reason, backward_reason;  // one sentence where there is none, and several layers
 };
 
+// cuDNN's time over that of the resident kernels, as far as it was measured.
+struct CudnnTime {
+  double inference = INFINITY, training = INFINITY;
+};
+
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
 struct RnnPlan {
   bool fits = false;      // the row's GPU has room for the layer
@@ -72,13 +78,10 @@ struct RnnPlan {
   int directions_at_once = 1;  // 2: both directions of a layer run in one launch
   WavefrontPlan wavefront;
   int inference_layers = 1;  // WavefrontPlan::forward_layers without dropout, and with an aligned y
+  CudnnTime cudnn_time;      // see faster.h
 };
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
-
-// Whether cuDNN, where there is one, is faster. The large-layer kernels read a part of the weights again for every 8
-// sequences; in 16 bits cuDNN is ahead of three such passes: docs/resident_kernels_measured.md.
-bool is_behind_cudnn(const RnnProblem& problem, const RnnPlan& plan);
 
 // The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
 int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);

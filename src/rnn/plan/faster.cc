@@ -1,0 +1,103 @@
+#include "rnn/plan/faster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace prnn {
+namespace {
+
+// Measurements of one point differ by a percent or two, and the resident kernels take less memory.
+constexpr double kMargin = 0.98;
+
+Precision precision_of(const RnnProblem& problem) {
+  switch (problem.type) {
+    case PRNN_DATA_BFLOAT16: return Precision::kBfloat16;
+    case PRNN_DATA_HALF: return Precision::kHalf;
+    default: return problem.tf32 ? Precision::kTf32 : Precision::kFloat32;
+  }
+}
+
+Stack stack_of(const RnnProblem& problem) {
+  if (problem.directions > 1) return Stack::kTwoDirections;
+  return problem.layers > 1 ? Stack::kSeveralLayers : Stack::kOneLayer;
+}
+
+// Where `value` lies between two measured ones, on a logarithmic scale; beyond the ends, at the end.
+double place_between(double value, double low, double high) {
+  if (high <= low) return 0;
+  return std::clamp(std::log(value / low) / std::log(high / low), 0.0, 1.0);
+}
+
+double mix(double low, double high, double place) { return low + (high - low) * place; }
+
+// The logarithm of the ratio for a batch. The resident kernels take about as long for every batch that takes as many
+// passes over the weights and fills as many tiles of 8 sequences.
+double log_ratio(const MeasuredRatios& row, int64_t batch, int64_t batch_per_pass) {
+  const int64_t sequences = batch <= kTileColumns ? batch : ceil_div(batch, kTileColumns) * kTileColumns;
+  int high = 0;
+  while (high + 1 < kMeasuredBatchCount && kMeasuredBatches[high] < sequences) ++high;
+  const int low = std::max(high - 1, 0);
+  const auto passes = [&](int64_t n) { return ceil_div(n, batch_per_pass); };
+  const bool is_like_high =
+      passes(sequences) == passes(kMeasuredBatches[high]) && passes(sequences) > passes(kMeasuredBatches[low]);
+  const double place = place_between(static_cast<double>(sequences), kMeasuredBatches[low], kMeasuredBatches[high]);
+  return mix(std::log(row.percent[low] / 100.0), std::log(row.percent[high] / 100.0), is_like_high ? 1 : place);
+}
+
+// The rows on both sides of the problem's hidden size, the same one beyond the ends; NULL where there are none.
+std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const RnnProblem& problem, bool training) {
+  const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
+  const MeasuredRatios *low = nullptr, *high = nullptr;
+  for (const MeasuredRatios& row : kMeasuredRatios) {
+    if (row.mode != mode || row.precision != precision_of(problem) || row.stack != stack_of(problem) ||
+        row.training != training) {
+      continue;
+    }
+    if (low == nullptr || row.hidden <= problem.hidden) low = &row;
+    high = &row;
+    if (row.hidden >= problem.hidden) break;
+  }
+  return {low, high};
+}
+
+double measured_ratio(const RnnProblem& problem, const RnnPlan& plan, bool training) {
+  const auto [low, high] = find_rows(problem, training);
+  if (low == nullptr) return INFINITY;
+  const int64_t batch = problem.max_batch(), per_pass = (training ? plan.backward : plan.forward).batch_per_pass();
+  const double place = place_between(static_cast<double>(problem.hidden), low->hidden, high->hidden);
+  return std::exp(mix(log_ratio(*low, batch, per_pass), log_ratio(*high, batch, per_pass), place));
+}
+
+bool is_faster(double ratio) { return ratio < kMargin; }
+
+std::string percent_of(double ratio) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * ratio);
+  return text;
+}
+
+}  // namespace
+
+CudnnTime estimate_cudnn_time(const RnnProblem& problem, const RnnPlan& plan) {
+  if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
+  return {measured_ratio(problem, plan, false), measured_ratio(problem, plan, true)};
+}
+
+bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
+  return is_faster(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference);
+}
+
+std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
+  const CudnnTime& time = plan.cudnn_time;
+  const bool in_training = is_faster(time.training), in_inference = is_faster(time.inference);
+  if (!in_training && !in_inference) return "";
+  const std::string training = "in training " + percent_of(time.training),
+                    inference = "in inference " + percent_of(time.inference);
+  return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + ": " +
+         (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
+         " of the resident kernels' time, by measurements on a " + kMeasuredGpu;
+}
+
+}  // namespace prnn
