@@ -45,8 +45,8 @@ using Descriptors = std::vector<prnnTensorDescriptor_t>;  // one a timestep
 py::dict to_dict(const prnnRNNInfo_t& info) {
   using namespace py::literals;
   return py::dict("supported"_a = info.supported != 0, "backend"_a = static_cast<int>(info.backend),
-                  "inference_backend"_a = static_cast<int>(info.inferenceBackend),
-                  "device"_a = info.device, "measured"_a = info.measured != 0, "forward_engine"_a = info.forwardEngine,
+                  "inference_backend"_a = static_cast<int>(info.inferenceBackend), "device"_a = info.device,
+                  "measured"_a = info.measured != 0, "forward_engine"_a = info.forwardEngine,
                   "backward_engine"_a = info.backwardEngine, "blocks"_a = info.blocks, "replicas"_a = info.replicas,
                   "units_per_block"_a = info.unitsPerBlock, "batch_per_pass"_a = info.batchPerPass,
                   "layers_together"_a = info.layersTogether, "layers_together_backward"_a = info.layersTogetherBackward,
