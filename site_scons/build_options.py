@@ -2,10 +2,9 @@
 
 import difflib
 
+from nvcc_arch import ARCHITECTURES
 from SCons.Script import Exit
 from SCons.Variables import EnumVariable, ListVariable, PathVariable, Variables
-
-_ARCHITECTURES = ["80", "86", "89", "90a", "100", "120"]
 
 
 def declare_options(arguments: dict[str, str]) -> Variables:
@@ -13,7 +12,12 @@ def declare_options(arguments: dict[str, str]) -> Variables:
     options.AddVariables(
         EnumVariable("mode", "release: optimised; debug: symbols and assertions", "release", ["release", "debug"]),
         EnumVariable("cuda", "build the CUDA sources; auto: if there is an nvcc", "auto", ["auto", "on", "off"]),
-        ListVariable("cuda_arch", "GPU architectures to compile for", "80,90a", _ARCHITECTURES),
+        ListVariable(
+            "cuda_arch",
+            "GPU architectures to compile for; native: those of this machine's GPUs, 90a without any",
+            "80,90a",
+            [*ARCHITECTURES, "native"],
+        ),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
         PathVariable("prefix", "where `scons install` puts things", "/usr/local", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),

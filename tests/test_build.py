@@ -1,6 +1,5 @@
 """The build itself, on a small tree of sources with prnn's own SConstruct, and what it made of prnn."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -13,12 +12,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-spec = importlib.util.spec_from_file_location("kernel_instances", ROOT / "site_scons/kernel_instances.py")
-assert spec is not None
-assert spec.loader is not None
-kernel_instances = importlib.util.module_from_spec(spec)
-sys.modules["kernel_instances"] = kernel_instances  # where its dataclasses look
-spec.loader.exec_module(kernel_instances)
+sys.path.insert(0, str(ROOT / "site_scons"))
+import kernel_instances  # noqa: E402
+import nvcc_arch  # noqa: E402
+
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine")
 
 SOURCES = {
@@ -131,6 +128,32 @@ def test_unknown_option_or_value_is_refused(tree: Tree, option: str, message: st
     assert not (tree.root / "build").exists()
 
 
+@pytest.mark.parametrize(
+    ("gpus", "archs"),
+    [
+        ("echo 9.0", ["90a"]),
+        ("echo 8.6; echo 9.0; echo 8.6", ["86", "90a"]),
+        ("echo 8.7", ["86"]),
+        ("echo 10.3", ["100"]),
+        ("echo 11.0", ["100"]),  # through the intermediate code
+        ("echo 12.1", ["120"]),
+        ("echo 7.5", ["90a"]),
+        ("echo no devices were found; exit 6", ["90a"]),
+        (None, ["90a"]),
+    ],
+)
+def test_native_is_this_machines_gpus(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, gpus: str | None, archs: list[str]
+) -> None:
+    if gpus is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{gpus}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    flags = nvcc_arch.arch_flags(["native"])
+    assert re.findall(r"code=sm_(\w+)", " ".join(flags)) == archs
+    assert re.findall(r"code=compute_(\w+)", " ".join(flags)) == [arch for arch in archs[:1] if arch != "90a"]
+
+
 def test_cuda_without_nvcc_is_refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVCC", "/nonexistent/nvcc")
     done = tree.scons("cuda=on")
@@ -188,6 +211,30 @@ def test_resident_kernels_spill_no_registers() -> None:
             if int(stores) > (0 if arch.startswith("sm_90") else UNTUNED):
                 spilling.append(f"{log.name}: {name} for {arch}: {stores} bytes")
     assert not spilling, "\n".join(spilling)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", [arch for arch in nvcc_arch.ARCHITECTURES if arch != "90a"])
+def test_every_engine_compiles_for(arch: str, tmp_path: pathlib.Path) -> None:
+    """One kernel of each engine and pass, since scripts/test builds for one architecture alone, 90a without a GPU; and
+    what else depends on the architecture."""
+    kernels: dict[str, kernel_instances.Kernel] = {}
+    for kernel in kernel_instances.read_kernels(ROOT / kernel_instances.TABLE):
+        kernels.setdefault(kernel.function, kernel)
+    sources = [tmp_path / "kernels.cu"]
+    sources[0].write_text(kernel_instances.instances_text(list(kernels.values())))
+    if arch == "80":  # the others have the same features
+        texts = [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "PRNN_HAS_" in path.read_text()]
+        assert texts
+        sources += texts
+    for source in sources:
+        command = [NVCC, "-cubin", f"-arch=sm_{arch}", "-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v"]
+        command += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-o", tmp_path / "code", source]
+        done = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        spills = [int(number) for number in re.findall(r"(\d+) bytes spill stores", done.stdout)]
+        assert spills
+        assert max(spills) <= UNTUNED, done.stdout
 
 
 def compile_launcher(folder: pathlib.Path, table: str, launchers: str) -> str:

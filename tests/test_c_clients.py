@@ -9,8 +9,19 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The options of the build under test; scripts/test --sanitize sets them, and its clients need the same runtime.
-SCONS_OPTIONS = os.environ.get("PRNN_SCONS_OPTIONS", "").split()
+
+
+def options_of_build() -> list[str]:
+    """The options of the build under test, so that nothing is compiled again and its clients have the same runtime:
+    those that scripts/test says, or what the last run of scons wrote down."""
+    if "PRNN_SCONS_OPTIONS" in os.environ:
+        return os.environ["PRNN_SCONS_OPTIONS"].split()
+    commands = (ROOT / "compile_commands.json").read_text()
+    archs = sorted(set(re.findall(r"code=sm_(\w+)", commands)))
+    return ["cuda=on", f"cuda_arch={','.join(archs)}"] if archs else ["cuda=off"]
+
+
+SCONS_OPTIONS = options_of_build()
 SANITIZERS = [
     f"-fsanitize={value}" for name, _, value in (o.partition("=") for o in SCONS_OPTIONS) if name == "sanitizers"
 ]

@@ -8,6 +8,7 @@ import os
 import shutil
 
 import SCons.Tool.compilation_db as compilation_db
+from nvcc_arch import arch_flags
 from SCons.Action import Action
 from SCons.Scanner.C import CScanner
 from SCons.Tool import SourceFileScanner, createObjBuilders
@@ -34,17 +35,6 @@ def toolkit_root(nvcc: str) -> str:
     return os.path.realpath(top or os.path.join(os.path.dirname(nvcc), ".."))
 
 
-def arch_flags(archs: list[str]) -> list[str]:
-    """Machine code for each architecture. For the newest that is not one GPU's alone (as 90a is) intermediate code as
-    well, which the driver of a later GPU translates."""
-    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
-    portable = [arch for arch in archs if arch.isdigit()]
-    if portable:
-        newest = max(portable, key=int)
-        flags.append(f"-gencode=arch=compute_{newest},code=compute_{newest}")
-    return flags
-
-
 def log_emitter(target, source, env):
     # build/release/src/rnn/cuda/x.os -> $PTXAS_LOG_DIR/rnn/cuda/x.txt
     logs = env.subst("$PTXAS_LOG_DIR").lstrip("#")
@@ -66,7 +56,7 @@ def generate(env):
     root = toolkit_root(env["NVCC"])
     env.SetDefault(CUDA_INCDIR=os.path.join(root, "include"), CUDA_LIBDIR=os.path.join(root, "lib64"))
     env.Append(NVCCFLAGS=["--expt-relaxed-constexpr", "-lineinfo", "--compress-mode=size", "-Xptxas=-v"])
-    env["NVCC_ARCH"] = lambda target, source, env, for_signature: arch_flags(list(env["cuda_arch"]))
+    env["NVCC_ARCH"] = arch_flags(list(env["cuda_arch"]))
     env["NVCCCOM"] = (
         "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $CXXFLAGS"
         " $_CPPDEFFLAGS $_CPPINCFLAGS -o ${TARGETS[0]} $SOURCE"

@@ -10,18 +10,6 @@
 
 namespace prnn {
 
-__device__ __forceinline__ void wgmma_commit() {
-#if PRNN_HAS_WGMMA
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait_until() {
-#if PRNN_HAS_WGMMA
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
 // 16 bytes from global into shared memory past the registers, where `wanted`; they come from L2.
 __device__ __forceinline__ void copy_ahead(bool wanted, uint32_t to, const void* from) {
   asm volatile("{.reg .pred p; setp.ne.u32 p,%0,0; @p cp.async.cg.shared.global [%1],[%2],16;}" ::"r"(
@@ -251,7 +239,7 @@ struct WavefrontWgmmaProduct {
           multiply<kNow>(kNow, sums);
         },
         std::make_integer_sequence<int, kBatches>());
-    wgmma_wait_until<0>();
+    wgmma_wait<0>();
   }
 
   // The whole product with the neighbour's state of the launch's step `step`; asks for two batches ahead. `step_bytes`:
@@ -270,12 +258,12 @@ struct WavefrontWgmmaProduct {
           prefetch((stage + 2) % kWavefrontWgmmaRing, (kNow + 2) % kBatches,
                    step + kLater < steps ? from + kLater * step_bytes : nullptr);
           multiply<kNow>(stage, sums);
-          wgmma_wait_until<kNow + 1 < kBatches ? 1 : 0>();  // the stage of the batch before may be asked for
+          wgmma_wait<kNow + 1 < kBatches ? 1 : 0>();  // the stage of the batch before may be asked for
         },
         std::make_integer_sequence<int, kBatches>());
   }
 
-  // Adds a batch that has arrived. It is complete after wgmma_wait_until().
+  // Adds a batch that has arrived. It is complete after wgmma_wait().
   template <int BATCH>
   __device__ __forceinline__ void multiply(int stage, Sums& sums) const {
     uint32_t stage_at = stages_at + stage * kStageBytes, more = more_weights;

@@ -20,8 +20,11 @@ namespace prnn {
 
 #if PRNN_HAS_WGMMA
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until no more than PENDING of the committed products are running.
+template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 // Makes this thread's stores to shared memory visible to wgmma; a barrier must follow.
 __device__ __forceinline__ void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -70,6 +73,8 @@ PRNN_WGMMA_OF(__nv_bfloat16)
 #else
 // Never called: the wgmma kernels are launched on compute capability 9.0 alone.
 __device__ __forceinline__ void wgmma_begin() {}
+__device__ __forceinline__ void wgmma_commit() {}
+template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {}
 __device__ __forceinline__ void fence_for_wgmma() {}
 template <class T, int HALF_COLUMNS, class A>
@@ -240,7 +245,8 @@ struct WgmmaProduct {
     sync_warpgroup();
     wgmma_begin();
     multiply(matrix_descriptor(set));
-    wgmma_wait();
+    wgmma_commit();
+    wgmma_wait<0>();
   }
 
   template <int BATCH>

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
         for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
       }
-      wait_for_copies();
+      wait_for_all_copies();
       __syncwarp();
       SpinTimeout timeout;
       while (!timed_out) {
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     next = after_next;
     product.prefetch();
   }
-  wait_for_copies();
+  wait_for_all_copies();
   __syncthreads();
 
   store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, unit, exists);

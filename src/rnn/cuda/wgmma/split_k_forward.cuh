@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
     }
     barriers.expect(buffer, Product::kSumsBytes);
-    wait_for_copies();
+    wait_for_all_copies();
     point_at_states(current, next);
     __syncthreads();
     copy_inputs(next, 1 - buffer);  // here, as a fence in the product waits for copies on their way

@@ -57,8 +57,8 @@ __device__ __forceinline__ int split_k_share(int padded) {
   return (padded + 4 * kWgmmaChunk - 1) / (4 * kWgmmaChunk) * (2 * kWgmmaChunk);
 }
 
-// Copies two 16-bit elements to shared memory without waiting for them, or zeros; see wait_for_copies(). `whole_words`:
-// the address is one of whole words.
+// Copies two 16-bit elements to shared memory without waiting for them, or zeros; see wait_for_all_copies().
+// `whole_words`: the address is one of whole words.
 template <class T>
 __device__ __forceinline__ void copy_two(uint32_t to, const T* from, bool wanted, bool whole_words) {
   if (whole_words) {
@@ -72,19 +72,14 @@ template <class T>
 __device__ __forceinline__ void copy_four(uint32_t to, const Four<T>* from, bool wanted) {
   asm volatile("cp.async.ca.shared.global [%0],[%1],8,%2;" ::"r"(to), "l"(from), "r"(wanted ? 8 : 0) : "memory");
 }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ __forceinline__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ uint32_t load_word(const void* address) {
   uint32_t word;
   asm volatile("ld.relaxed.gpu.global.u32 %0,[%1];" : "=r"(word) : "l"(address) : "memory");
   return word;
 }
-
-#if PRNN_HAS_WGMMA
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-#else
-__device__ __forceinline__ void wgmma_commit() {}
-#endif
 
 // ---- the product ----
 
@@ -238,7 +233,7 @@ struct SplitKProduct {
     for (int l = 0; l < kLoads; ++l) store_shared(own + place + l * 2048, states[l]);
     fence_for_wgmma();
     issue_loads(batch_pair + 1);
-    wgmma_wait();
+    wgmma_wait<0>();
     sync_warpgroup();
     say_stored(batch_pair);
     wgmma_begin();
@@ -291,7 +286,7 @@ struct SplitKProduct {
         }
       });
     }
-    wgmma_wait();
+    wgmma_wait<0>();
   }
 
   // Sums of a tile in shared memory: 16 bytes a thread and 8 columns, as the threads of a warpgroup hold them.
