@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     }
   };
 
+  // The steps of a pass without step_of_pass(), with which a kernel spilled 12 bytes.
   Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
   publish_initial(0, 0, next.batch);
 #pragma unroll 1

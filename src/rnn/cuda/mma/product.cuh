@@ -128,16 +128,7 @@ struct MmaProduct {
   template <int STAGE>
   __device__ __forceinline__ void wait_loads(int chunk, const char* base, int* fault, bool& timed_out) {
     const char* const source = base + chunk * (kChunkKTiles * k_tile_stride);
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) largest = max(largest, largest_word(states[STAGE][i]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int i = 0; i < kChunkKTiles; ++i) reload_if_missing(states[STAGE][i], source + i * k_tile_stride);
-    }
+    poll_words(states[STAGE], [&](int i) { return source + i * k_tile_stride; }, fault, timed_out);
   }
 
   // Adds the chunk in the stage. FIRST_K_TILE: of the chunk, where it is known when compiling; -1: `chunk` says.
@@ -350,6 +341,27 @@ template <bool GATED>
 __device__ __forceinline__ int bias_index(int own, int bias) {
   const int row_tile = own / kTileRows;
   return (GATED ? row_tile * 32 + bias : row_tile) + own % kTileRows * 4;
+}
+
+// Every block of a cluster has sums of all the cluster's units, over its own share of K: sends each block the sums of
+// its units and waits for its own. `wave_sums`: [WAVE][warps][SUM_FLOATS], of which `count` tiles count. `partial`:
+// [ranks][WAVE][OWN_FLOATS], of this block's units. `phase`: how often the barrier has been used.
+template <int CLUSTER, int WAVE, int SUM_FLOATS, int OWN_FLOATS>
+__device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, int count, float* partial,
+                                                      uint64_t* barrier, int rank, int phase, int* fault,
+                                                      bool& timed_out) {
+  if (threadIdx.x == 0) expect_bytes(barrier, CLUSTER * count * OWN_FLOATS * sizeof(float));
+  for (int i = threadIdx.x * 4; i < count * SUM_FLOATS; i += kResidentThreads * 4) {
+    const int j = i / SUM_FLOATS, index = i % SUM_FLOATS;
+    const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * SUM_FLOATS, SUM_FLOATS, index);
+    const uint32_t owner = index / OWN_FLOATS;
+    const float* const place = partial + (rank * WAVE + j) * OWN_FLOATS + index % OWN_FLOATS;
+    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(shared_address(barrier), owner), sum);
+  }
+  SpinTimeout timeout;
+  while (!timed_out && !__all_sync(kWholeWarp, has_arrived(shared_address(barrier), phase & 1))) {
+    if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+  }
 }
 
 }  // namespace prnn

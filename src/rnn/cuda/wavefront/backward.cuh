@@ -1,7 +1,5 @@
 // The backward wavefront kernel: from the highest layer's dy to the gradients of all gates of several layers, each
 // layer in blocks of its own that follow the layer above. Steps run against the forward pass.
-// The cell and what stands around it are written out here: through common/lanes.cuh some of these kernels spilled 8 to
-// 16 bytes of registers.
 #pragma once
 
 #include "rnn/cuda/wavefront/product.cuh"
@@ -33,12 +31,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const int rank = CLUSTER == 1 ? 0 : static_cast<int>(cluster_rank());
-  const int blocks_per_layer = sizes.blocks * sizes.replicas;
-  const WavefrontBackwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
-  const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
-  const int first_unit = blockIdx.x % sizes.blocks * kUnits;
-  const int cluster_unit = first_unit - rank * kUnits;
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const WavefrontBackwardLayer& layer = params.layer[place.direction];
+  const int replica = place.replica, first_unit = place.first_unit, cluster_unit = first_unit - rank * kUnits;
   const int hidden = sizes.hidden, batch = sizes.batch;
+  // Those of `place`, in fewer registers: a wavefront's launch serves all sequences.
   const int replica_column = replica * sizes.columns_per_replica;
   const int columns = min(sizes.columns_per_replica, batch - replica_column);
   const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
@@ -123,8 +120,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // One more step than timesteps, for the gradients of the initial states.
   const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps : sizes.steps + 1;
   bool timed_out = false;
-  int round = 0;  // waves done so far: which of two buffers, and the barriers' phase
-  long long published = 0;
+  int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
+  unsigned published = 0;  // the clock's low half
 
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
@@ -132,13 +129,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
-        while (clock64() - published < sizes.poll_delay_cycles) {
-        }
+        wait_poll_delay(published, sizes.poll_delay_cycles);
         walk.template prefetch<kOwn>(walk.own, false, first_tile);
         walk.own_prefetched = true;
       }
 
-      // What the forward pass kept for the units that this lane finishes: on its way while the gradients are.
+      // What the forward pass saved of this lane's units: in flight while the gradients are.
       uint32_t dy[kWave][kRounds], cell[kWave][kRounds], before[kWave][kRounds];  // c (LSTM), y; a timestep earlier
       uint2 saved[kWave][kRounds];
 #pragma unroll
@@ -167,22 +163,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
       __syncthreads();
 
-      // Every block of the cluster has the sums of all the cluster's units over its own share of K: to each its units.
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
       if constexpr (CLUSTER > 1) {
-        if (threadIdx.x == 0) expect_bytes(&barriers[buffer], CLUSTER * count * kOwnFloats * sizeof(float));
-        for (int i = threadIdx.x * 4; i < count * kSumFloats; i += kResidentThreads * 4) {
-          const int j = i / kSumFloats, index = i % kSumFloats;
-          const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, index);
-          const uint32_t owner = index / kOwnFloats;
-          const float* const place = own_partial + (rank * kWave + j) * kOwnFloats + index % kOwnFloats;
-          send_to_rank(address_in_rank(shared_address(place), owner),
-                       address_in_rank(shared_address(&barriers[buffer]), owner), sum);
-        }
-        SpinTimeout timeout;
-        while (!timed_out && !__all_sync(kWholeWarp, has_completed(&barriers[buffer], round / 2 & 1))) {
-          if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-        }
+        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, &barriers[buffer],
+                                                                      rank, round / 2, sizes.timed_out, timed_out);
       }
       ++round;
 
@@ -223,10 +207,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           for (int r = 0; r < kRounds; ++r) {
             const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
             const float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(first_tile + j, r);
-            const float dh = from_states[j][r] + (MODE == PRNN_GRU ? past : 0);
-            if (!exists[r] || (kGated && sub > 0)) continue;
-            if (layer.dhx != nullptr) store_float<T>(layer.dhx, at, dh);
-            if (MODE == PRNN_LSTM && layer.dcx != nullptr) store_float<T>(layer.dcx, at, past);
+            if (!exists[r]) continue;
+            store_initial_gradients<T, MODE>(layer, at, from_states[j][r], past, kGated ? sub : 0);
           }
         }
         continue;
@@ -243,45 +225,27 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           float dh = from_states[j][r];
           float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(min(first_tile + j, kMaxTiles - 1), r);
           if (s == 0) {
-            const bool wanted = in_replica && exists[r];
-            dh += wanted && layer.dhy != nullptr ? load_float<T>(layer.dhy, state_index) : 0;
-            past = MODE == PRNN_LSTM && wanted && layer.dcy != nullptr ? load_float<T>(layer.dcy, state_index) : 0;
+            const FinalGradients last = load_final_gradients<T, MODE>(layer, state_index, in_replica && exists[r]);
+            dh += last.dh;
+            past = last.dc;
           }
           dh += element_to_float<T>(dy[j][r]);
 
-          float next = 0;
-          if constexpr (MODE == PRNN_LSTM) {
-            const float i = element_to_float<T>(saved[j][r].x), f = element_to_float<T>(saved[j][r].x >> 16);
-            const float g = element_to_float<T>(saved[j][r].y), o = element_to_float<T>(saved[j][r].y >> 16);
-            const float c_before = element_to_float<T>(before[j][r]);
-            const float squashed = hyperbolic_tangent<false>(element_to_float<T>(cell[j][r]));
-            const float dc = past + dh * o * (1 - squashed * squashed);
-            da[j][r] = sub == 0   ? dc * g * i * (1 - i)
-                       : sub == 1 ? dc * c_before * f * (1 - f)
-                       : sub == 2 ? dc * i * (1 - g * g)
-                                  : dh * squashed * o * (1 - o);
-            next = dc * f;
-          } else if constexpr (MODE == PRNN_GRU) {
-            const float reset = element_to_float<T>(saved[j][r].x), z = element_to_float<T>(saved[j][r].x >> 16);
-            const float fresh = element_to_float<T>(saved[j][r].y);
-            const float recurrent = element_to_float<T>(saved[j][r].y >> 16);
-            const float h_before = element_to_float<T>(before[j][r]);
-            dh += past;
-            const float dcandidate = dh * (1 - z) * (1 - fresh * fresh);
-            da[j][r] = sub == 0   ? dcandidate * recurrent * reset * (1 - reset)
-                       : sub == 1 ? dh * (h_before - fresh) * z * (1 - z)
-                       : sub == 2 ? dcandidate * reset
-                                  : dcandidate;
-            next = dh * z;
+          if constexpr (kGated) {
+            const float gates[4] = {element_to_float<T>(saved[j][r].x), element_to_float<T>(saved[j][r].x >> 16),
+                                    element_to_float<T>(saved[j][r].y), element_to_float<T>(saved[j][r].y >> 16)};
+            const float state = MODE == PRNN_LSTM ? element_to_float<T>(cell[j][r]) : 0;
+            const float before_state = element_to_float<T>(before[j][r]);
+            const UnitDerivatives derivatives = Cell<MODE>::template derivatives<false>(gates, state, before_state);
+            da[j][r] = lane_gradient<MODE>(derivatives, dh, past, sub);
+            if constexpr (SINGLE) {
+              carry[r] = past;
+            } else {
+              __syncwarp();
+              if (sub == 0) carried_at(min(first_tile + j, kMaxTiles - 1), r) = past;
+            }
           } else {
-            const float h = element_to_float<T>(cell[j][r]);
-            da[j][r] = sizes.relu ? (h > 0 ? dh : (h <= 0 ? 0 : h)) : dh * (1 - h * h);
-          }
-          if constexpr (kGated && SINGLE) {
-            carry[r] = next;
-          } else if constexpr (kGated) {
-            __syncwarp();
-            if (sub == 0) carried_at(min(first_tile + j, kMaxTiles - 1), r) = next;
+            da[j][r] = Cell<MODE>::gradient(element_to_float<T>(cell[j][r]), dh, sizes.relu);
           }
         }
       }
@@ -295,7 +259,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           if (in_replica && exists[r]) bias_sum[r] += da[j][r];
         }
       }
-      published = clock64();
+      published = clock_low();
     }
     walk.own.advance(walk.own.next - own_step);
     walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
@@ -310,15 +274,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) sums[(warp * kRounds + r) * 32 + lane] = bias_sum[r];
   __syncthreads();
-  constexpr int kBiases = kGated ? 4 : 1;
-  for (int i = threadIdx.x; i < kBiases * kUnits; i += kResidentThreads) {
-    const int own = i % kUnits, row_tile = own / kTileRows;
-    if (first_unit + own >= hidden) continue;
-    const int from = (kGated ? row_tile * 32 + i / kUnits : row_tile) + own % kTileRows * 4;
-    float sum = 0;
-    for (int w = 0; w < kResidentWarps; ++w) sum += sums[w * kRounds * 32 + from];
-    layer.bias_sums[(int64_t{replica} * kBiases + i / kUnits) * hidden + first_unit + own] = sum;
-  }
+  float* const replica_sums = layer.bias_sums + int64_t{replica} * Cell<MODE>::kBiases * hidden;
+  add_bias_gradients<MODE, kUnits, kRounds>(sums, 1, replica_sums, first_unit, hidden, true, bias_index<kGated>);
   // No block leaves while others may still write to its shared memory.
   if constexpr (CLUSTER > 1) sync_cluster();
 }
