@@ -33,15 +33,6 @@ __device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) 
                : "memory");
 }
 
-__device__ __forceinline__ bool has_completed(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
-
 // Sends 16 bytes to a block of the cluster; the barrier there counts them.
 __device__ __forceinline__ void send_to_rank(uint32_t address, uint32_t barrier, const float4& v) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0],{%1,%2,%3,%4},[%5];" ::"r"(address),
@@ -55,7 +46,6 @@ __device__ __forceinline__ void sync_cluster() {}
 __device__ __forceinline__ uint32_t address_in_rank(uint32_t address, uint32_t) { return address; }
 __device__ __forceinline__ void init_barrier(uint64_t*) {}
 __device__ __forceinline__ void expect_bytes(uint64_t*, uint32_t) {}
-__device__ __forceinline__ bool has_completed(uint64_t*, uint32_t) { return true; }
 __device__ __forceinline__ void send_to_rank(uint32_t, uint32_t, const float4&) {}
 #endif
 
@@ -90,6 +80,36 @@ __device__ __forceinline__ void wait_for_arrival(uint32_t barrier, uint32_t pari
     return;
   }
 }
+
+// The same by all lanes of a warp.
+__device__ __forceinline__ void wait_for_arrival_by_warp(uint32_t barrier, uint32_t parity, int* fault,
+                                                         bool& timed_out) {
+  SpinTimeout timeout;
+  while (!timed_out && !__all_sync(kWholeWarp, has_arrived(barrier, parity))) {
+    if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
+  }
+}
+
+// Two barriers that count what other blocks of the cluster send in even and in odd steps.
+struct BarrierPair {
+  uint64_t barrier[2];
+
+  // A barrier of the block and of the cluster must follow.
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x == 0) {
+      init_barrier(&barrier[0]);
+      init_barrier(&barrier[1]);
+    }
+  }
+  __device__ __forceinline__ uint32_t address(int buffer) { return shared_address(&barrier[buffer]); }
+  __device__ __forceinline__ void expect(int buffer, uint32_t bytes) {
+    if (threadIdx.x == 0) expect_bytes(&barrier[buffer], bytes);
+  }
+  // Waits for what was sent in step `s`.
+  __device__ __forceinline__ void wait(int s, int* fault, bool& timed_out) {
+    wait_for_arrival_by_warp(address(s & 1), s / 2 & 1, fault, timed_out);
+  }
+};
 
 // Makes initialised barriers visible to the cluster; a barrier of the cluster must follow.
 __device__ __forceinline__ void fence_barriers() {

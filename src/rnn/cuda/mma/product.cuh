@@ -358,10 +358,7 @@ __device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, in
     const float* const place = partial + (rank * WAVE + j) * OWN_FLOATS + index % OWN_FLOATS;
     send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(shared_address(barrier), owner), sum);
   }
-  SpinTimeout timeout;
-  while (!timed_out && !__all_sync(kWholeWarp, has_arrived(shared_address(barrier), phase & 1))) {
-    if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-  }
+  wait_for_arrival_by_warp(shared_address(barrier), phase & 1, fault, timed_out);
 }
 
 }  // namespace prnn

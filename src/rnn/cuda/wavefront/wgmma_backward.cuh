@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
-    product.sync_warpgroup();  // the gradients of the step before have been multiplied
+    product.warpgroup.sync();  // the gradients of the step before have been multiplied
     wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
     for (int b = 0; b < Product::kBatches; ++b) product.prefetch(b, b, own);
@@ -164,17 +164,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
     for (int owner = 0; owner < kWgmmaCluster; ++owner) {
       const uint32_t barrier = address_in_rank(shared_address(&shares_are_there), owner);
-      const uint32_t to = address_in_rank(shares + rank * kShareBytes + product.thread * 16, owner);
+      const uint32_t to = address_in_rank(shares + rank * kShareBytes + product.warpgroup.thread * 16, owner);
 #pragma unroll
       for (int i = 0; i < kItems / 4; ++i) {
         const float* const from = &sums[owner / 2][i * 8 + owner % 2 * 2];
         send_to_rank(to + i * (kWarpgroupThreads * 16), barrier, {from[0], from[1], from[4], from[5]});
       }
     }
-    SpinTimeout timeout;
-    while (!timed_out && !__all_sync(kWholeWarp, has_completed(&shares_are_there, s & 1))) {
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-    }
+    wait_for_arrival_by_warp(shared_address(&shares_are_there), s & 1, sizes.timed_out, timed_out);
     float dh[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) dh[i] = 0;
@@ -182,7 +179,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int from = 0; from < kWgmmaCluster; ++from) {
 #pragma unroll
       for (int i = 0; i < kItems / 4; ++i) {
-        const uint4 v = load_shared(shares + from * kShareBytes + (i * kWarpgroupThreads + product.thread) * 16);
+        const uint4 v =
+            load_shared(shares + from * kShareBytes + (i * kWarpgroupThreads + product.warpgroup.thread) * 16);
         dh[i * 4] += __uint_as_float(v.x);
         dh[i * 4 + 1] += __uint_as_float(v.y);
         dh[i * 4 + 2] += __uint_as_float(v.z);

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
 #pragma unroll 1
   for (int t = 0; t < sizes.steps; ++t) {
-    product.sync_warpgroup();  // the states of the step before have been multiplied
+    product.warpgroup.sync();  // the states of the step before have been multiplied
     wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) product.prefetch(b, b, own);

@@ -32,13 +32,6 @@ __device__ __forceinline__ void store_transposed(uint32_t address, const uint32_
 #endif
 }
 
-// Named barriers, one of each warpgroup.
-enum WgmmaBarrier { kOfOwn = 1, kOfNeighbour = 2 };
-
-__device__ __forceinline__ void sync_warpgroup(int barrier) {
-  asm volatile("bar.sync %0,%1;" ::"r"(barrier), "n"(kWarpgroupThreads) : "memory");
-}
-
 // The neighbour's sums go from one warpgroup to the other through shared memory. Each thread says to the other
 // warpgroup when they are there and when they have been taken. (bar.arrive would do as well, but racecheck does not
 // follow it, nor one lane's arrival for its warp.)
@@ -95,66 +88,35 @@ struct WavefrontWgmmaProduct {
 
   using Sums = float[TILES][kColumns / 2];
 
+  const Warpgroup warpgroup;
   uint32_t weights[kInRegisters][4][4];
   uint32_t more_weights;   // shared address, of this warpgroup's
   uint32_t stages_at;      // shared address
   uint32_t states;         // ... plus where this thread stores its first load of one
-  int thread;              // of the warpgroup
-  int barrier;             // of the warpgroup
   int column_bytes;        // of 16 columns of the states
   int left[kColumnSteps];  // elements of K from this thread's on; 0: a column that is not read
 
-  __device__ __forceinline__ void sync_warpgroup() const { prnn::sync_warpgroup(barrier); }
-  __device__ __forceinline__ int column() const { return thread / 8; }
-  __device__ __forceinline__ int first_element() const { return thread % 8 * 8; }
+  __device__ __forceinline__ int column() const { return warpgroup.thread / 8; }
+  __device__ __forceinline__ int first_element() const { return warpgroup.thread % 8 * 8; }
 
-  // `stages` and `more`: shared addresses, aligned to 1024 bytes; `count` stages. `load(tile, chunk, row, vec)` is 16
-  // bytes of the weights: of row `row` K elements 8 vec onwards of the chunk; TRANSPOSED: of K element `row` of the
-  // chunk, rows 8 vec onwards.
+  // `stages` and `more`: shared addresses, aligned to 1024 bytes; `count` stages. `load(tile, chunk, row, vec)` as for
+  // load_weight_tiles().
   template <bool TRANSPOSED, class Load>
   __device__ __forceinline__ void begin(uint32_t stages, int count, uint32_t more, int k, int columns, int row_bytes,
                                         const Load& load) {
-    thread = threadIdx.x % kWarpgroupThreads;
-    barrier = threadIdx.x < kWarpgroupThreads ? kOfOwn : kOfNeighbour;
     stages_at = stages;
     more_weights = more;
     column_bytes = 16 * row_bytes;
 #pragma unroll
     for (int i = 0; i < kColumnSteps; ++i) left[i] = column() + 16 * i < columns ? k - first_element() : 0;
-    const int lane = thread % 32, warp = thread / 32, half = lane / 8 % 2, side = lane / 16;
-    const auto fetch = [&](int i, uint32_t (&fragment)[4][4]) {  // through the first stages
-      sync_warpgroup();
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = j * 16 + thread / 8, vec = thread % 8;
-        store_shared(stages + swizzled(row, vec), load(i % TILES, i / TILES, row, vec));
-      }
-      sync_warpgroup();
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const int row = TRANSPOSED ? s * 16 + side * 8 + lane % 8 : warp * 16 + half * 8 + lane % 8;
-        load_matrices<TRANSPOSED>(fragment[s], stages + swizzled(row, TRANSPOSED ? warp * 2 + half : s * 2 + side));
-      }
-    };
-#pragma unroll
-    for (int i = 0; i < kInRegisters; ++i) fetch(i, weights[i]);
-#pragma unroll 1
-    for (int i = kInRegisters; i < kChunks * TILES; ++i) {
-      uint32_t fragment[4][4];
-      fetch(i, fragment);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int row = warp * 16 + j % 2 * 8 + lane / 4, vec = j / 4 * 2 + j % 4 / 2;
-        const uint32_t to = more + (i - kInRegisters) * 8192 + swizzled(row, vec) + lane % 4 * 4;
-        asm volatile("st.shared.u32 [%0],%1;" ::"r"(to), "r"(fragment[j / 4][j % 4]) : "memory");
-      }
-    }
-    sync_warpgroup();
-    for (int i = thread * 16; i < count * kStageBytes; i += kWarpgroupThreads * 16)
+    load_weight_tiles<TRANSPOSED>(weights, kChunks * TILES, stages, more, warpgroup,
+                                  [&](int i, int row, int vec) { return load(i % TILES, i / TILES, row, vec); });
+    warpgroup.sync();
+    for (int i = warpgroup.thread * 16; i < count * kStageBytes; i += kWarpgroupThreads * 16)
       store_shared(stages + i, {0, 0, 0, 0});
-    states = stages + swizzled(thread / 8, thread % 8);
+    states = stages + swizzled(warpgroup.thread / 8, warpgroup.thread % 8);
     fence_for_wgmma();
-    sync_warpgroup();
+    warpgroup.sync();
   }
 
   // Asks for a batch; `from` is where this thread's bytes of the states' chunk 0 are, NULL: nowhere.
@@ -201,7 +163,7 @@ struct WavefrontWgmmaProduct {
         store_shared(at + l / kColumnSteps * kChunkBytes + l % kColumnSteps * 2048, v[l]);
     }
     fence_for_wgmma();
-    sync_warpgroup();
+    warpgroup.sync();
   }
 
   // The neighbour's sums, from one warpgroup to the other: `at` is the shared address of kSumBytes.
@@ -210,14 +172,15 @@ struct WavefrontWgmmaProduct {
 #pragma unroll
     for (int i = 0; i < TILES * kColumns / 8; ++i) {
       const float* const from = &sums[i / (kColumns / 8)][i % (kColumns / 8) * 4];
-      store_shared(at + (i * kWarpgroupThreads + thread) * 16, {__float_as_uint(from[0]), __float_as_uint(from[1]),
-                                                                __float_as_uint(from[2]), __float_as_uint(from[3])});
+      store_shared(
+          at + (i * kWarpgroupThreads + warpgroup.thread) * 16,
+          {__float_as_uint(from[0]), __float_as_uint(from[1]), __float_as_uint(from[2]), __float_as_uint(from[3])});
     }
   }
   __device__ __forceinline__ void load_sums(Sums& sums, uint32_t at) const {
 #pragma unroll
     for (int i = 0; i < TILES * kColumns / 8; ++i) {
-      const uint4 v = load_shared(at + (i * kWarpgroupThreads + thread) * 16);
+      const uint4 v = load_shared(at + (i * kWarpgroupThreads + warpgroup.thread) * 16);
       float* const to = &sums[i / (kColumns / 8)][i % (kColumns / 8) * 4];
       to[0] = __uint_as_float(v.x);
       to[1] = __uint_as_float(v.y);

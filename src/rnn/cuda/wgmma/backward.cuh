@@ -29,18 +29,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
   const int first_unit = cluster_unit + rank * kWgmmaUnits;
   const int hidden = sizes.hidden, padded = sizes.padded;
   const int replica_column = place.first_column, replica_columns = place.columns;
+  if (replica_columns <= 0) return;
 
   // The ring of the product; sums for this block's units, [2][share of K][columns / 8][128]; the exchange of the
   // warpgroups' sums, twice; weights beyond the registers.
   extern __shared__ __align__(1024) char ring[];
-  __shared__ uint64_t barriers[2];
+  __shared__ BarrierPair barriers;
   float* const partial = reinterpret_cast<float*>(ring + Product::kRingBytes);
   const uint32_t exchange = shared_address(partial + 2 * kBufferFloats);
-  if (threadIdx.x == 0) {
-    init_barrier(&barriers[0]);
-    init_barrier(&barriers[1]);
-  }
-
   const int share = kGates * padded / kWgmmaCluster;  // of K, in elements
   Product product;
   const T* const weights = static_cast<const T*>(dir.weights);
@@ -59,56 +55,41 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
   } else {
     load_weights(load_row_fragment<T>);
   }
+  barriers.init();
   __syncthreads();
   sync_cluster();
 
-  const int unit = first_unit + lane % 16;
-  const int own_column = product.warpgroup * (COLUMNS / 2) + warp * 2 + lane / 16;  // round r: 8 r further
-  const bool exists = unit < hidden, finishes = COLUMNS > 8 || product.warpgroup == 0;
+  const int warpgroup = product.warpgroup.index;
+  const LaneColumns<kRounds, 8> own{first_unit + lane % 16, warpgroup * (COLUMNS / 2) + warp * 2 + lane / 16,
+                                    replica_column, first_unit + lane % 16 < hidden};
+  const bool finishes = COLUMNS > 8 || warpgroup == 0;
   const int vec = lane % 8 * 4 + warp;  // of 16 bytes
   const int own_place =
-      product.warpgroup * (COLUMNS * 8) + (vec ^ vec / 8) * 4 + lane / 8 % 2 * 2 + lane / 16;  // of its sum in a share
-  T* const dgates = static_cast<T*>(dir.dgates);
-  const int row_elements = kGates * padded;
+      warpgroup * (COLUMNS * 8) + (vec ^ vec / 8) * 4 + lane / 8 % 2 * 2 + lane / 16;  // of its sum in a share
   float carried[kRounds], bias_sum[4] = {0, 0, 0, 0};  // carried: the gradient that goes past the matrix
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
   bool timed_out = false;
-  int round = 0;           // steps done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
-  // A backward step runs t downwards unless the layer's direction is reversed.
-  const int start = dir.reverse ? 0 : sizes.steps - 1, stride = dir.reverse ? 1 : -1;
-  Step previous, current, next = step_at(sizes, start);
-  // One more step than timesteps, for the gradients of the initial states.
-  const int last_step =
-      dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? sizes.steps - 1 : sizes.steps;
+  const int count = steps_of_column(sizes, replica_column), last_step = last_backward_step(dir, sizes, count);
+  StepWindow steps{{}, {}, step_of_pass(sizes, count, !dir.reverse, 0)};
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
-    previous = current;
-    current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, start + (s + 1) * stride) : Step{0, 0};
-    const int columns = min(replica_columns, max(current.batch, previous.batch) - replica_column);
-    if (columns <= 0) continue;
-
-#pragma unroll
-    for (int i = 0; i < Product::kLoadColumns; ++i) {
-      const int column = product.column(i);
-      const T* const from = dgates + int64_t{previous.row + replica_column + column} * row_elements;
-      product.source[i] = reinterpret_cast<const char*>(from + rank * share + product.first_element());
-      const bool reads = column < min(replica_columns, previous.batch - replica_column);
-      product.left[i] = reads ? share - product.first_element() : 0;
-    }
+    steps = {steps.current, steps.next, step_of_pass(sizes, count, !dir.reverse, s + 1)};
+    point_at_gradients<T>(product.loads, dir, kGates * padded, rank * share, (rank + 1) * share, replica_column,
+                          replica_columns, steps.previous);
     // Issues the loads of what the forward pass saved for the units of this lane. No branches, which would wait for the
     // loads here.
     T dy[kRounds], cell[kRounds], before[kRounds];  // c (LSTM); c (LSTM) or h (GRU) a timestep earlier
     Four<T> gates[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int column = own_column + r * 8, n = replica_column + column;
-      const bool wanted = finishes && exists && column < replica_columns && n < current.batch;
-      const bool has_before = wanted && n < next.batch;
-      const int u = wanted ? unit : 0, row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
+      const int n = own.sequence(r);
+      const bool wanted = finishes && own.exists && own.column(r) < replica_columns && n < steps.current.batch;
+      const bool has_before = wanted && n < steps.next.batch;
+      const int u = wanted ? own.unit : 0, row = wanted ? steps.current.row + n : 0;
+      const int row_before = has_before ? steps.next.row + n : row;
       const int64_t at = int64_t{row} * hidden + u;
       dy[r] = __ldcs(static_cast<const T*>(dir.dy) + (int64_t{row} * params.y_row + u));
       gates[r] = static_cast<const Four<T>*>(dir.gates)[at];
@@ -124,22 +105,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
     product.prefetch();
 
     // A warp has the sums of all units of one of the cluster's blocks over its share of K, and gives them to it.
-    const int buffer = round & 1;
+    const int buffer = s & 1;
     float* const own_partial = partial + buffer * kBufferFloats;
     {
       typename Product::Sums sums;
       product.run(sums, sizes.timed_out, timed_out);
-      const int own_share = kAddsFirst ? rank : rank * 2 + product.warpgroup;
-      const int own_eighth = kAddsFirst ? product.warpgroup * kRounds : 0;
+      const int own_share = kAddsFirst ? rank : rank * 2 + warpgroup;
+      const int own_eighth = kAddsFirst ? warpgroup * kRounds : 0;
       const float* const place = own_partial + own_share * kShareFloats + own_eighth * 128 + (lane ^ lane / 8) * 4;
       const uint32_t there = address_in_rank(shared_address(place), warp);
-      const uint32_t barrier = address_in_rank(shared_address(&barriers[buffer]), warp);
+      const uint32_t barrier = address_in_rank(barriers.address(buffer), warp);
       if constexpr (kAddsFirst) {
-        typename Product::OwnSums own;
-        product.exchange_sums(sums, exchange + buffer * kExchangeBytes, own);
+        typename Product::OwnSums both;
+        product.exchange_sums(sums, exchange + buffer * kExchangeBytes, both);
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-          send_to_rank(there + r * 512, barrier, {own[r][0], own[r][1], own[r][2], own[r][3]});
+          send_to_rank(there + r * 512, barrier, {both[r][0], both[r][1], both[r][2], both[r][3]});
         }
       } else {
 #pragma unroll
@@ -148,54 +129,32 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
         }
       }
     }
-    if (threadIdx.x == 0) expect_bytes(&barriers[buffer], kBufferFloats * sizeof(float));
-    SpinTimeout timeout;
-    while (!timed_out && !__all_sync(kWholeWarp, has_arrived(shared_address(&barriers[buffer]), round / 2 & 1))) {
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-    }
-    ++round;
+    barriers.expect(buffer, kBufferFloats * sizeof(float));
+    barriers.wait(s, sizes.timed_out, timed_out);
 
     published = clock_low();
     if (finishes) {
-      float da[kRounds][4];
+      float dh[kRounds];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 8, n = replica_column + column;
-        const bool in_replica = column < columns, is_active = in_replica && n < current.batch;
-        const bool was_active = in_replica && n < previous.batch;
-        const int64_t state_index = int64_t{n} * hidden + unit;
-        float dh = 0;
+        dh[r] = 0;
 #pragma unroll
-        for (int from = 0; from < kShares; ++from) dh += own_partial[from * kShareFloats + own_place + r * 128];
-        begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, carried[r]);
-        dh += Element<T>::to_float(dy[r]);
-        const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
-        const float state_before = n < next.batch || has_initial ? Element<T>::to_float(before[r]) : 0;
-        const float state = MODE == PRNN_LSTM ? Element<T>::to_float(cell[r]) : 0;
-        backward_unit<T, MODE>(gates[r], state, state_before, dh, is_active && exists, carried[r], da[r]);
+        for (int from = 0; from < kShares; ++from) dh[r] += own_partial[from * kShareFloats + own_place + r * 128];
       }
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 8, n = replica_column + column;
-        const bool publishes = column < columns && n < current.batch && lane % 2 == 0 && unit < padded;
-        T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
-        publish_gradients<T, kGates>(publishes, out, padded, da[r]);
-      }
-      published = clock_low();
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 8, n = replica_column + column;
-        if (MODE == PRNN_GRU && exists && column < columns && n < current.batch) {
-          store_float<T>(dir.dcandidate, int64_t{current.row + n} * hidden + unit, da[r][3]);
-        }
-#pragma unroll
-        for (int g = 0; g < 4; ++g) bias_sum[g] += da[r][g];
-      }
+      const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const auto saved = [&](int r) -> SavedUnit<T> {
+        const bool has_before = own.sequence(r) < steps.next.batch || has_initial;
+        return {gates[r], Element<T>::to_float(dy[r]), MODE == PRNN_LSTM ? Element<T>::to_float(cell[r]) : 0,
+                has_before ? Element<T>::to_float(before[r]) : 0};
+      };
+      published =
+          finish_backward<T, MODE>(params, dir, own, steps, replica_columns, dh, saved, carried, bias_sum, [] {});
     }
   }
   __syncthreads();
 
-  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, unit, exists);
+  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, own.unit,
+                       own.exists);
   // No block leaves while others may still write to its shared memory.
   sync_cluster();
 }

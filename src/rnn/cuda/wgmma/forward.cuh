@@ -40,17 +40,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
     load_weights(load_row_fragment<T>);
   }
 
-  const int unit = first_unit + lane % 16;
-  const int own_column = warp / 4 * 8 + warp % 4 + lane / 16 * 4;  // round r: 16 r further
-  const bool exists = unit < hidden;
+  const LaneColumns<kRounds, 16> own{first_unit + lane % 16, warp / 4 * 8 + warp % 4 + lane / 16 * 4, replica_column,
+                                     first_unit + lane % 16 < hidden};
   float bias[4];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
 #pragma unroll
-  for (int g = 0; g < 4; ++g) {
-    bias[g] = load_bias<T, MODE>(dir, hidden, unit, g, exists);
-  }
+  for (int g = 0; g < 4; ++g) bias[g] = load_bias<T, MODE>(dir, hidden, own.unit, g, own.exists);
 
-  T* const exchange = static_cast<T*>(dir.exchange);
-  const T* const input_of_lane = static_cast<const T*>(dir.xw) + (exists ? unit : 0);
+  const T* const input_of_lane = static_cast<const T*>(dir.xw) + (own.exists ? own.unit : 0);
   const float* const sums0 = reinterpret_cast<const float*>(ring + Product::sums_offset(0));
   const float* const sums1 = reinterpret_cast<const float*>(ring + Product::sums_offset(1));
   float carried[kRounds];  // c (LSTM), h before rounding (GRU)
@@ -59,37 +55,26 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
   bool timed_out = false;
   unsigned published = 0;  // the clock's low half
 
-  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+  const int count = steps_of_column(sizes, replica_column);
+  StepWindow steps{{}, {}, step_of_pass(sizes, count, dir.reverse, 0)};
 #pragma unroll 1
-  for (int s = 0; s < sizes.steps; ++s) {
-    previous = current;
-    current = next;
-    next = s + 1 < sizes.steps ? step_at(sizes, dir.reverse ? sizes.steps - 2 - s : s + 1) : Step{0, 0};
-    const int columns = min(replica_columns, current.batch - replica_column);
-    if (columns <= 0) continue;
-
-#pragma unroll
-    for (int i = 0; i < Product::kLoadColumns; ++i) {
-      const int column = product.column(i), n = replica_column + column;
-      const T* const from = n < previous.batch ? exchange + int64_t{previous.row + n} * padded
-                                               : static_cast<const T*>(dir.initial) + int64_t{n} * padded;
-      product.source[i] = reinterpret_cast<const char*>(from + product.first_element());
-      product.left[i] = column < columns ? padded - product.first_element() : 0;
-    }
+  for (int s = 0; s < count; ++s) {
+    steps = {steps.current, steps.next, step_of_pass(sizes, count, dir.reverse, s + 1)};
+    const int columns = min(replica_columns, steps.current.batch - replica_column);
+    point_at_states<T>(product.loads, dir, padded, 0, replica_column, columns, steps.previous);
     // Issues the loads of the input products that this lane adds. No branches, which would wait for the loads here.
     T input[kRounds][kGates];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int column = own_column + r * 16;
-      const T* const from =
-          input_of_lane + int64_t{column < columns ? current.row + replica_column + column : 0} * params.xw_row;
+      const int row = own.column(r) < columns ? steps.current.row + own.sequence(r) : 0;
 #pragma unroll
-      for (int g = 0; g < kGates; ++g) input[r][g] = __ldcs(from + g * params.xw_gate);
+      for (int g = 0; g < kGates; ++g) {
+        input[r][g] = __ldcs(input_of_lane + int64_t{row} * params.xw_row + g * params.xw_gate);
+      }
     }
 
     wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch();
-
     {
       typename Product::Sums sums;
       product.run(sums, sizes.timed_out, timed_out);
@@ -98,51 +83,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
     __syncthreads();
 
     if (COLUMNS > 8 || warp < 4) {
-      float sum[kRounds][kGates];
+      float sum[kRounds][kGates], fed[kRounds][kGates];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
 #pragma unroll
         for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
           sum[r][g] = sums0[at] + sums1[at] + bias[g];
+          fed[r][g] = Element<T>::to_float(input[r][g]) + (MODE == PRNN_GRU && g == 2 ? bias[3] : 0);
         }
       }
-      UnitForward done[kRounds];
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int n = replica_column + own_column + r * 16;
-        if (n >= previous.batch) {  // a sequence starts
-          const bool wanted = exists && own_column + r * 16 < columns;
-          carried[r] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit, wanted);
-        }
-        float of_input[kGates];
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          of_input[g] = Element<T>::to_float(input[r][g]);
-          if (MODE == PRNN_GRU && g == 2) of_input[g] += bias[3];
-        }
-        done[r] = forward_unit<MODE>(sum[r], of_input, carried[r]);
-        carried[r] = done[r].carried;
-      }
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16;
-        const float own = exists ? done[r].h : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
-        publish_word(column < columns && lane % 2 == 0 && unit < padded,
-                     exchange + int64_t{current.row + replica_column + column} * padded + unit,
-                     Element<T>::pack(own, beside));
-      }
-      published = clock_low();
-
-      // Off the critical path: no block polls these stores.
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = replica_column + column;
-        if (column >= columns || !exists) continue;
-        save_unit<T, MODE>(dir, int64_t{current.row + n} * hidden + unit, done[r]);
-        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, done[r].h);
-        if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done[r]);
-      }
+      published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     } else {
       published = clock_low();
     }

@@ -30,10 +30,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int first_unit = first_unit_of_set + rank * kTileUnits + own_gate * kWgmmaUnits;
   const int hidden = sizes.hidden, padded = sizes.padded;
   const int replica_column = place.first_column, replica_columns = place.columns;
+  if (replica_columns <= 0) return;
 
   static_assert((Product::kRingBytes + 3 * Product::kSumsBytes + kKeptBytes) % 1024 == 0, "the weights are aligned");
   extern __shared__ __align__(1024) char ring[];
-  __shared__ ClusterBarriers barriers;
+  __shared__ BarrierPair barriers;
   const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
   const uint32_t sent_sums = own_sums + Product::kSumsBytes;  // by the other block; two, used in turn
   const uint32_t saved = sent_sums + 2 * Product::kSumsBytes;
@@ -43,36 +44,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   product.template load_weights<true>(
       share, shared_address(ring), saved + kKeptBytes, [&](int chunk, int row, int vec) {
         const int k = first_k + chunk * kWgmmaChunk + row,
-                  unit = first_unit_of_set + product.warpgroup * kTileUnits + vec * 8;
+                  unit = first_unit_of_set + product.warpgroup.index * kTileUnits + vec * 8;
         return load_row_fragment(weights, (int64_t{own_gate} * hidden + k) * hidden + unit,
                                  k < hidden && vec * 8 < kTileUnits ? hidden - unit : 0);
       });
   barriers.init();
+  __syncthreads();
+  sync_cluster();
 
-  const int unit = first_unit + lane % 16;
-  const int own_column = warp * 2 + lane / 16;  // round r: 16 r further
-  const bool exists = unit < hidden, finishes = COLUMNS > 8 || warp < 4;
-  T* const dgates = static_cast<T*>(dir.dgates);
-  const int row_elements = kGates * padded;
+  const LaneColumns<kRounds, 16> own{first_unit + lane % 16, warp * 2 + lane / 16, replica_column,
+                                     first_unit + lane % 16 < hidden};
+  const bool finishes = COLUMNS > 8 || warp < 4;
   float carried[kRounds], bias_sum[4] = {0, 0, 0, 0};  // carried: the gradient that goes past the matrix
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
   bool timed_out = false;
 
-  // The gradients of the step before that this thread loads.
-  const auto point_at_gradients = [&](const Step& before) {
-#pragma unroll
-    for (int i = 0; i < Product::kLoadColumns; ++i) {
-      const int column = product.column(i), n = replica_column + column, at = first_k + Product::first_element();
-      const T* const from = dgates + int64_t{before.row + n} * row_elements + own_gate * padded + at;
-      product.source[i] = reinterpret_cast<const char*>(from);
-      product.left[i] = column < replica_columns && n < before.batch ? padded - at : 0;
-    }
+  const auto point_at_gradients_of = [&](const Step& before) {
+    point_at_gradients<T>(product.loads, dir, kGates * padded, own_gate * padded + first_k, (own_gate + 1) * padded,
+                          replica_column, replica_columns, before);
   };
   // dy and what the forward pass kept, copied to shared memory by the lanes that want them: the gates, four a column
   // and unit, then dy, the state of a step earlier (c of an LSTM, h of a GRU) and c, one each.
   const auto saved_at = [&](int array, int r) {
-    const int at = (own_column + r * 16) * kWgmmaUnits + lane % 16;
+    const int at = own.column(r) * kWgmmaUnits + lane % 16;
     return array < 0 ? at * 8 : (4 + array) * kArrayBytes + at * 2;
   };
   const char* const saved_here = ring + Product::kRingBytes + 3 * Product::kSumsBytes;
@@ -89,10 +84,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if (!finishes) return;
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      const int column = own_column + r * 16, n = replica_column + column;
-      const bool wanted = exists && column < replica_columns && n < here.batch, has_before = wanted && n < after.batch;
+      const int n = own.sequence(r);
+      const bool wanted = own.exists && own.column(r) < replica_columns && n < here.batch;
+      const bool has_before = wanted && n < after.batch;
       const int64_t row = wanted ? here.row + n : 0;
-      const int u = wanted ? unit : 0;
+      const int u = wanted ? own.unit : 0;
       copy_four(saved + saved_at(-1, r), static_cast<const Four<T>*>(dir.gates) + (row * hidden + u), wanted);
       if (lane % 2 == 0) {
         const T* const before = has_before           ? states + (int64_t{after.row + n} * state_row + u)
@@ -105,37 +101,34 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
   // The sums that clusters of a gate set give each other: [block][2][from gate][column][unit].
-  float* const gate_sums = params.sums + own_column * kWgmmaUnits + lane % 16;
+  float* const gate_sums = params.sums + own.first * kWgmmaUnits + lane % 16;
   const auto sums_at = [&](int gate, int buffer, int from, int r) {
     const int64_t block = blockIdx.x + (gate - own_gate) * kSplitKCluster;
     return gate_sums + (((block * 2 + buffer) * kGates + from) * COLUMNS + r * 16) * kWgmmaUnits;
   };
 
-  // A backward step runs t downwards unless the layer's direction is reversed.
-  const ReplicaSteps steps(sizes, !dir.reverse, replica_column);
-  Step previous, current = steps.at(0), next = steps.at(1);
-  // One more step than timesteps, for the gradients of the initial states.
-  const bool ends_early = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr;
-  const int count = replica_columns <= 0 ? 0 : ends_early ? steps.count : steps.count + 1;
-  point_at_gradients(previous);
+  const int timesteps = steps_of_column(sizes, replica_column), last_step = last_backward_step(dir, sizes, timesteps);
+  const auto step_of = [&](int s) { return step_of_pass(sizes, timesteps, !dir.reverse, s); };
+  StepWindow steps{{}, step_of(0), step_of(1)};
+  point_at_gradients_of(steps.previous);
   product.prefetch();
-  if (count > 0) copy_saved(current, next);
+  copy_saved(steps.current, steps.next);
 #pragma unroll 1
-  for (int s = 0; s < count; ++s) {
+  for (int s = 0; s <= last_step; ++s) {
     const int buffer = s & 1;
     const uint32_t phase = ~s / 2 & 1;
-    const Step after_next = steps.at(s + 2);
+    const Step after_next = step_of(s + 2);
     {
       typename Product::Sums sums;
       product.run(sums, sizes.timed_out, timed_out);
-      if (product.warpgroup == rank) {
+      if (product.warpgroup.index == rank) {
         product.store_sums(sums, own_sums);
       } else {
         product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
       }
     }
     barriers.expect(buffer, Product::kSumsBytes);
-    point_at_gradients(current);
+    point_at_gradients_of(steps.current);
     __syncthreads();
     barriers.wait(s, sizes.timed_out, timed_out);
 
@@ -143,16 +136,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if (finishes) {
       const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
       const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
-      float own[kRounds];
+      float own_sum[kRounds];
       uint32_t given[kRounds][kGates];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        own[r] = 0;
+        own_sum[r] = 0;
 #pragma unroll
         for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
           const float sum = sums[at] + others[at];
-          if (g == own_gate) own[r] = sum;
+          if (g == own_gate) own_sum[r] = sum;
           publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
         }
       }
@@ -180,52 +173,32 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
 
-      float da[kRounds][4];
+      float dh[kRounds];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = replica_column + column;
-        const bool in_replica = column < replica_columns, is_active = in_replica && n < current.batch;
-        const bool was_active = in_replica && n < previous.batch;
-        const int64_t state_index = int64_t{n} * hidden + unit;
-        float dh = 0;
+        dh[r] = 0;
 #pragma unroll
-        for (int g = 0; g < kGates; ++g) dh += g == own_gate ? own[r] : __uint_as_float(given[r][g]);
-        begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, carried[r]);
-        const Four<T> gates = *reinterpret_cast<const Four<T>*>(saved_here + saved_at(-1, r));
-        dh += saved_value(0, r);
-        const float state = MODE == PRNN_LSTM ? saved_value(2, r) : 0;
-        backward_unit<T, MODE>(gates, state, saved_value(1, r), dh, is_active && exists, carried[r], da[r]);
+        for (int g = 0; g < kGates; ++g) dh[r] += g == own_gate ? own_sum[r] : __uint_as_float(given[r][g]);
       }
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = replica_column + column;
-        const bool publishes = column < replica_columns && n < current.batch && lane % 2 == 0 && unit < padded;
-        T* const out = dgates + int64_t{current.row + n} * row_elements + unit;
-        publish_gradients<T, kGates>(publishes, out, padded, da[r]);
-      }
-      published = clock_low();
-      __syncwarp();  // what was kept has been read
-      copy_saved(next, after_next);
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = replica_column + column;
-        if (MODE == PRNN_GRU && exists && column < replica_columns && n < current.batch) {
-          store_float<T>(dir.dcandidate, int64_t{current.row + n} * hidden + unit, da[r][3]);
-        }
-#pragma unroll
-        for (int g = 0; g < 4; ++g) bias_sum[g] += da[r][g];
-      }
+      const auto saved_unit = [&](int r) -> SavedUnit<T> {
+        return {*reinterpret_cast<const Four<T>*>(saved_here + saved_at(-1, r)), saved_value(0, r),
+                MODE == PRNN_LSTM ? saved_value(2, r) : 0, saved_value(1, r)};
+      };
+      published =
+          finish_backward<T, MODE>(params, dir, own, steps, replica_columns, dh, saved_unit, carried, bias_sum, [&] {
+            __syncwarp();  // what was saved has been read
+            copy_saved(steps.next, after_next);
+          });
     }
     wait_poll_delay(published, sizes.poll_delay_cycles);
-    previous = current;
-    current = next;
-    next = after_next;
+    steps = {steps.current, steps.next, after_next};
     product.prefetch();
   }
   wait_for_all_copies();
   __syncthreads();
 
-  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, unit, exists);
+  store_bias_gradients(bias_sum, reinterpret_cast<float*>(ring), dir.bias_sums, place.replica, hidden, own.unit,
+                       own.exists);
   sync_cluster();  // no block leaves while the other may still write to its shared memory
 }
 

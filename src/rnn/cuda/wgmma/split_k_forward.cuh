@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if (replica_columns <= 0) return;
 
   extern __shared__ __align__(1024) char ring[];
-  __shared__ ClusterBarriers barriers;
+  __shared__ BarrierPair barriers;
   const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
   const uint32_t sent_sums = own_sums + Product::kSumsBytes;    // by the other block; two, used in turn
   const uint32_t inputs = sent_sums + 2 * Product::kSumsBytes;  // [2][column][gate][unit], used in turn
@@ -36,40 +36,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int share = split_k_share(padded), first_k = rank * share;
   product.template load_weights<false>(
       share, shared_address(ring), inputs + 2 * kInputBytes, [&](int chunk, int row, int vec) {
-        const int unit = first_unit + (product.warpgroup - rank) * kWgmmaUnits + row % kWgmmaUnits,
+        const int unit = first_unit + (product.warpgroup.index - rank) * kWgmmaUnits + row % kWgmmaUnits,
                   gate = row / kWgmmaUnits;
         const int k = first_k + chunk * kWgmmaChunk + vec * 8;
         const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
         return load_row_fragment(weights, index, unit < hidden && gate < kGates ? hidden - k : 0);
       });
   barriers.init();
+  __syncthreads();
+  sync_cluster();
 
-  const int unit = first_unit + lane % 16;
-  const int own_column = warp * 2 + lane / 16;  // round r: 16 r further
-  const bool exists = unit < hidden, finishes = COLUMNS > 8 || warp < 4;
+  const LaneColumns<kRounds, 16> own{first_unit + lane % 16, warp * 2 + lane / 16, replica_column,
+                                     first_unit + lane % 16 < hidden};
+  const bool finishes = COLUMNS > 8 || warp < 4;
   __shared__ float bias[4][kWgmmaUnits];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
   if (threadIdx.x < 4 * kWgmmaUnits) {
     const int g = threadIdx.x / kWgmmaUnits, u = first_unit + threadIdx.x % kWgmmaUnits;
     bias[g][threadIdx.x % kWgmmaUnits] = load_bias<T, MODE>(dir, hidden, u, g, u < hidden);
   }
 
-  T* const exchange = static_cast<T*>(dir.exchange);
   float carried[kRounds];  // c (LSTM), h before rounding (GRU)
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
   bool timed_out = false;
 
-  // The states of a step that this thread loads.
-  const auto point_at_states = [&](const Step& before, const Step& here) {
-#pragma unroll
-    for (int i = 0; i < Product::kLoadColumns; ++i) {
-      const int column = product.column(i), n = replica_column + column;
-      const T* const from = n < before.batch ? exchange + int64_t{before.row + n} * padded
-                                             : static_cast<const T*>(dir.initial) + int64_t{n} * padded;
-      product.source[i] = reinterpret_cast<const char*>(from + first_k + Product::first_element());
-      product.left[i] = column < replica_columns && n < here.batch ? padded - first_k - Product::first_element() : 0;
-    }
-  };
   // The input products of a step: a lane copies two units of gate lane / 8 of every eighth column.
   const int copied_unit = first_unit + lane % 8 * 2, copied_gate = lane / 8;
   const bool copies = copied_gate < kGates && copied_unit < hidden;
@@ -85,19 +75,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  const ReplicaSteps steps(sizes, dir.reverse, replica_column);
-  Step previous, current = steps.at(0), next = steps.at(1);
-  point_at_states(previous, current);
+  const int count = steps_of_column(sizes, replica_column);
+  const auto step_of = [&](int s) { return step_of_pass(sizes, count, dir.reverse, s); };
+  const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
+  StepWindow steps{{}, step_of(0), step_of(1)};
+  point_at_states<T>(product.loads, dir, padded, first_k, replica_column, columns_of(steps.current), steps.previous);
   product.prefetch();
-  copy_inputs(current, 0);
+  copy_inputs(steps.current, 0);
 #pragma unroll 1
-  for (int s = 0; s < steps.count; ++s) {
-    const int columns = min(replica_columns, current.batch - replica_column), buffer = s & 1;
-    const Step after_next = steps.at(s + 2);
+  for (int s = 0; s < count; ++s) {
+    const int columns = columns_of(steps.current), buffer = s & 1;
+    const Step after_next = step_of(s + 2);
     {
       typename Product::Sums sums;
       product.run(sums, sizes.timed_out, timed_out);
-      if (product.warpgroup == rank) {
+      if (product.warpgroup.index == rank) {
         product.store_sums(sums, own_sums);
       } else {
         product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
@@ -105,9 +97,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     barriers.expect(buffer, Product::kSumsBytes);
     wait_for_all_copies();
-    point_at_states(current, next);
+    point_at_states<T>(product.loads, dir, padded, first_k, replica_column, columns_of(steps.next), steps.current);
     __syncthreads();
-    copy_inputs(next, 1 - buffer);  // here, as a fence in the product waits for copies on their way
+    copy_inputs(steps.next, 1 - buffer);  // here, as a fence in the product waits for copies on their way
     barriers.wait(s, sizes.timed_out, timed_out);
 
     unsigned published = clock_low();
@@ -115,58 +107,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
       const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
       const T* const input = reinterpret_cast<const T*>(ring + Product::kRingBytes + 3 * Product::kSumsBytes) +
-                             (buffer * COLUMNS + own_column) * (4 * kWgmmaUnits) + lane % 16;
-      float sum[kRounds][kGates];
+                             (buffer * COLUMNS + own.first) * (4 * kWgmmaUnits) + lane % 16;
+      float sum[kRounds][kGates], fed[kRounds][kGates];
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
 #pragma unroll
         for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own_column + r * 16);
+          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
           sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
+          fed[r][g] = Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]) +
+                      (MODE == PRNN_GRU && g == 2 ? bias[3][lane % 16] : 0);
         }
       }
-      const auto of_input = [&](int r, int g) { return Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]); };
-      UnitForward done[kRounds];
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int n = replica_column + own_column + r * 16;
-        if (n >= previous.batch) {  // a sequence starts
-          const bool wanted = exists && own_column + r * 16 < columns;
-          carried[r] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit, wanted);
-        }
-        float fed[kGates];
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          fed[g] = of_input(r, g);
-          if (MODE == PRNN_GRU && g == 2) fed[g] += bias[3][lane % 16];
-        }
-        done[r] = forward_unit<MODE>(sum[r], fed, carried[r]);
-        carried[r] = done[r].carried;
-      }
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16;
-        const float own = exists ? done[r].h : 0, beside = __shfl_down_sync(kWholeWarp, own, 1);
-        publish_word(column < columns && lane % 2 == 0 && unit < padded,
-                     exchange + int64_t{current.row + replica_column + column} * padded + unit,
-                     Element<T>::pack(own, beside));
-      }
-      published = clock_low();
-
-      // Off the critical path: no block polls these stores.
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int column = own_column + r * 16, n = replica_column + column;
-        if (column >= columns || !exists) continue;
-        save_unit<T, MODE>(dir, int64_t{current.row + n} * hidden + unit, done[r]);
-        if (dir.y != nullptr) store_float<T>(dir.y, int64_t{current.row + n} * params.y_row + unit, done[r].h);
-        if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done[r]);
-      }
+      published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     }
     wait_poll_delay(published, sizes.poll_delay_cycles);
-    previous = current;
-    current = next;
-    next = after_next;
+    steps = {steps.current, steps.next, after_next};
     product.prefetch();
   }
   sync_cluster();  // no block leaves while the other may still write to its shared memory

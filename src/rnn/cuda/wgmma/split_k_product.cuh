@@ -6,52 +6,6 @@
 
 namespace prnn {
 
-// ---- timesteps, the cluster and its gate set ----
-
-// The steps of a replica: those at which the first of its sequences is there.
-struct ReplicaSteps {
-  const ResidentSizes& sizes;
-  int first, count, stride;  // of timesteps
-
-  __device__ __forceinline__ ReplicaSteps(const ResidentSizes& all, bool down, int replica_column) : sizes(all) {
-    count = sizes.steps;
-    if (sizes.table != nullptr) {  // the batch never grows with t
-      while (count > 0 && sizes.table[count - 1].batch <= replica_column) --count;
-    }
-    first = down ? count - 1 : 0;
-    stride = down ? -1 : 1;
-  }
-  // Beyond the last: no sequences.
-  __device__ __forceinline__ Step at(int s) const {
-    return s < count ? step_at(sizes, first + s * stride) : Step{0, 0};
-  }
-};
-
-// The barriers that count what the other block of the cluster sends, used in turn.
-struct ClusterBarriers {
-  uint64_t barrier[2];
-
-  __device__ __forceinline__ void init() {
-    if (threadIdx.x == 0) {
-      init_barrier(&barrier[0]);
-      init_barrier(&barrier[1]);
-    }
-    __syncthreads();
-    sync_cluster();
-  }
-  __device__ __forceinline__ uint32_t address(int buffer) { return shared_address(&barrier[buffer]); }
-  __device__ __forceinline__ void expect(int buffer, uint32_t bytes) {
-    if (threadIdx.x == 0) expect_bytes(&barrier[buffer], bytes);
-  }
-  // Waits for what was sent in step `s`.
-  __device__ __forceinline__ void wait(int s, int* fault, bool& timed_out) {
-    SpinTimeout timeout;
-    while (!timed_out && !__all_sync(kWholeWarp, has_completed(&barrier[s & 1], s / 2 & 1))) {
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-    }
-  }
-};
-
 // Elements of K of each block of a cluster, an even number of chunks; the second's may be fewer.
 __device__ __forceinline__ int split_k_share(int padded) {
   return (padded + 4 * kWgmmaChunk - 1) / (4 * kWgmmaChunk) * (2 * kWgmmaChunk);
@@ -84,45 +38,26 @@ __device__ __forceinline__ uint32_t load_word(const void* address) {
 // ---- the product ----
 
 // A cluster of two blocks shares 128 rows of weights and splits K. Warpgroup w of a block multiplies tile w, 64 of the
-// rows, with all states of the block's K. A chunk is kWgmmaChunk elements of K, 128 bytes of a row. Both warpgroups
-// fetch batches of kBatch chunks at the same time, warpgroup w the chunks 2 i + w, into a ring of two batch pairs
-// in shared memory; each multiplies its own batch first, then the other's.
+// rows, with all states of the block's K. Both warpgroups fetch batches of kBatch chunks at the same time, each its own
+// chunks, into a ring of two batch pairs in shared memory; each multiplies its own batch first, then the other's.
 template <class T, int COLUMNS>
 struct SplitKProduct {
-  static constexpr int kBatch = split_k_batch(COLUMNS);     // chunks
-  static constexpr int kSetBytes = kBatch * COLUMNS * 128;  // shared memory of a batch
+  static constexpr int kBatch = split_k_batch(COLUMNS);  // chunks
+  using Loads = StateLoads<T, COLUMNS, kBatch>;
+  static constexpr int kSetBytes = Loads::kSetBytes;
   static constexpr int kRingBytes = kSplitKStages * kSetBytes;
-  static constexpr int kLoads = kSetBytes / (kWarpgroupThreads * 16);   // of a thread for a batch
-  static constexpr int kLoadColumns = COLUMNS > 16 ? COLUMNS / 16 : 1;  // columns that a thread loads for
   static constexpr int kRegisterChunks = kSplitKRegisterChunks;
   static constexpr int kRegisterBatchPairs = kRegisterChunks / (2 * kBatch);
   static_assert(kRegisterChunks % (2 * kBatch) == 0 && kRingBytes >= 2 * 8192);
 
   using Sums = float[COLUMNS / 2];
 
+  const Warpgroup warpgroup;
+  Loads loads;
   uint32_t weights[kRegisterChunks][4][4];  // of a batch pair's batches the own one first
-  uint32_t ring, more_weights;    // shared addresses: of the sets, and of this warpgroup's weights beyond the registers
-  uint32_t place;                 // where in a set this thread stores its first load
-  int chunks, batch_pairs;        // a batch pair: one batch of each warpgroup
-  int warpgroup = 0, thread = 0;  // warpgroup of the block, thread of the warpgroup
-
-  uint4 states[kLoads];              // of the batch that is on its way
-  const char* source[kLoadColumns];  // this thread's bytes of the block's chunk 0
-  int left[kLoadColumns];            // elements of K from there on; 0 or less: a column that is not to be read
-
-  __device__ __forceinline__ void sync_warpgroup() const {
-    asm volatile("bar.sync %0,128;" ::"r"(1 + warpgroup) : "memory");
-  }
-
-  // Element of the block's K where this thread's loads begin.
-  static __device__ __forceinline__ int first_element() {
-    const int chunk = threadIdx.x / kWarpgroupThreads + (COLUMNS == 8 ? threadIdx.x / 64 % 2 * 2 : 0);
-    return chunk * kWgmmaChunk + threadIdx.x % 8 * 8;
-  }
-  // The column of which this thread loads number `load_column`.
-  static __device__ __forceinline__ int column(int load_column) {
-    return load_column * 16 + threadIdx.x / 8 % 16 % COLUMNS;
-  }
+  uint32_t ring, more_weights;  // shared addresses: of the sets, and of this warpgroup's weights beyond the registers
+  int chunks, batch_pairs;      // a batch pair: one batch of each warpgroup
+  uint4 states[Loads::kLoads];  // of the batch that is on its way
 
   // Chunk `c` of warpgroup w's batch of a batch pair, and the batch's set.
   static __device__ __forceinline__ int chunk_of(int batch_pair, int c, int w) {
@@ -134,114 +69,45 @@ struct SplitKProduct {
   // Says that this warpgroup's batch of a batch pair is in shared memory, and waits for the other's. Two barriers a
   // warpgroup, in turn: it may be a batch pair ahead.
   __device__ __forceinline__ void say_stored(int batch_pair) const {
-    asm volatile("bar.arrive %0,256;" ::"r"(3 + batch_pair % 2 * 2 + warpgroup) : "memory");
+    asm volatile("bar.arrive %0,256;" ::"r"(3 + batch_pair % 2 * 2 + warpgroup.index) : "memory");
   }
   __device__ __forceinline__ void wait_for_other(int batch_pair) const {
-    asm volatile("bar.sync %0,256;" ::"r"(3 + batch_pair % 2 * 2 + 1 - warpgroup) : "memory");
+    asm volatile("bar.sync %0,256;" ::"r"(3 + batch_pair % 2 * 2 + 1 - warpgroup.index) : "memory");
   }
 
   // `share`: elements of K of a block; shared addresses of the ring and of the room for weights beyond the registers,
-  // both aligned to 1024 bytes. `load(chunk, row, vec)` is 16 bytes of the weights of this warpgroup's tile: of row
-  // `row` K elements 8 vec onwards of the chunk; TRANSPOSED: of K element `row` of the chunk, rows 8 vec onwards.
+  // both aligned to 1024 bytes. `load(chunk, row, vec)` as for load_weight_tiles(), of this warpgroup's tile.
   template <bool TRANSPOSED, class Load>
   __device__ __forceinline__ void load_weights(int share, uint32_t ring_of_block, uint32_t more, const Load& load) {
-    warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / kWarpgroupThreads, 0);  // in a uniform register
-    thread = threadIdx.x % kWarpgroupThreads;
-    const int lane = thread % 32, warp = thread / 32;
     chunks = share / kWgmmaChunk;
     batch_pairs = (chunks + 2 * kBatch - 1) / (2 * kBatch);
     ring = ring_of_block;
-    place = swizzled(thread / 8, thread % 8);
-    more_weights = more + warpgroup * max(chunks - kRegisterChunks, 0) * 8192;
-    const uint32_t scratch = ring + warpgroup * 8192;
-    const int half = lane / 8 % 2, side = lane / 16;  // of the four matrices that a lane's address is one of
-    const auto fetch = [&](int chunk, uint32_t (&fragment)[4][4]) {
-      sync_warpgroup();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 16 + thread / 8, vec = thread % 8;
-        store_shared(scratch + swizzled(row, vec), load(chunk, row, vec));
-      }
-      sync_warpgroup();
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const int row = TRANSPOSED ? s * 16 + side * 8 + lane % 8 : warp * 16 + half * 8 + lane % 8;
-        load_matrices<TRANSPOSED>(fragment[s], scratch + swizzled(row, TRANSPOSED ? warp * 2 + half : s * 2 + side));
-      }
-    };
-#pragma unroll
-    for (int c = 0; c < kRegisterChunks; ++c) {
-      const int w = c / kBatch % 2 == 0 ? warpgroup : 1 - warpgroup, chunk = chunk_of(c / kBatch / 2, c % kBatch, w);
-      if (chunk < chunks) {
-        fetch(chunk, weights[c]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) weights[c][i / 4][i % 4] = 0;
-      }
-    }
-#pragma unroll 1
-    for (int c = kRegisterChunks; c < chunks; ++c) {
-      uint32_t fragment[4][4];
-      fetch(c, fragment);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int row = warp * 16 + i % 2 * 8 + lane / 4, vec = i / 4 * 2 + i % 4 / 2;
-        const uint32_t to = more_weights + (c - kRegisterChunks) * 8192 + swizzled(row, vec) + lane % 4 * 4;
-        asm volatile("st.shared.u32 [%0],%1;" ::"r"(to), "r"(fragment[i / 4][i % 4]) : "memory");
-      }
-    }
-    fence_for_wgmma();
+    more_weights = more + warpgroup.index * max(chunks - kRegisterChunks, 0) * 8192;
+    load_weight_tiles<TRANSPOSED>(weights, chunks, ring + warpgroup.index * 8192, more_weights, warpgroup,
+                                  [&](int c, int row, int vec) {
+                                    const int w = c / kBatch % 2 == 0 ? warpgroup.index : 1 - warpgroup.index;
+                                    const int chunk = c < kRegisterChunks ? chunk_of(c / kBatch / 2, c % kBatch, w) : c;
+                                    return chunk < chunks ? load(chunk, row, vec) : uint4{0, 0, 0, 0};
+                                  });
     __syncthreads();
-  }
-
-  // Chunks from a thread's first to the one of load `load` of a batch pair.
-  static __device__ __forceinline__ int chunks_to(int batch_pair, int load) {
-    return chunk_of(batch_pair, COLUMNS == 8 ? 2 * load : load / kLoadColumns, 0);
-  }
-
-  // Issues the first loads of this warpgroup's batch of a batch pair, where there is one.
-  __device__ __forceinline__ void issue_loads(int batch_pair) {
-#pragma unroll
-    for (int l = 0; l < kLoads; ++l) {
-      const int load_column = l % kLoadColumns, to = chunks_to(batch_pair, l);
-      states[l] = load_or_zeros(to * kWgmmaChunk < left[load_column], source[load_column] + to * (2 * kWgmmaChunk));
-    }
-  }
-
-  // Waits until the batch has arrived whole.
-  __device__ __forceinline__ void wait_loads(int batch_pair, int* fault, bool& timed_out) {
-    SpinTimeout timeout;
-    while (!timed_out) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int l = 0; l < kLoads; ++l) largest = max(largest, largest_word(states[l]));
-      if (!__any_sync(kWholeWarp, largest == kEmpty)) return;
-      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) timed_out = true;
-#pragma unroll
-      for (int l = 0; l < kLoads; ++l) {
-        reload_if_missing(states[l], source[l % kLoadColumns] + chunks_to(batch_pair, l) * (2 * kWgmmaChunk));
-      }
-    }
   }
 
   // Multiplies a batch pair. Those of the batch pair before are still running while this one is waited for.
   template <class Multiply>
   __device__ __forceinline__ void step(int batch_pair, int* fault, bool& timed_out, const Multiply& multiply) {
-    const uint32_t own = set_of(batch_pair, warpgroup), other = set_of(batch_pair, 1 - warpgroup);
-    wait_loads(batch_pair, fault, timed_out);
-#pragma unroll
-    for (int l = 0; l < kLoads; ++l) store_shared(own + place + l * 2048, states[l]);
+    const uint32_t own = set_of(batch_pair, warpgroup.index), other = set_of(batch_pair, 1 - warpgroup.index);
+    loads.store(states, batch_pair, own, fault, timed_out);
     fence_for_wgmma();
-    issue_loads(batch_pair + 1);
+    loads.issue(states, batch_pair + 1);
     wgmma_wait<0>();
-    sync_warpgroup();
+    warpgroup.sync();
     say_stored(batch_pair);
     wgmma_begin();
-    multiply(warpgroup, 0, matrix_descriptor(own));
+    multiply(warpgroup.index, 0, matrix_descriptor(own));
     wgmma_commit();
     wait_for_other(batch_pair);
     wgmma_begin();
-    multiply(1 - warpgroup, 1, matrix_descriptor(other));
+    multiply(1 - warpgroup.index, 1, matrix_descriptor(other));
     wgmma_commit();
   }
 
@@ -263,9 +129,9 @@ struct SplitKProduct {
   }
 
   // Issues the first loads of the first batches.
-  __device__ __forceinline__ void prefetch() { issue_loads(0); }
+  __device__ __forceinline__ void prefetch() { loads.issue(states, 0); }
 
-  // The product with the states that have been asked for.
+  // The product with the states whose loads prefetch() has issued.
   __device__ __forceinline__ void run(Sums& sums, int* fault, bool& timed_out) {
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
@@ -303,9 +169,8 @@ struct SplitKProduct {
   __device__ __forceinline__ void store_sums(const Sums& sums, uint32_t to) const {
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; ++j) {
-      asm volatile("st.shared.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(to + j * 2048 + sums_of_thread(thread)),
-                   "f"(sums[j * 4]), "f"(sums[j * 4 + 1]), "f"(sums[j * 4 + 2]), "f"(sums[j * 4 + 3])
-                   : "memory");
+      store_shared(true, to + j * 2048 + sums_of_thread(warpgroup.thread),
+                   float4{sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]});
     }
   }
 
@@ -314,7 +179,7 @@ struct SplitKProduct {
     const uint32_t there = address_in_rank(to, rank), barrier_there = address_in_rank(barrier, rank);
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; ++j) {
-      send_to_rank(there + j * 2048 + sums_of_thread(thread), barrier_there,
+      send_to_rank(there + j * 2048 + sums_of_thread(warpgroup.thread), barrier_there,
                    {sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]});
     }
   }
