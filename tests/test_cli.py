@@ -209,7 +209,7 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int,
             expected = slow.greedy(recogniser.model, frames, max_symbols)
         else:
             expected = slow.beam_search(recogniser.model, frames, beam, max_symbols, False)[0]
-        assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens)
+        assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens).strip()
         words += edits(text.split(), entry["recognised"].split())
         characters += edits(text, entry["recognised"].strip())
     assert any(entry["recognised"] for entry in entries)
@@ -249,9 +249,13 @@ def test_train_in_float16_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_to_recognise_on(checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "transcribe", checkpoint, wav, "--device", "cuda")
-    assert message == "the device is cuda, but torch can use no GPU here"
+@pytest.mark.parametrize("option", ["--accelerator", "--device"])
+@pytest.mark.parametrize("value", ["cuda", "gpu"])
+def test_no_gpu_to_recognise_on(
+    checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    message = refused(capsys, "transcribe", checkpoint, wav, option, value)
+    assert message == "the accelerator is gpu, but torch can use no GPU here"
 
 
 def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
