@@ -269,7 +269,7 @@ def test_phrases_at_the_end_of_an_utterance() -> None:
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("biased", [False, True])
 def test_log_probs_of_symbols(search: str, biased: bool) -> None:
-    """The joiner's softmax at a symbol's frame, after the symbols before it; phrases add nothing to it."""
+    """The joiner's softmax without the blank at a symbol's frame, after the symbols before it; phrases add nothing."""
     features = torch.randn(1, 60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bias = PhraseBias([[1, 2, 3], [4, 4]], [3.0, 2.0], vocab_size=5) if biased and search != "greedy" else None
     some = 0
@@ -280,7 +280,9 @@ def test_log_probs_of_symbols(search: str, biased: bool) -> None:
         for hypothesis in state.nbest(4)[0]:
             table = slow.log_probs(model, slow.encode(model, features[0]), tuple(hypothesis.tokens))
             places = zip(hypothesis.timestamps, hypothesis.tokens, strict=True)
-            expected = [float(table[frame, u, symbol]) for u, (frame, symbol) in enumerate(places)]
+            expected = [
+                float(table[frame, u, 1:].log_softmax(0)[symbol - 1]) for u, (frame, symbol) in enumerate(places)
+            ]
             assert hypothesis.log_probs == pytest.approx(expected, abs=1e-9)
             some += len(expected)
     assert some > 10

@@ -19,7 +19,8 @@ class Word(NamedTuple):
         text: without spaces.
         start: where the encoder frame begins that emitted its first symbol, in seconds.
         end: where the encoder frame ends that emitted its last symbol, in seconds.
-        confidence: the smallest of its symbols' probabilities, each given the frame and the symbols before it.
+        confidence: the smallest of its symbols' probabilities, each given the frame, the symbols before it, and that
+            it is not the blank: how sure the model is of what it hears, and not of when.
     """
 
     text: str
