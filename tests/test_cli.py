@@ -254,8 +254,11 @@ def test_train_in_float16_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_no_gpu_to_recognise_on(
     checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
-    message = refused(capsys, "transcribe", checkpoint, wav, option, value)
-    assert message == "the accelerator is gpu, but torch can use no GPU here"
+    manifest = write_corpus(wav.parent, "tones", ["ab"])
+    train = ["train", "--manifest", manifest, "--valid", manifest, "--output", wav.parent / "out"]
+    for command in (["transcribe", checkpoint, wav], ["evaluate", checkpoint, manifest], train):
+        message = refused(capsys, *command, option, value)
+        assert message == f"the accelerator is {value}, but torch can use no GPU here"
 
 
 def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +315,9 @@ def test_bench_runs_the_programs_of_a_checkout(
     assert "needs a checkout of prnn" in refused(capsys, "bench", "rnn")
     (tmp_path / "bench").mkdir()
     assert "there is no benchmark of rnn on cpu" in refused(capsys, "bench", "--device", "cpu", "rnn")
-    assert "there is no benchmark of rnn on gpu" in refused(capsys, "bench", "--device", "gpu", "rnn")
+    for option in ("--device", "--accelerator"):
+        for value in ("gpu", "cuda"):
+            assert "there is no benchmark of rnn on gpu" in refused(capsys, "bench", option, value, "rnn")
     (tmp_path / "bench" / "rnn_cpu.py").write_text("import sys\nprint('ran', sys.argv[1:])\n")
     assert main(["bench", "--device", "cpu", "rnn", "--quick"]) == 0
     assert capsys.readouterr().out == "ran ['--quick']\n"

@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
-    add_accelerator(parser)
+    add_accelerator(parser, "where to recognise")
     return parser
 
 

@@ -54,16 +54,14 @@ def phrases(arguments: argparse.Namespace, recogniser: Recogniser) -> PhraseBias
     return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
 
 
-def add_accelerator(parser: argparse.ArgumentParser) -> None:
-    """Adds ``accelerator``, by both of its names."""
+def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds ``accelerator``, by both of its names, which prnn train has, too. what: the help's first words."""
     parser.add_argument(
         "--accelerator",
         "--device",
-        type=lambda name: "gpu" if name == "cuda" else name,
-        choices=("auto", "cpu", "gpu"),
+        choices=("auto", "cpu", "gpu", "cuda"),
         default="auto",
-        help="where to recognise: gpu (or cuda), cpu, or auto, a GPU if there is one (%(default)s); --device is "
-        "another name of this option",
+        help=f"{what}: auto is a GPU if there is one (%(default)s); --device is another name of this option",
     )
 
 
@@ -71,6 +69,6 @@ def torch_device(accelerator: str) -> str:
     """The device that an accelerator is. Raises InputError where there is none."""
     import torch
 
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise InputError("the accelerator is gpu, but torch can use no GPU here")
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise InputError(f"the accelerator is {accelerator}, but torch can use no GPU here")
     return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"

@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     help_ = "longest utterance in seconds, from its first symbol (20); implies --endpoint"
     group.add_argument("--endpoint-length", metavar="S", help=help_, **_optional("longest"))
     add_search(parser)
-    add_accelerator(parser)
+    add_accelerator(parser, "where to recognise")
     return parser
 
 
