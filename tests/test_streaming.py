@@ -1,5 +1,8 @@
 """Streaming: chunks of any size give what the whole utterance gives."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
 from reference import transducer as slow
@@ -286,3 +289,24 @@ def test_log_probs_of_symbols(search: str, biased: bool) -> None:
             assert hypothesis.log_probs == pytest.approx(expected, abs=1e-9)
             some += len(expected)
     assert some > 10
+
+
+def test_the_best_is_that_of_all_frames_it_waits_for() -> None:
+    """Of a token-and-duration transducer: hypotheses of equal symbols that wait for different frames count together,
+    and the most probable of them goes on."""
+    model = slow.tiny_model(0, durations=(0, 1, 3), loss="tdt")
+    state = model.stream_init(1, "standard", beam=3)
+    hypotheses = state.hypotheses
+    hypotheses = hypotheses._replace(
+        tokens=torch.tensor([[[1], [2], [2]]]),
+        timestamps=torch.zeros(1, 3, 1, dtype=torch.int64),
+        log_probs=torch.zeros(1, 3, 1, dtype=torch.float64),
+        lengths=torch.ones(1, 3, dtype=torch.int64),
+        scores=torch.tensor([[0.4, 0.25, 0.35]], dtype=torch.float64).log(),
+        ahead=torch.tensor([[0, 1, 2]]),
+    )
+    (best,), after = dataclasses.replace(state, hypotheses=hypotheses).take_best()
+    assert best.tokens == [2]
+    assert best.score == pytest.approx(math.log(0.6))
+    assert after.hypotheses.ahead[0, 0] == 2
+    assert after.hypotheses.scores[0].tolist() == [0.0, -math.inf, -math.inf]

@@ -148,15 +148,15 @@ def utterances(
     ("silence", "texts"),
     [
         (0.3, ["ab c", "ba cb", "c a", "b cacbabcacbac ab"]),
-        (0.4, ["ab c", "ba cbc a", "b cacbabcacbac ab"]),
+        (0.48, ["ab c", "ba cbc a", "b cacbabcacbac ab"]),
         (0.5, ["ab cba cbc a", "b cacbabcacbac ab"]),
         (1.35, ["ab cba cbc a", "b cacbabcacbac ab"]),
         (1.45, [TEXT]),
     ],
 )
 def test_utterances_end_at_pauses(beam: int, silence: float, texts: list[str]) -> None:
-    """A symbol comes 100 ms after the one before it, silence aside, in the sixth frame: 80 ms are without one. However
-    the recording is cut, the utterances are the same."""
+    """A symbol comes 100 ms after the one before it, in the fifth frame: without it 80 ms have none, 480 with the first
+    pause. However the recording is cut, the utterances are the same."""
     samples = tones(SPELLED)
     expected = utterances(samples, len(samples), EndpointRules(silence=silence), beam)
     assert [found.text for found in expected] == texts

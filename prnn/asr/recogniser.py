@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -202,10 +203,8 @@ class RecogniserStream:
         rules = self._endpoint
         if rules is None:
             return
-        silence, longest = (
-            rules.silence / self._recogniser.frame_seconds,
-            rules.longest / self._recogniser.frame_seconds,
-        )
+        silence = math.ceil(rules.silence / self._recogniser.frame_seconds - 1e-6)
+        longest = rules.longest / self._recogniser.frame_seconds
         heard = int(self._state.frames[0])
         while stamps := self._best().timestamps:
             pauses = [place for place in range(1, len(stamps)) if stamps[place] - stamps[place - 1] - 1 >= silence]
