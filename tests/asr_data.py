@@ -7,11 +7,12 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
 
-from prnn.asr import CharTokenizer, FeatureConfig
+from prnn.asr import CharTokenizer, FeatureConfig, Tokenizer
 from prnn.asr.checkpoint import describe
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -54,12 +55,13 @@ def small_config(vocab_size: int = 4) -> TransducerConfig:
     )
 
 
-def small_checkpoint(characters: str = "abc") -> dict[str, object]:
+def small_checkpoint(characters: str = "abc", tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What prnn train saves, of an untrained model."""
-    config = small_config(len(characters) + 1)
+    tokenizer = tokenizer or CharTokenizer(characters)
+    config = small_config(len(tokenizer))
     model = Transducer.from_config(config)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    return {"prnn": describe(config, FeatureConfig(), CharTokenizer(characters)), "state_dict": weights}
+    return {"prnn": describe(config, FeatureConfig(), tokenizer), "state_dict": weights}
 
 
 @contextmanager

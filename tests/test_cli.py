@@ -209,7 +209,7 @@ def test_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int,
             expected = slow.greedy(recogniser.model, frames, max_symbols)
         else:
             expected = slow.beam_search(recogniser.model, frames, beam, max_symbols, False)[0]
-        assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens)
+        assert entry["recognised"] == recogniser.tokenizer.decode(expected.tokens).strip()
         words += edits(text.split(), entry["recognised"].split())
         characters += edits(text, entry["recognised"].strip())
     assert any(entry["recognised"] for entry in entries)
@@ -249,9 +249,16 @@ def test_train_in_float16_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_to_recognise_on(checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "transcribe", checkpoint, wav, "--device", "cuda")
-    assert message == "the device is cuda, but torch can use no GPU here"
+@pytest.mark.parametrize("option", ["--accelerator", "--device"])
+@pytest.mark.parametrize("value", ["cuda", "gpu"])
+def test_no_gpu_to_recognise_on(
+    checkpoint: Path, wav: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    manifest = write_corpus(wav.parent, "tones", ["ab"])
+    train = ["train", "--manifest", manifest, "--valid", manifest, "--output", wav.parent / "out"]
+    for command in (["transcribe", checkpoint, wav], ["evaluate", checkpoint, manifest], train):
+        message = refused(capsys, *command, option, value)
+        assert message == f"the accelerator is {value}, but torch can use no GPU here"
 
 
 def test_a_bad_manifest(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,7 +315,9 @@ def test_bench_runs_the_programs_of_a_checkout(
     assert "needs a checkout of prnn" in refused(capsys, "bench", "rnn")
     (tmp_path / "bench").mkdir()
     assert "there is no benchmark of rnn on cpu" in refused(capsys, "bench", "--device", "cpu", "rnn")
-    assert "there is no benchmark of rnn on gpu" in refused(capsys, "bench", "--device", "gpu", "rnn")
+    for option in ("--device", "--accelerator"):
+        for value in ("gpu", "cuda"):
+            assert "there is no benchmark of rnn on gpu" in refused(capsys, "bench", option, value, "rnn")
     (tmp_path / "bench" / "rnn_cpu.py").write_text("import sys\nprint('ran', sys.argv[1:])\n")
     assert main(["bench", "--device", "cpu", "rnn", "--quick"]) == 0
     assert capsys.readouterr().out == "ran ['--quick']\n"

@@ -18,7 +18,7 @@ from asr_data import small_checkpoint
 from torch import nn
 
 from prnn import NotSupportedError
-from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, compute_features
 from prnn.asr.export import export
 from prnn.cli import main
 from prnn.transducer import Transducer, TransducerConfig
@@ -89,10 +89,9 @@ def with_sherpa(folder: Path, samples: list[np.ndarray], suffix: str = ".onnx") 
 
 def with_prnn(recogniser: Recogniser, samples: np.ndarray, chunk: int) -> tuple[list[int], list[int]]:
     """Tokens and encoder frames of a stream, as far as sherpa-onnx decodes: whole chunks, and a frame left over."""
-    stream = recogniser.stream(16000, max_symbols=1)
-    stream.accept(samples)
-    stream.finish()
-    best = stream._state.best()[0]
+    model = recogniser.model
+    _, state = model.stream_step(compute_features(samples, 16000)[None], model.stream_init(max_symbols=1))
+    best = model.stream_finish(state)[1].best()[0]
     length = (chunk - 1) * 4 + recogniser.model.encoder.frame_stack
     chunks = -(-(len(samples) // 160 - length) // (4 * chunk))
     count = sum(frame < chunks * chunk for frame in best.timestamps)

@@ -1,5 +1,8 @@
 """Streaming: chunks of any size give what the whole utterance gives."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
 from reference import transducer as slow
@@ -269,7 +272,7 @@ def test_phrases_at_the_end_of_an_utterance() -> None:
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("biased", [False, True])
 def test_log_probs_of_symbols(search: str, biased: bool) -> None:
-    """The joiner's softmax at a symbol's frame, after the symbols before it; phrases add nothing to it."""
+    """The joiner's softmax without the blank at a symbol's frame, after the symbols before it; phrases add nothing."""
     features = torch.randn(1, 60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bias = PhraseBias([[1, 2, 3], [4, 4]], [3.0, 2.0], vocab_size=5) if biased and search != "greedy" else None
     some = 0
@@ -280,7 +283,30 @@ def test_log_probs_of_symbols(search: str, biased: bool) -> None:
         for hypothesis in state.nbest(4)[0]:
             table = slow.log_probs(model, slow.encode(model, features[0]), tuple(hypothesis.tokens))
             places = zip(hypothesis.timestamps, hypothesis.tokens, strict=True)
-            expected = [float(table[frame, u, symbol]) for u, (frame, symbol) in enumerate(places)]
+            expected = [
+                float(table[frame, u, 1:].log_softmax(0)[symbol - 1]) for u, (frame, symbol) in enumerate(places)
+            ]
             assert hypothesis.log_probs == pytest.approx(expected, abs=1e-9)
             some += len(expected)
     assert some > 10
+
+
+def test_the_best_is_that_of_all_frames_it_waits_for() -> None:
+    """Of a token-and-duration transducer: hypotheses of equal symbols that wait for different frames count together,
+    and the most probable of them goes on."""
+    model = slow.tiny_model(0, durations=(0, 1, 3), loss="tdt")
+    state = model.stream_init(1, "standard", beam=3)
+    hypotheses = state.hypotheses
+    hypotheses = hypotheses._replace(
+        tokens=torch.tensor([[[1], [2], [2]]]),
+        timestamps=torch.zeros(1, 3, 1, dtype=torch.int64),
+        log_probs=torch.zeros(1, 3, 1, dtype=torch.float64),
+        lengths=torch.ones(1, 3, dtype=torch.int64),
+        scores=torch.tensor([[0.4, 0.25, 0.35]], dtype=torch.float64).log(),
+        ahead=torch.tensor([[0, 1, 2]]),
+    )
+    (best,), after = dataclasses.replace(state, hypotheses=hypotheses).take_best()
+    assert best.tokens == [2]
+    assert best.score == pytest.approx(math.log(0.6))
+    assert after.hypotheses.ahead[0, 0] == 2
+    assert after.hypotheses.scores[0].tolist() == [0.0, -math.inf, -math.inf]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prnn.transducer import Transducer, TransducerConfig
+from prnn.transducer import PhraseBias, Transducer, TransducerConfig
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -53,11 +53,37 @@ def test_greedy_search_equals_the_cpus() -> None:
     assert any(expected)
 
 
+@pytest.mark.parametrize("search", ["greedy", "modified", "standard"])
+@pytest.mark.parametrize("options", [{}, {"loss": "tdt"}], ids=["", "tdt"])
+def test_streams_that_give_up_symbols_equal_the_cpus(search: str, options: dict) -> None:
+    model = make(**options)
+    features, lengths, _, _ = batch([37, 20, 31], [1, 1, 1])
+    bias = None if search == "greedy" else PhraseBias([[1, 2], [3]], 2.0, vocab_size=11)
+    found = []
+    for device in ("cpu", "cuda"):
+        model = model.to(device)
+        state = model.stream_init(3, search, 3, bias=bias)
+        rows: list[list] = [[], [], []]
+        for place in range(0, 37, 10):
+            chunk = features[:, place : place + 10].to(device)
+            _, state = model.stream_step(chunk, state, (lengths - place).clamp(0, chunk.shape[1]))
+            taken, state = state.take_best() if place == 20 else state.take_certain()
+            for row, hypothesis in zip(rows, taken, strict=True):
+                row += zip(hypothesis.tokens, hypothesis.timestamps, hypothesis.log_probs, strict=True)
+        _, state = model.stream_finish(state)
+        for row, hypothesis in zip(rows, state.best(), strict=True):
+            row += zip(hypothesis.tokens, hypothesis.timestamps, hypothesis.log_probs, strict=True)
+        found.append(rows)
+    for ours, theirs in zip(*found, strict=True):
+        assert [symbol[:2] for symbol in ours] == [symbol[:2] for symbol in theirs]
+        assert [symbol[2] for symbol in ours] == pytest.approx([symbol[2] for symbol in theirs], abs=1e-4)
+    assert any(found[0])
+
+
 def test_recogniser_equals_the_cpus() -> None:
     pytest.importorskip("prnn.asr", reason="needs the packages of prnn's extra, asr")
     from prnn.asr import CharTokenizer, FeatureConfig, Recogniser
     from prnn.asr.features import compute_features
-    from prnn.asr.recogniser import transcribe_batch
 
     samples = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
     torch.manual_seed(0)
@@ -70,7 +96,7 @@ def test_recogniser_equals_the_cpus() -> None:
         stream.accept(samples[:7000])
         stream.accept(samples[7000:])
         texts += [recogniser.transcribe(samples, 16000), stream.finish()]
-        texts += transcribe_batch(recogniser, [compute_features(samples, 16000, recogniser.features)])
+        texts.append(recogniser.transcribe_batch([compute_features(samples, 16000, recogniser.features)])[0].text)
     assert len(set(texts)) == 1
     assert texts[0]
 

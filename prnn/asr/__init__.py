@@ -9,14 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .endpoint import EndpointRules
     from .errors import InputError
     from .features import FeatureConfig, OnlineFeatures, compute_features
     from .manifest import Utterance, read_manifest, write_manifest
     from .recogniser import Recogniser, RecogniserStream
     from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer
+    from .transcript import Alternative, Transcript, Word
 
 _MODULES = {
+    "Alternative": "transcript",
     "CharTokenizer": "tokenizer",
+    "EndpointRules": "endpoint",
     "FeatureConfig": "features",
     "InputError": "errors",
     "OnlineFeatures": "features",
@@ -24,14 +28,18 @@ _MODULES = {
     "Recogniser": "recogniser",
     "RecogniserStream": "recogniser",
     "Tokenizer": "tokenizer",
+    "Transcript": "transcript",
     "Utterance": "manifest",
+    "Word": "transcript",
     "compute_features": "features",
     "read_manifest": "manifest",
     "write_manifest": "manifest",
 }
 
 __all__ = [
+    "Alternative",
     "CharTokenizer",
+    "EndpointRules",
     "FeatureConfig",
     "InputError",
     "OnlineFeatures",
@@ -39,7 +47,9 @@ __all__ = [
     "Recogniser",
     "RecogniserStream",
     "Tokenizer",
+    "Transcript",
     "Utterance",
+    "Word",
     "compute_features",
     "read_manifest",
     "write_manifest",

@@ -97,6 +97,46 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
     return np.ascontiguousarray(samples), rate
 
 
+def check_audio(path: str | Path) -> None:
+    """Raises InputError unless the file is a recording, as far as its header says."""
+    _open(Path(path)).close()
+
+
+def audio_blocks(path: str | Path, seconds: float) -> tuple[int, Iterator[np.ndarray]]:
+    """Reads a recording of any length piece by piece, in memory that does not depend on its length.
+
+    Args:
+        path: the recording.
+        seconds: of a piece; the last one may be shorter.
+
+    Returns:
+        The sample rate in hertz, and the pieces, each as of :func:`read_audio`.
+
+    Raises:
+        InputError: as :func:`read_audio`, at once or with the piece that cannot be read.
+    """
+    path = Path(path)
+    file = _open(path)
+
+    def pieces() -> Iterator[np.ndarray]:
+        size, left = max(1, round(seconds * file.samplerate)), file.frames
+        with file:
+            while left:
+                try:
+                    samples = _read_mono(file, path, min(size, left))
+                    check_samples(samples)
+                except soundfile.SoundFileError as error:
+                    raise InputError(f"{path}: cannot be read to its end ({_one_line(error)})") from error
+                except InputError:
+                    raise
+                except ValueError as error:
+                    raise InputError(f"{path}: {error}") from error
+                left -= len(samples)
+                yield np.ascontiguousarray(samples)
+
+    return file.samplerate, pieces()
+
+
 def chunks(samples: np.ndarray, sample_rate: int, milliseconds: float) -> Iterator[np.ndarray]:
     """Cuts samples into pieces of ``milliseconds``, as a microphone would deliver them; the last one may be shorter."""
     size = max(1, round(sample_rate * milliseconds / 1000))

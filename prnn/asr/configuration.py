@@ -52,6 +52,7 @@ _MODEL_DEFAULTS: dict[str, object] = {
     "ctc_weight": 0.3,
 }
 _SHORT = {
+    "accelerator": "--device",
     "model.encoder_cell": "--cell",
     "model.encoder_layers": "--layers",
     "model.encoder_hidden": "--hidden",

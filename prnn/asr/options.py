@@ -33,7 +33,7 @@ class TrainingOptions:
         weight_decay: of AdamW.
         clip: largest norm of the gradient.
         precision: Lightning's name of it.
-        accelerator: Lightning's name of it.
+        accelerator: Lightning's name of it; auto is a GPU if there is one.
         devices: GPUs, or processes on the CPU. Each takes batches of its own; their gradients are averaged.
         seed: of weights, order, augmentation and dropout.
         checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
@@ -60,7 +60,7 @@ class TrainingOptions:
     weight_decay: Annotated[float, Within(0, 1e6)] = 0.01
     clip: Annotated[float, Within(0, 1e30, above=True)] = 5.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     devices: Annotated[int, Within(1, 1024)] = 1
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     checkpoint_every: Annotated[int, Within(1, 10**9)] = 100

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from prnn.transducer import Transducer
+from prnn.transducer import Hypothesis, PhraseBias, StreamState, Transducer
 from prnn.transducer.streaming import MAX_SYMBOLS
 
 from .checkpoint import load_recogniser_parts
+from .endpoint import EndpointRules
 from .errors import InputError
 from .features import FeatureConfig, OnlineFeatures, compute_features
 from .tokenizer import Tokenizer
+from .transcript import Transcript, transcript_of
+
+_CHECK_SECONDS = 0.32  # of audio from one look for endpoints to the next, however the audio comes
 
 
 class Recogniser:
@@ -47,7 +53,19 @@ class Recogniser:
         """Where it recognises."""
         return next(self.model.parameters()).device
 
-    def transcribe(self, samples: np.ndarray, sample_rate: int, beam: int = 1, max_symbols: int = MAX_SYMBOLS) -> str:
+    @property
+    def frame_seconds(self) -> float:
+        """Seconds from encoder frame to encoder frame."""
+        return self.model.encoder.frame_stride * self.features.frame_shift_ms / 1000
+
+    def transcribe(
+        self,
+        samples: np.ndarray,
+        sample_rate: int,
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+    ) -> str:
         """Recognises a whole recording.
 
         Args:
@@ -55,63 +73,185 @@ class Recogniser:
             sample_rate: in hertz.
             beam: hypotheses kept; 1 is greedy search.
             max_symbols: most symbols in one encoder frame.
+            bias: phrases that a beam search prefers.
 
         Returns:
             The text; empty when nothing is heard.
-        """
-        features = compute_features(samples, sample_rate, self.features)[None].to(self.device)
-        if beam == 1:
-            best = self.model.greedy_search(features, max_symbols=max_symbols)[0]
-        else:
-            best = self.model.beam_search(features, beam=beam, mode="standard", max_symbols=max_symbols)[0][0]
-        return self.tokenizer.decode(best.tokens)
 
-    def stream(self, sample_rate: int, beam: int = 1, max_symbols: int = MAX_SYMBOLS) -> RecogniserStream:
-        """Begins to recognise a recording whose samples come piece by piece, at ``sample_rate`` hertz; `beam` and
-        `max_symbols` as in `transcribe`."""
-        return RecogniserStream(self, sample_rate, beam, max_symbols)
+        Raises:
+            ValueError: ``bias`` with greedy search, which knows no phrases.
+        """
+        features = compute_features(samples, sample_rate, self.features)
+        return self.transcribe_batch([features], beam, max_symbols, bias)[0].text
+
+    def transcribe_batch(
+        self,
+        features: Sequence[torch.Tensor],
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+    ) -> list[Transcript]:
+        """Recognises several recordings at once, given their features, each (frames, bins); the rest as in
+        `transcribe`. The transcripts have up to ``beam`` alternatives."""
+        lengths = torch.tensor([len(item) for item in features])
+        padded = torch.nn.utils.rnn.pad_sequence(list(features), batch_first=True).to(self.device)
+        _check_bias(beam, bias)
+        if beam == 1:
+            lists = [[found] for found in self.model.greedy_search(padded, lengths, max_symbols)]
+        else:
+            lists = self.model.beam_search(
+                padded, lengths, beam=beam, mode="standard", nbest=beam, max_symbols=max_symbols, bias=bias
+            )
+        return [transcript_of(nbest, self.tokenizer, self.frame_seconds) for nbest in lists]
+
+    def stream(
+        self,
+        sample_rate: int,
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+        endpoint: EndpointRules | None = None,
+    ) -> RecogniserStream:
+        """Begins to recognise a recording whose samples come piece by piece, at ``sample_rate`` hertz.
+
+        Args:
+            sample_rate: in hertz.
+            beam: hypotheses kept; 1 is greedy search.
+            max_symbols: most symbols in one encoder frame.
+            bias: phrases that a beam search prefers.
+            endpoint: where utterances end; None makes the recording one utterance.
+
+        Raises:
+            ValueError: ``bias`` with greedy search, which knows no phrases.
+        """
+        return RecogniserStream(self, sample_rate, beam, max_symbols, bias, endpoint)
 
 
 class RecogniserStream:
-    """One recording being recognised. However it is cut, the last text equals that of :meth:`Recogniser.transcribe`."""
+    """One recording being recognised. However it is cut into pieces, its utterances are the same, and the one that it
+    is without endpoints has the text of :meth:`Recogniser.transcribe`. Memory does not grow with the recording, but
+    with the utterance."""
 
-    def __init__(self, recogniser: Recogniser, sample_rate: int, beam: int = 1, max_symbols: int = MAX_SYMBOLS) -> None:
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        sample_rate: int,
+        beam: int = 1,
+        max_symbols: int = MAX_SYMBOLS,
+        bias: PhraseBias | None = None,
+        endpoint: EndpointRules | None = None,
+    ) -> None:
         self._recogniser = recogniser
         self._features = OnlineFeatures(sample_rate, recogniser.features)
+        self._beam = beam
+        self._endpoint = endpoint
+        self._period = max(1, round(_CHECK_SECONDS * 1000 / recogniser.features.frame_shift_ms))
+        _check_bias(beam, bias)
         search = "greedy" if beam == 1 else "standard"
-        self._state = recogniser.model.stream_init(1, search, beam, max_symbols)
+        self._state: StreamState = recogniser.model.stream_init(1, search, beam, max_symbols, bias)
+        self._frames = 0
+        self._certain = Hypothesis([], 0.0, [], [])  # of the utterance: what the state has no more
+        self._utterances: list[Transcript] = []
+
+    @property
+    def text(self) -> str:
+        """The text of the utterance so far; a beam may still change it."""
+        return self._recogniser.tokenizer.decode(self._best().tokens).strip()
 
     def accept(self, samples: np.ndarray) -> str:
-        """Takes the next samples, float32 of shape (samples,). Returns the text so far; a beam may still change it."""
+        """Takes the next samples, float32 of shape (samples,). Returns `text`."""
+        self.feed(samples)
+        return self.text
+
+    def feed(self, samples: np.ndarray) -> None:
+        """The same without the text."""
         self._features.accept_waveform(samples)
         self._advance()
-        return self._text()
 
     def finish(self) -> str:
-        """Ends the recording and returns its text."""
+        """Ends the recording and returns the text of its last utterance."""
         self._features.input_finished()
         self._advance()
         _, self._state = self._recogniser.model.stream_finish(self._state)
-        return self._text()
+        self._look_for_endpoints()
+        text = self.text
+        if text or self._endpoint is None:
+            self._end_utterance()
+        return text
+
+    def utterances(self) -> list[Transcript]:
+        """The utterances that have ended and were not returned before, with up to ``beam`` alternatives."""
+        ended, self._utterances = self._utterances, []
+        return ended
 
     def _advance(self) -> None:
         frames = self._features.pop()
-        if len(frames):
-            _, self._state = self._recogniser.model.stream_step(frames[None].to(self._recogniser.device), self._state)
+        while len(frames):
+            size = len(frames) if self._endpoint is None else self._period - self._frames % self._period
+            chunk, frames = frames[:size], frames[size:]
+            self._frames += len(chunk)
+            _, self._state = self._recogniser.model.stream_step(chunk[None].to(self._recogniser.device), self._state)
+            (more,), self._state = self._state.take_certain()
+            self._certain = _joined(self._certain, more)
+            if self._frames % self._period == 0:
+                self._look_for_endpoints()
 
-    def _text(self) -> str:
-        return self._recogniser.tokenizer.decode(self._state.best()[0].tokens)
+    def _best(self) -> Hypothesis:
+        return _joined(self._certain, self._state.best()[0])
+
+    def _look_for_endpoints(self) -> None:
+        rules = self._endpoint
+        if rules is None:
+            return
+        silence = math.ceil(rules.silence / self._recogniser.frame_seconds - 1e-6)
+        longest = rules.longest / self._recogniser.frame_seconds
+        heard = int(self._state.frames[0])
+        while stamps := self._best().timestamps:
+            pauses = [place for place in range(1, len(stamps)) if stamps[place] - stamps[place - 1] - 1 >= silence]
+            if pauses:
+                self._cut(pauses[0])
+            elif heard - stamps[-1] - 1 >= silence:
+                self._end_utterance()
+            elif heard - stamps[0] > longest:
+                self._cut(self._last_word() or len(stamps))
+            else:
+                return
+
+    def _last_word(self) -> int:
+        """At which symbol of the utterance its last word begins; 0 if it has one word."""
+        surfaces = self._recogniser.tokenizer.surfaces(self._best().tokens)
+        places = range(len(surfaces) - 1, 0, -1)
+        return next((i for i in places if surfaces[i].startswith(" ") or surfaces[i - 1].endswith(" ")), 0)
+
+    def _cut(self, place: int) -> None:
+        """Ends the utterance before a symbol. The symbols from there on are the next one's."""
+        if place > len(self._certain.tokens):
+            (best,), self._state = self._state.take_best()
+            self._certain = _joined(self._certain, best)
+        found = self._certain
+        first = Hypothesis(found.tokens[:place], sum(found.log_probs[:place]), found.timestamps[:place],
+                           found.log_probs[:place])  # fmt: skip
+        self._certain = Hypothesis(found.tokens[place:], 0.0, found.timestamps[place:], found.log_probs[place:])
+        self._add([first])
+
+    def _end_utterance(self) -> None:
+        (nbest,) = self._state.nbest(self._beam)
+        _, self._state = self._state.take_best()
+        self._add([_joined(self._certain, found) for found in nbest])
+        self._certain = Hypothesis([], 0.0, [], [])
+
+    def _add(self, nbest: list[Hypothesis]) -> None:
+        found = transcript_of(nbest, self._recogniser.tokenizer, self._recogniser.frame_seconds)
+        if found.words or self._endpoint is None:
+            self._utterances.append(found)
 
 
-def transcribe_batch(
-    recogniser: Recogniser, features: list[torch.Tensor], beam: int = 1, max_symbols: int = MAX_SYMBOLS
-) -> list[str]:
-    """Recognises several recordings at once, given their features, each (frames, bins)."""
-    lengths = torch.tensor([len(item) for item in features])
-    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True).to(recogniser.device)
-    if beam == 1:
-        found = recogniser.model.greedy_search(padded, lengths, max_symbols)
-    else:
-        lists = recogniser.model.beam_search(padded, lengths, beam=beam, mode="standard", max_symbols=max_symbols)
-        found = [hypotheses[0] for hypotheses in lists]
-    return [recogniser.tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+def _check_bias(beam: int, bias: PhraseBias | None) -> None:
+    if bias is not None and beam == 1:
+        raise ValueError("bias is given, but beam is 1, which is greedy search; it must be at least 2")
+
+
+def _joined(start: Hypothesis, end: Hypothesis) -> Hypothesis:
+    return Hypothesis(
+        start.tokens + end.tokens, end.score, start.timestamps + end.timestamps, start.log_probs + end.log_probs
+    )

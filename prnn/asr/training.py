@@ -94,8 +94,8 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         KeyboardInterrupt: interrupted; the same options go on from the last checkpoint.
     """
     _quiet()
-    if options.accelerator == "gpu" and not torch.cuda.is_available():
-        raise InputError("the accelerator is gpu, but torch can use no GPU here")
+    if options.accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise InputError(f"the accelerator is {options.accelerator}, but torch can use no GPU here")
     if options.devices > torch.cuda.device_count() > 0 and options.accelerator != "cpu":
         raise InputError(f"devices is {options.devices}, but there are {torch.cuda.device_count()} GPUs")
     if options.precision == "16-mixed" and (options.accelerator == "cpu" or not torch.cuda.is_available()):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import prnn
 from prnn.commands.failure import CommandError
+from prnn.commands.options import add_accelerator
 
 _FAMILIES = {"rnn": "rnn", "loss": "losses", "train": "train"}
 
@@ -22,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "PYTHONPATH), with the arguments that follow.",
     )
     parser.add_argument("family", choices=tuple(_FAMILIES), help="recurrent layers, losses, or a whole training step")
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="before the family (gpu if there is one, else cpu)")
+    add_accelerator(parser, "what to measure, before the family")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program; --help lists them")
     return parser
 
@@ -31,7 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
     import torch
 
-    device = arguments.device or ("gpu" if torch.cuda.is_available() else "cpu")
+    found = "gpu" if torch.cuda.is_available() else "cpu"
+    device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
     folder = Path(prnn.__file__).resolve().parents[1] / "bench"
     name = f"{_FAMILIES[arguments.family]}_{device}.py"
     if not folder.is_dir():

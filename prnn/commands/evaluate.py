@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from prnn.commands.failure import reported
-from prnn.commands.options import add_search
+from prnn.commands.options import add_accelerator, add_search, check_search, phrases, torch_device
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -20,25 +19,34 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("manifest", type=Path, help="manifest, as for prnn train")
+    add("--output", type=Path, metavar="FILE", help="write what was recognised")
+    add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to recognise (%(default)s)")
-    add("--output", type=Path, metavar="FILE", help="write what was recognised, one JSON object a line")
+    add_accelerator(parser, "where to recognise")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the error rates."""
     with reported("prnn evaluate"):
-        from prnn.asr import Recogniser, read_manifest
+        from prnn.asr import InputError, Recogniser, read_manifest
         from prnn.asr.evaluation import evaluate
+        from prnn.asr.formats import TranscriptLines
 
+        check_search(arguments)
+        for name in ("format", "nbest"):
+            if not arguments.output and getattr(arguments, name) not in (None, 1):
+                raise InputError(f"--{name} says what --output has; give that, too")
         utterances = read_manifest(arguments.manifest)
-        recogniser = Recogniser.load(arguments.checkpoint, arguments.device)
-        result = evaluate(recogniser, utterances, arguments.beam, max_symbols=arguments.max_symbols)
+        recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
+        bias = phrases(arguments, recogniser)
+        result = evaluate(recogniser, utterances, arguments.beam, max_symbols=arguments.max_symbols, bias=bias)
         if arguments.output:
+            lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
             with arguments.output.open("w", encoding="utf-8") as file:
-                for utterance, text in zip(utterances, result.texts, strict=True):
-                    entry = {"audio_filepath": str(utterance.audio), "text": utterance.text, "recognised": text}
-                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                for utterance, found in zip(utterances, result.transcripts, strict=True):
+                    found = found.moved(utterance.offset)
+                    for line in lines(utterance.audio, found, text=utterance.text, recognised=found.text):
+                        file.write(line + "\n")
         wer, cer = result.rates
         print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")

@@ -38,5 +38,5 @@ def reported(command: str) -> Iterator[None]:
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
-    extra = "export" if error.name == "onnx" else "asr"
+    extra = {"onnx": "export", "sounddevice": "microphone"}.get(error.name or "", "asr")
     return f"{command} needs the package {error.name}: pip install 'prnn[{extra}]' brings it"

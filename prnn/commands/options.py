@@ -3,16 +3,72 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prnn._fields import Within, number_parser
+from prnn.asr.errors import InputError
 from prnn.transducer.streaming import MAX_SYMBOLS
+
+if TYPE_CHECKING:
+    from prnn.asr import Recogniser
+    from prnn.transducer import PhraseBias
 
 _COUNT = number_parser(int, Within(1, 1000))
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the search: ``beam`` and ``max_symbols``."""
-    add = parser.add_argument
+    """Adds the options of the search: ``beam``, ``max_symbols``, ``nbest``, ``phrases`` and ``phrase_score``."""
+    group = parser.add_argument_group("search")
+    add = group.add_argument
     add("--beam", type=_COUNT, default=1, metavar="N", help="hypotheses kept; 1 is greedy search (%(default)s)")
     help_ = "most symbols in an encoder frame (%(default)s); sherpa-onnx takes 1"
     add("--max-symbols", type=_COUNT, default=MAX_SYMBOLS, metavar="N", help=help_)
+    help_ = "hypotheses written of each utterance, at most the beam (%(default)s); in the formats text and jsonl"
+    add("--nbest", type=_COUNT, default=1, metavar="N", help=help_)
+    help_ = 'phrases that the beam search prefers, one a line; "a phrase :2.5" gives it a score of its own'
+    add("--phrases", type=Path, metavar="FILE", help=help_)
+    score = number_parser(float, Within(0, 1000, above=True))
+    help_ = "what each occurrence adds to a transcript's log-probability (4)"
+    add("--phrase-score", type=score, metavar="S", help=help_)
+
+
+def check_search(arguments: argparse.Namespace) -> None:
+    """Raises InputError unless the options of `add_search` and ``format`` go together."""
+    if arguments.nbest > arguments.beam:
+        raise InputError(f"--nbest is {arguments.nbest}; it must be at most --beam, {arguments.beam}")
+    if arguments.nbest > 1 and arguments.format in ("ctm", "srt"):
+        raise InputError(f"--nbest is {arguments.nbest}; the format {arguments.format} holds one hypothesis")
+    if arguments.phrases and arguments.beam == 1:
+        raise InputError("--phrases needs a beam search; take a --beam of 4, say")
+    if arguments.phrase_score is not None and not arguments.phrases:
+        raise InputError("--phrase-score needs --phrases")
+
+
+def phrases(arguments: argparse.Namespace, recogniser: Recogniser) -> PhraseBias | None:
+    """The phrases of the options of `add_search`."""
+    from prnn.asr.phrases import read_phrases
+
+    if arguments.phrases is None:
+        return None
+    return read_phrases(arguments.phrases, recogniser.tokenizer, arguments.phrase_score or 4.0)
+
+
+def add_accelerator(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds ``accelerator``, by both of its names, which prnn train has, too. what: the help's first words."""
+    parser.add_argument(
+        "--accelerator",
+        "--device",
+        choices=("auto", "cpu", "gpu", "cuda"),
+        default="auto",
+        help=f"{what}: auto is a GPU if there is one (%(default)s); --device is another name of this option",
+    )
+
+
+def torch_device(accelerator: str) -> str:
+    """The device that an accelerator is. Raises InputError where there is none."""
+    import torch
+
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise InputError(f"the accelerator is {accelerator}, but torch can use no GPU here")
+    return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"

@@ -10,6 +10,7 @@ from torch import Tensor
 from prnn.transducer.hypothesis import (
     Decoder,
     Hypotheses,
+    among_symbols,
     distinct,
     extend,
     map_tensors,
@@ -160,10 +161,12 @@ def _take_best_with_duration(
     _, beam, vocab_size, count = total.shape
     scores, choice = total.flatten(1).topk(beam)
     symbols = choice // count % vocab_size
-    chosen = pick(hypotheses, choice // (count * vocab_size))._replace(scores=scores, ahead=ahead[choice % count])
-    own = log_probs.flatten(1).gather(1, choice // count)
+    parents = choice // (count * vocab_size)
+    chosen = pick(hypotheses, parents)._replace(scores=scores, ahead=ahead[choice % count])
+    log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, vocab_size))
     if decoder.bias is not None:
-        own = own - decoder.bias.gain(chosen.predictor[-1], symbols)
+        log_probs = log_probs - decoder.bias.gains(chosen.predictor[-1])
+    own = among_symbols(log_probs, symbols, decoder.blank)
     return extend(decoder, chosen, symbols, own, number, (symbols != decoder.blank) & (scores > _IMPOSSIBLE))
 
 

@@ -105,9 +105,9 @@ class PhraseBias:
             self._tables[device] = after.to(device), gain.to(device), shares.to(device)
         return self._tables[device]
 
-    def gain(self, node: Tensor, symbols: Tensor) -> Tensor:
-        """What symbols add at nodes."""
-        return self.tables(node.device)[1][node, symbols]
+    def gains(self, node: Tensor) -> Tensor:
+        """What each symbol adds at nodes (...), (..., V)."""
+        return self.tables(node.device)[1][node]
 
     def share(self, node: Tensor) -> Tensor:
         """What nodes have of the score of the phrase begun."""
@@ -164,5 +164,4 @@ class BiasedJoiner:
         """As the joiner's, biased."""
         projection = predictor_projection[..., :-1].to(encoder_projection.dtype)
         symbols, durations = self.joiner.all_log_probs(encoder_projection, projection)
-        gain = self.bias.tables(symbols.device)[1]
-        return symbols + gain[predictor_projection[..., -1].long()], durations
+        return symbols + self.bias.gains(predictor_projection[..., -1].long()), durations

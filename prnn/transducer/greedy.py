@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prnn.transducer.hypothesis import Decoder, Hypotheses, extend, reserve
+from prnn.transducer.hypothesis import Decoder, Hypotheses, among_symbols, extend, reserve
 
 _ROWS = 16
 _LEAST_WINDOW = 4
@@ -42,7 +42,8 @@ def greedy_frames(
         index = frame[rows, None] + torch.arange(window, device=frame.device)
         real = index < lengths[rows, None]
         ahead = encoder_projection[rows[:, None], index.clamp(max=encoder_projection.shape[1] - 1)]
-        best, symbols = decoder.joiner.log_probs(ahead, hypotheses.projection[rows]).max(dim=2)
+        log_probs = decoder.joiner.log_probs(ahead, hypotheses.projection[rows])
+        best, symbols = log_probs.max(dim=2)
 
         is_symbol = real & (symbols != decoder.blank)
         found = is_symbol.any(1)
@@ -50,7 +51,9 @@ def greedy_frames(
         # One addition after the other, in the order of the frames: the same sum for any window.
         scores = torch.cat([hypotheses.scores[rows], best.masked_fill(~real, 0.0)], dim=1).cumsum(1)
         score = scores.gather(1, (blanks + found)[:, None])
-        symbol = symbols.gather(1, blanks.clamp(max=window - 1)[:, None])
+        place = blanks.clamp(max=window - 1)
+        symbol = symbols.gather(1, place[:, None])
+        own = among_symbols(log_probs[torch.arange(len(rows), device=frame.device), place], symbol[:, 0], decoder.blank)
 
         here = in_frame[rows] * (blanks == 0) + found
         full = here == max_symbols
@@ -61,7 +64,7 @@ def greedy_frames(
             decoder,
             hypotheses,
             every.index_copy(0, rows, symbol),
-            every.double().index_copy(0, rows, best.gather(1, blanks.clamp(max=window - 1)[:, None])),
+            every.double().index_copy(0, rows, own[:, None]),
             first_frames + frame,
             every.index_copy(0, rows, found[:, None].long()) > 0,
         )
@@ -105,7 +108,7 @@ def greedy_durations(
             decoder,
             reserve(hypotheses._replace(scores=scores), 1),
             every.index_copy(0, rows, symbols[:, None]),
-            every.double().index_copy(0, rows, best[:, None]),
+            every.double().index_copy(0, rows, among_symbols(symbol_scores, symbols, decoder.blank)[:, None]),
             first_frames + frame,
             every.index_copy(0, rows, is_symbol[:, None].long()) > 0,
         )

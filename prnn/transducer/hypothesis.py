@@ -28,7 +28,8 @@ class Hypothesis:
         score: natural log-probability, as the search that found it defines.
         timestamps: the encoder frame at which each symbol was emitted, non-decreasing. Encoder frame j begins at input
             frame j * frame_stride.
-        log_probs: natural log-probability of each symbol in its frame, after the symbols before it, phrases aside.
+        log_probs: natural log-probability of each symbol in its frame, after the symbols before it, among all symbols
+            but the blank, phrases aside: how sure the model is of the symbol, and not of the frame.
     """
 
     tokens: list[int]
@@ -134,6 +135,13 @@ def reserve(hypotheses: Hypotheses, symbols: int) -> Hypotheses:
     )
 
 
+def among_symbols(log_probs: Tensor, symbols: Tensor, blank: int) -> Tensor:
+    """Log-probabilities of symbols (...) where it is not the blank that comes next, from those of all, (..., V)."""
+    others = log_probs.clone()
+    others[..., blank] = _IMPOSSIBLE
+    return log_probs.gather(-1, symbols[..., None])[..., 0] - others.logsumexp(-1)
+
+
 def extend(
     decoder: Decoder, hypotheses: Hypotheses, symbols: Tensor, log_probs: Tensor, frames: Tensor, where: Tensor
 ) -> Hypotheses:
@@ -143,7 +151,7 @@ def extend(
         decoder: predictor and joiner.
         hypotheses: N x K, with room for a symbol.
         symbols: (N, K) int64.
-        log_probs: (N, K) float64, of the symbols.
+        log_probs: (N, K) float64, of the symbols, from `among_symbols`.
         frames: (N,) int64, the encoder frame of each utterance.
         where: (N, K) bool.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prnn._fields import option
 from prnn.asr import Recogniser, read_manifest
-from prnn.asr.audio import read_audio
+from prnn.asr.audio import chunks, read_audio
 from prnn.asr.dataset import load_features
 from prnn.asr.evaluation import evaluate
 from prnn.asr.options import TrainingOptions
@@ -71,7 +71,9 @@ def main() -> int:
     shown = max(test[:50], key=lambda utterance: utterance.duration)
     print(f"{shown.audio}: {shown.text}")
     samples, rate = read_audio(shown.audio)
-    print(stream_and_report(recogniser.stream(rate), samples, rate, chunk_ms=160))
+    stream = recogniser.stream(rate)
+    stream_and_report(stream, chunks(samples, rate, 160), rate, chunk_ms=160)
+    print(stream.utterances()[0].text)
 
     section("Pictures", began)
     plot_losses(trained / "tensorboard", arguments.output / "loss_curve.png")

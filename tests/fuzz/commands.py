@@ -32,7 +32,7 @@ SECONDS = 100.0  # of waiting, which may be for other processes
 MORE_MEMORY = 3 << 30  # bytes beyond those of the process that is forked
 LONGEST_SENTENCE = 1000
 MPG123 = ("Note: ", "[src/libmpg123/")  # libsndfile's decoder has its own words on stderr
-SENTENCE = re.compile(r"prnn( \w+)?: \S.*")
+SENTENCE = re.compile(r"prnn( \w+)?: .*\S.*")
 TRAIN_SIZES = ("--hidden", "8", "--layers", "1", "--predictor-hidden", "4", "--joiner", "4", "--accelerator", "cpu")
 
 
@@ -93,6 +93,7 @@ def child(arguments: Sequence[str], out: int, err: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
         os.environ["HOME"] = os.getcwd()
+        sys.modules["sounddevice"] = None  # type: ignore[assignment]  # whatever microphone there is
         sys.argv = ["prnn", *arguments]
         status = main(list(arguments))
     except SystemExit as stopped:

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import torch
 from fuzz.case import Case
 from fuzz.commands import copy_training, materials, run_command, train_arguments, workplace
 from fuzz.mutations import TEXTS, junk, mutated_bytes, mutated_tree, mutated_weights, recording
+from prnn.asr import PieceTokenizer
 from prnn.asr.configuration import train_parser
+from prnn.asr.tokenizer import train_pieces
 from prnn.cli import build_parser
 
 TRAINING = 0.1  # of the cases that may train: it takes as long as twenty others
@@ -27,22 +30,38 @@ WORDS = (
 SLOW_IF_LARGE = ("--epochs", "--layers", "--devices", "--workers")  # what is asked for then takes its time
 
 
+@cache
+def pieces() -> PieceTokenizer:
+    return train_pieces(["ab c", "cab", "ab"], 7)
+
+
 def recognise(case: Case, checkpoint: Path, audio: Path, about: str) -> None:
     random = case.random
-    extra = random.choice(([], ["--stream"], ["--beam", "2"], ["--stream", "--beam", "3", "--chunk-ms", "100"]))
+    extra = random.choice(
+        (
+            [],
+            ["--stream"],
+            ["--beam", "2", "--format", "jsonl", "--nbest", "2"],
+            ["--endpoint-silence", "0.1", "--format", random.choice(("ctm", "srt"))],
+            ["--stream", "--beam", "3", "--chunk-ms", "100"],
+        )
+    )
     run_command(case, ["transcribe", str(checkpoint), str(audio), *extra], about)
 
 
 def run_checkpoint(case: Case) -> None:
     random, folder = case.random, materials()
     checkpoint: dict[str, Any] = asr_data.small_checkpoint()
-    how = random.choice(("tree", "tree", "tree", "description", "description", "weights", "bytes", "other"))
+    how = random.choice(("tree", "tree", "tree", "description", "description", "weights", "bytes", "pieces", "other"))
     about, contents = how, None
     if how in ("tree", "description"):
         under = ("prnn",) if how == "tree" else ("prnn", random.choice(("features", "model", "characters")))
         checkpoint, about = mutated_tree(random, checkpoint, under)
     elif how == "weights":
         checkpoint["state_dict"], about = mutated_weights(random, checkpoint["state_dict"])
+    elif how == "pieces":
+        checkpoint = asr_data.small_checkpoint(tokenizer=pieces())
+        checkpoint["prnn"]["sentencepiece"] = mutated_bytes(random, pieces().model)
     elif how == "other":
         checkpoint = random.choice((junk(random), {"prnn": junk(random)}, {**checkpoint, "state_dict": junk(random)}))
     file = io.BytesIO()
@@ -170,6 +189,7 @@ def run_command_line(case: Case) -> None:
     checkpoint, audio, manifest = (str(folder / name) for name in ("model.ckpt", "tones-0.wav", "tones.jsonl"))
     with workplace() as place:
         usual = {
+            "tokenizer": ["tokenizer", "--manifest", manifest, "--out", str(Path(place) / "p.model"), "--vocab", "6"],
             "train": train_arguments(Path(place) / "output"),
             "transcribe": ["transcribe", checkpoint, audio],
             "evaluate": ["evaluate", checkpoint, manifest],
@@ -177,7 +197,7 @@ def run_command_line(case: Case) -> None:
             "info": ["info"],
             "bench": ["bench"],
         }
-        command = random.choice(("train", "train", "transcribe", "transcribe", "evaluate", "export", "info", "bench"))
+        command = random.choice((*usual, "train", "transcribe"))
         arguments = usual[command]
         if command == "bench":
             arguments = [*arguments, *random.choices([word for word in WORDS if word != "--"], k=random.randint(1, 3))]
