@@ -1,7 +1,5 @@
 #include "rnn/cudnn/backend.h"
 
-#include <algorithm>
-
 #include "core/cuda/cuda_state.h"
 #include "core/descriptors.h"
 #include "rnn/cudnn/device.h"
@@ -22,7 +20,7 @@ class CudnnRun {
         cudnn(require_cudnn_library()),
         cudnn_handle_(cudnn_handle(*handle)),
         stack(cudnn_stack(*handle, problem)),
-        work(stack, workspace),
+        work(stack, problem.training, workspace),
         kept(stack, reserve) {
     check_earlier_calls(*handle);
   }
@@ -138,11 +136,7 @@ class CudnnBackend : public RnnBackend {
  public:
   prnnRNNBackend_t kind() const override { return PRNN_CUDNN_BACKEND; }
   size_t workspace_size(prnnHandle_t handle, const RnnProblem& problem) const override {
-    const size_t size = CudnnWorkspace(cudnn_stack(*handle, problem), nullptr).size;
-    if (problem.dropout.probability == 0) return size;
-    RnnProblem inference = problem;  // which may be given the same workspace
-    inference.dropout = {};
-    return std::max(size, CudnnWorkspace(cudnn_stack(*handle, inference), nullptr).size);
+    return CudnnWorkspace(cudnn_stack(*handle, problem), problem.training, nullptr).size;
   }
   size_t reserve_size(prnnHandle_t handle, const RnnProblem& problem) const override {
     return CudnnReserve(cudnn_stack(*handle, problem), nullptr).size;
