@@ -15,7 +15,7 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
 import cudnn_rnn
@@ -175,14 +175,19 @@ def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()
     return row
 
 
-def measure_kind(kind: Kind, arguments: argparse.Namespace, until: float) -> Iterator[Row]:
-    """Rows of growing batches."""
+def measure_kind(
+    kind: Kind, batches: Iterable[int], steps: int | None = None, algorithms: tuple[str, ...] = ()
+) -> Iterator[Row]:
+    """Rows of growing batches, until cuDNN is well ahead; a reason is printed where one of the two serves none.
+
+    steps: by default fewer for large layers."""
     far_behind = 0
-    for batch in arguments.batches:
-        if time.monotonic() > until:
+    for batch in batches:
+        try:
+            row = measure(kind, batch, steps or min(max(STATES // (kind.hidden * batch), 32), 96), algorithms)
+        except (prnn.NotSupportedError, RuntimeError) as error:
+            print(f"| {kind} | {batch} | {str(error).splitlines()[0]} | | |", flush=True)
             return
-        steps = arguments.steps or min(max(STATES // (kind.hidden * batch), 32), 96)
-        row = measure(kind, batch, steps, ALGORITHMS if arguments.algorithms else ())
         yield row
         is_far_behind = max(row.ratios()) < WELL_AHEAD and kind.hidden * batch >= MANY_STATES
         far_behind = far_behind + 1 if is_far_behind else 0
@@ -210,15 +215,17 @@ def main() -> None:
     print("| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")
     print("|---|---|---|---|---|---|---|---|")
     rows: list[Row] = []
+    algorithms = ALGORITHMS if arguments.algorithms else ()
     order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
     for layers, directions, hidden, type_, cell in itertools.product(*order):
+        if time.monotonic() > until:
+            break
         kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged)
-        try:
-            for row in measure_kind(kind, arguments, until):
-                print(row, flush=True)
-                rows.append(row)
-        except (prnn.NotSupportedError, RuntimeError) as error:
-            print(f"| {kind} | | {error} | | |", flush=True)
+        for row in measure_kind(kind, arguments.batches, arguments.steps, algorithms):
+            print(row, flush=True)
+            rows.append(row)
+            if time.monotonic() > until:
+                break
         if arguments.json:
             write_rows(arguments.json, [asdict(row) for row in rows])
 

@@ -2,7 +2,7 @@
 
     python bench/rnn_gpu.py [--dtype float16] [--targets]
     python bench/rnn_gpu.py [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
-    python bench/rnn_gpu.py --tune [--cells lstm] [--hidden 1024] [--batch 16]
+    python bench/rnn_gpu.py --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
     python bench/rnn_gpu.py --modules [float64] ["dropout 0.1"]
 
 Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
@@ -136,6 +136,7 @@ def main() -> None:
         import rnn_tune
 
         rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
+        rnn_tune.compare_backends(arguments.cells, arguments.hidden, arguments.dtype)
         return
     if arguments.modules is not None:
         import rnn_modules

@@ -2,12 +2,16 @@
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
 cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
-lines that go into src/core/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md).
+lines that go into src/core/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md). Then the layers on both
+backends, for src/rnn/plan/measured_ratios.cc.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
+import rnn_backends
+import rnn_ratios
 import torch
 from rnn_gpu import time_graph
 
@@ -118,3 +122,18 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
                 lines.append(f'    {{"{row}", {kind}, {size}, {batch}, {{{numbers}}}}},')
     print("\nsrc/rnn/plan/tuned.cc:")
     print("\n".join(lines) or "    nothing: the library's own plans are as good")
+
+
+def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
+    """One layer, several layers and both directions, at the batches of the library's table."""
+    rows = []
+    print("\n| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for cell, (layers, directions), size in itertools.product(cells, ((1, 1), (3, 1), (1, 2)), hidden):
+        for row in rnn_backends.measure_kind(
+            rnn_backends.Kind(cell, type_, layers, directions, size), rnn_ratios.BATCHES
+        ):
+            print(row, flush=True)
+            rows.append(asdict(row))
+    print("\nsrc/rnn/plan/measured_ratios.cc:")
+    print("\n".join(rnn_ratios.table(rows)))

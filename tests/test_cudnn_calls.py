@@ -168,27 +168,31 @@ def algorithms(lines: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "forward", "backward"),
+    ("steps", "algorithm"),
     [
-        (f"mode={LSTM} hidden=64", SMALL_H, SMALL_H),
-        (f"mode={LSTM} hidden=192", SMALL_H, STANDARD),
-        (f"mode={LSTM} hidden=192 type=2 5,5,5", SMALL_H, STATIC),
-        ("mode=1 hidden=384", SMALL_H, STANDARD),
-        (f"mode={LSTM} hidden=256", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=256 5", STATIC, STATIC),  # one sequence in float
-        (f"mode={LSTM} hidden=256 type=2", STATIC, STATIC),
-        (f"mode={GRU} hidden=256 type=2 {','.join('5' * 16)}", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 16)}", STATIC, STATIC),
-        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 9)}", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=256 type=2 layers=2", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=256 type=9", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=64 type=1", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=64 5,4", STANDARD, STANDARD),
-        (f"mode={LSTM} hidden=64 projection=32", STANDARD, STANDARD),
+        (f"mode={LSTM} hidden=64", SMALL_H),
+        (f"mode={LSTM} hidden=128 {','.join('5' * 488)}", SMALL_H),
+        (f"mode={LSTM} hidden=128 {','.join('5' * 489)}", STANDARD),
+        (f"mode=1 hidden=256 {','.join('5' * 366)}", SMALL_H),
+        (f"mode=1 hidden=256 {','.join('5' * 367)}", STANDARD),
+        (f"mode={LSTM} hidden=129", STANDARD),
+        ("mode=1 hidden=257", STANDARD),
+        (f"mode={LSTM} hidden=192 type=2 5,5,5", STATIC),
+        (f"mode={LSTM} hidden=256 5,5,5,5", STATIC),
+        (f"mode={LSTM} hidden=256 5,5,5,5,5", STANDARD),
+        (f"mode={LSTM} hidden=256 type=2", STATIC),
+        (f"mode={GRU} hidden=256 type=2 {','.join('5' * 16)}", STANDARD),
+        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 16)}", STATIC),
+        (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 9)}", STANDARD),
+        (f"mode={LSTM} hidden=256 type=2 layers=2", STANDARD),
+        (f"mode={LSTM} hidden=256 type=9", STANDARD),
+        (f"mode={LSTM} hidden=64 type=1", STANDARD),
+        (f"mode={LSTM} hidden=64 5,4", STANDARD),
+        (f"mode={LSTM} hidden=64 projection=32", STANDARD),
     ],
 )
-def test_algorithms(fake: Fake, steps: str, forward: int, backward: int) -> None:
-    assert algorithms(fake.run(f"{steps} train")) == [forward, backward, backward]
+def test_algorithms(fake: Fake, steps: str, algorithm: int) -> None:
+    assert algorithms(fake.run(f"{steps} train")) == [algorithm] * 3
 
 
 def test_an_older_gpu_has_the_standard_algorithm(fake: Fake) -> None:

@@ -3,7 +3,6 @@
 import copy
 import gc
 import io
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -344,35 +343,6 @@ def test_info_names_the_row_and_its_largest_layers(capsys: pytest.CaptureFixture
     assert f"GPU: {torch.cuda.get_device_name()}, planned as {query['device']}" in text
     (line,) = [line for line in text.splitlines() if line.startswith(f"* {query['device']} ")]
     assert f" {query['largest_hidden_size']} / " in line
-
-
-def test_a_later_batch_that_goes_to_cudnn_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a 16-bit layer so large that the mma-large kernels alone hold it, cuDNN serves the large batches."""
-    monkeypatch.setattr(prnn._ops._layer, "_told", set())
-    handle = prnn._C.Handle.cuda()
-
-    def backends(hidden: int) -> list[int]:
-        rnn = prnn._C.Rnn(prnn._C.LSTM, prnn._C.HALF, hidden, 1, 64, False)
-        return [rnn.query(handle, batch)["backend"] for batch in (4, 64)]
-
-    mixed = [prnn._C.PERSISTENT_BACKEND, prnn._C.CUDNN_BACKEND]
-    hidden = next((hidden for hidden in range(3072, 512, -128) if backends(hidden) == mixed), None)
-    if hidden is None:
-        pytest.skip("on this GPU no layer goes to cuDNN at a large batch alone")
-    module = prnn.nn.LSTM(64, hidden, device="cuda", dtype=torch.float16)
-    x = torch.randn(3, 64, 64, device="cuda", dtype=torch.float16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        module(x[:, :4])
-    with pytest.warns(
-        UserWarning, match="not the persistent kernels: cuDNN is faster for a layer of this size and batch"
-    ):
-        module(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        module(x)
-        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.randint(1, 4, (64,)), enforce_sorted=False)
-        module(packed)[0].data.float().sum().backward()
 
 
 def test_parameters_lie_together_each_in_a_storage_of_its_own() -> None:

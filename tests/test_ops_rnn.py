@@ -239,6 +239,24 @@ def test_export() -> None:
 # Autocast
 
 
+def test_autocast_keeps_no_more_than_the_library_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through the dispatcher, but nothing is traced."""
+    forward, kept = prnn._ops._rnn_kernels.forward, []
+
+    def record(*arguments: Any) -> Any:
+        results = forward(*arguments)
+        kept.append(results[3].numel())
+        return results
+
+    monkeypatch.setattr(prnn._ops._rnn_kernels, "forward", record)
+    module, x = prnn.nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    module(x)[0].sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = module(x)[0]
+    output.sum().backward()
+    assert kept[0] == kept[1]
+
+
 def assert_autocast_is_torchs(
     theirs: torch.nn.Module, ours: torch.nn.Module, x: Any, states: Any, dtype: torch.dtype
 ) -> None:

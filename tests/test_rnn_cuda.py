@@ -30,10 +30,14 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not(
 
 
 class CudaCase(RnnCase):
-    """RnnCase with everything in GPU memory."""
+    """RnnCase with everything in GPU memory, on the resident kernels."""
 
     def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, **changes: object) -> None:
         super().__init__(stack, batch_sizes, dtype, handle=capi.Object("Create", "Destroy"), **changes)
+
+    def set_rnn(self, **changes: object) -> None:
+        super().set_rnn(**changes)
+        capi.check("SetRNNBackend", rnnDesc=self.rnn.pointer, backend=0)
 
     def make_data(self) -> None:
         super().make_data()

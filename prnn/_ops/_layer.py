@@ -73,6 +73,7 @@ class Layer:
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
+        self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
         self._plans: dict[tuple[int, bool, int], dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
@@ -111,7 +112,7 @@ class Layer:
         if not self._may_settle:
             return self.config
         math = _C.TF32_MATH if is_traced and self._has_tf32 else None
-        return self.config._replace(backend=self.plan(handle, batch_sizes, math)["backend"])
+        return self._settled[self.plan(handle, batch_sizes, math)["backend"]]
 
     def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best"."""

@@ -161,7 +161,8 @@ def backward(
         if steps.batch > 0:
             library = handle(input.device)
             config = stack.settled(library, steps.sizes, is_traced=True)
-            stack = layer(config, input.dtype, input.size(-1), input.device)
+            if config is not stack.config:
+                stack = layer(config, input.dtype, input.size(-1), input.device)
             stack.follow_precision()
             workspace_size = stack.spaces(library, steps.sizes, True)[0]
             workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)

@@ -23,6 +23,7 @@ The operators are defined with torch.library.Library and not with custom_op, who
 small layer.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -362,6 +363,24 @@ def call(
     return output, hy, cy
 
 
+def _rnn_of_cast(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    max_batch: int | None,
+    *config_and_train: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced."""
+    if _wants_grad((input, hx, cx, *weights)) and _is_direct((input, hx, cx, *weights)):
+        config = Config(*config_and_train[:-1])
+        return _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+    return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config_and_train)
+
+
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
     weights = arguments[6]
     if _wants_grad((*arguments[:6], *weights)):
@@ -375,7 +394,7 @@ for _key in ("CPU", "CUDA"):
     _library.impl("rnn_backward", _rnn_backward, _key)
 _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
-_library.impl("rnn", rnn_on_cpu, "AutocastCPU")
-_library.impl("rnn", rnn_on_cuda, "AutocastCUDA")
+_library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")
+_library.impl("rnn", functools.partial(rnn_on_cuda, _rnn_of_cast), "AutocastCUDA")
 torch.library.register_fake("prnn::rnn", _rnn_fake, lib=_library)
 torch.library.register_fake("prnn::rnn_backward", _rnn_backward_fake, lib=_library)

@@ -72,8 +72,8 @@ void run(const std::string& step) {
   std::iota(w.begin(), w.end(), 0.0f);
   std::vector<char> workspace(backend.workspace_size(&context, problem));
   if (step == "infer" || step == "misaligned") {
-    RnnProblem inference = problem;
-    inference.dropout = {};
+    const RnnProblem inference = inference_of(problem);
+    workspace.resize(backend.workspace_size(&context, inference));
     const void* const weights = step == "infer" ? w.data() : w.data() + 1;
     backend.forward(&context, inference,
                     {x.data(), nullptr, nullptr, weights, y.data(), nullptr, nullptr, workspace.data(), nullptr});

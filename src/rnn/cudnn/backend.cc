@@ -1,7 +1,5 @@
 #include "rnn/cudnn/backend.h"
 
-#include <algorithm>
-
 #include "core/cuda/cuda_state.h"
 #include "core/descriptors.h"
 #include "rnn/cudnn/device.h"
@@ -22,7 +20,7 @@ class CudnnRun {
         cudnn(require_cudnn_library()),
         cudnn_handle_(cudnn_handle(*handle)),
         stack(cudnn_stack(*handle, problem)),
-        work(stack, workspace),
+        work(stack, problem.training, workspace),
         kept(stack, reserve) {
     check_earlier_calls(*handle);
   }
@@ -36,7 +34,7 @@ class CudnnRun {
       const CudnnSequences& s = stack.parts[i].sequences;
       void* const output = is_last(i) ? args.y : kept.outputs[i];  // inference has one part
       require_cudnn(
-          cudnn.forward(cudnn_handle_, layers.forward_rnn(), is_training, nullptr, s.x(), input, s.y(), output, s.h(),
+          cudnn.forward(cudnn_handle_, layers.rnn(), is_training, nullptr, s.x(), input, s.y(), output, s.h(),
                         h(args.hx, layers), h(args.hy, layers), s.c(), c(args.cx, layers), c(args.cy, layers),
                         layers.weights().size(), weights(layers, args.w, "w"), s.workspace_size(), work.scratch,
                         is_training ? s.reserve_size() : 0, is_training ? kept.parts[i] : nullptr),
@@ -53,9 +51,9 @@ class CudnnRun {
       const CudnnLayers& layers = *stack.parts[i].layers;
       const CudnnSequences& s = stack.parts[i].sequences;
       void* const dx = i > 0 ? work.between[i % 2] : args.dx != nullptr ? args.dx : work.dx;
-      require_cudnn(cudnn.backward_data(cudnn_handle_, layers.backward_rnn(), nullptr, s.y(), output_of(args.y, i), dy,
-                                        s.x(), dx, s.h(), h(args.hx, layers), h(args.dhy, layers), h(args.dhx, layers),
-                                        s.c(), c(args.cx, layers), c(args.dcy, layers), c(args.dcx, layers),
+      require_cudnn(cudnn.backward_data(cudnn_handle_, layers.rnn(), nullptr, s.y(), output_of(args.y, i), dy, s.x(),
+                                        dx, s.h(), h(args.hx, layers), h(args.dhy, layers), h(args.dhx, layers), s.c(),
+                                        c(args.cx, layers), c(args.dcy, layers), c(args.dcx, layers),
                                         layers.weights().size(), weights(layers, args.w, "w"), s.workspace_size(),
                                         work.scratch, s.reserve_size(), kept.parts[i]),
                     "the gradient of the data");
@@ -69,7 +67,7 @@ class CudnnRun {
       const CudnnLayers& layers = *stack.parts[i].layers;
       const CudnnSequences& s = stack.parts[i].sequences;
       void* const dw = weights(layers, args.dw, "dw");  // to which cuDNN adds, as prnnRNNBackwardWeights does
-      require_cudnn(cudnn.backward_weights(cudnn_handle_, layers.backward_rnn(), kAdd, nullptr, s.x(),
+      require_cudnn(cudnn.backward_weights(cudnn_handle_, layers.rnn(), kAdd, nullptr, s.x(),
                                            i == 0 ? args.x : kept.inputs[i - 1], s.h(), h(args.hx, layers), s.y(),
                                            output_of(args.y, i), layers.weights().size(), dw, s.workspace_size(),
                                            work.scratch, s.reserve_size(), kept.parts[i]),
@@ -138,11 +136,7 @@ class CudnnBackend : public RnnBackend {
  public:
   prnnRNNBackend_t kind() const override { return PRNN_CUDNN_BACKEND; }
   size_t workspace_size(prnnHandle_t handle, const RnnProblem& problem) const override {
-    const size_t size = CudnnWorkspace(cudnn_stack(*handle, problem), nullptr).size;
-    if (problem.dropout.probability == 0) return size;
-    RnnProblem inference = problem;  // which may be given the same workspace
-    inference.dropout = {};
-    return std::max(size, CudnnWorkspace(cudnn_stack(*handle, inference), nullptr).size);
+    return CudnnWorkspace(cudnn_stack(*handle, problem), problem.training, nullptr).size;
   }
   size_t reserve_size(prnnHandle_t handle, const RnnProblem& problem) const override {
     return CudnnReserve(cudnn_stack(*handle, problem), nullptr).size;

@@ -31,7 +31,7 @@ CudnnReserve::CudnnReserve(const CudnnStack& stack, void* base) {
   size = arena.size();
 }
 
-CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, void* base) {
+CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, bool training, void* base) {
   Arena arena(base);
   const RnnProblem& p = stack.problem;
   size_t largest = 0, largest_weights = 0;
@@ -43,8 +43,8 @@ CudnnWorkspace::CudnnWorkspace(const CudnnStack& stack, void* base) {
   scratch = take_aligned(arena, largest);
   weights = take_aligned(arena, largest_weights);
   for (char*& array : between) array = take_aligned(arena, stack.parts.size() > 1 ? output_size(p) : 0);
-  dx = take_aligned(arena, p.rows * p.input * type_size(p.type));
-  dropout_states = take_aligned(arena, stack.dropout_states_size);
+  dx = take_aligned(arena, training ? p.rows * p.input * type_size(p.type) : 0);
+  dropout_states = take_aligned(arena, training ? stack.dropout_states_size : 0);
   size = arena.size();
 }
 

@@ -18,7 +18,7 @@ struct CudnnReserve {
 };
 
 struct CudnnWorkspace {
-  CudnnWorkspace(const CudnnStack& stack, void* base);
+  CudnnWorkspace(const CudnnStack& stack, bool training, void* base);
 
   char* scratch;         // cuDNN's own
   char* weights;         // a weight space, where the packed weights are none

@@ -91,30 +91,30 @@ class StackCache : public CudnnCache {
  private:
   std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem) {
     if (device_.arch == 0) device_ = describe_device(context.device);
-    const CudnnAlgorithms algorithms = choose_algorithms(device_, problem);
+    const CudnnAlgorithm algorithm = choose_algorithm(device_, problem);
     try {
-      return make(context, problem, algorithms);
+      return make(context, problem, algorithm);
     } catch (const Failure& failure) {
       // Versions and GPUs differ in what the persistent kernels serve; the standard ones serve everything.
-      if (failure.status() != PRNN_STATUS_NOT_SUPPORTED || algorithms == CudnnAlgorithms()) throw;
-      return make(context, problem, {});
+      if (failure.status() != PRNN_STATUS_NOT_SUPPORTED || algorithm == kStandard) throw;
+      return make(context, problem, kStandard);
     }
   }
 
-  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem, const CudnnAlgorithms& algorithms) {
+  std::unique_ptr<CudnnStack> make(prnnContext& context, const RnnProblem& problem, CudnnAlgorithm algorithm) {
     auto made = std::make_unique<CudnnStack>();
     made->problem = problem;
     const bool drops = problem.dropout.probability > 0;
     const DeviceMemory* const states = drops ? dropout_states(context, problem) : nullptr;
     if (states != nullptr) made->dropout_states_size = states->size();
     const auto alike = std::find_if(stacks_.begin(), stacks_.end(), [&](const auto& stack) {
-      return same_layers(stack->problem, problem) && stack->parts[0].layers->algorithms() == algorithms;
+      return same_layers(stack->problem, problem) && stack->parts[0].layers->algorithm() == algorithm;
     });
     const int64_t count = drops && states == nullptr ? 1 : problem.layers;
     for (int64_t first = 0; first < problem.layers; first += count) {
       auto layers = alike != stacks_.end()
                         ? (*alike)->parts[first / count].layers
-                        : std::make_shared<CudnnLayers>(context, problem, first, count, algorithms, states);
+                        : std::make_shared<CudnnLayers>(context, problem, first, count, algorithm, states);
       CudnnSequences sequences(context, problem, *layers);
       made->parts.push_back({std::move(layers), std::move(sequences)});
     }
@@ -139,13 +139,12 @@ class StackCache : public CudnnCache {
 }  // namespace
 
 CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t first, int64_t count,
-                         const CudnnAlgorithms& algorithms, const DeviceMemory* dropout_states)
+                         CudnnAlgorithm algorithm, const DeviceMemory* dropout_states)
     : problem_(p),
       first_(first),
       count_(count),
-      algorithms_(algorithms),
-      forward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn),
-      backward_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
+      algorithm_(algorithm),
+      rnn_(require_cudnn_library().create_rnn, require_cudnn_library().destroy_rnn) {
   const CudnnLibrary& cudnn = require_cudnn_library();
   void* const handle = cudnn_handle(context);
   if (dropout_states != nullptr) {
@@ -154,7 +153,7 @@ CudnnLayers::CudnnLayers(prnnContext& context, const RnnProblem& p, int64_t firs
   } else {
     set(cudnn_without_dropout(context));
   }
-  weights_ = std::make_unique<CudnnWeights>(handle, forward_.get(), p, first, count);
+  weights_ = std::make_unique<CudnnWeights>(handle, rnn_.get(), p, first, count);
 }
 
 void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
@@ -166,15 +165,12 @@ void CudnnLayers::draw_from(prnnContext& context, void* states, size_t size) {
 
 void CudnnLayers::set(void* dropout) const {
   const RnnProblem& p = problem_;
-  for (const auto& [rnn, algorithm] :
-       {std::pair{forward_.get(), algorithms_.forward}, {backward_.get(), algorithms_.backward}}) {
-    require_cudnn(require_cudnn_library().set_rnn(rnn, algorithm, p.mode, kTwoBiases, p.directions == 2,
-                                                  !p.has_input_matrices(first_), p.type, math_precision(p),
-                                                  math_type(p), narrow(p.layer_input(first_), "the input size"),
-                                                  narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
-                                                  narrow(count_, "the number of layers"), dropout, 0),
-                  "the layer");
-  }
+  require_cudnn(require_cudnn_library().set_rnn(rnn_.get(), algorithm_, p.mode, kTwoBiases, p.directions == 2,
+                                                !p.has_input_matrices(first_), p.type, math_precision(p), math_type(p),
+                                                narrow(p.layer_input(first_), "the input size"),
+                                                narrow(p.hidden, "the hidden size"), static_cast<int32_t>(p.state()),
+                                                narrow(count_, "the number of layers"), dropout, 0),
+                "the layer");
 }
 
 CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const CudnnLayers& layers)
@@ -195,11 +191,9 @@ CudnnSequences::CudnnSequences(prnnContext& context, const RnnProblem& p, const 
   }
   set_states(h_.get(), p, layers.count(), p.state());
   set_states(c_.get(), p, layers.count(), p.hidden);
-  for (const auto& [rnn, mode] : {std::pair{layers.forward_rnn(), kInference},
-                                  {layers.forward_rnn(), kTraining},
-                                  {layers.backward_rnn(), kTraining}}) {
+  for (const int mode : {kInference, kTraining}) {
     size_t workspace = 0, reserve = 0;
-    require_cudnn(cudnn.get_temporary_sizes(handle, rnn, mode, x_.get(), &workspace, &reserve),
+    require_cudnn(cudnn.get_temporary_sizes(handle, layers.rnn(), mode, x_.get(), &workspace, &reserve),
                   "to say the size of the workspace");
     workspace_size_ = std::max(workspace_size_, workspace);
     reserve_size_ = std::max(reserve_size_, reserve);

@@ -17,17 +17,16 @@ namespace prnn {
 class CudnnLayers {
  public:
   // dropout_states: some random states of cuDNN's, which then drops out between the layers; NULL: it does not.
-  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count,
-              const CudnnAlgorithms& algorithms, const DeviceMemory* dropout_states);
+  CudnnLayers(prnnContext& context, const RnnProblem& problem, int64_t first, int64_t count, CudnnAlgorithm algorithm,
+              const DeviceMemory* dropout_states);
 
   // Has the next forward training call draw its masks from cuDNN's random states at `states`.
   void draw_from(prnnContext& context, void* states, size_t size);
 
   int64_t first() const { return first_; }
   int64_t count() const { return count_; }
-  const CudnnAlgorithms& algorithms() const { return algorithms_; }
-  void* forward_rnn() const { return forward_.get(); }
-  void* backward_rnn() const { return backward_.get(); }
+  CudnnAlgorithm algorithm() const { return algorithm_; }
+  void* rnn() const { return rnn_.get(); }
   const CudnnWeights& weights() const { return *weights_; }
 
  private:
@@ -35,8 +34,8 @@ class CudnnLayers {
 
   RnnProblem problem_;
   int64_t first_, count_;
-  CudnnAlgorithms algorithms_;
-  CudnnObject forward_, backward_;
+  CudnnAlgorithm algorithm_;
+  CudnnObject rnn_;
   std::optional<CudnnObject> dropout_;
   std::unique_ptr<CudnnWeights> weights_;
 };

@@ -115,6 +115,14 @@ bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
 
 }  // namespace
 
+int64_t count_passes(const GpuRow& row, const RnnProblem& problem, int64_t batch, Pass pass) {
+  RnnProblem other = problem;
+  other.batch = {batch};
+  RnnPlan plan;
+  if (!choose_with_passes(row, other, &plan)) return 0;
+  return ceil_div(batch, (pass == Pass::kForward ? plan.forward : plan.backward).batch_per_pass());
+}
+
 const char* engine_name(Engine engine) {
   switch (engine) {
     case Engine::kMma: return "mma";
@@ -190,7 +198,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   inference.dropout = {};
   inference.aligned = true;
   plan.inference_layers = plan_wavefront(row, inference).forward_layers;
-  plan.cudnn_time = estimate_cudnn_time(problem, plan);
+  plan.cudnn_time = estimate_cudnn_time(row, problem);
   return plan;
 }
 

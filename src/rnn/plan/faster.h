@@ -30,11 +30,15 @@ struct MeasuredRatios {
   uint8_t percent[kMeasuredBatchCount];
 };
 
-// Of one GPU. Others go by it until somebody measures them.
-extern const char* const kMeasuredGpu;
-extern const std::vector<MeasuredRatios> kMeasuredRatios;
+struct GpuRatios {
+  const char* gpu;  // a row of gpu_table.cc
+  std::vector<MeasuredRatios> rows;
+};
 
-CudnnTime estimate_cudnn_time(const RnnProblem& problem, const RnnPlan& plan);
+// GPUs that are not here go by the first until somebody measures them.
+extern const std::vector<GpuRatios> kGpuRatios;
+
+CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem);
 
 // Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference.
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan);

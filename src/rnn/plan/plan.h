@@ -67,6 +67,7 @@ struct WavefrontPlan {
 // cuDNN's time over that of the resident kernels, as far as it was measured.
 struct CudnnTime {
   double inference = INFINITY, training = INFINITY;
+  const char* measured_on = "";
 };
 
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
@@ -82,6 +83,9 @@ struct RnnPlan {
 };
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
+
+// Passes over the weights that the layer would take for another batch.
+int64_t count_passes(const GpuRow& row, const RnnProblem& problem, int64_t batch, Pass pass);
 
 // The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
 int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);

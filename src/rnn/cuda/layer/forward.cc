@@ -53,7 +53,8 @@ class Forward : LayerRun {
   const void* input_products(int64_t layer, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
     const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
-    void* const xw = work.xw[direction];
+    // The gates' gradients take their place in the backward pass.
+    void* const xw = training_ ? saved.directions[layer * p.directions + direction].dgates : work.xw[direction];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
     if (p.has_input_matrices(layer)) {
       multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,

@@ -80,8 +80,9 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
-  // Layers one after the other need what one reads and what it writes; together, they all write.
-  const int64_t arrays = plan.inference_layers > 1 ? p.layers - 1 : std::min<int64_t>(p.layers - 1, 2);
+  // Layers one after the other need one: when a layer's output is written, its input has been read. Together, they all
+  // write. In training the outputs are in the reserve space.
+  const int64_t arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : plan.inference_layers);
   for (int64_t i = 0; i < arrays; ++i) {
     between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
   }
@@ -91,11 +92,12 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   }
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
-  const bool projects = p.projection > 0, has_products = p.has_input_matrices(p.layers - 1) || projects;
+  const bool projects = p.projection > 0;
+  const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || projects);
   for (int64_t d = 0; d < p.directions; ++d) {
     xw.push_back(forward.take<char>(has_products ? p.rows * p.gates() * p.hidden * element : 0));
     exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
-    cell_outputs.push_back(forward.take<char>(projects ? p.rows * padded * element : 0));
+    cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
   }
   initial_products = forward.take<float>(projects ? p.max_batch() * p.gates() * p.hidden : 0);
   const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
@@ -109,8 +111,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
   }
   dprevious = backward.take<char>(p.rows * p.projection * element);
-  previous = weights.take<char>(p.rows * p.state() * element);
-  size = std::max({forward.size(), backward.size(), weights.size()});
+  previous = weights.take<char>(batch_varies(p) ? p.rows * p.state() * element : 0);
+  size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
 }
 
 LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, void* workspace,

@@ -47,7 +47,7 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   // Forward.
-  std::vector<char*> xw;        // per direction: [rows, G H]
+  std::vector<char*> xw;        // per direction: [rows, G H]; inference's
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; empty where there is none
   std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps; empty where no kernel reads them
   // Backward, data.
