@@ -237,6 +237,10 @@ def check_copies() -> None:
         "ReduceCostsBackward": {**common, "lossGradient": source, "costGradients": target},
         "Copy": {"handle": handle.pointer, "to": target, "from": source, "sizeInBytes": 12},
     }
+    sequences = {"handle": handle.pointer, "seqLength": 2, "batchSizes": capi.ints([2, 1]), "order": capi.ints([1, 0])}
+    sequences |= {"rowBytes": 1, "stepStride": 2, "sequenceStride": 1}
+    calls["PackSequences"] = {**sequences, "padded": source, "packed": target}
+    calls["UnpackSequences"] = {**sequences, "packed": source, "padded": target, "paddedLength": 3}
     for name, arguments in calls.items():
         each_allocation_fails(
             name, lambda name=name, arguments=arguments: capi.call(name, **arguments), lambda: bytes_of(out)

@@ -115,6 +115,40 @@ class Objects(Client):
         null = {self.random.choice(("to", "from")): None}
         self.call("Copy", arguments, [taken], must_fail=True if size > 0 else None, changes=null)
 
+    def sequences(self) -> None:
+        """There and back, and with one wrong argument."""
+        handle, right = self.pick("Handle")
+        steps, batch, row = (self.random.randint(1, 9) for _ in range(3))
+        sizes = sorted((self.random.randint(1, batch) for _ in range(steps - 1)), reverse=True)
+        sizes = [batch, *sizes]
+        order = self.random.sample(range(batch), batch)
+        padded = self.memory.input(torch.randint(1, 256, (steps, batch, row), dtype=torch.uint8))
+        packed, back = self.memory.space(sum(sizes) * row), self.memory.space(padded.numel())
+        numbers = [self.memory.input(torch.tensor(v, dtype=torch.int32), host=True) for v in (sizes, order)]
+        arguments = {"handle": handle, "seqLength": steps, "rowBytes": row, "packed": packed.data_ptr()}
+        arguments |= {"batchSizes": numbers[0].data_ptr(), "order": numbers[1].data_ptr()}
+        arguments |= {"stepStride": batch * row, "sequenceStride": row}
+        unpack = {**arguments, "padded": back.data_ptr(), "paddedLength": steps}
+        self.call("PackSequences", {**arguments, "padded": padded.data_ptr()}, [packed], must_fail=not right)
+        self.call("UnpackSequences", unpack, [back], must_fail=not right)
+        if right:
+            active = torch.zeros(steps, batch, 1, dtype=torch.bool)
+            for step, size in enumerate(sizes):
+                active[step, order[:size]] = True
+            if not torch.equal(back.view(padded.shape), padded.masked_fill(~active.to(padded.device), 0)):
+                raise Finding("prnnUnpackSequences does not give back what prnnPackSequences took")
+        wrong: dict[str, Any] = self.random.choice(
+            (
+                *({name: None} for name in ("handle", "batchSizes", "padded", "packed")),
+                *({name: self.random.choice((0, -1, -(2**31)))} for name in ("seqLength", "paddedLength")),
+                *({name: 0} for name in ("rowBytes", "stepStride", "sequenceStride")),
+                {"stepStride": 2**63, "sequenceStride": 2**63},
+                {"batchSizes": self.memory.input(torch.zeros(steps, dtype=torch.int32), host=True).data_ptr()},
+                {"order": self.memory.input(torch.full((batch,), -1, dtype=torch.int32), host=True).data_ptr()},
+            )
+        )
+        self.call("UnpackSequences", unpack, [back], must_fail=True, changes=wrong)
+
     def text(self) -> None:
         assert capi.call("GetVersion") > 0
         if not capi.call("GetErrorString", **{capi.FUNCTIONS["prnnGetErrorString"].parameters[0]: self.number()}):
@@ -316,6 +350,7 @@ ACTIONS: tuple[Callable[[Objects], None], ...] = (
     Objects.end_wrong,
     Objects.stream,
     Objects.copy,
+    Objects.sequences,
     Objects.text,
     Objects.set_tensor,
     Objects.set_tensor,
