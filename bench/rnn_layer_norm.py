@@ -65,7 +65,7 @@ def compare(steps: int, repeats: int) -> None:
                 continue
             module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
             x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
-            engine, _ = layer_norm_lstm_plan(x.new_empty(steps, batch, 4 * hidden), normalize)
+            engine, *_ = layer_norm_lstm_plan(x.device, None, dtype, normalize, batch, hidden)
             ours, theirs = calls(module, x), calls(WrittenOut(module), x)
             for call in (*ours, *theirs):
                 call()

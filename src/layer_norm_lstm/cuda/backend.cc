@@ -196,7 +196,7 @@ auto with_real(prnnDataType_t type, Function&& function) {
 }
 
 LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
-  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o.dataType, o.hiddenSize, o.batch);
+  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o);
 }
 
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
@@ -208,9 +208,8 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
       fail(PRNN_STATUS_NOT_SUPPORTED, "hiddenSize is %" PRId64 "; a timestep has room for %" PRId64 " on this GPU",
            o.hiddenSize, most);
   }
-  LayerNormLstmPlan plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
-    return {clusters.clusters > 0 ? PRNN_LAYER_NORM_LSTM_CLUSTER : PRNN_LAYER_NORM_LSTM_STEPS, clusters.clusters};
+  prnnLayerNormLSTMInfo_t plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    return layer_norm_lstm_info(clusters_for(handle, o));
   }
   size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_real(o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, nullptr).arena.size(); });
