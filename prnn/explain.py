@@ -154,7 +154,7 @@ def _explain_layer_norm(
         engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, dtype, *shape)
     except NotSupportedError as error:
         return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))
-    notes = () if engine != "steps" else ("two launches a timestep: a cluster holds 16-bit layers of up to 512 units",)
+    notes = () if engine != "steps" else ("two launches a timestep: see docs/layer_norm_lstm.md",)
     threads = torch.get_num_threads() if engine == "cpu" else 1
     size = (blocks or threads, clusters or 1)
     return LayerExplanation(name, _describe(layer), dtype, on, engine, engine, 1, *size, True, notes)

@@ -308,7 +308,8 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
         ("H200", torch.float16, 64, 100, ("cluster", 13, 8)),
         ("H200", torch.float16, 300, 512, ("steps", 0, 0)),
         ("H200", torch.float16, 8, 513, ("steps", 0, 0)),
-        ("H200", torch.float32, 8, 64, ("steps", 0, 0)),
+        ("H200", torch.float32, 8, 64, ("cluster", 8, 8)),
+        ("H200", torch.float64, 8, 64, ("steps", 0, 0)),
         ("A100", torch.float16, 8, 64, ("steps", 0, 0)),
     ],
 )
@@ -323,7 +324,7 @@ def test_explain() -> None:
     assert (first.name, first.forward, first.backward, first.device) == ("0", "cluster", "cluster", "H200")
     assert (first.replicas, first.blocks, first.supported, first.notes) == (4, 16, True, ())
     assert second.module == "GRU 8 -> 8"
-    (steps,) = prnn.explain(model[0], 4, gpu="H200").layers
+    (steps,) = prnn.explain(model[0], 4, gpu="A100").layers
     assert (steps.forward, len(steps.notes)) == ("steps", 1)
     (cpu,) = prnn.explain(model[0], 4).layers
     assert (cpu.forward, cpu.device) == ("cpu", "CPU")

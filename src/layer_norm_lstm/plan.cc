@@ -9,9 +9,9 @@ namespace prnn {
 LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prnnLayerNormLSTMOptions_t& o) {
   constexpr int64_t kMostRounds = 4;  // launches of all resident clusters, one after the other
   LayerNormLstmClusters plan{};
-  if ((o.dataType != PRNN_DATA_HALF && o.dataType != PRNN_DATA_BFLOAT16) || o.hiddenSize > 512) return plan;
-  plan.k_tiles = o.hiddenSize <= 128 ? 4 : o.hiddenSize <= 256 ? 8 : 16;
-  plan.cluster = plan.k_tiles == 16 ? 16 : 8;
+  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize > 512) return plan;
+  plan.hidden = o.hiddenSize <= 128 ? 128 : o.hiddenSize <= 256 ? 256 : 512;
+  plan.cluster = plan.hidden == 512 ? 16 : 8;
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4.
   const int blocks = resident_blocks(row, 4);
   if (plan.cluster > row.largest_cluster || (plan.cluster == 16 && blocks < kWholeGpu)) return plan;

@@ -8,11 +8,11 @@ namespace prnn {
 
 // How a layer lies on clusters. `clusters` 0: it does not.
 struct LayerNormLstmClusters {
-  int k_tiles, cluster;  // of the kernel: H up to 32 k_tiles; blocks
+  int hidden, cluster;  // of the kernel: H at most, and blocks
   int clusters, columns_per_cluster;
 };
 
-// 16-bit types, H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
+// Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
 LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
 inline prnnLayerNormLSTMInfo_t layer_norm_lstm_info(const LayerNormLstmClusters& plan) {

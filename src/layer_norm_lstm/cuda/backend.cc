@@ -85,7 +85,8 @@ class Pass {
     p_.cy = args.cy;
     if (args.reserve != nullptr) set_reserve(args.reserve);
     if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<__half>,
+      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<float>,
+                     launch_layer_norm_lstm_cluster_forward<__half>,
                      launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
       return;
     }
@@ -119,7 +120,8 @@ class Pass {
     p_.sums = ws_.sums;
     set_reserve(const_cast<void*>(args.reserve));
     if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<__half>,
+      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<float>,
+                     launch_layer_norm_lstm_cluster_backward<__half>,
                      launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
     } else {
       run_backward_steps();
@@ -152,9 +154,10 @@ class Pass {
 
   using Launch = cudaError_t (*)(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&, cudaStream_t);
 
-  void launch_cluster(const char* name, Launch half, Launch bfloat16) {
+  void launch_cluster(const char* name, Launch single, Launch half, Launch bfloat16) {
     if constexpr (sizeof(Real) == sizeof(float)) {
-      const cudaError_t error = (o_.dataType == PRNN_DATA_HALF ? half : bfloat16)(clusters_, p_, stream_);
+      const Launch launch = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
+      const cudaError_t error = launch(clusters_, p_, stream_);
       if (error != cudaSuccess)
         fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
     }

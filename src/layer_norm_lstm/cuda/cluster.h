@@ -7,7 +7,7 @@
 
 namespace prnn {
 
-// T: __half, __nv_bfloat16.
+// T: float, __half, __nv_bfloat16.
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&,
                                                    cudaStream_t);
