@@ -94,7 +94,7 @@ class Pass {
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
     const void* h = p_.h0;
     if (masked != nullptr && h != nullptr) {
-      copy_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
+      mask_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
     }
     for (int s = 0; s < p_.sizes.steps; ++s) {
       if (h == nullptr) {
