@@ -114,10 +114,16 @@ typedef enum {
   PRNN_LAYER_NORM_LSTM_CLUSTER = 2 /* one launch; R stays in the registers of a thread-block cluster */
 } prnnLayerNormLSTMEngine_t;
 
-/* The engine of calls with these options on the handle; clusters: thread-block clusters in the launch, each with a
- * share of the sequences, else 0. */
-PRNN_API prnnStatus_t prnnQueryLayerNormLSTM(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
-                                             prnnLayerNormLSTMEngine_t* engine, int* clusters);
+typedef struct {
+  prnnLayerNormLSTMEngine_t engine;
+  int clusters; /* CLUSTER: thread-block clusters in a launch, each with a share of the sequences; else 0 */
+  int blocks;   /* CLUSTER: blocks of each; else 0 */
+} prnnLayerNormLSTMInfo_t;
+
+/* The plan of calls with these options. gpu: NULL for the handle's device; else a row of the GPU table
+ * (prnnGetGPUName), and handle is not looked at. */
+PRNN_API prnnStatus_t prnnQueryLayerNormLSTM(prnnHandle_t handle, const char* gpu,
+                                             const prnnLayerNormLSTMOptions_t* options, prnnLayerNormLSTMInfo_t* info);
 
 #ifdef __cplusplus
 }

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from prnn import _C, nn
+from prnn._errors import NotSupportedError
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -21,7 +23,8 @@ _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
 @dataclasses.dataclass(frozen=True)
 class LayerExplanation:
-    """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn"."""
+    """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn", of
+    a LayerNormLSTM those of docs/layer_norm_lstm.md."""
 
     name: str  # in the model; "" for the model itself
     module: str  # what it is: "LSTM 80 -> 512, 2 layers"
@@ -96,7 +99,9 @@ def explain(
     sizes = _batch_sizes(batch)
     layers = []
     for name, layer in module.named_modules():
-        if isinstance(layer, (*_OURS, *_TORCH)):
+        if isinstance(layer, nn.LayerNormLSTM):
+            layers.append(_explain_layer_norm(name, layer, sizes[0], gpu, dtype))
+        elif isinstance(layer, (*_OURS, *_TORCH)):
             layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
     return Explanation(sizes[0], tuple(layers))
 
@@ -128,11 +133,31 @@ def _checked(number: int, batch: object, what: str) -> int:
     return number
 
 
-def _describe(layer: torch.nn.RNNBase) -> str:
-    state = f"{layer.hidden_size}" if layer.proj_size == 0 else f"{layer.hidden_size} ({layer.proj_size})"
+def _describe(layer: torch.nn.RNNBase | nn.LayerNormLSTM) -> str:
+    projection = getattr(layer, "proj_size", 0)
+    state = f"{layer.hidden_size}" if projection == 0 else f"{layer.hidden_size} ({projection})"
     directions = ", both directions" if layer.bidirectional else ""
     layers = f", {layer.num_layers} layers" if layer.num_layers > 1 else ""
     return f"{type(layer).__name__} {layer.input_size} -> {state}{layers}{directions}"
+
+
+def _explain_layer_norm(
+    name: str, layer: nn.LayerNormLSTM, batch: int, gpu: str | None, dtype: torch.dtype | None
+) -> LayerExplanation:
+    weight = next(layer.parameters())
+    dtype = dtype or weight.dtype
+    device = torch.device("cpu") if gpu is not None else weight.device
+    shape = (layer.normalize, batch, layer.hidden_size)
+    names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
+    on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
+    try:
+        engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, dtype, *shape)
+    except NotSupportedError as error:
+        return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))
+    notes = () if engine != "steps" else ("two launches a timestep: see docs/layer_norm_lstm.md",)
+    threads = torch.get_num_threads() if engine == "cpu" else 1
+    size = (blocks or threads, clusters or 1)
+    return LayerExplanation(name, _describe(layer), dtype, on, engine, engine, 1, *size, True, notes)
 
 
 def _explain_layer(

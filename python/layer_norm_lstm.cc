@@ -5,6 +5,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "errors.h"
@@ -56,14 +59,14 @@ void bind_layer_norm_lstm(py::module_& module) {
       "Bytes of workspace and of reserve space.");
   module.def(
       "layer_norm_lstm_query",
-      [](const Handle& handle, const Options& options) {
-        prnnLayerNormLSTMEngine_t engine{};
-        int clusters = 0;
-        check(prnnQueryLayerNormLSTM(handle.get(), &options, &engine, &clusters), handle.get());
+      [](const Handle& handle, const std::optional<std::string>& gpu, const Options& options) {
+        prnnLayerNormLSTMInfo_t info{};
+        const char* const name = gpu ? gpu->c_str() : nullptr;
+        check(prnnQueryLayerNormLSTM(handle.get(), name, &options, &info), gpu ? nullptr : handle.get());
         const char* const names[] = {"cpu", "steps", "cluster"};
-        return std::pair<const char*, int>(names[engine], clusters);
+        return std::make_tuple(names[info.engine], info.clusters, info.blocks);
       },
-      "The engine (\"cpu\", \"steps\", \"cluster\") and its number of clusters.");
+      "The engine (\"cpu\", \"steps\", \"cluster\"), the clusters and their blocks.");
   module.def("layer_norm_lstm_forward",
              [](const Handle& handle, const Options& options, const std::array<Address, 10>& arrays, Address y,
                 Address cy, Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import capi
+import layer_norm_lstm_c_case
 import loss_case
 import torch
 from reference import rnn as reference
@@ -193,6 +194,15 @@ def check_objects() -> None:
         called.add(destroy)
 
 
+def check_layer_norm() -> None:
+    for dtype in (torch.float32, torch.float64):
+        case = layer_norm_lstm_c_case.CCase(dtype)
+        for name in ("Forward", "Backward", "Query", "GetWorkspaceSize", "GetReserveSize", "Init"):
+            function = case.function(name)
+            call = lambda name=name, case=case: case.call(name)  # noqa: E731
+            each_allocation_fails(f"{function} {dtype}", call, lambda case=case: bytes_of(*case.outputs()))
+
+
 def check_losses() -> None:
     cases = {
         "CTC": loss_case.ctc_case(),
@@ -251,7 +261,7 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     torch.set_num_threads(2)
     parts = {"layers": check_layers, "around": check_around_layers, "objects": check_objects, "losses": check_losses}
-    parts["copies"] = check_copies
+    parts |= {"layer_norm": check_layer_norm, "copies": check_copies}
     for name in sys.argv[1:]:
         parts[name]()
     print("called:", *sorted(called))

@@ -298,8 +298,39 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
         call()
 
 
-def test_plan() -> None:
-    assert layer_norm_lstm_plan(torch.zeros(2, 3, 16), "gates") == ("cpu", 0)
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "batch", "hidden", "plan"),
+    [
+        (None, torch.float64, 3, 16, ("cpu", 0, 0)),
+        ("H200", torch.float16, 1, 512, ("cluster", 1, 16)),
+        ("H200", torch.bfloat16, 8, 512, ("cluster", 4, 16)),
+        ("h200", torch.bfloat16, 64, 512, ("cluster", 8, 16)),
+        ("H200", torch.float16, 64, 100, ("cluster", 13, 8)),
+        ("H200", torch.float16, 300, 512, ("steps", 0, 0)),
+        ("H200", torch.float16, 8, 513, ("steps", 0, 0)),
+        ("H200", torch.float32, 8, 64, ("cluster", 8, 8)),
+        ("H200", torch.float64, 8, 64, ("steps", 0, 0)),
+        ("A100", torch.float16, 8, 64, ("steps", 0, 0)),
+    ],
+)
+def test_plan(gpu: str | None, dtype: torch.dtype, batch: int, hidden: int, plan: tuple[str, int, int]) -> None:
+    assert layer_norm_lstm_plan(torch.device("cpu"), gpu, dtype, "gates", batch, hidden) == plan
+
+
+def test_explain() -> None:
+    model = torch.nn.Sequential(prnn.nn.LayerNormLSTM(80, 512, 2, bidirectional=True), torch.nn.GRU(8, 8))
+    first, second = prnn.explain(model, 4, gpu="h200", dtype=torch.float16).layers
+    assert first.module == "LayerNormLSTM 80 -> 512, 2 layers, both directions"
+    assert (first.name, first.forward, first.backward, first.device) == ("0", "cluster", "cluster", "H200")
+    assert (first.replicas, first.blocks, first.supported, first.notes) == (4, 16, True, ())
+    assert second.module == "GRU 8 -> 8"
+    (steps,) = prnn.explain(model[0], 4, gpu="A100").layers
+    assert (steps.forward, len(steps.notes)) == ("steps", 1)
+    (cpu,) = prnn.explain(model[0], 4).layers
+    assert (cpu.forward, cpu.device) == ("cpu", "CPU")
+    (refused,) = prnn.explain(model[0], 4, dtype=torch.float16).layers
+    assert not refused.supported
+    assert "dataType is PRNN_DATA_HALF" in refused.notes[0]
 
 
 def test_results_are_reproducible() -> None:

@@ -15,28 +15,28 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not(
 KINDS = ["gates", "products"]
 # Of the largest element of each result.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-EXACT = (torch.float64, torch.float32)
 HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, *HALVES)
 
 
 def engine_of(case: Case, dtype: torch.dtype) -> str:
-    x = torch.empty(case.steps, case.batch, 4 * case.hidden, device="cuda", dtype=dtype)
-    return layer_norm_lstm_plan(x, case.normalize)[0]
+    device = torch.device("cuda", torch.cuda.current_device())
+    return layer_norm_lstm_plan(device, None, dtype, case.normalize, case.batch, case.hidden)[0]
 
 
-@pytest.mark.parametrize("dtype", EXACT, ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
-@pytest.mark.parametrize(("hidden", "batch"), [(2, 1), (33, 3), (600, 2), (1500, 1)])
-def test_steps(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("hidden", "batch"), [(7, 1), (33, 3), (600, 2)])
+def test_steps_in_float64(hidden: int, batch: int, normalize: str) -> None:
     case = Case(5, batch, hidden, normalize)
-    assert engine_of(case, dtype) == "steps"
-    compare(case, dtype, TOLERANCES[dtype], "cuda")
+    assert engine_of(case, torch.float64) == "steps"
+    compare(case, torch.float64, TOLERANCES[torch.float64], "cuda")
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
-def test_steps_in_16_bits(normalize: str, dtype: torch.dtype) -> None:
-    case = Case(6, 3, 520, normalize)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, batch, 1100, normalize)
     assert engine_of(case, dtype) == "steps"
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
@@ -45,7 +45,7 @@ SIZES = [*itertools.product((64, 100, 128, 130, 256, 300, 511, 512), (1, 8, 9))]
 SIZES += [(512, 64), (512, 57), (256, 130), (31, 5)]
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize(("hidden", "batch"), SIZES)
 def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
@@ -54,7 +54,7 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize(
     "options", [{"reverse": True}, {"states": False}, {"zoneout": 0.25}, {"masks": True}, {"steps": 1}, {"steps": 2}]
@@ -80,7 +80,7 @@ def test_results_are_reproducible(dtype: torch.dtype) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 def test_each_replay_of_a_graph_draws_masks(dtype: torch.dtype) -> None:
     module = prnn.nn.LayerNormLSTM(8, 64, 2, zoneout=0.3, recurrent_dropout=0.2, device="cuda", dtype=dtype)
     x = torch.randn(5, 3, 8, device="cuda", dtype=dtype, requires_grad=True)
@@ -120,4 +120,4 @@ def test_long_sequences_do_not_drift() -> None:
 
 def test_too_large_a_layer_is_refused() -> None:
     with pytest.raises(prnn.NotSupportedError, match="hiddenSize is 20000; a timestep has room for"):
-        layer_norm_lstm_plan(torch.empty(1, 1, 80000, device="cuda"), "gates")
+        engine_of(Case(1, 1, 20000), torch.float32)

@@ -155,11 +155,11 @@ differentiate(layer_norm_lstm, _setup, _gradients, layer_norm_lstm_backward)
 call_layer_norm_lstm = with_own_node(layer_norm_lstm, _forward, _setup, _gradients)
 
 
-def layer_norm_lstm_plan(x: Tensor, normalize: str) -> tuple[str, int]:
-    """The engine that runs layers with gate inputs like x, "cpu", "steps" or "cluster", and its thread-block
-    clusters."""
-    with device_of(x):
-        plan: tuple[str, int] = _C.layer_norm_lstm_query(
-            handle(x.device), _options(x, NORMALIZE[normalize], False, 1e-5, 0.0)
-        )
+def layer_norm_lstm_plan(
+    device: torch.device, gpu: str | None, dtype: torch.dtype, normalize: str, batch: int, hidden: int
+) -> tuple[str, int, int]:
+    """The engine that runs such a layer on the device, or on a GPU of the table: "cpu", "steps" or "cluster"; its
+    thread-block clusters, and the blocks of each."""
+    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0)
+    plan: tuple[str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
     return plan

@@ -29,16 +29,11 @@ struct LayerNormLstmBackwardArgs {
   const void* reserve;
 };
 
-struct LayerNormLstmPlan {
-  prnnLayerNormLSTMEngine_t engine;
-  int clusters;
-};
-
 class LayerNormLstmBackend {
  public:
   virtual ~LayerNormLstmBackend() = default;
   virtual void require_supported(prnnHandle_t, const LayerNormLstmOptions&) const = 0;  // or throws NOT_SUPPORTED
-  virtual LayerNormLstmPlan plan(prnnHandle_t, const LayerNormLstmOptions&) const = 0;
+  virtual prnnLayerNormLSTMInfo_t plan(prnnHandle_t, const LayerNormLstmOptions&) const = 0;
   virtual size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions&) const = 0;
   virtual size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions&) const = 0;
   virtual void forward(prnnHandle_t, const LayerNormLstmOptions&, const LayerNormLstmInputs&,

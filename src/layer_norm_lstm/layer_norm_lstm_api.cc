@@ -3,6 +3,7 @@
 
 #include "core/loss_checks.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
+#include "layer_norm_lstm/plan.h"
 
 namespace prnn {
 namespace {
@@ -12,9 +13,7 @@ const LayerNormLstmBackend& backend_of(prnnHandle_t handle) {
   return handle->is_cpu() ? cpu_layer_norm_lstm_backend() : cuda_layer_norm_lstm_backend();
 }
 
-// The backend for a call with these options.
-const LayerNormLstmBackend& checked_backend(prnnHandle_t handle, const LayerNormLstmOptions* options) {
-  const LayerNormLstmBackend& backend = backend_of(handle);
+void check_options(const LayerNormLstmOptions* options) {
   require_not_null(options, "options");
   const LayerNormLstmOptions& o = *options;
   require_known_type(o.dataType);
@@ -28,8 +27,21 @@ const LayerNormLstmBackend& checked_backend(prnnHandle_t handle, const LayerNorm
   if (!std::isfinite(o.epsilon) || o.epsilon < 0)
     fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0", o.epsilon);
   if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
-  backend.require_supported(handle, o);
+}
+
+// The backend for a call with these options.
+const LayerNormLstmBackend& checked_backend(prnnHandle_t handle, const LayerNormLstmOptions* options) {
+  const LayerNormLstmBackend& backend = backend_of(handle);
+  check_options(options);
+  backend.require_supported(handle, *options);
   return backend;
+}
+
+prnnLayerNormLSTMInfo_t plan_for_gpu(const char* gpu, const LayerNormLstmOptions& options) {
+  const GpuRow* const row = find_gpu_row(gpu);
+  if (row == nullptr)
+    fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
+  return layer_norm_lstm_info(plan_layer_norm_lstm_clusters(*row, options));
 }
 
 void check_inputs(const LayerNormLstmInputs* inputs) {
@@ -108,14 +120,18 @@ extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prn
   });
 }
 
-extern "C" prnnStatus_t prnnQueryLayerNormLSTM(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
-                                               prnnLayerNormLSTMEngine_t* engine, int* clusters) {
-  return guarded(handle, [&] {
-    const LayerNormLstmBackend& backend = checked_backend(handle, options);
-    require_not_null(engine, "engine");
-    require_not_null(clusters, "clusters");
-    const LayerNormLstmPlan plan = backend.plan(handle, *options);
-    *engine = plan.engine;
-    *clusters = plan.clusters;
+extern "C" prnnStatus_t prnnQueryLayerNormLSTM(prnnHandle_t handle, const char* gpu,
+                                               const prnnLayerNormLSTMOptions_t* options,
+                                               prnnLayerNormLSTMInfo_t* info) {
+  return guarded(gpu == nullptr ? handle : nullptr, [&] {
+    prnnLayerNormLSTMInfo_t plan{};
+    if (gpu == nullptr) {
+      plan = checked_backend(handle, options).plan(handle, *options);
+    } else {
+      check_options(options);
+      plan = plan_for_gpu(gpu, *options);
+    }
+    require_not_null(info, "info");
+    *info = plan;
   });
 }

@@ -18,8 +18,8 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
          "dataType is %s; on the CPU recurrent layers take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
          o.dataType == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
   }
-  LayerNormLstmPlan plan(prnnHandle_t, const LayerNormLstmOptions&) const override {
-    return {PRNN_LAYER_NORM_LSTM_CPU, 0};
+  prnnLayerNormLSTMInfo_t plan(prnnHandle_t, const LayerNormLstmOptions&) const override {
+    return {PRNN_LAYER_NORM_LSTM_CPU, 0, 0};
   }
   size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_type(o, [&](auto real) {

@@ -52,16 +52,7 @@ class BackwardPass {
     const LayerNormLstmStep step(o_, s);
     const int64_t row = step.row + n;
     LayerNormLstmBackwardStep<T> cell{};
-    cell.hidden = H;
-    cell.products = o_.normalize == PRNN_NORMALIZE_PRODUCTS;
-    cell.epsilon = static_cast<T>(o_.epsilon);
-    cell.zoneout = static_cast<T>(o_.zoneout);
-    cell.gate_gain = static_cast<const T*>(in_.gateGain);
-    cell.gate_bias = static_cast<const T*>(in_.gateBias);
-    cell.cell_gain = static_cast<const T*>(in_.cellGain);
-    cell.cell_bias = static_cast<const T*>(in_.cellBias);
-    cell.x = static_cast<const T*>(in_.x) + row * 4 * H;
-    if (in_.zoneoutMask != nullptr) cell.zoneout_mask = static_cast<const T*>(in_.zoneoutMask) + row * H;
+    fill_cell(o_, in_, row, cell);
     const auto* c0 = static_cast<const T*>(in_.c0);
     cell.kept = kept_.row(row);
     cell.c_prev = s > 0 ? kept_.row(step.before + n).c : c0 != nullptr ? c0 + n * H : ws_.zeros;

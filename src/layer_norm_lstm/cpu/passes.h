@@ -97,6 +97,22 @@ struct LayerNormLstmStep {
   int64_t row, before;
 };
 
+// What both passes read of a row, but for c_prev.
+template <class T>
+void fill_cell(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int64_t row, LayerNormLstmCell<T>& cell) {
+  const int64_t H = o.hiddenSize;
+  cell.hidden = H;
+  cell.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
+  cell.epsilon = static_cast<T>(o.epsilon);
+  cell.zoneout = static_cast<T>(o.zoneout);
+  cell.gate_gain = static_cast<const T*>(in.gateGain);
+  cell.gate_bias = static_cast<const T*>(in.gateBias);
+  cell.cell_gain = static_cast<const T*>(in.cellGain);
+  cell.cell_bias = static_cast<const T*>(in.cellBias);
+  cell.x = static_cast<const T*>(in.x) + row * 4 * H;
+  cell.zoneout_mask = in.zoneoutMask != nullptr ? static_cast<const T*>(in.zoneoutMask) + row * H : nullptr;
+}
+
 // Threads for a pass, from the work between two barriers.
 inline int layer_norm_lstm_threads(const LayerNormLstmOptions& o) {
   const double hidden = static_cast<double>(o.hiddenSize);

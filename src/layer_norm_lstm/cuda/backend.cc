@@ -85,7 +85,8 @@ class Pass {
     p_.cy = args.cy;
     if (args.reserve != nullptr) set_reserve(args.reserve);
     if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<__half>,
+      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<float>,
+                     launch_layer_norm_lstm_cluster_forward<__half>,
                      launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
       return;
     }
@@ -93,7 +94,7 @@ class Pass {
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
     const void* h = p_.h0;
     if (masked != nullptr && h != nullptr) {
-      copy_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
+      mask_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
     }
     for (int s = 0; s < p_.sizes.steps; ++s) {
       if (h == nullptr) {
@@ -119,7 +120,8 @@ class Pass {
     p_.sums = ws_.sums;
     set_reserve(const_cast<void*>(args.reserve));
     if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<__half>,
+      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<float>,
+                     launch_layer_norm_lstm_cluster_backward<__half>,
                      launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
     } else {
       run_backward_steps();
@@ -152,9 +154,10 @@ class Pass {
 
   using Launch = cudaError_t (*)(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&, cudaStream_t);
 
-  void launch_cluster(const char* name, Launch half, Launch bfloat16) {
+  void launch_cluster(const char* name, Launch single, Launch half, Launch bfloat16) {
     if constexpr (sizeof(Real) == sizeof(float)) {
-      const cudaError_t error = (o_.dataType == PRNN_DATA_HALF ? half : bfloat16)(clusters_, p_, stream_);
+      const Launch launch = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
+      const cudaError_t error = launch(clusters_, p_, stream_);
       if (error != cudaSuccess)
         fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
     }
@@ -196,7 +199,7 @@ auto with_real(prnnDataType_t type, Function&& function) {
 }
 
 LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
-  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o.dataType, o.hiddenSize, o.batch);
+  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o);
 }
 
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
@@ -208,9 +211,8 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
       fail(PRNN_STATUS_NOT_SUPPORTED, "hiddenSize is %" PRId64 "; a timestep has room for %" PRId64 " on this GPU",
            o.hiddenSize, most);
   }
-  LayerNormLstmPlan plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
-    return {clusters.clusters > 0 ? PRNN_LAYER_NORM_LSTM_CLUSTER : PRNN_LAYER_NORM_LSTM_STEPS, clusters.clusters};
+  prnnLayerNormLSTMInfo_t plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    return layer_norm_lstm_info(clusters_for(handle, o));
   }
   size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_real(o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, nullptr).arena.size(); });

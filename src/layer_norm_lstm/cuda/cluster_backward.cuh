@@ -16,17 +16,28 @@
 
 namespace prnn {
 
-template <int K_TILES, int CLUSTER>
-struct LayerNormLstmBackwardLayout : ClusterBackward<PRNN_LSTM, K_TILES, CLUSTER> {
-  using Base = ClusterBackward<PRNN_LSTM, K_TILES, CLUSTER>;
-  static constexpr int kUnits = Base::kUnits, kRows = K_TILES * 32;  // of R', all units
-  static_assert(kUnits <= 32 && 2 * CLUSTER <= kUnits && Base::kThreads >= kUnits * kTileColumns,
-                "a lane for every unit, and for every block's sums twice");
+template <class T, int HIDDEN, int CLUSTER>
+struct LayerNormLstmBackwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
+  using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER>;
+  static constexpr int kUnits = Base::kUnits, kGates = 4;
+  static constexpr int kRows = HIDDEN;                                 // of R', all units
+  static constexpr int kTiles = HIDDEN / 16 / Base::kWarps;            // of 16 rows, of a warp
+  static constexpr int kKTiles = 4 * kUnits / Base::kTileElements;     // of the block's gates
+  static constexpr int kBundle = kUnits, kBundleTiles = kBundle / 16;  // units of one block that a warp has sums of
+  static constexpr int kBundles = kTiles / kBundleTiles;
+  static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
+  static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
+  // Those in registers; the others lie in shared memory.
+  static constexpr int kQuads = kTiles * kKTiles * 2;
+  static constexpr int kRegisterTiles = kQuads > Base::kRegisterQuads ? Base::kRegisterQuads / (2 * kTiles) : kKTiles;
+  static constexpr int kOtherTiles = kKTiles - kRegisterTiles;
+  static_assert(kBundles * kBundleTiles == kTiles, "whole bundles");
 
   struct Shared {
-    float sums[2][CLUSTER][kTileColumns][kUnits];        // of each block's gates
-    uint4 gradients[2][Base::kKTiles][kTileColumns][4];  // of this block's gates, in fragment order; 16 bits an element
-    float4 means[2][2][kTileColumns][CLUSTER];           // each block's sums: of what forward kept; with gradients
+    float sums[2][CLUSTER][kTileColumns][kUnits];  // of each block's gates
+    uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order
+    uint4 weights[Base::kWarps][kOtherTiles > 0 ? kOtherTiles : 1][kTiles][2][kOtherTiles > 0 ? 32 : 1];
+    float4 means[2][2][kTileColumns][CLUSTER];  // each block's sums: of what forward kept; with gradients
     float parameters[kLayerNormLstmParameterRows][kUnits];
     float parameter_sums[kLayerNormLstmParameterRows][kTileColumns][kUnits];
     uint64_t arrived[2];        // counts the bytes of `sums`
@@ -34,11 +45,45 @@ struct LayerNormLstmBackwardLayout : ClusterBackward<PRNN_LSTM, K_TILES, CLUSTER
   };
 };
 
-template <class T, int K_TILES, int CLUSTER>
-__global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>::kThreads), 1)
+// A fragment of a warp's weights of 32 bits, laid out as by load_backward_weights().
+template <class T, class Layout>
+__device__ __forceinline__ uint4 load_backward_fragment(const T* matrix, int hidden, int first_unit, int m, int i,
+                                                        int half) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int bundle = warp * Layout::kBundles + m / Layout::kBundleTiles, e = m % Layout::kBundleTiles * 2 + half;
+  const int row = bundle * Layout::kBundle + lane / 4 * Layout::kLaneUnits + e;
+  uint32_t words[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int k = i * Layout::kTileElements + lane % 4 * 4 + j;
+    const int gate = k / Layout::kUnits, unit = first_unit + k % Layout::kUnits;
+    const bool exists = unit < hidden && row < hidden;
+    words[j] = exists ? __float_as_uint(matrix[(int64_t{gate} * hidden + unit) * hidden + row]) : 0;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// What forward kept of a unit's LN(a), as it is loaded.
+template <class T>
+using KeptGates = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+
+template <class T>
+__device__ __forceinline__ void unpack_gates(const KeptGates<T>& kept, bool exists, float (&to)[4]) {
+  uint32_t words[4];
+  if constexpr (sizeof(T) == 4) {
+    words[0] = kept.x, words[1] = kept.y, words[2] = kept.z, words[3] = kept.w;
+  } else {
+    words[0] = kept.x, words[1] = kept.x >> 16, words[2] = kept.y, words[3] = kept.y >> 16;
+  }
+#pragma unroll
+  for (int g = 0; g < 4; ++g) to[g] = exists ? value_of_bits<T>(words[g]) : 0;
+}
+
+template <class T, int HIDDEN, int CLUSTER>
+__global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTER>::kThreads), 1)
     layer_norm_lstm_backward(const __grid_constant__ LayerNormLstmFloats params) {
   if constexpr (!kHasClusters) return;
-  using Layout = LayerNormLstmBackwardLayout<K_TILES, CLUSTER>;
+  using Layout = LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTER>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
   constexpr int kParameters = kLayerNormLstmParameterRows;
 
@@ -64,9 +109,29 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
     fence_barriers();
   }
 
-  uint4 weights[kTiles][kKTiles][2];
-  static_assert(32 * Layout::kRows * sizeof(T) <= sizeof(shared.sums), "the rows of a k_tile take the sums' place");
-  load_backward_weights<T, Layout>(static_cast<const T*>(params.recurrent), hidden, first_unit, &shared.sums, weights);
+  uint4 weights[kTiles][Layout::kRegisterTiles][2];
+  if constexpr (sizeof(T) == 4) {
+    const auto load_weights = [&](int m, int i, int half) {
+      return load_backward_fragment<T, Layout>(static_cast<const T*>(params.recurrent), hidden, first_unit, m, i, half);
+    };
+#pragma unroll 1
+    for (int j = 0; j < Layout::kOtherTiles * kTiles * 2; ++j) {  // read by this lane alone
+      const int i = j / (kTiles * 2), m = j / 2 % kTiles;
+      shared.weights[warp][i][m][j % 2][lane] = load_weights(m, Layout::kRegisterTiles + i, j % 2);
+    }
+#pragma unroll
+    for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        weights[m][i][0] = load_weights(m, i, 0);
+        weights[m][i][1] = load_weights(m, i, 1);
+      }
+    }
+  } else {
+    static_assert(32 * Layout::kRows * sizeof(T) <= sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+    load_backward_weights<T, Layout>(static_cast<const T*>(params.recurrent), hidden, first_unit, &shared.sums,
+                                     weights);
+  }
 
   // What this thread finishes: one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
@@ -82,22 +147,22 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
 
   // What the forward pass left of a step, and the next step's c: a step's c is the one before of the step after.
   uint32_t dy, zone, input[4], cell, cell_before;
-  uint2 gates;
+  KeptGates<T> gates;
   float4 stats, stats_before;
   const T* const zones = static_cast<const T*>(params.zoneout_mask != nullptr ? params.zoneout_mask : params.dy);
   const auto row_of = [&](int s) { return is_active ? params.row_of(max(s, 0)) + n : 0; };  // s: of the recurrence
   const auto load_cell = [&](int s) {
-    cell_before = load_element(static_cast<const T*>(params.cells) + (row_of(s) * hidden + (exists ? unit : 0)));
+    cell_before = load_bits(static_cast<const T*>(params.cells) + (row_of(s) * hidden + (exists ? unit : 0)));
     stats_before = __ldcs(reinterpret_cast<const float4*>(params.stats) + row_of(s));
   };
   const auto load_step = [&](int s) {
     const int64_t row = row_of(s), u = exists ? unit : 0, at = row * hidden + u;
-    dy = load_element(static_cast<const T*>(params.dy) + at);
-    zone = load_element(zones + at);
-    gates = __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(params.gates) + at * 4));
+    dy = load_bits(static_cast<const T*>(params.dy) + at);
+    zone = load_bits(zones + at);
+    gates = __ldcs(reinterpret_cast<const KeptGates<T>*>(static_cast<const T*>(params.gates) + at * 4));
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
-      input[g] = load_element(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+      input[g] = load_bits(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
     }
     cell = cell_before;
     stats = stats_before;
@@ -114,7 +179,8 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
     const int k = g * kUnits + own_unit;
-    gradients_out[g] = shared_address(&shared.gradients[0][k / 32][column % kTileColumns][0]) + k % 32 * 2;
+    gradients_out[g] = shared_address(&shared.gradients[0][k / Layout::kTileElements][column % kTileColumns][0]) +
+                       k % Layout::kTileElements * static_cast<int>(sizeof(T));
   }
   uint32_t sums_out[Layout::kBundles], counts[Layout::kBundles];
 #pragma unroll
@@ -129,6 +195,8 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
   }
   pin_in_register(sums_in);
   pin_in_register(gradients_in);
+  uint32_t other_weights = shared_address(&shared.weights[warp][0][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
+  if (Layout::kOtherTiles > 0) pin_in_register(other_weights);
 
   // A block's sums of 4 values, which lane `rank` of a group sends to block `rank`. Two stages: a block sends the first
   // ones of a step while others may still read those of the step before, but no earlier ones.
@@ -176,23 +244,22 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
     float normalized[4], cell_value = 0, of_v = 0;
     if (finishes) {
       // All that does not need dh.
-      const uint32_t words[4] = {gates.x, gates.x >> 16, gates.y, gates.y >> 16};
+      unpack_gates<T>(gates, exists, normalized);
       float value[4];
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
-        normalized[g] = exists ? element_value<T>(words[g]) : 0;
         const float sum = parameter(g) * normalized[g] + parameter(4 + g);
-        value[g] = squash<false>(products ? sum + element_value<T>(input[g]) : sum, g == 2);
+        value[g] = squash<kExact<T>>(products ? sum + value_of_bits<T>(input[g]) : sum, g == 2);
       }
-      cell_value = exists ? element_value<T>(cell) : 0;
+      cell_value = exists ? value_of_bits<T>(cell) : 0;
       const float deviation = stats.x, cell_deviation = stats.z, cell_gain = parameter(8);
-      const float squashed = hyperbolic_tangent<false>(cell_gain * cell_value + parameter(9));
-      const float kept = element_value<T>(cell_before);
+      const float squashed = hyperbolic_tangent<kExact<T>>(cell_gain * cell_value + parameter(9));
+      const float kept = value_of_bits<T>(cell_before);
       const float c_before = step == 0  ? initial_cell
-                             : products ? stats_before.y + __fdividef(kept, stats_before.z)
+                             : products ? stats_before.y + kept / stats_before.z
                                         : cell_gain * kept + parameter(9);
-      const float added = element_value<T>(dy);
-      const float zoneout = params.zoneout_mask != nullptr ? element_value<T>(zone) : params.zoneout;
+      const float added = value_of_bits<T>(dy);
+      const float zoneout = params.zoneout_mask != nullptr ? value_of_bits<T>(zone) : params.zoneout;
       const float i = value[0], f = value[1], candidate = value[2], o = value[3];
       const float of_gate[3] = {candidate * i * (1 - i), c_before * f * (1 - f), i * (1 - candidate * candidate)};
       const float of_o = squashed * o * (1 - o), of_h = o * (1 - squashed * squashed);
@@ -206,7 +273,6 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
       float first[4] = {k1, k1 * cell_value, k2, k2 * cell_value};
       send_means(kStage, 0, first);
       if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
-      if (step > 0) load_step(step - 1);
 
       const float dh = (s > 0 ? add_parts(kStage, s) * mask : 0) + direct + added;
       direct = zoneout * dh;
@@ -241,23 +307,48 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
       for (int g = 0; g < 4; ++g) {
         du[g] = exists ? du[g] : 0;
         da[g] = exists ? deviation * (parameter(g) * du[g] - mean - normalized[g] * dot) : 0;
-        store_shared_half(gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0])),
-                          Element<T>::pack(da[g], 0));
+        const uint32_t to = gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0]));
+        if constexpr (sizeof(T) == 4) {
+          store_shared(true, to, da[g]);
+        } else {
+          store_shared_half(to, Element<T>::pack(da[g], 0));
+        }
       }
+      if (step > 0) load_step(step - 1);
     }
+    // Off the critical path, since no block polls these stores; floats have no registers to wait for that.
+    const auto store_outputs = [&] {
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        shared.parameter_sums[g][column][own_unit] += du[g] * normalized[g];
+        shared.parameter_sums[4 + g][column][own_unit] += du[g];
+      }
+      shared.parameter_sums[8][column][own_unit] += of_v * cell_value;
+      shared.parameter_sums[9][column][own_unit] += of_v;
+      const int64_t at = (params.row_of(step) + n) * 4 * hidden + unit;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        store_float<T>(params.da, at + int64_t{g} * hidden, da[g]);
+        if (products) store_float<T>(params.dx, at + int64_t{g} * hidden, du[g]);
+      }
+    };
+    if (kExact<T> && exists) store_outputs();
     __syncthreads();
 
     if (step > 0 || params.dh0 != nullptr) {
       float sum[kSets][kTiles][4] = {};
-#pragma unroll
-      for (int i = 0; i < kKTiles; ++i) {
+      const auto multiply = [&](int i, const auto& fragment) {
         const uint4 b = load_shared(gradients_in + (kStage * kKTiles + i) * (kTileColumns * 64));
+        multiply_k_tile<T>(sum, fragment, b);
+      };
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          const uint4 low = weights[m][i][0], high = weights[m][i][1];
-          Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
-          Element<T>::mma(sum[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
-        }
+      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+        multiply(i, [&](int m, int half) { return weights[m][i][half]; });
+      }
+#pragma unroll 1
+      for (int i = 0; i < Layout::kOtherTiles; ++i) {
+        multiply(Layout::kRegisterTiles + i,
+                 [&](int m, int half) { return load_shared(other_weights + ((i * kTiles + m) * 2 + half) * 512); });
       }
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -279,21 +370,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<K_TILES, CLUSTER>
       }
     }
 
-    // Off the critical path: no block polls these stores.
-    if (!exists) return;
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      shared.parameter_sums[g][column][own_unit] += du[g] * normalized[g];
-      shared.parameter_sums[4 + g][column][own_unit] += du[g];
-    }
-    shared.parameter_sums[8][column][own_unit] += of_v * cell_value;
-    shared.parameter_sums[9][column][own_unit] += of_v;
-    const int64_t at = (params.row_of(step) + n) * 4 * hidden + unit;
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      store_float<T>(params.da, at + int64_t{g} * hidden, da[g]);
-      if (products) store_float<T>(params.dx, at + int64_t{g} * hidden, du[g]);
-    }
+    if (!kExact<T> && exists) store_outputs();
   };
 #pragma unroll 1
   for (int s = 0; s < steps; s += 2) {

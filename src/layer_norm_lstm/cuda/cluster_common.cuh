@@ -10,7 +10,6 @@
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/step_io.cuh"
 #include "rnn/cuda/common/weights.cuh"
-#include "rnn/plan/cluster.h"
 
 namespace prnn {
 
@@ -42,6 +41,78 @@ __device__ __forceinline__ void load_parameters(const LayerNormLstmFloats& param
                                        : params.cell_bias;
     const int64_t at = int64_t{row < 8 ? row % 4 : 0} * hidden + unit;
     to[row][i % UNITS] = unit < hidden ? load_float<T>(from, at) : 0;
+  }
+}
+
+// How both kernels lie on a cluster. HIDDEN: H at most, of which a block has HIDDEN / CLUSTER units.
+template <class T, int HIDDEN, int CLUSTER>
+struct LayerNormLstmLayout {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32;
+  static constexpr int kTileElements = 64 / sizeof(T);  // of a k-tile
+  static constexpr int kUnits = HIDDEN / CLUSTER;
+  static constexpr int kRegisterQuads = kExact<T> ? 24 : 32;  // uint4 of weights that a thread has registers for
+  static_assert((kUnits == 16 || kUnits == 32) && 2 * CLUSTER <= kUnits, "lanes for the units and for all blocks");
+  static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
+};
+
+// An element in a register of its own, without a branch.
+template <class T>
+__device__ __forceinline__ uint32_t load_bits(const T* from) {
+  if constexpr (sizeof(T) == 4) {
+    return __float_as_uint(__ldcs(from));
+  } else {
+    return load_element(from);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ float value_of_bits(uint32_t bits) {
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(bits);
+  } else {
+    return element_value<T>(bits);
+  }
+}
+
+// Adds the product of TILES times 16 rows with 8 columns over a k-tile. weights(m): two row tiles' fragments. Floats
+// are split as for Element<float>, and summed by themselves first: the instruction rounds its sums towards zero.
+template <class T, int SETS, int TILES, class Weights>
+__device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], const Weights& weights, const uint4& b) {
+  uint4 low[TILES], high[TILES];
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+    low[m] = weights(m, 0);
+    high[m] = weights(m, 1);
+  }
+  if constexpr (kExact<T>) {
+    using E = Element<float>;
+    float part[TILES][4] = {};
+    const uint4 rest = {E::low<1>(b.x), E::low<1>(b.y), E::low<1>(b.z), E::low<1>(b.w)};
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      const uint4 &l = low[m], &h = high[m];
+      E::mma_tf32(part[m], E::low<2>(l.x), E::low<2>(h.x), E::low<2>(l.y), E::low<2>(h.y), b.x, b.y);
+      E::mma_tf32(part[m], E::low<2>(l.z), E::low<2>(h.z), E::low<2>(l.w), E::low<2>(h.w), b.z, b.w);
+    }
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].x, high[m].x, low[m].y, high[m].y, rest.x, rest.y);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].z, high[m].z, low[m].w, high[m].w, rest.z, rest.w);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q) sum[0][m][q] += part[m][q];
+    }
+  } else {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      Element<T>::mma(sum[0][m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
+      Element<T>::mma(sum[SETS - 1][m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+    }
   }
 }
 

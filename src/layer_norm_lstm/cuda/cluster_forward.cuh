@@ -8,20 +8,22 @@
 
 namespace prnn {
 
-template <int K_TILES, int CLUSTER>
-struct LayerNormLstmForwardLayout {
-  static constexpr ClusterForwardSplit kSplit = cluster_forward_split(4, K_TILES, CLUSTER);
-  static constexpr int kUnits = kSplit.units, kShares = kSplit.shares;
-  static constexpr int kThreads = kSplit.warps * 32;
-  static constexpr int kOwnKTiles = K_TILES / kShares;  // of a warp
-  static constexpr int kColumnFloats = kSplit.column_floats;
+template <class T, int HIDDEN, int CLUSTER>
+struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
+  using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER>;
+  static constexpr int kUnits = Base::kUnits, kKTiles = HIDDEN / Base::kTileElements;
+  static constexpr int kParts = kUnits / kTileRows, kShares = Base::kWarps / kParts;  // of rows and of K
+  static constexpr int kOwnKTiles = kKTiles / kShares;                                // of a warp
+  // Those in registers; the others lie in shared memory.
+  static constexpr int kRegisterTiles = kOwnKTiles * 4 > Base::kRegisterQuads ? Base::kRegisterQuads / 4 : kOwnKTiles;
+  static constexpr int kOtherTiles = kOwnKTiles - kRegisterTiles;
+  static constexpr int kColumnFloats = kUnits * 4 + 4;  // 4 off whole lines, against bank conflicts
   static constexpr int kShareFloats = kTileColumns * kColumnFloats;
-  static_assert(kSplit.unit_tiles == 1 && kOwnKTiles * kShares == K_TILES && kSplit.parts * kShares == kSplit.warps,
-                "whole k_tiles and warps");
-  static_assert(kUnits <= 32 && CLUSTER <= kUnits && kUnits * kTileColumns <= kThreads, "a lane for every unit");
+  static_assert(kOwnKTiles * kShares == kKTiles && kParts * kShares == Base::kWarps, "whole k_tiles and warps");
 
   struct Shared {
-    uint4 states[2][K_TILES][kTileColumns][4];  // m * h of a step, in fragment order; 16 bits an element
+    uint4 states[2][kKTiles][kTileColumns][4];  // m * h of a step, in fragment order
+    uint4 weights[Base::kWarps][kOtherTiles > 0 ? kOtherTiles : 1][4][kOtherTiles > 0 ? 32 : 1];
     float sums[2][kShares][kShareFloats];
     float2 moments[2][kTileColumns][CLUSTER];  // of a and of c': each block's sum, and its squares around its own mean
     float parameters[kLayerNormLstmParameterRows][kUnits];
@@ -57,9 +59,10 @@ struct Moments {
     }
     add_all(sums);
     const float mean = sums[0] * (share * (1.0f / ELEMENTS));
+    const int full = pin_in_register(full_blocks);  // keeps the blocks' counts out of the registers of the loop around
     const auto around_mean = [&](int block, float sum, float squares) {
-      const float count = block < full_blocks ? UNITS : block == full_blocks ? rest : 0;
-      const float count_share = block < full_blocks ? 1.0f / UNITS : block == full_blocks ? rest_share : 0;
+      const float count = block < full ? UNITS : block == full ? rest : 0;
+      const float count_share = block < full ? 1.0f / UNITS : block == full ? rest_share : 0;
       const float off = sum - mean * (count * ELEMENTS);
       return squares + off * off * (count_share * (1.0f / ELEMENTS));
     };
@@ -72,12 +75,12 @@ struct Moments {
   }
 };
 
-template <class T, int K_TILES, int CLUSTER>
-__global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>::kThreads), 1)
+template <class T, int HIDDEN, int CLUSTER>
+__global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>::kThreads), 1)
     layer_norm_lstm_forward(const __grid_constant__ LayerNormLstmFloats params) {
   if constexpr (!kHasClusters) return;
-  using Layout = LayerNormLstmForwardLayout<K_TILES, CLUSTER>;
-  constexpr int kUnits = Layout::kUnits, kOwnKTiles = Layout::kOwnKTiles;
+  using Layout = LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>;
+  constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTileElements = Layout::kTileElements;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
 
   extern __shared__ uint4 dynamic_shared[];
   typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
-  const auto expect_states = [&](int stage) { expect_bytes(&shared.arrived[stage], place.columns * (K_TILES * 64)); };
+  const auto expect_states = [&](int stage) { expect_bytes(&shared.arrived[stage], place.columns * (kKTiles * 64)); };
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       init_barrier(&shared.arrived[i]);
@@ -99,15 +102,21 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
 
   // This warp's weights: its k-tiles are share + kShares i.
   const int part = warp / Layout::kShares, share = warp % Layout::kShares;
-  uint4 weights[kOwnKTiles][4];
+  const auto load_weights = [&](int i, int g) {
+    const int unit = first_unit + part * kTileRows + lane / 4;
+    const int k = (share + Layout::kShares * i) * kTileElements + sub * (kTileElements / 4);
+    return load_row_fragment(static_cast<const T*>(params.recurrent), (int64_t{g} * hidden + unit) * hidden + k,
+                             unit < hidden ? hidden - k : 0);
+  };
+#pragma unroll 1
+  for (int i = 0; i < Layout::kOtherTiles * 4; ++i) {  // read by this lane alone
+    shared.weights[warp][i / 4][i % 4][lane] = load_weights(Layout::kRegisterTiles + i / 4, i % 4);
+  }
+  uint4 weights[Layout::kRegisterTiles][4];
 #pragma unroll
-  for (int i = 0; i < kOwnKTiles; ++i) {
+  for (int i = 0; i < Layout::kRegisterTiles; ++i) {
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      const int unit = first_unit + part * kTileRows + lane / 4, k = (share + Layout::kShares * i) * 32 + sub * 8;
-      weights[i][g] = load_row_fragment(static_cast<const T*>(params.recurrent),
-                                        (int64_t{g} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
-    }
+    for (int g = 0; g < 4; ++g) weights[i][g] = load_weights(i, g);
   }
 
   // What this thread finishes: one unit of one sequence.
@@ -129,23 +138,25 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
     const int64_t row = exists && s < steps ? params.row_of(s) + n : 0, u = exists ? unit : 0;
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
-      input[g] = load_element(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+      input[g] = load_bits(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
     }
-    zone = load_element(zones + (row * hidden + u));
+    zone = load_bits(zones + (row * hidden + u));
   };
 
-  // A word has two units. Even lanes send to the first half of the cluster, odd ones to the other.
-  const uint32_t word_at = shared_address(&shared.states[0][0][0][0]) +
-                           ((unit / 32 * kTileColumns + column % kTileColumns) * 64 + unit % 32 / 2 * 4);
   const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.moments_arrived[0]);
+  const uint32_t word_at = shared_address(&shared.states[0][unit / kTileElements][column % kTileColumns][0]) +
+                           unit % kTileElements * static_cast<int>(sizeof(T)) / 4 * 4;
   const uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
   const auto publish = [&](int stage, float h) {
-    const uint32_t own = Element<T>::pack(h, 0), other = __shfl_xor_sync(kWholeWarp, own, 1);
-    const uint32_t word = __byte_perm(own, other, halves);
+    // A word of 16-bit elements has two units: even lanes send it to the first half of the cluster, odd ones to the
+    // other.
+    constexpr int kSharing = 4 / sizeof(T);
+    uint32_t word = Element<T>::pack(h, 0);
+    if constexpr (kSharing == 2) word = __byte_perm(word, __shfl_xor_sync(kWholeWarp, word, 1), halves);
     if (!is_active) return;
 #pragma unroll
-    for (int i = 0; i < CLUSTER / 2; ++i) {
-      const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
+    for (int i = 0; i < CLUSTER / kSharing; ++i) {
+      const uint32_t peer = lane % kSharing * (CLUSTER / kSharing) + i;
       send_word(address_in_rank(word_at + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer),
                 address_in_rank(arrived + stage * 8, peer), word);
     }
@@ -195,6 +206,8 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * 4]);
   pin_in_register(states);
   pin_in_register(sums_out);
+  uint32_t other_weights = shared_address(&shared.weights[warp][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
+  if (Layout::kOtherTiles > 0) pin_in_register(other_weights);
   pin_in_register(sums_in);
   const bool has_column[2] = {sub * 2 < place.columns, sub * 2 + 1 < place.columns};
   const auto parameter = [&](int row) { return shared.parameters[row][own_unit]; };
@@ -205,24 +218,25 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
     float fed[4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
-      fed[g] = exists ? element_value<T>(input[g]) : 0;
+      fed[g] = exists ? value_of_bits<T>(input[g]) : 0;
       pin_in_register(fed[g]);
     }
-    const float kept = params.zoneout_mask != nullptr ? element_value<T>(zone) : params.zoneout;
-    if (finishes) load_step(s + 1);
-
+    const float kept = params.zoneout_mask != nullptr ? value_of_bits<T>(zone) : params.zoneout;
     wait_for_arrival(arrived + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
     __syncwarp();
     float sum[2][2][4] = {};
+    const auto multiply = [&](int i, const auto& fragment) {
+      const uint4 b = load_shared(states + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64));
+      multiply_k_tile<T>(sum, fragment, b);
+    };
 #pragma unroll
-    for (int i = 0; i < kOwnKTiles; ++i) {
-      const uint4 b = load_shared(states + (kStage * K_TILES + i * Layout::kShares) * (kTileColumns * 64));
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint4 low = weights[i][2 * m], high = weights[i][2 * m + 1];
-        Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
-        Element<T>::mma(sum[1][m], low.z, high.z, low.w, high.w, b.z, b.w);
-      }
+    for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+      multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
+    }
+#pragma unroll 2
+    for (int i = 0; i < Layout::kOtherTiles; ++i) {
+      multiply(Layout::kRegisterTiles + i,
+               [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
     }
     const auto total = [&](int g, int e) { return sum[0][g / 2][g % 2 * 2 + e] + sum[1][g / 2][g % 2 * 2 + e]; };
 #pragma unroll
@@ -233,6 +247,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
     }
     __syncthreads();
     if (!finishes) return;
+    load_step(s + 1);
 
     // Sums over the shares of K.
     float4 value[Layout::kShares];
@@ -250,14 +265,14 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<K_TILES, CLUSTER>:
     for (int g = 0; g < 4; ++g) {
       a[g] = (a[g] - gates.x) * gates.y;
       const float u = parameter(g) * a[g] + parameter(4 + g);
-      gate[g] = squash<false>(products ? u + fed[g] : u, g == 2);
+      gate[g] = squash<kExact<T>>(products ? u + fed[g] : u, g == 2);
     }
     const float c[1] = {exists ? gate[1] * carried + gate[0] * gate[2] : 0};
     const float2 cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
     const float normalized = (c[0] - cells.x) * cells.y;
     const float v = parameter(8) * normalized + parameter(9);
     carried = products ? c[0] : v;
-    float h = gate[3] * hyperbolic_tangent<false>(v);
+    float h = gate[3] * hyperbolic_tangent<kExact<T>>(v);
     h += kept * (before - h);
     const T stored = Element<T>::from_float(exists ? h : 0);
     before = Element<T>::to_float(stored);

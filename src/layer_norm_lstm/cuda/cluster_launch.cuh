@@ -6,23 +6,23 @@
 
 namespace prnn {
 
-// Calls function(k-tiles, blocks), constants, with those of the plan.
+// Calls function(H at most, blocks), constants, with those of the plan.
 template <class Function>
 cudaError_t with_cluster_shape(const LayerNormLstmClusters& plan, Function&& function) {
   using std::integral_constant;
-  switch (plan.k_tiles) {
-    case 4: return function(integral_constant<int, 4>(), integral_constant<int, 8>());
-    case 8: return function(integral_constant<int, 8>(), integral_constant<int, 8>());
-    default: return function(integral_constant<int, 16>(), integral_constant<int, 16>());
+  switch (plan.hidden) {
+    case 128: return function(integral_constant<int, 128>(), integral_constant<int, 8>());
+    case 256: return function(integral_constant<int, 256>(), integral_constant<int, 8>());
+    default: return function(integral_constant<int, 512>(), integral_constant<int, 16>());
   }
 }
 
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& plan, const LayerNormLstmFloats& params,
                                                    cudaStream_t stream) {
-  return with_cluster_shape(plan, [&](auto k_tiles, auto cluster) {
-    using Layout = LayerNormLstmForwardLayout<k_tiles(), cluster()>;
-    return launch_cluster(layer_norm_lstm_forward<T, k_tiles(), cluster()>, cluster(), Layout::kThreads,
+  return with_cluster_shape(plan, [&](auto hidden, auto cluster) {
+    using Layout = LayerNormLstmForwardLayout<T, hidden(), cluster()>;
+    return launch_cluster(layer_norm_lstm_forward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
                           sizeof(typename Layout::Shared), params, stream);
   });
 }
@@ -30,9 +30,9 @@ cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& 
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster_backward(const LayerNormLstmClusters& plan,
                                                     const LayerNormLstmFloats& params, cudaStream_t stream) {
-  return with_cluster_shape(plan, [&](auto k_tiles, auto cluster) {
-    using Layout = LayerNormLstmBackwardLayout<k_tiles(), cluster()>;
-    return launch_cluster(layer_norm_lstm_backward<T, k_tiles(), cluster()>, cluster(), Layout::kThreads,
+  return with_cluster_shape(plan, [&](auto hidden, auto cluster) {
+    using Layout = LayerNormLstmBackwardLayout<T, hidden(), cluster()>;
+    return launch_cluster(layer_norm_lstm_backward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
                           sizeof(typename Layout::Shared), params, stream);
   });
 }

@@ -219,12 +219,11 @@ __global__ void __launch_bounds__(kMostThreads)
 __device__ int64_t global_thread() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 template <class T, class Real>
-__global__ void __launch_bounds__(kThreads) copy_state(int64_t elements, const void* from, const void* mask, void* to) {
+__global__ void __launch_bounds__(kThreads) mask_state(int64_t elements, const void* from, const void* mask, void* to) {
   using A = Access<T, Real>;
   const int64_t i = global_thread();
   if (i >= elements) return;
-  const Real value = from != nullptr ? A::get(from, i) : 0;
-  A::put(to, i, mask != nullptr ? A::get(mask, i) * value : value);
+  A::put(to, i, A::get(mask, i) * A::get(from, i));
 }
 
 template <class T, class Real>
@@ -311,12 +310,12 @@ void run_layer_norm_lstm_backward_step(prnnDataType_t type, const LayerNormLstmP
 }
 
 template <class Real>
-void copy_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
+void mask_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
                                 cudaStream_t stream) {
   with_element<Real>(type, [&](auto t) {
-    copy_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, mask, to);
+    mask_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, mask, to);
   });
-  check_launch("copy_state");
+  check_launch("mask_state");
 }
 
 template <class Real>
@@ -363,7 +362,7 @@ void store_layer_norm_lstm_sums(prnnDataType_t type, const LayerNormLstmParams<R
                                                  Real*, void*, cudaStream_t);                                          \
   template void run_layer_norm_lstm_backward_step(prnnDataType_t, const LayerNormLstmParams<Real>&, int, const Real*,  \
                                                   Real*, Real*, cudaStream_t);                                         \
-  template void copy_layer_norm_lstm_state<Real>(prnnDataType_t, int64_t, const void*, const void*, void*,             \
+  template void mask_layer_norm_lstm_state<Real>(prnnDataType_t, int64_t, const void*, const void*, void*,             \
                                                  cudaStream_t);                                                        \
   template void load_layer_norm_lstm_state(prnnDataType_t, int64_t, const void*, Real*, cudaStream_t);                 \
   template void store_layer_norm_lstm_initial(prnnDataType_t, const LayerNormLstmParams<Real>&, const Real*,           \
