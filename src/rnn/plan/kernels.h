@@ -76,11 +76,9 @@ constexpr Kernel kKernels[] = {
     {Engine::kWgmma, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32}},
     {Engine::kWgmma, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64}},
 
-    {Engine::kWgmmaSplitK, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {8}},
     {Engine::kWgmmaSplitK, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {16}},
     {Engine::kWgmmaSplitK, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32}},
     {Engine::kWgmmaSplitK, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64}},
-    {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {8}},
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {16}},
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32}},
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64}},

@@ -6,14 +6,14 @@
 namespace prnn {
 namespace {
 
-// The kernel of the fewest columns that serves `sequences` of a replica in as few passes as one of 64 columns does,
-// and for which fits(columns), which sets the rest of the shape.
+// The kernel of the fewest columns, `fewest` or more, that serves `sequences` of a replica in as few passes as one of
+// 64 columns does, and for which fits(columns), which sets the rest of the shape.
 template <class Fits>
-bool find_columns(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, int64_t sequences,
+bool find_columns(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, int fewest, int64_t sequences,
                   ResidentShape* shape, const Fits& fits) {
-  for (int columns = 64; columns >= 8; columns /= 2) {
+  for (int columns = 64; columns >= fewest; columns /= 2) {
     const int64_t needed = ceil_div(sequences, ceil_div(sequences, columns));  // of a pass, passes being even
-    if (columns > 8 && needed <= columns / 2) continue;
+    if (columns > fewest && needed <= columns / 2) continue;
     const auto is_kernel = [&](KernelId kernel) {
       if (kernel.shape(0) != columns || !fits(columns)) return false;
       shape->kernel = kernel;
@@ -75,7 +75,7 @@ bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, in
   const int64_t share = padded * (backward ? problem.gates() : 1) / cluster;
   const int64_t chunks = ceil_div(share, 2 * kWgmmaChunk);  // of a warpgroup
   const int64_t sequences = ceil_div(problem.max_batch(), replicas);
-  return find_columns(row, problem, Engine::kWgmma, pass, sequences, shape, [&](int columns) {
+  return find_columns(row, problem, Engine::kWgmma, pass, 8, sequences, shape, [&](int columns) {
     const int64_t in_registers = std::min<int64_t>(chunks, wgmma_register_chunks(columns));
     const int64_t chunk_bytes = 64 * kWgmmaChunk * 2, in_shared = chunks - in_registers;
     const int64_t ring = int64_t{4} * wgmma_batch(columns) * columns * kWgmmaChunk * 2;
@@ -121,14 +121,14 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
   const int64_t in_registers = std::min<int64_t>(chunks, kSplitKRegisterChunks), in_shared = chunks - in_registers;
   const int64_t chunk_bytes = 64 * kWgmmaChunk * 2;
   const int64_t sequences = ceil_div(problem.max_batch(), replicas);
-  return find_columns(row, problem, Engine::kWgmmaSplitK, pass, sequences, shape, [&](int columns) {
+  return find_columns(row, problem, Engine::kWgmmaSplitK, pass, 16, sequences, shape, [&](int columns) {
     const int64_t ring = int64_t{kSplitKStages} * split_k_batch(columns) * columns * kWgmmaChunk * 2;
     const int64_t sums = int64_t{3} * 4 * 64 * columns, inputs = int64_t{2} * 8 * kWgmmaUnits * columns;
     shape->shared_bytes = ring + sums + inputs + 2 * in_shared * chunk_bytes;
     shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
     shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
     const auto& delays = row.delays->split_k;
-    shape->poll_delay_cycles = backward        ? (columns > 8 ? delays.backward : delays.backward_narrow)
+    shape->poll_delay_cycles = backward        ? delays.backward
                                : columns <= 16 ? delays.forward_narrow
                                : columns == 32 ? delays.forward
                                                : delays.forward_wide;

@@ -229,13 +229,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             dh += last.dh;
             past = last.dc;
           }
-          dh += element_to_float<T>(dy[j][r]);
+          dh += element_value<T>(dy[j][r]);
 
           if constexpr (kGated) {
-            const float gates[4] = {element_to_float<T>(saved[j][r].x), element_to_float<T>(saved[j][r].x >> 16),
-                                    element_to_float<T>(saved[j][r].y), element_to_float<T>(saved[j][r].y >> 16)};
-            const float state = MODE == PRNN_LSTM ? element_to_float<T>(cell[j][r]) : 0;
-            const float before_state = element_to_float<T>(before[j][r]);
+            const float gates[4] = {element_value<T>(saved[j][r].x), element_value<T>(saved[j][r].x >> 16),
+                                    element_value<T>(saved[j][r].y), element_value<T>(saved[j][r].y >> 16)};
+            const float state = MODE == PRNN_LSTM ? element_value<T>(cell[j][r]) : 0;
+            const float before_state = element_value<T>(before[j][r]);
             const UnitDerivatives derivatives = Cell<MODE>::template derivatives<false>(gates, state, before_state);
             da[j][r] = lane_gradient<MODE>(derivatives, dh, past, sub);
             if constexpr (SINGLE) {
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
               if (sub == 0) carried_at(min(first_tile + j, kMaxTiles - 1), r) = past;
             }
           } else {
-            da[j][r] = Cell<MODE>::gradient(element_to_float<T>(cell[j][r]), dh, sizes.relu);
+            da[j][r] = Cell<MODE>::gradient(element_value<T>(cell[j][r]), dh, sizes.relu);
           }
         }
       }

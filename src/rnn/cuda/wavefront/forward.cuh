@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       for (int j = 0; j < kWave; ++j) {
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
-          const float x = element_to_float<T>(input[j][r]);
+          const float x = element_value<T>(input[j][r]);
           value[j][r] = lane_gate<MODE, false, true>(value[j][r], x, bias[r], sub, sizes.relu);
         }
       }

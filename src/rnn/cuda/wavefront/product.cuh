@@ -29,12 +29,6 @@ __device__ __forceinline__ uint2 load_four_elements(bool wanted, const T* addres
   return bits;
 }
 
-template <class T>
-__device__ __forceinline__ float element_to_float(uint32_t bits) {
-  const uint16_t low = static_cast<uint16_t>(bits);
-  return Element<T>::to_float(reinterpret_cast<const T&>(low));
-}
-
 // The two parts of K. The neighbour's state is usually there already, and is multiplied while the own one travels.
 enum WavefrontPart { kOwn = 0, kNeighbour = 1 };
 

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
           for (int i = 0; i < kColumns / 2; ++i) {
-            sums[tile][i] = rank == tile * 2 + i / 2 % 2 ? element_to_float<T>(dy[i / 4 * 2 + i % 2]) : 0;
+            sums[tile][i] = rank == tile * 2 + i / 2 % 2 ? element_value<T>(dy[i / 4 * 2 + i % 2]) : 0;
           }
         }
         dy_at -= step_elements;
@@ -203,10 +203,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int i = 0; i < kItems; ++i) {
       const bool wanted = exists && first_column + column_of(i) < columns;
       if (s == 0 && wanted && layer.dhy != nullptr) dh[i] += load_float<T>(layer.dhy, state_at + column_of(i) * hidden);
-      const float gates[4] = {element_to_float<T>(saved[i].x), element_to_float<T>(saved[i].x >> 16),
-                              element_to_float<T>(saved[i].y), element_to_float<T>(saved[i].y >> 16)};
+      const float gates[4] = {element_value<T>(saved[i].x), element_value<T>(saved[i].x >> 16),
+                              element_value<T>(saved[i].y), element_value<T>(saved[i].y >> 16)};
       const UnitDerivatives derivatives =
-          Cell<PRNN_LSTM>::derivatives<false>(gates, element_to_float<T>(cell[i]), element_to_float<T>(before[i]));
+          Cell<PRNN_LSTM>::derivatives<false>(gates, element_value<T>(cell[i]), element_value<T>(before[i]));
       float own_da[4];
       unit_gradients<PRNN_LSTM>(derivatives, dh[i], carried[i], own_da);
 #pragma unroll

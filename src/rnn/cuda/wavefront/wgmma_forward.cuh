@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             const int gate = gate_of(tile, i / 2 % 2, lane / 4), column = i / 4 * 8 + i % 2;
             const T* const from = input_at + column * params.xw_row + gate * params.xw_gate;
             const uint32_t input = load_element(exists && column + quad * 2 < columns, from);
-            sums[tile][i] = bias[tile][i / 2 % 2] + element_to_float<T>(input);
+            sums[tile][i] = bias[tile][i / 2 % 2] + element_value<T>(input);
           }
         }
         input_at += input_step;

@@ -101,4 +101,17 @@ __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], uint32_t address
   }
 }
 
+// Adds the product of 64 rows and a chunk, whose states lie at `states`. Weights in registers, and in shared memory.
+template <class T, int HALF_COLUMNS>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[HALF_COLUMNS], const uint32_t (&weights)[4][4],
+                                               uint64_t states) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) wgmma(static_cast<const T*>(nullptr), sums, weights[s], states + s * 2);
+}
+template <class T, int HALF_COLUMNS>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[HALF_COLUMNS], uint64_t weights, uint64_t states) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) wgmma(static_cast<const T*>(nullptr), sums, weights + s * 2, states + s * 2);
+}
+
 }  // namespace prnn

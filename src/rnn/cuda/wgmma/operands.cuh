@@ -90,8 +90,8 @@ struct StateLoads {
   }
 
   // Waits until the batch has arrived whole, and stores it to its set.
-  __device__ __forceinline__ void store(uint4 (&states)[kLoads], int batch, uint32_t set, int* fault,
-                                        bool& timed_out) const {
+  __device__ __forceinline__ void wait_and_store(uint4 (&states)[kLoads], int batch, uint32_t set, int* fault,
+                                                 bool& timed_out) const {
     poll_words(
         states, [&](int l) { return source[l % kLoadColumns] + chunk_of(batch, l) * (4 * kWgmmaChunk); }, fault,
         timed_out);

@@ -47,7 +47,7 @@ struct WgmmaProduct {
   template <int STAGE, class Multiply>
   __device__ __forceinline__ void step(int batch, int* fault, bool& timed_out, const Multiply& multiply) {
     const uint32_t set = ring + STAGE * kSetBytes;
-    loads.store(states[STAGE], batch, set, fault, timed_out);
+    loads.wait_and_store(states[STAGE], batch, set, fault, timed_out);
     loads.issue(states[STAGE], batch + 2);
     fence_for_wgmma();
     warpgroup.sync();
@@ -62,11 +62,7 @@ struct WgmmaProduct {
     step<BATCH % 2>(BATCH, fault, timed_out, [&](uint64_t states_at) {
 #pragma unroll
       for (int c = 0; c < kBatch; ++c) {
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          wgmma(static_cast<const T*>(nullptr), sums, weights[BATCH * kBatch + c][s],
-                states_at + c * COLUMNS * 8 + s * 2);
-        }
+        multiply_chunk<T>(sums, weights[BATCH * kBatch + c], states_at + c * COLUMNS * 8);
       }
     });
     if constexpr (BATCH + 1 < kRegisterBatches) {
@@ -82,11 +78,7 @@ struct WgmmaProduct {
 #pragma unroll 1
       for (int c = 0; c < count; ++c) {
         wgmma_begin();
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          wgmma(static_cast<const T*>(nullptr), sums, weights_at + c * 512 + s * 2,
-                states_at + c * COLUMNS * 8 + s * 2);
-        }
+        multiply_chunk<T>(sums, weights_at + c * 512, states_at + c * COLUMNS * 8);
       }
     });
   }

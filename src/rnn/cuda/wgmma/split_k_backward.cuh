@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     wgmma_split_k_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
-  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
+  constexpr int kRounds = COLUMNS / 16;
   constexpr int kTileUnits = kGates * kWgmmaUnits;
   constexpr int kArrayBytes = COLUMNS * kWgmmaUnits * 2, kKeptBytes = 8 * kArrayBytes;
   using Product = SplitKProduct<T, COLUMNS>;
@@ -36,8 +36,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   extern __shared__ __align__(1024) char ring[];
   __shared__ BarrierPair barriers;
   const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
-  const uint32_t sent_sums = own_sums + Product::kSumsBytes;  // by the other block; two, used in turn
-  const uint32_t saved = sent_sums + 2 * Product::kSumsBytes;
+  const uint32_t saved = own_sums + 3 * Product::kSumsBytes;
   Product product;
   const T* const weights = static_cast<const T*>(dir.weights);
   const int share = split_k_share(padded), first_k = rank * share;
@@ -54,7 +53,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const LaneColumns<kRounds, 16> own{first_unit + lane % 16, warp * 2 + lane / 16, replica_column,
                                      first_unit + lane % 16 < hidden};
-  const bool finishes = COLUMNS > 8 || warp < 4;
   float carried[kRounds], bias_sum[4] = {0, 0, 0, 0};  // carried: the gradient that goes past the matrix
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) carried[r] = 0;
@@ -81,7 +79,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                              reinterpret_cast<uintptr_t>(initial) | params.y_row * sizeof(T)) %
                             4) == 0;
   const auto copy_saved = [&](const Step& here, const Step& after) {
-    if (!finishes) return;
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int n = own.sequence(r);
@@ -118,78 +115,66 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int buffer = s & 1;
     const uint32_t phase = ~s / 2 & 1;
     const Step after_next = step_of(s + 2);
-    {
-      typename Product::Sums sums;
-      product.run(sums, sizes.timed_out, timed_out);
-      if (product.warpgroup.index == rank) {
-        product.store_sums(sums, own_sums);
-      } else {
-        product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
-      }
-    }
-    barriers.expect(buffer, Product::kSumsBytes);
+    product.run_and_share(s, rank, own_sums, barriers, sizes.timed_out, timed_out);
     point_at_gradients_of(steps.current);
     __syncthreads();
     barriers.wait(s, sizes.timed_out, timed_out);
 
-    unsigned published = clock_low();
-    if (finishes) {
-      const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
-      const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
-      float own_sum[kRounds];
-      uint32_t given[kRounds][kGates];
+    const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
+    const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
+    float own_sum[kRounds];
+    uint32_t given[kRounds][kGates];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      own_sum[r] = 0;
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) {
+        const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
+        const float sum = sums[at] + others[at];
+        if (g == own_gate) own_sum[r] = sum;
+        publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
+    }
+    wait_for_all_copies();
+    __syncwarp();
+    SpinTimeout timeout;
+    while (!timed_out) {
+      bool all = true;
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        own_sum[r] = 0;
 #pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
-          const float sum = sums[at] + others[at];
-          if (g == own_gate) own_sum[r] = sum;
-          publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
-        }
+        for (int g = 0; g < kGates; ++g) all &= g == own_gate || (given[r][g] & 1) == phase;
       }
+      if (__all_sync(kWholeWarp, all)) break;
+      if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
 #pragma unroll
         for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
       }
-      wait_for_all_copies();
-      __syncwarp();
-      SpinTimeout timeout;
-      while (!timed_out) {
-        bool all = true;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-          for (int g = 0; g < kGates; ++g) all &= g == own_gate || (given[r][g] & 1) == phase;
-        }
-        if (__all_sync(kWholeWarp, all)) break;
-        if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-          for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
-        }
-      }
-
-      float dh[kRounds];
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        dh[r] = 0;
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) dh[r] += g == own_gate ? own_sum[r] : __uint_as_float(given[r][g]);
-      }
-      const auto saved_unit = [&](int r) -> SavedUnit<T> {
-        return {*reinterpret_cast<const Four<T>*>(saved_here + saved_at(-1, r)), saved_value(0, r),
-                MODE == PRNN_LSTM ? saved_value(2, r) : 0, saved_value(1, r)};
-      };
-      published =
-          finish_backward<T, MODE>(params, dir, own, steps, replica_columns, dh, saved_unit, carried, bias_sum, [&] {
-            __syncwarp();  // what was saved has been read
-            copy_saved(steps.next, after_next);
-          });
     }
+
+    float dh[kRounds];
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      dh[r] = 0;
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) dh[r] += g == own_gate ? own_sum[r] : __uint_as_float(given[r][g]);
+    }
+    const auto saved_unit = [&](int r) -> SavedUnit<T> {
+      return {*reinterpret_cast<const Four<T>*>(saved_here + saved_at(-1, r)), saved_value(0, r),
+              MODE == PRNN_LSTM ? saved_value(2, r) : 0, saved_value(1, r)};
+    };
+    const unsigned published =
+        finish_backward<T, MODE>(params, dir, own, steps, replica_columns, dh, saved_unit, carried, bias_sum, [&] {
+          __syncwarp();  // what was saved has been read
+          copy_saved(steps.next, after_next);
+        });
     wait_poll_delay(published, sizes.poll_delay_cycles);
     steps = {steps.current, steps.next, after_next};
     product.prefetch();

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     wgmma_split_k_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
-  constexpr int kRounds = COLUMNS >= 16 ? COLUMNS / 16 : 1;
+  constexpr int kRounds = COLUMNS / 16;
   constexpr int kInputBytes = COLUMNS * 4 * kWgmmaUnits * 2;
   using Product = SplitKProduct<T, COLUMNS>;
 
@@ -29,8 +29,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   extern __shared__ __align__(1024) char ring[];
   __shared__ BarrierPair barriers;
   const uint32_t own_sums = shared_address(ring) + Product::kRingBytes;
-  const uint32_t sent_sums = own_sums + Product::kSumsBytes;    // by the other block; two, used in turn
-  const uint32_t inputs = sent_sums + 2 * Product::kSumsBytes;  // [2][column][gate][unit], used in turn
+  const uint32_t inputs = own_sums + 3 * Product::kSumsBytes;  // [2][column][gate][unit], used in turn
   Product product;
   const T* const weights = static_cast<const T*>(dir.weights);
   const int share = split_k_share(padded), first_k = rank * share;
@@ -48,7 +47,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const LaneColumns<kRounds, 16> own{first_unit + lane % 16, warp * 2 + lane / 16, replica_column,
                                      first_unit + lane % 16 < hidden};
-  const bool finishes = COLUMNS > 8 || warp < 4;
   __shared__ float bias[4][kWgmmaUnits];  // LSTM: of the gates; GRU: r, z, n of R h, n of W x
   if (threadIdx.x < 4 * kWgmmaUnits) {
     const int g = threadIdx.x / kWgmmaUnits, u = first_unit + threadIdx.x % kWgmmaUnits;
@@ -86,41 +84,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   for (int s = 0; s < count; ++s) {
     const int columns = columns_of(steps.current), buffer = s & 1;
     const Step after_next = step_of(s + 2);
-    {
-      typename Product::Sums sums;
-      product.run(sums, sizes.timed_out, timed_out);
-      if (product.warpgroup.index == rank) {
-        product.store_sums(sums, own_sums);
-      } else {
-        product.send_sums(sums, sent_sums + buffer * Product::kSumsBytes, barriers.address(buffer), 1 - rank);
-      }
-    }
-    barriers.expect(buffer, Product::kSumsBytes);
+    product.run_and_share(s, rank, own_sums, barriers, sizes.timed_out, timed_out);
     wait_for_all_copies();
     point_at_states<T>(product.loads, dir, padded, first_k, replica_column, columns_of(steps.next), steps.current);
     __syncthreads();
     copy_inputs(steps.next, 1 - buffer);  // here, as a fence in the product waits for copies on their way
     barriers.wait(s, sizes.timed_out, timed_out);
 
-    unsigned published = clock_low();
-    if (finishes) {
-      const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
-      const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
-      const T* const input = reinterpret_cast<const T*>(ring + Product::kRingBytes + 3 * Product::kSumsBytes) +
-                             (buffer * COLUMNS + own.first) * (4 * kWgmmaUnits) + lane % 16;
-      float sum[kRounds][kGates], fed[kRounds][kGates];
+    const float* const sums = reinterpret_cast<const float*>(ring + Product::kRingBytes);
+    const float* const others = sums + (1 + buffer) * (Product::kSumsBytes / 4);
+    const T* const input = reinterpret_cast<const T*>(ring + Product::kRingBytes + 3 * Product::kSumsBytes) +
+                           (buffer * COLUMNS + own.first) * (4 * kWgmmaUnits) + lane % 16;
+    float sum[kRounds][kGates], fed[kRounds][kGates];
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
+    for (int r = 0; r < kRounds; ++r) {
 #pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
-          sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
-          fed[r][g] = Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]) +
-                      (MODE == PRNN_GRU && g == 2 ? bias[3][lane % 16] : 0);
-        }
+      for (int g = 0; g < kGates; ++g) {
+        const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
+        sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
+        fed[r][g] = Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]) +
+                    (MODE == PRNN_GRU && g == 2 ? bias[3][lane % 16] : 0);
       }
-      published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     }
+    const unsigned published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     wait_poll_delay(published, sizes.poll_delay_cycles);
     steps = {steps.current, steps.next, after_next};
     product.prefetch();

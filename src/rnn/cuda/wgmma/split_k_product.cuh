@@ -96,7 +96,7 @@ struct SplitKProduct {
   template <class Multiply>
   __device__ __forceinline__ void step(int batch_pair, int* fault, bool& timed_out, const Multiply& multiply) {
     const uint32_t own = set_of(batch_pair, warpgroup.index), other = set_of(batch_pair, 1 - warpgroup.index);
-    loads.store(states, batch_pair, own, fault, timed_out);
+    loads.wait_and_store(states, batch_pair, own, fault, timed_out);
     fence_for_wgmma();
     loads.issue(states, batch_pair + 1);
     wgmma_wait<0>();
@@ -116,11 +116,7 @@ struct SplitKProduct {
     step(BATCH_PAIR, fault, timed_out, [&](int, int place_in_pair, uint64_t states_at) {
 #pragma unroll
       for (int c = 0; c < kBatch; ++c) {
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          wgmma(static_cast<const T*>(nullptr), sums, weights[(BATCH_PAIR * 2 + place_in_pair) * kBatch + c][s],
-                states_at + c * COLUMNS * 8 + s * 2);
-        }
+        multiply_chunk<T>(sums, weights[(BATCH_PAIR * 2 + place_in_pair) * kBatch + c], states_at + c * COLUMNS * 8);
       }
     });
     if constexpr (BATCH_PAIR + 1 < kRegisterBatchPairs) {
@@ -144,11 +140,7 @@ struct SplitKProduct {
 #pragma unroll
         for (int c = 0; c < kBatch; ++c) {
           if (chunk_of(batch_pair, c, 0) >= chunks) break;
-#pragma unroll
-          for (int s = 0; s < 4; ++s) {
-            wgmma(static_cast<const T*>(nullptr), sums, weights_at + c * 1024 + s * 2,
-                  states_at + c * COLUMNS * 8 + s * 2);
-          }
+          multiply_chunk<T>(sums, weights_at + c * 1024, states_at + c * COLUMNS * 8);
         }
       });
     }
@@ -182,6 +174,20 @@ struct SplitKProduct {
       send_to_rank(there + j * 2048 + sums_of_thread(warpgroup.thread), barrier_there,
                    {sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]});
     }
+  }
+
+  // The product of step `step`. Each block of the cluster has the sums of its tile, number `rank`, in three places of
+  // kSumsBytes: its own, and those of the other block, of which `barriers` say when they are there, in one of two.
+  __device__ __forceinline__ void run_and_share(int step, int rank, uint32_t places, BarrierPair& barriers, int* fault,
+                                                bool& timed_out) {
+    Sums sums;
+    run(sums, fault, timed_out);
+    if (warpgroup.index == rank) {
+      store_sums(sums, places);
+    } else {
+      send_sums(sums, places + (1 + step % 2) * kSumsBytes, barriers.address(step % 2), 1 - rank);
+    }
+    barriers.expect(step % 2, kSumsBytes);
   }
 };
 
