@@ -213,9 +213,13 @@ def test_resident_kernels_spill_no_registers() -> None:
     assert not spilling, "\n".join(spilling)
 
 
+# All but 90a, those of the same features together.
+OTHER_ARCHITECTURES = [["80", "86", "89"], ["100"], ["120"]]
+
+
 @needs_nvcc
-@pytest.mark.parametrize("arch", [arch for arch in nvcc_arch.ARCHITECTURES if arch != "90a"])
-def test_every_engine_compiles_for(arch: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("archs", OTHER_ARCHITECTURES, ids="-".join)
+def test_every_engine_compiles_for(archs: list[str], tmp_path: pathlib.Path) -> None:
     """One kernel of each engine and pass, since scripts/test builds for one architecture alone, 90a without a GPU; and
     what else depends on the architecture."""
     kernels: dict[str, kernel_instances.Kernel] = {}
@@ -223,18 +227,23 @@ def test_every_engine_compiles_for(arch: str, tmp_path: pathlib.Path) -> None:
         kernels.setdefault(kernel.function, kernel)
     sources = [tmp_path / "kernels.cu"]
     sources[0].write_text(kernel_instances.instances_text(list(kernels.values())))
-    if arch == "80":  # the others have the same features
-        texts = [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "PRNN_HAS_" in path.read_text()]
-        assert texts
-        sources += texts
+    if archs[0] == "80":
+        sources += [path for path in (ROOT / "src/rnnt").rglob("*.cu") if "PRNN_HAS_" in path.read_text()]
+        assert len(sources) > 1
+    codes = ",".join(f"sm_{arch}" for arch in archs)
     for source in sources:
-        command = [NVCC, "-cubin", f"-arch=sm_{arch}", "-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v"]
-        command += [f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-o", tmp_path / "code", source]
+        command = [NVCC, "-fatbin", f"-gencode=arch=compute_{archs[0]},code=[{codes}]", "-std=c++17", "-O3"]
+        command += ["--expt-relaxed-constexpr", "-Xptxas=-v", f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
+        command += ["-o", tmp_path / "code", source]
         done = subprocess.run(list(map(str, command)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
+        assert all(f"for 'sm_{arch}'" in done.stdout for arch in archs)
         spills = [int(number) for number in re.findall(r"(\d+) bytes spill stores", done.stdout)]
-        assert spills
         assert max(spills) <= UNTUNED, done.stdout
+
+
+def test_no_architecture_is_left_out() -> None:
+    assert {arch for archs in OTHER_ARCHITECTURES for arch in archs} | {"90a"} == {*nvcc_arch.ARCHITECTURES}
 
 
 def compile_launcher(folder: pathlib.Path, table: str, launchers: str) -> str:
