@@ -1,4 +1,4 @@
-"""Recurrent layers with torch.nn's interface, computed by prnn: RNN, GRU and LSTM.
+"""Recurrent layers with torch.nn's interface, computed by prnn: RNN, GRU and LSTM; and torch.nn's cells.
 
 Constructor, parameter names, gate order, initialisation, forward arguments and results are those of torch.nn's modules
 of the same names, so that a state_dict goes both ways. What they add: the keyword ``lengths`` of forward, and
@@ -18,11 +18,13 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
+from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
 from prnn._layer_norm_lstm import LayerNormLSTM
+from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
-__all__ = ["GRU", "LSTM", "RNN", "LayerNormLSTM"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 
@@ -41,6 +43,12 @@ def _integers(lengths: Sequence[int]) -> list[int]:
     except TypeError:
         pass
     raise TypeError(f"lengths is {lengths!r}; it must hold integers")
+
+
+def _is_half_on_cpu(input: Tensor) -> bool:
+    """Whether a call computes in float32 because the CPU's kernels have no 16-bit types. Autocast has its own rules."""
+    half = input.device.type == "cpu" and input.dtype in (torch.float16, torch.bfloat16)
+    return half and not torch.is_autocast_enabled("cpu")
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -270,7 +278,16 @@ class _Recurrent(torch.nn.RNNBase):
             dropout,
             BACKENDS[self.backend],
         )
-        return call(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, config)
+        rest = (batch_sizes, lengths, seed, max_batch, config)
+        if not _is_half_on_cpu(input):
+            return call(input, hx, cx, weights, *rest)
+        dtype = input.dtype
+        for weight in weights:
+            if weight.dtype != dtype:
+                raise ValueError(f"a weight has dtype {weight.dtype}, but input has {dtype}")
+        hx, cx = (None if state is None else state.float() for state in (hx, cx))
+        output, hy, cy = call(input.float(), hx, cx, [cast_weights(weights, torch.float32)], *rest)
+        return output.to(dtype), hy.to(dtype), cy.to(dtype)
 
 
 class _SingleState(_Recurrent):
@@ -293,7 +310,7 @@ class _SingleState(_Recurrent):
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: what the backend does not serve (float16 on the CPU, say).
+            prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
         output, hy, _ = self._run(input, hx, None, lengths, ("hx", ""))
         return output, hy
@@ -366,7 +383,11 @@ class LSTM(_Recurrent):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as
             torch.nn.LSTM's; dropout, less than 1, acts between layers in training.
         backend: as RNN's.
+        forget_bias: what the forget gates' biases (bias_ih + bias_hh) are at first (Jozefowicz et al. 2015 take 1);
+            None: random, as torch's.
     """
+
+    forget_bias: float | None = None
 
     def __init__(
         self,
@@ -382,9 +403,26 @@ class LSTM(_Recurrent):
         dtype: torch.dtype | None = None,
         *,
         backend: str = "best",
+        forget_bias: float | None = None,
     ) -> None:
+        check_forget_bias(forget_bias, bias)
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend)
+        self.forget_bias = forget_bias
+        self._fill_forget_bias()
+
+    def _fill_forget_bias(self) -> None:
+        if self.forget_bias is not None:
+            names = [group[2:4] for group in self._all_weights]  # matrices, biases, projection
+            fill_forget_bias(self.forget_bias, [(getattr(self, ih), getattr(self, hh)) for ih, hh in names])
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._fill_forget_bias()
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        return text if self.forget_bias is None else f"{text}, forget_bias={self.forget_bias}"
 
     def forward(
         self,
@@ -407,7 +445,7 @@ class LSTM(_Recurrent):
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: what the backend does not serve (float16 on the CPU, say).
+            prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
         h, c = None, None
         if hx is not None:

@@ -133,11 +133,19 @@ def test_packed_input() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_types_on_the_cpu(dtype: torch.dtype) -> None:
+def test_a_bias_of_another_type_than_a_half_layer_on_the_cpu(dtype: torch.dtype) -> None:
     module = prnn.nn.LSTM(3, 4, dtype=dtype)
-    with pytest.raises(prnn.NotSupportedError, match=r"a CPU handle serves float and double; the data type is \w+"):
+    module.bias_hh_l0 = torch.nn.Parameter(module.bias_hh_l0.double())
+    with pytest.raises(ValueError, match=rf"a weight has dtype torch.float64, but input has {dtype}"):
         module(X.to(dtype))
-    assert issubclass(prnn.NotSupportedError, NotImplementedError)
+
+
+@pytest.mark.parametrize(("value", "bias"), [("1", True), (float("nan"), True), (True, True), (1.0, False)])
+@pytest.mark.parametrize("layer", [prnn.nn.LSTM, prnn.nn.LSTMCell])
+def test_forget_bias(layer: Any, value: Any, bias: bool) -> None:
+    message = "it must be a finite number" if bias else "forget_bias is 1.0, but bias is False"
+    with pytest.raises(ValueError, match=message):
+        layer(3, 4, bias=bias, forget_bias=value)
 
 
 def test_one_weight_on_the_meta_device() -> None:
