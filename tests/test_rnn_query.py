@@ -452,3 +452,38 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
         info = layer.query_gpu("H200")
         assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ({"hidden": 1024, "batch": 16}, b"mma"),  # else wgmma
+        ({"hidden": 256, "batch": 16}, b"cluster"),
+        ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
+        ({"hidden": 2300, "batch": 4}, b"mma-large"),
+        ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("field", ["reset", "cells", "dcells"])
+def test_kernels_that_have_extras(arguments: dict[str, int], engine: bytes, field: str) -> None:
+    """On other GPUs and sizes too, wgmma kernels and wavefronts have none, and the largest layer is the same."""
+    layer = Layer(**arguments)
+    largest = layer.query_gpu("H200").largestHiddenSize
+    extras = capi.Extras(**{field: 4096})
+    capi.check("SetRNNExtras", rnnDesc=layer.rnn.pointer, extras=ctypes.addressof(extras))
+    info = layer.query_gpu("H200")
+    assert (info.forwardEngine, info.backwardEngine, info.largestHiddenSize) == (engine, engine, largest)
+    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 1)
+    if "layers" in arguments:
+        assert info.layersReason == b"layers run one after the other with resets and c of every timestep"
+
+
+def test_no_plan_of_ones_own_has_wgmma_kernels_and_extras() -> None:
+    layer = Layer(hidden=1024, batch=16)
+    plan = capi.Plan(2, 0, 0, 1, 100)
+    capi.check("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=ctypes.byref(plan), backward=ctypes.byref(plan))
+    assert layer.query_gpu("H200").forwardEngine == b"wgmma"
+    extras = capi.Extras(reset=4096)
+    capi.check("SetRNNExtras", rnnDesc=layer.rnn.pointer, extras=ctypes.addressof(extras))
+    assert layer.query_gpu("H200").reason == b"the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
