@@ -76,6 +76,8 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   if (choose_both(row, problem, false, plan)) return true;
+  // The kernels that have these serve a batch at once or not at all.
+  if (needs_extras(problem, Pass::kBackward)) return false;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
     one_tile.batch = {kTileColumns};
