@@ -60,8 +60,8 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the projection to none, the math type to DEFAULT and the plan to the
- * library's. */
+ * data and weights. Resets the backend to BEST, the projection and the extras to none, the math type to DEFAULT and the
+ * plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -96,6 +96,21 @@ PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNP
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
  * matrix {P, H} is linLayerID 8; it has no bias. */
 PRNN_API prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize);
+
+/* What a training step takes and gives besides the arguments that it shares with cuDNN v5. Pointers are to memory of
+ * the handle's device, owned by the caller. */
+typedef struct {
+  const unsigned char* reset; /* {rows}, in x's order, or NULL: where it is not 0, a sequence starts anew. Its state
+                                 before that timestep is zero, also in the first one (then hx and cx are not looked at);
+                                 in the reverse direction it is the one after the timestep before that is lost. */
+  void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL */
+  const void* dcells;         /* LSTM, prnnRNNBackwardData: {rows, D H}, the gradient of cells; NULL: zeros */
+} prnnRNNExtras_t;
+
+/* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
+ * before them want the same ones. On a CUDA handle the resident kernels cluster and simt serve them, and any fills
+ * cells; else the answer is NOT_SUPPORTED. */
+PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
  * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are

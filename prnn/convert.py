@@ -76,7 +76,7 @@ def convert_back(model: Model) -> Model:
     """
     for module in _swappable(model, _TO_TORCH):
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "_packed_names", "_zero_biases"):
-            delattr(module, name)
+        for name in ("backend", "forget_bias", "_packed_names", "_zero_biases"):
+            vars(module).pop(name, None)
         module._init_flat_weights()
     return model

@@ -170,8 +170,12 @@ def _explain_layer(
         notes.append(f"{type(layer).__qualname__} is a subclass, which prnn.convert leaves as it is")
     dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
     shape = (layer.hidden_size, layer.num_layers, layer.input_size, layer.bidirectional)
-    rnn = _C.Rnn(MODES[layer.mode], DTYPES[dtype], *shape, False, layer.proj_size, dropout)
     is_cuda = gpu is not None or weight.device.type == "cuda"
+    computed = dtype
+    if not is_cuda and dtype in (torch.float16, torch.bfloat16):
+        computed = torch.float32
+        notes.append("computed in float32")
+    rnn = _C.Rnn(MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout)
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
         if dtype == torch.float32 and allows_tf32_rnn():

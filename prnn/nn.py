@@ -1,4 +1,4 @@
-"""Recurrent layers with torch.nn's interface, computed by prnn: RNN, GRU and LSTM.
+"""Recurrent layers with torch.nn's interface, computed by prnn: RNN, GRU and LSTM; and torch.nn's cells.
 
 Constructor, parameter names, gate order, initialisation, forward arguments and results are those of torch.nn's modules
 of the same names, so that a state_dict goes both ways. What they add: the keyword ``lengths`` of forward, and
@@ -9,8 +9,7 @@ is set, else H), L num_layers, D directions (1 or 2).
 """
 
 from collections.abc import Sequence
-from operator import index
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -18,29 +17,19 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
+from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
+from prnn._layer_arguments import check_input, check_reset, check_tensor, checked_lengths, checked_state
 from prnn._layer_norm_lstm import LayerNormLSTM
+from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
+from prnn._ops._segments import cut, resets_in_kernels
+from prnn._ops._segments import run as run_segments
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 
-__all__ = ["GRU", "LSTM", "RNN", "LayerNormLSTM"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
-
-
-def _check_tensor(value: object, name: str) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")
-
-
-def _integers(lengths: Sequence[int]) -> list[int]:
-    """Of Python's or NumPy's integers."""
-    try:
-        values = list(lengths)
-        if not any(isinstance(value, bool) for value in values):
-            return [index(value) for value in values]
-    except TypeError:
-        pass
-    raise TypeError(f"lengths is {lengths!r}; it must hold integers")
+States = tuple[Tensor | None, ...]
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -147,118 +136,88 @@ class _Recurrent(torch.nn.RNNBase):
 
     # Forward
 
-    def _check(self, input: Tensor, weight: Tensor) -> None:
-        if input.size(-1) != self.input_size:
-            raise ValueError(
-                f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {self.input_size}"
-            )
-        if not input.is_floating_point() and not input.is_complex():
-            raise ValueError(
-                f"input has dtype {input.dtype}, but the weights have {weight.dtype}; convert it with "
-                f".to({weight.dtype})"
-            )
-        if input.dtype != weight.dtype and not torch.is_autocast_enabled(input.device.type):
-            raise ValueError(
-                f"input has dtype {input.dtype}, but the weights have {weight.dtype}; "
-                f"convert one with .to({weight.dtype}) or the other with .to({input.dtype})"
-            )
-        if input.device != weight.device:
-            raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
-
-    def _state(self, state: Tensor | None, name: str, size: int, batch: int | None, input: Tensor) -> Tensor | None:
-        """The state as (L D, N, size), after a check against shape, device and dtype; batch None is unbatched."""
-        if state is None:
-            return None
-        _check_tensor(state, name)
-        count = self.num_layers * (2 if self.bidirectional else 1)
-        expected = (count, size) if batch is None else (count, batch, size)
-        if state.shape != expected:
-            raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
-        if state.device != input.device:
-            raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
-        if state.dtype != input.dtype and not torch.is_autocast_enabled(input.device.type):
-            raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
-        return state.unsqueeze(1) if batch is None else state
-
-    def _lengths(self, lengths: Tensor | Sequence[int], batch: int, input: Tensor) -> Tensor:
-        if not isinstance(lengths, Tensor):
-            values = _integers(lengths)
-            for place, value in enumerate(values):
-                if not -(2**63) <= value < 2**63:  # of which there is no tensor
-                    raise ValueError(f"lengths[{place}] is {value}; it must lie between 1 and the timesteps of input")
-            lengths = torch.tensor(values, dtype=torch.int64)
-        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-            raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
-        if lengths.shape != (batch,):
-            raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
-        if lengths.is_meta and not input.is_meta:
-            raise ValueError(f"lengths is on {lengths.device}, but input is on {input.device}")
-        return lengths
-
     def _run(
         self,
         input: Sequences,
-        hx: Tensor | None,
-        cx: Tensor | None,
+        states: States,
         lengths: Tensor | Sequence[int] | None,
-        names: tuple[str, str],
-    ) -> tuple[Sequences, Tensor, Tensor]:
+        reset: Tensor | None,
+        names: Sequence[str],
+        return_cells: bool = False,
+    ) -> tuple[Sequences, Tensor, Tensor, Sequences]:
+        """states: hx, cx, and those of reset_hx; names: theirs, as the caller gave them."""
         weights = self._packed_weights()
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
             data, batch_sizes, sorted_indices, unsorted_indices = input
-            self._check(data, weights[0])
+            check_input(data, weights[0], self.input_size)
             batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
-            hx, cx = self._states(hx, cx, batch, names, data)
+            states = self._checked(states, reset, batch, names, data)
             if sorted_indices is not None:
-                hx = None if hx is None else hx.index_select(1, sorted_indices)
-                cx = None if cx is None else cx.index_select(1, sorted_indices)
-            output, hy, cy = self._call(data, hx, cx, weights, batch_sizes, None, batch)
+                order = sorted_indices
+                states = tuple(None if state is None else state.index_select(1, order) for state in states)
+            output, hy, cy, cells = self._call(data, states, weights, batch_sizes, None, reset, batch, return_cells)
             if unsorted_indices is not None:
                 hy = hy.index_select(1, unsorted_indices)
                 cy = cy.index_select(1, unsorted_indices) if self.mode == "LSTM" else cy
-            return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), hy, cy
+            rest = (batch_sizes, sorted_indices, unsorted_indices)
+            return PackedSequence(output, *rest), hy, cy, PackedSequence(cells, *rest)
 
-        _check_tensor(input, "input")
+        check_tensor(input, "input")
         if input.dim() not in (2, 3):
             raise ValueError(
                 f"input has {input.dim()} dimensions (shape {tuple(input.shape)}); it must have 3, or 2 if unbatched"
             )
-        self._check(input, weights[0])
+        check_input(input, weights[0], self.input_size)
         if input.dim() == 2:
             if lengths is not None:
                 raise ValueError(
                     "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
                 )
-            hx, cx = self._states(hx, cx, None, names, input)
-            output, hy, cy = self._call(input.unsqueeze(1), hx, cx, weights, None, None, None)
-            return output.squeeze(1), hy.squeeze(1), cy.squeeze(1) if self.mode == "LSTM" else cy
+            states = self._checked(states, reset, None, names, input)
+            reset = None if reset is None else reset.unsqueeze(1)
+            output, hy, cy, cells = self._call(
+                input.unsqueeze(1), states, weights, None, None, reset, None, return_cells
+            )
+            cy, cells = (value.squeeze(1) if value.dim() == 3 else value for value in (cy, cells))
+            return output.squeeze(1), hy.squeeze(1), cy, cells
+        batch = input.size(0 if self.batch_first else 1)
+        states = self._checked(states, reset, batch, names, input)
         if self.batch_first:
-            input = input.transpose(0, 1)
-        batch = input.size(1)
-        hx, cx = self._states(hx, cx, batch, names, input)
+            input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
         if lengths is not None:
-            lengths = self._lengths(lengths, batch, input)
-        output, hy, cy = self._call(input, hx, cx, weights, None, lengths, None)
-        return output.transpose(0, 1) if self.batch_first else output, hy, cy
+            lengths = checked_lengths(lengths, batch, input)
+        output, hy, cy, cells = self._call(input, states, weights, None, lengths, reset, None, return_cells)
+        if self.batch_first:
+            output, cells = output.transpose(0, 1), cells.transpose(0, 1) if return_cells else cells
+        return output, hy, cy, cells
 
-    def _states(
-        self, hx: Tensor | None, cx: Tensor | None, batch: int | None, names: tuple[str, str], input: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        hx = self._state(hx, names[0], self.proj_size or self.hidden_size, batch, input)
-        return hx, self._state(cx, names[1], self.hidden_size, batch, input)
+    def _checked(
+        self, states: States, reset: Tensor | None, batch: int | None, names: Sequence[str], input: Tensor
+    ) -> States:
+        """The states as (L D, N, ...), after a check of them and of reset, too."""
+        if reset is not None:
+            check_reset(reset, input)
+        elif any(state is not None for state in states[2:]):
+            raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        shapes = ((count, self.proj_size or self.hidden_size), (count, self.hidden_size)) * 2
+        return tuple(checked_state(*each, batch, input) for each in zip(states, names, shapes, strict=True))
 
     def _call(
         self,
         input: Tensor,
-        hx: Tensor | None,
-        cx: Tensor | None,
+        states: States,
         weights: list[Tensor],
         batch_sizes: Tensor | None,
         lengths: Tensor | None,
+        reset: Tensor | None,
         max_batch: int | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        return_cells: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if reset is not None and reset.numel() == 0:
+            reset = None
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
         seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
@@ -269,15 +228,53 @@ class _Recurrent(torch.nn.RNNBase):
             self.bidirectional,
             dropout,
             BACKENDS[self.backend],
+            return_cells,
+            reset is not None,
         )
-        return call(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, config)
+        given = any(state is not None for state in states[2:])
+        batch = input.size(1) if max_batch is None else max_batch
+        if reset is None or (not given and resets_in_kernels(config, input, batch)):
+            return _compute(input, states[:2], weights, (batch_sizes, lengths, reset, seed, max_batch, config))
+
+        def call_segments(
+            data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
+        ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            return _compute(data, (hx, cx), weights, (sizes, None, None, seed, batch, whole))
+
+        whole = config._replace(has_reset=False)
+        pieces = cut(reset, batch_sizes, lengths)
+        directions = 2 if self.bidirectional else 1
+        return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
+
+
+def _compute(
+    input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there."""
+    (hx, cx), dtype = states, input.dtype
+    is_half = input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
+    if not is_half or torch.is_autocast_enabled("cpu"):
+        return call(input, hx, cx, weights, *rest)
+    for weight in weights:
+        if weight.dtype != dtype:
+            raise ValueError(f"a weight has dtype {weight.dtype}, but input has {dtype}")
+    hx, cx = (None if state is None else state.float() for state in (hx, cx))
+    results = call(input.float(), hx, cx, [cast_weights(weights, torch.float32)], *rest)
+    output, hy, cy, cells = (result.to(dtype) for result in results)
+    return output, hy, cy, cells
 
 
 class _SingleState(_Recurrent):
     """RNN and GRU: one state."""
 
     def forward(
-        self, input: Sequences, hx: Tensor | None = None, *, lengths: Tensor | Sequence[int] | None = None
+        self,
+        input: Sequences,
+        hx: Tensor | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: Tensor | None = None,
     ) -> tuple[Sequences, Tensor]:
         """Runs the layers over a batch of sequences.
 
@@ -286,6 +283,10 @@ class _SingleState(_Recurrent):
             hx: initial state (L D, N, H), (L D, H) for one sequence; None is zeros.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers
                 (one on the GPU is copied to the host, which waits for it), a sequence of int or a NumPy array.
+            reset: bool, in the shape of input without its features: where a sequence starts anew. The state before
+                that timestep is reset_hx, also in the first one, whatever hx; in the reverse direction, where no state
+                goes from that timestep to the one before, it is the one of the latter.
+            reset_hx: as hx, the states of sequences that start anew; None is zeros.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -293,9 +294,10 @@ class _SingleState(_Recurrent):
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: what the backend does not serve (float16 on the CPU, say).
+            prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
-        output, hy, _ = self._run(input, hx, None, lengths, ("hx", ""))
+        states = (hx, None, reset_hx, None)
+        output, hy, _, _ = self._run(input, states, lengths, reset, ("hx", "", "reset_hx", ""))
         return output, hy
 
 
@@ -366,7 +368,11 @@ class LSTM(_Recurrent):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as
             torch.nn.LSTM's; dropout, less than 1, acts between layers in training.
         backend: as RNN's.
+        forget_bias: what the forget gates' biases (bias_ih + bias_hh) are at first (Jozefowicz et al. 2015 take 1);
+            None: random, as torch's.
     """
+
+    forget_bias: float | None = None
 
     def __init__(
         self,
@@ -382,9 +388,50 @@ class LSTM(_Recurrent):
         dtype: torch.dtype | None = None,
         *,
         backend: str = "best",
+        forget_bias: float | None = None,
     ) -> None:
+        check_forget_bias(forget_bias, bias)
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend)
+        self.forget_bias = forget_bias
+        self._fill_forget_bias()
+
+    def _fill_forget_bias(self) -> None:
+        if self.forget_bias is not None:
+            names = [group[2:4] for group in self._all_weights]  # matrices, biases, projection
+            fill_forget_bias(self.forget_bias, [(getattr(self, ih), getattr(self, hh)) for ih, hh in names])
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._fill_forget_bias()
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        return text if self.forget_bias is None else f"{text}, forget_bias={self.forget_bias}"
+
+    @overload
+    def forward(
+        self,
+        input: Sequences,
+        hx: tuple[Tensor, Tensor] | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: tuple[Tensor, Tensor] | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[Sequences, tuple[Tensor, Tensor]]: ...
+
+    @overload
+    def forward(
+        self,
+        input: Sequences,
+        hx: tuple[Tensor, Tensor] | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: tuple[Tensor, Tensor] | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Sequences, tuple[Tensor, Tensor], Sequences]: ...
 
     def forward(
         self,
@@ -392,7 +439,10 @@ class LSTM(_Recurrent):
         hx: tuple[Tensor, Tensor] | None = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
-    ) -> tuple[Sequences, tuple[Tensor, Tensor]]:
+        reset: Tensor | None = None,
+        reset_hx: tuple[Tensor, Tensor] | None = None,
+        return_cells: bool = False,
+    ) -> tuple[Sequences, tuple[Tensor, Tensor]] | tuple[Sequences, tuple[Tensor, Tensor], Sequences]:
         """Runs the layers over a batch of sequences.
 
         Args:
@@ -400,19 +450,28 @@ class LSTM(_Recurrent):
             hx: initial states h (L D, N, P) and c (L D, N, H), without N for one sequence; None is zeros.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers
                 (one on the GPU is copied to the host, which waits for it), a sequence of int or a NumPy array.
+            reset: bool, in the shape of input without its features: where a sequence starts anew. The state before
+                that timestep is reset_hx, also in the first one, whatever hx; in the reverse direction, where no state
+                goes from that timestep to the one before, it is the one of the latter.
+            reset_hx: as hx, the states of sequences that start anew; None is zeros.
+            return_cells: whether c of every timestep of the last layer is returned, too.
 
         Returns:
             output: (T, N, D P) in the layout of input; zero beyond each length. A PackedSequence for one.
             (hy, cy): each sequence's own last states, in the shapes of hx.
+            cells, with return_cells: (T, N, D H), in the layout of output and differentiable, too.
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: what the backend does not serve (float16 on the CPU, say).
+            prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
-        h, c = None, None
-        if hx is not None:
-            if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-                raise TypeError(f"hx is a {type(hx).__name__}; it must be the pair (h, c) of initial states")
-            h, c = hx
-        output, hy, cy = self._run(input, h, c, lengths, ("hx[0]", "hx[1]"))
-        return output, (hy, cy)
+        if not isinstance(return_cells, bool):
+            raise TypeError(f"return_cells is {return_cells!r}; it must be True or False")
+        states: list[Tensor | None] = []
+        for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
+            if pair is not None and (not isinstance(pair, (tuple, list)) or len(pair) != 2):
+                raise TypeError(f"{name} is a {type(pair).__name__}; it must be the pair (h, c) of initial states")
+            states += [None, None] if pair is None else pair
+        names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
+        output, hy, cy, cells = self._run(input, tuple(states), lengths, reset, names, return_cells)
+        return (output, (hy, cy), cells) if return_cells else (output, (hy, cy))

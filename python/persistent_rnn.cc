@@ -168,6 +168,12 @@ class Rnn {
     check(prnnSetRNNPlan(rnn_.get(), forward ? &first : nullptr, backward ? &second : nullptr));
   }
 
+  // Of the calls and queries that follow.
+  void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells) {
+    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(reset)), pointer(cells), pointer(dcells)};
+    check(prnnSetRNNExtras(rnn_.get(), &extras));
+  }
+
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
     check(
         prnnSetDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, seed),
@@ -402,6 +408,7 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")
+      .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "Of the calls and queries that follow.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("restore_dropout", &Rnn::restore_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a,

@@ -91,6 +91,12 @@ def check(name: str, **arguments: Any) -> None:
     assert status == SUCCESS, f"prnn{name}: {status}: {message(arguments.get('handle')) or message()}"
 
 
+class Extras(ctypes.Structure):
+    """prnnRNNExtras_t."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("reset", "cells", "dcells")]
+
+
 class Plan(ctypes.Structure):
     """prnnRNNPlan_t."""
 

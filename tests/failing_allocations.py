@@ -123,6 +123,7 @@ def check_around_layers() -> None:
         "workSpaceSize": ctypes.byref(size),
         "reserveSpaceSize": ctypes.byref(size),
         "forward": ctypes.byref(plan),
+        "extras": None,
         "backward": ctypes.byref(plan),
         "projSize": 0,
         "stream": None,
@@ -155,6 +156,7 @@ def check_around_layers() -> None:
         "SetRNNBackend",
         "SetRNNMatrixMathType",
         "SetRNNPlan",
+        "SetRNNExtras",
         "SetRNNProjectionSize",
         "SetRNNDescriptor",
     ):

@@ -122,3 +122,9 @@ def test_bad_arguments(changes: dict[str, object], error: type[Exception], messa
     arguments = {"module": torch.nn.LSTM(3, 8), "batch": 1} | changes
     with pytest.raises(error, match=message):
         prnn.explain(**arguments)
+
+
+def test_16_bit_layers_on_the_cpu_are_computed_in_float32() -> None:
+    found = layer(prnn.nn.GRU(4, 8, dtype=torch.bfloat16), 4)
+    assert (found.supported, found.forward, found.notes) == (True, "cpu", ("computed in float32",))
+    assert layer(prnn.nn.GRU(4, 8), 4).notes == ()

@@ -133,11 +133,55 @@ def test_packed_input() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_types_on_the_cpu(dtype: torch.dtype) -> None:
+def test_a_bias_of_another_type_than_a_half_layer_on_the_cpu(dtype: torch.dtype) -> None:
     module = prnn.nn.LSTM(3, 4, dtype=dtype)
-    with pytest.raises(prnn.NotSupportedError, match=r"a CPU handle serves float and double; the data type is \w+"):
+    module.bias_hh_l0 = torch.nn.Parameter(module.bias_hh_l0.double())
+    with pytest.raises(ValueError, match=rf"a weight has dtype torch.float64, but input has {dtype}"):
         module(X.to(dtype))
-    assert issubclass(prnn.NotSupportedError, NotImplementedError)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_reset(cell: str) -> None:
+    module = make(prnn.nn, cell, 3, 4)
+    for reset, error, message in [
+        ([True], TypeError, "reset is a list; it must be a tensor"),
+        (torch.zeros(5, 2), TypeError, r"reset has dtype torch.float32; it must have torch.bool"),
+        (torch.zeros(2, 5) > 0, ValueError, r"reset has shape \(2, 5\); it must be \(5, 2\), input's without features"),
+        (torch.zeros(5, 2, device="meta") > 0, ValueError, "reset is on meta, but input is on cpu"),
+    ]:
+        with pytest.raises(error, match=message):
+            module(X, reset=reset)
+    packed = pack_padded_sequence(X, torch.tensor([5, 2]))
+    with pytest.raises(ValueError, match=r"reset has shape \(5, 2\); it must be \(7,\)"):
+        module(packed, reset=torch.zeros(5, 2) > 0)
+
+
+def test_reset_hx() -> None:
+    reset, state = torch.zeros(5, 2) > 0, torch.zeros(1, 2, 4)
+    for module, given in ((prnn.nn.GRU(3, 4), state), (prnn.nn.LSTM(3, 4), (state, state))):
+        with pytest.raises(ValueError, match="reset_hx is given, but reset, which says where it is wanted, is None"):
+            module(X, reset_hx=given)
+    with pytest.raises(ValueError, match=r"reset_hx\[1\] has shape \(1, 2, 5\); it must be \(1, 2, 4\)"):
+        module(X, reset=reset, reset_hx=(state, torch.zeros(1, 2, 5)))
+    with pytest.raises(TypeError, match=r"reset_hx is a Tensor; it must be the pair \(h, c\) of initial states"):
+        module(X, reset=reset, reset_hx=state)
+    with pytest.raises(ValueError, match=r"reset_hx has dtype torch.float64, but input has torch.float32"):
+        prnn.nn.GRU(3, 4)(X, reset=reset, reset_hx=state.double())
+
+
+def test_return_cells() -> None:
+    with pytest.raises(TypeError, match="return_cells is 1; it must be True or False"):
+        prnn.nn.LSTM(3, 4)(X, return_cells=1)
+    with pytest.raises(TypeError, match="return_cells"):
+        prnn.nn.GRU(3, 4)(X, return_cells=True)
+
+
+@pytest.mark.parametrize(("value", "bias"), [("1", True), (float("nan"), True), (True, True), (1.0, False)])
+@pytest.mark.parametrize("layer", [prnn.nn.LSTM, prnn.nn.LSTMCell])
+def test_forget_bias(layer: Any, value: Any, bias: bool) -> None:
+    message = "it must be a finite number" if bias else "forget_bias is 1.0, but bias is False"
+    with pytest.raises(ValueError, match=message):
+        layer(3, 4, bias=bias, forget_bias=value)
 
 
 def test_one_weight_on_the_meta_device() -> None:

@@ -31,7 +31,9 @@ def fresh_compiler() -> None:
     torch.compiler.reset()
 
 
-def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> tuple[Any, ...]:
+def op_arguments(
+    cell: str, layout: str, dropout: float, train: bool, requires_grad: bool, extras: bool = False
+) -> tuple[Any, ...]:
     """Arguments of torch.ops.prnn.rnn for a stack of two layers of both directions."""
     module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
     module.requires_grad_(requires_grad)
@@ -41,6 +43,7 @@ def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_g
         input, batch_sizes = packed.data, packed.batch_sizes
     elif layout == "lengths":
         lengths = torch.tensor(LENGTHS)
+    reset = torch.rand(input.shape[:-1]) < 0.3 if extras else None
     states = flat(make_states(module, 3, requires_grad))
     return (
         input.requires_grad_(requires_grad),
@@ -49,6 +52,7 @@ def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_g
         [getattr(module, name) for name in module._packed_names],
         batch_sizes,
         lengths,
+        reset,
         torch.tensor([11, 3]) if dropout else None,
         3 if layout == "packed" else None,
         MODES[module.mode],
@@ -58,6 +62,8 @@ def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_g
         True,
         dropout,
         2,
+        extras and cell == "LSTM",
+        extras,
         train,
     )
 
@@ -77,19 +83,22 @@ def op_arguments(cell: str, layout: str, dropout: float, train: bool, requires_g
     ],
 )
 def test_opcheck(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> None:
-    torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad))
+    for extras in (False, True):
+        torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, extras))
 
 
 @pytest.mark.usefixtures("filled_memory")
 @pytest.mark.parametrize(("cell", "layout"), [("LSTM", "padded"), ("GRU", "lengths"), ("RNN", "packed")])
 @pytest.mark.parametrize("wanted", [[True] * 4, [True, False, False, False]])
-def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool]) -> None:
-    arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False)
-    input, hx, cx, weights, batch_sizes, lengths, _, _, *config, _ = arguments
-    output, hy, cy, reserve = RNN(*arguments)
+@pytest.mark.parametrize("extras", [False, True])
+def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool], extras: bool) -> None:
+    arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False, extras=extras)
+    input, hx, cx, weights, batch_sizes, lengths, reset, _, _, *config, _ = arguments
+    output, hy, cy, reserve, cells = RNN(*arguments)
     wanted = [*wanted[:2], wanted[2] and cell == "LSTM", wanted[3]]
-    grads = (torch.randn_like(output), torch.randn_like(hy), torch.randn_like(cy) if cell == "LSTM" else None)
-    backward = (*grads, input, hx, cx, weights, batch_sizes, lengths, output, reserve, *config, wanted)
+    of_cells = (torch.randn_like(cy), torch.randn_like(cells) if extras else None) if cell == "LSTM" else (None, None)
+    grads = (torch.randn_like(output), torch.randn_like(hy), *of_cells)
+    backward = (*grads, input, hx, cx, weights, batch_sizes, lengths, reset, output, reserve, *config, wanted)
     BACKWARD(*backward)  # leaves its intermediate values in the reserve space, where the second call writes them again
     torch.library.opcheck(BACKWARD, backward)
 
@@ -104,23 +113,34 @@ def test_bad_arguments_of_the_operator() -> None:
         (3, [], "weights is empty"),
         (3, good[3][:-1], "weights hold"),
         (5, torch.tensor([1.0, 2.0, 3.0]), "lengths has shape"),
-        (13, 0.5, "seed is None; dropout 0.5 wants one"),
+        (6, torch.zeros(5, 3, dtype=torch.bool), "has_reset is False, but reset is given"),
+        (14, 0.5, "seed is None; dropout 0.5 wants one"),
     ]:
         with pytest.raises(ValueError, match=message):
             RNN(*[value if index == place else argument for index, argument in enumerate(good)])
+    good = list(op_arguments("GRU", "padded", 0.0, train=False, requires_grad=False, extras=True))
+    for reset, message in [
+        (None, "has_reset is True, but reset is None"),
+        (torch.zeros(3, 5, dtype=torch.bool), r"reset has shape \(3, 5\); it must be \(5, 3\)"),
+        (torch.zeros(5, 3), r"reset has dtype torch.float32, it must have torch.bool"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            RNN(*good[:6], reset, *good[7:])
     good = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
     for seed, message in [
         (torch.tensor([11]), r"seed has shape \(1,\); it must be \(2,\)"),
         (torch.tensor([11, 3], dtype=torch.int32), "seed has dtype torch.int32, it must have torch.int64"),
     ]:
         with pytest.raises(ValueError, match=message):
-            RNN(*good[:6], seed, *good[7:])
+            RNN(*good[:7], seed, *good[8:])
 
 
-@pytest.mark.parametrize(("place", "name"), [(1, "hx"), (2, "cx"), (3, "weights"), (5, "lengths"), (6, "seed")])
+@pytest.mark.parametrize(
+    ("place", "name"), [(1, "hx"), (2, "cx"), (3, "weights"), (5, "lengths"), (6, "reset"), (7, "seed")]
+)
 def test_one_argument_on_the_meta_device(place: int, name: str) -> None:
     """The dispatcher then calls the fake kernel, whose outputs nobody has computed."""
-    arguments = list(op_arguments("LSTM", "lengths", 0.5, train=False, requires_grad=False))
+    arguments = list(op_arguments("LSTM", "lengths", 0.5, train=False, requires_grad=False, extras=True))
     whole = arguments[place]
     arguments[place] = [whole[0], whole[1].to("meta"), *whole[2:]] if name == "weights" else whole.to("meta")
     with pytest.raises(ValueError, match=f"{name} is on meta, but input is on cpu"):
@@ -131,9 +151,9 @@ def test_the_masks_follow_from_both_words_of_the_seed_which_stays() -> None:
     arguments = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
     outputs = []
     for seed in ([11, 3], [11, 3], [12, 3], [11, 4]):
-        arguments[6] = torch.tensor(seed)
+        arguments[7] = torch.tensor(seed)
         outputs.append(RNN(*arguments)[0])
-        assert arguments[6].tolist() == seed
+        assert arguments[7].tolist() == seed
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
     assert not torch.equal(outputs[0], outputs[3])
@@ -466,7 +486,7 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
 
     def spend(*arguments: Any) -> Any:
         results = backward(*arguments)
-        arguments[8].data.zero_()  # unseen by autograd, as what the library writes
+        arguments[9].data.zero_()  # unseen by autograd, as what the library writes
         return results
 
     monkeypatch.setattr(prnn._ops._rnn_kernels, "backward", spend)

@@ -191,12 +191,14 @@ def test_dropout_has_the_masks_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     torch.manual_seed(11)
     modules = both_devices(dropout=0.5)
     x, seed = torch.randn(7, 5, 24), torch.tensor([123, 0])
-    config = Config(prnn._C.LSTM, 40, 16, 2, False, 0.5, prnn._ops.rnn.BACKENDS["best"])
+    config = Config(prnn._C.LSTM, 40, 16, 2, False, 0.5, prnn._ops.rnn.BACKENDS["best"], False, False)
     results = []
     for module in modules:
         device = next(module.parameters()).device
         weights = module._packed_weights()
-        call = torch.ops.prnn.rnn(x.to(device), None, None, weights, None, None, seed.to(device), None, *config, True)
+        call = torch.ops.prnn.rnn(
+            x.to(device), None, None, weights, None, None, None, seed.to(device), None, *config, True
+        )
         results.append([call[0], *torch.autograd.grad(call[0].sum(), list(module.parameters()))])
     for mine, expected in zip(*reversed(results), strict=True):
         torch.testing.assert_close(mine.cpu(), expected.cpu(), atol=1e-4, rtol=1e-4)

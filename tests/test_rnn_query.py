@@ -8,6 +8,7 @@ import pytest
 
 BACKEND_PERSISTENT = 0
 MMA, WGMMA, SPLIT_K = 1, 2, 3  # prnnRNNEngine_t
+RNN_TANH = 1  # prnnRNNMode_t
 GPUS = []
 while name := capi.call("GetGPUName", index=len(GPUS)):
     GPUS.append(name.decode())
@@ -452,3 +453,60 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
         info = layer.query_gpu("H200")
         assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
+
+
+def query_with(layer: Layer, *fields: str) -> Info:
+    extras = capi.Extras(**dict.fromkeys(fields, 4096))
+    capi.check("SetRNNExtras", rnnDesc=layer.rnn.pointer, extras=ctypes.addressof(extras))
+    return layer.query_gpu("H200")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ({"hidden": 256, "batch": 16}, b"cluster"),
+        ({"hidden": 512, "batch": 56}, b"cluster"),
+        ({"mode": RNN_TANH, "hidden": 512, "batch": 2}, b"cluster"),
+        ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
+        ({"hidden": 256, "data_type": capi.FLOAT, "batch": 4}, b"simt"),
+        ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
+    ],
+    ids=str,
+)
+def test_kernels_that_have_resets(arguments: dict[str, int], engine: bytes) -> None:
+    layer = Layer(**arguments)
+    info = query_with(layer, "reset")
+    assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, engine, engine)
+    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 1)
+    if "layers" in arguments:
+        assert info.layersReason == b"layers run one after the other with resets and c of every timestep"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"hidden": 1024, "batch": 16},
+        {"hidden": 512, "batch": 57},
+        {"hidden": 512, "data_type": capi.FLOAT, "batch": 8},
+        {"hidden": 2300, "batch": 4},
+    ],
+    ids=str,
+)
+def test_kernels_that_have_none(arguments: dict[str, int]) -> None:
+    layer = Layer(**arguments)
+    engines = layer.query_gpu("H200").forwardEngine, layer.query_gpu("H200").backwardEngine
+    info = query_with(layer, "cells")
+    assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, *engines)
+    for fields in (("reset",), ("dcells",), ("reset", "cells", "dcells")):
+        info = query_with(layer, *fields)
+        assert (info.supported, info.forwardEngine) == (0, b"")
+        assert b"are of kernels that have no room for" in info.reason
+        assert info.largestHiddenSize < arguments["hidden"]  # of so many sequences
+
+
+def test_no_plan_of_ones_own_has_wgmma_kernels_and_resets() -> None:
+    layer = Layer(hidden=1024, batch=16)
+    plan = capi.Plan(2, 0, 0, 1, 100)
+    capi.check("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=ctypes.byref(plan), backward=ctypes.byref(plan))
+    assert layer.query_gpu("H200").forwardEngine == b"wgmma"
+    assert query_with(layer, "reset").supported == 0

@@ -82,13 +82,13 @@ def _cast_all(weights: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor 
 
 
 def rnn_on_cuda(
-    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]],
+    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]],
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
     weights: Sequence[Tensor],
     *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dtype = torch.get_autocast_dtype("cuda")
     with torch.autocast("cuda", enabled=False):
         return run(_cast(input, dtype), _cast(hx, dtype), _cast(cx, dtype), _cast_all(weights, dtype), *rest)
@@ -135,19 +135,19 @@ def _all_equal(lengths: Tensor | None) -> bool:
 
 
 def rnn_on_cpu(
-    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]],
+    run: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]],
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
     weights: Sequence[Tensor],
     *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Computes in float32 and returns the dtypes that torch's own layers return."""
     is_padded = _all_equal(rest[0]) and _all_equal(rest[1])
-    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[4:-1]))
+    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[5:-1]))
     float32 = torch.float32
     with torch.autocast("cpu", enabled=False):
-        output, hy, cy, reserve = run(
+        output, hy, cy, reserve, cells = run(
             _cast(input, float32), _cast(hx, float32), _cast(cx, float32), _cast_all(weights, float32), *rest
         )
-        return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), reserve
+        return output.to(dtype), hy.to(dtype), cy.to(cell_dtype), reserve, cells.to(cell_dtype)

@@ -33,6 +33,8 @@ class Config(NamedTuple):
     bidirectional: bool
     dropout: float
     backend: int
+    return_cells: bool = False
+    has_reset: bool = False
 
 
 class _ThreadState(threading.local):
@@ -57,6 +59,7 @@ class Layer:
         self.hidden_size = config.hidden_size
         self.state_size = config.proj_size or config.hidden_size  # of h
         self.output_size = directions * self.state_size
+        self.cells_size = directions * config.hidden_size
         self.states = directions * config.num_layers
         self.rnn = _C.Rnn(
             config.mode,
@@ -82,6 +85,9 @@ class Layer:
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
+        self.has_extras = config.return_cells or config.has_reset
+        if self.has_extras:  # queries ask whether they are NULL; each call has its own
+            self.rnn.set_extras(int(config.has_reset), int(config.return_cells), 0)
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
         """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""

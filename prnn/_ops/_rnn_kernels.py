@@ -34,6 +34,13 @@ def require_states(
         require(cx, names[1], (stack.states, batch, stack.hidden_size), input)
 
 
+def require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
+    if config.has_reset != (reset is not None):
+        raise ValueError(f"has_reset is {config.has_reset}, but reset is {'None' if reset is None else 'given'}")
+    if reset is not None:
+        require(reset, "reset", tuple(input.shape[:-1]), input, torch.bool)
+
+
 def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
     """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
     aligned as cuDNN's kernels want it."""
@@ -72,11 +79,12 @@ def forward(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     config: Config,
     train: bool,
     is_operator: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Config]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Config]:
     """rnn's results, but None for a reserve space without elements; and the configuration for backward().
 
     is_operator: with the reserve space of reserve_of_operator(), and the backend that rnn_backward will settle for."""
@@ -84,8 +92,9 @@ def forward(
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
     require_states(hx, cx, stack, batch, input)
-    output_shape = (*input.shape[:-1], stack.output_size)
-    training = train or config.dropout > 0
+    require_reset(reset, config, input)
+    output_shape, cells_shape = ((*input.shape[:-1], size) for size in (stack.output_size, stack.cells_size))
+    training = train or config.dropout > 0 or config.return_cells
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
@@ -93,9 +102,12 @@ def forward(
         reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
             reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
-            return input.new_empty(output_shape), hy, cy, reserve, config
+            cells = input.new_empty(cells_shape if config.return_cells else 0)
+            return input.new_empty(output_shape), hy, cy, reserve, cells, config
         x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
         y = steps.new_packed(output_shape, input)
+        cells = steps.new_packed(cells_shape, input) if config.return_cells else input.new_empty(0)
+        flags = None if reset is None else steps.pack(reset.unsqueeze(-1))
         library = handle(input.device)
         stack.follow_precision()
         stack.tell_backend(library, steps.sizes)
@@ -113,6 +125,8 @@ def forward(
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
             require(seed, "seed", (2,), input, torch.int64)
             stack.seed_dropout(library, seed)
+        if stack.has_extras:
+            stack.rnn.set_extras(_address(flags), cells.data_ptr() if config.return_cells else 0, 0)
         stack.rnn.forward(
             library,
             steps.sizes,
@@ -128,17 +142,20 @@ def forward(
             _address(reserve),
             0 if reserve is None else reserve_size,
         )
-        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, config
+        if config.return_cells:
+            cells = steps.unpack(cells, cells_shape)
+        return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, cells, config
 
 
 def backward(
-    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     config: Config,
@@ -146,7 +163,7 @@ def backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """rnn_backward's results, but None for what is not wanted. The shapes have been checked. config: forward()'s, or
     that of the operators."""
-    grad_output, grad_hy, grad_cy = gradients
+    grad_output, grad_hy, grad_cy, grad_cells = gradients
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     with device_of(input):
@@ -154,6 +171,9 @@ def backward(
         x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
         dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
         dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
+        flags, dcells = None if reset is None else steps.pack(reset.unsqueeze(-1)), None
+        if grad_cells is not None and config.return_cells:
+            dcells = steps.pack(grad_cells)
         dx = steps.new_packed(input.shape, input) if wanted[0] else None
         dhx = input.new_empty(stack.states, steps.batch, stack.state_size) if wanted[1] else None
         dcx = input.new_empty(stack.states, steps.batch, stack.hidden_size) if wanted[2] else None
@@ -164,7 +184,12 @@ def backward(
             if config is not stack.config:
                 stack = layer(config, input.dtype, input.size(-1), input.device)
             stack.follow_precision()
-            workspace_size = stack.spaces(library, steps.sizes, True)[0]
+            if stack.has_extras:  # the backward pass looks at `cells` no further than whether it is NULL
+                stack.rnn.set_extras(_address(flags), int(config.return_cells), _address(dcells))
+            if dcells is None:
+                workspace_size = stack.spaces(library, steps.sizes, True)[0]
+            else:  # for other kernels, maybe
+                workspace_size = stack.rnn.temp_space_sizes(library, True, steps.sizes)[0]
             workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)
             memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
             stack.rnn.backward_data(

@@ -3,20 +3,24 @@
 Sizes as in persistent_rnn.h: T timesteps, N sequences, I input size, H hidden size, P state size (the projection's,
 else H), L layers, D directions.
 
-rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, train) -> (output, hy, cy, reserve)
+rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, train)
+    -> (output, hy, cy, reserve, cells)
     input: (T, N, I), or packed (sum of batch_sizes, I).
     hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only.
     weights: tensors whose elements, one tensor after the other, are the packed weights of persistent_rnn.h. Nothing is
         copied where they already lie so in memory.
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
     lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T.
+    reset: bool, (T, N) or (sum of batch_sizes,): where a sequence starts anew, as prnnRNNExtras_t has it; or None.
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
-    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend. mode and backend are the C API's
-        numbers; dropout is that of this call, 0 outside training.
+    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset. mode and
+        backend are the C API's numbers; dropout is that of this call, 0 outside training; return_cells: whether cells
+        is filled; has_reset: whether reset is given.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
-        unless the mode is LSTM.  reserve: bytes, opaque, empty without train and dropout.
+        unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
+        the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
 Tensors are of one device and one dtype, float32 or float64 on the CPU.
 
 The operators are defined with torch.library.Library and not with custom_op, whose wrappers cost more than a step of a
@@ -36,27 +40,30 @@ from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed
-from prnn._ops._rnn_kernels import require, require_states, reserve_of_operator
+from prnn._ops._rnn_kernels import require, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
-_CONFIG = "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend"
-_SEQUENCES = "Tensor? batch_sizes, Tensor? lengths"
+_CONFIG = (
+    "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
+    "bool return_cells, bool has_reset"
+)
+_SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _library.define(
     f"rnn(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? seed, SymInt? max_batch, "
-    f"{_CONFIG}, bool train) -> (Tensor output, Tensor hy, Tensor cy, Tensor reserve)",
+    f"{_CONFIG}, bool train) -> (Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
-    "rnn_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor input, Tensor? hx, Tensor? cx, "
-    f"Tensor[] weights, {_SEQUENCES}, Tensor output, Tensor reserve, {_CONFIG}, bool[] wanted) -> "
+    "rnn_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, Tensor input, Tensor? hx, "
+    f"Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor output, Tensor reserve, {_CONFIG}, bool[] wanted) -> "
     "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.default
+rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn.default
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
 
 
@@ -80,25 +87,30 @@ def _rnn(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
-    y, hy, cy, reserve, _ = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, train, True)
-    return y, hy, cy, _no_bytes(input) if reserve is None else reserve
+    y, hy, cy, reserve, cells, _ = kernels.forward(
+        input, hx, cx, weights, batch_sizes, lengths, reset, seed, config, train, True
+    )
+    return y, hy, cy, _no_bytes(input) if reserve is None else reserve, cells
 
 
 def _rnn_backward(
     grad_output: Tensor | None,
     grad_hy: Tensor | None,
     grad_cy: Tensor | None,
+    grad_cells: Tensor | None,
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     *config_and_wanted: Any,
@@ -110,12 +122,17 @@ def _rnn_backward(
     require(output, "output", output_shape, input)
     if grad_output is not None:
         require(grad_output, "grad_output", output_shape, input)
+    if grad_cells is not None:
+        require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
+    require_reset(reset, config, input)
     require_states(hx, cx, stack, batch, input)
     require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
-    gradients = (grad_output, grad_hy, grad_cy)
+    gradients = (grad_output, grad_hy, grad_cy, grad_cells)
     if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes):
         reserve = reserve.clone()  # of which the schema says that it is not written to
-    results = kernels.backward(gradients, input, hx, cx, weights, batch_sizes, lengths, output, reserve, config, wanted)
+    results = kernels.backward(
+        gradients, input, hx, cx, weights, batch_sizes, lengths, reset, output, reserve, config, wanted
+    )
     grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
     return grad_input, grad_hx, grad_cx, grad_weights
 
@@ -127,11 +144,14 @@ def _rnn_fake(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _require_one_device(input, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, seed=seed)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _require_one_device(
+        input, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, reset=reset, seed=seed
+    )
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     batch: Any
@@ -141,13 +161,14 @@ def _rnn_fake(
         batch = hx.size(1)
     else:
         batch = max_batch
-    training = train or config.dropout > 0
+    training = train or config.dropout > 0 or config.return_cells
     reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training else 0
     return (
         input.new_empty(*input.shape[:-1], stack.output_size),
         input.new_empty(stack.states, batch, stack.state_size),
         input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0),
         input.new_empty(reserve_size, dtype=torch.uint8),
+        input.new_empty((*input.shape[:-1], stack.cells_size) if config.return_cells else 0),
     )
 
 
@@ -155,20 +176,21 @@ def _rnn_backward_fake(
     grad_output: Tensor | None,
     grad_hy: Tensor | None,
     grad_cy: Tensor | None,
+    grad_cells: Tensor | None,
     input: Tensor,
     hx: Tensor | None,
     cx: Tensor | None,
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy}
-    _require_one_device(
-        input, **gradients, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, output=output
-    )
+    gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy, "grad_cells": grad_cells}
+    sequences = {"batch_sizes": batch_sizes, "lengths": lengths, "reset": reset}
+    _require_one_device(input, **gradients, hx=hx, cx=cx, weights=weights, **sequences, output=output)
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
     return (
@@ -179,23 +201,24 @@ def _rnn_backward_fake(
     )
 
 
-# Inputs of the Functions below: input, hx, cx, batch_sizes, lengths, seed, max_batch, config, and then each of the
-# weights, for a Function differentiates direct arguments alone.
+# Inputs of the Functions below: input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, and then each of
+# the weights, for a Function differentiates direct arguments alone.
 
 
-def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights = inputs
+def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights = inputs
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, True)
+        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, True)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights = inputs
-    y, _, cy, reserve = output
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*((reserve,) if config[0] == MODES["LSTM"] else (reserve, cy)))
-    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, seed, y, reserve, *weights)
+    input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights = inputs
+    y, _, cy, reserve, cells = output
     ctx.config, ctx.max_batch = Config(*config), max_batch
+    ctx.set_materialize_grads(False)
+    empty = [] if ctx.config.return_cells else [cells]
+    ctx.mark_non_differentiable(reserve, *empty, *([] if ctx.config.mode == MODES["LSTM"] else [cy]))
+    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, reset, seed, y, reserve, *weights)
     ctx.has_run = False
 
 
@@ -208,24 +231,29 @@ class _RnnFunction(torch.autograd.Function):
     """rnn with its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         output = _run(*inputs)
         _keep(ctx, inputs, output)
         return output
 
     @staticmethod
     def backward(
-        ctx: Any, grad_output: Tensor | None, grad_hy: Tensor | None, grad_cy: Tensor | None, _: None
+        ctx: Any,
+        grad_output: Tensor | None,
+        grad_hy: Tensor | None,
+        grad_cy: Tensor | None,
+        _: None,
+        grad_cells: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        input, hx, cx, batch_sizes, lengths, seed, output, reserve, *weights = ctx.saved_tensors
+        input, hx, cx, batch_sizes, lengths, reset, seed, output, reserve, *weights = ctx.saved_tensors
         needs, config = ctx.needs_input_grad, ctx.config
-        needs_weights = needs[8:]
+        needs_weights = needs[9:]
         wanted = [*needs[:3], any(needs_weights)]
         if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, config):  # with retain_graph=True
-            reserve = _run(input, hx, cx, batch_sizes, lengths, seed, ctx.max_batch, config, *weights)[3]
+            reserve = _run(input, hx, cx, batch_sizes, lengths, reset, seed, ctx.max_batch, config, *weights)[3]
         ctx.has_run = True
-        gradients, data = (grad_output, grad_hy, grad_cy), (input, hx, cx)
-        rest = (batch_sizes, lengths, output, reserve)
+        gradients, data = (grad_output, grad_hy, grad_cy, grad_cells), (input, hx, cx)
+        rest = (batch_sizes, lengths, reset, output, reserve)
         results: tuple[Tensor | None, ...]
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if not torch.is_grad_enabled() and _is_direct((*gradients, *data, *weights)):
@@ -244,27 +272,27 @@ class _RnnFunction(torch.autograd.Function):
                     strides = (weight.size(1), 1) if weight.dim() == 2 else (1,)
                     grads[index] = of_weights.as_strided(weight.shape, strides, place)
                 place += weight.numel()
-        return *of_data, None, None, None, None, None, *grads
+        return *of_data, None, None, None, None, None, None, *grads
 
 
 class _RnnFunctionOfKernels(_RnnFunction):
     """The same without the dispatcher: see _is_direct."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        input, hx, cx, batch_sizes, lengths, seed, _, config, *weights = inputs
-        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, True)
-        y, hy, cy, reserve, settled = results
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        input, hx, cx, batch_sizes, lengths, reset, seed, _, config, *weights = inputs
+        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, reset, seed, config, True)
+        y, hy, cy, reserve, cells, settled = results
         assert reserve is not None
-        _keep(ctx, (*inputs[:7], settled, *weights), (y, hy, cy, reserve))
-        return y, hy, cy, reserve
+        _keep(ctx, (*inputs[:8], settled, *weights), (y, hy, cy, reserve, cells))
+        return y, hy, cy, reserve, cells
 
 
 class _RnnFunctionInFunctorch(_RnnFunction):
     """The same in the form that torch.func wants, and which costs a call more than a small layer does."""
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return _run(*inputs)
 
     setup_context = staticmethod(_keep)
@@ -278,7 +306,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
         count = arguments[0]
         with torch._C._AutoDispatchBelowAutograd():
-            return rnn_backward(*arguments[1:7], list(arguments[-count:]), *arguments[7:-count])
+            return rnn_backward(*arguments[1:8], list(arguments[-count:]), *arguments[8:-count])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -291,9 +319,11 @@ class _RnnBackwardFunction(torch.autograd.Function):
         )
 
 
-_rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
-_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _apply_of(_RnnFunctionOfKernels)
-_rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
+_rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
+_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _apply_of(
+    _RnnFunctionOfKernels
+)
+_rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
 
 
@@ -324,16 +354,17 @@ def _rnn_autograd(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((input, hx, cx, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         config = config_and_train[:-1]
-        return _rnn_function(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+        return _rnn_function(input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config_and_train)
+        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config_and_train)
 
 
 def call(
@@ -343,24 +374,26 @@ def call(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     max_batch: int | None,
     config: Config,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """rnn for whoever wants its results and not its reserve space: (output, hy, cy)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """rnn for whoever wants its results and not its reserve space: (output, hy, cy, cells)."""
     tensors = (input, hx, cx, *weights)
+    sequences = (batch_sizes, lengths, reset, seed)
     results: tuple[Any, ...]
     if _is_direct(tensors):
         if _wants_grad(tensors):
-            results = _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+            results = _rnn_function_of_kernels(input, hx, cx, *sequences, max_batch, config, *weights)
         else:
-            results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, seed, config, False)
+            results = kernels.forward(input, hx, cx, weights, *sequences, config, False)
     elif _in_functorch():
-        results = _rnn_function_in_functorch(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
+        results = _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, config, *weights)
     else:
-        results = rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config, False)
-    output, hy, cy = results[:3]
-    return output, hy, cy
+        results = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
+    output, hy, cy, _, cells = results[:5]
+    return output, hy, cy, cells
 
 
 def _rnn_of_cast(
@@ -370,21 +403,22 @@ def _rnn_of_cast(
     weights: Sequence[Tensor],
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
+    reset: Tensor | None,
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced."""
     if _wants_grad((input, hx, cx, *weights)) and _is_direct((input, hx, cx, *weights)):
         config = Config(*config_and_train[:-1])
-        return _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, seed, max_batch, config, *weights)
-    return rnn(input, hx, cx, weights, batch_sizes, lengths, seed, max_batch, *config_and_train)
+        return _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights)
+    return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config_and_train)
 
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:
-    weights = arguments[6]
-    if _wants_grad((*arguments[:6], *weights)):
-        return _rnn_backward_function(len(weights), *arguments[:6], *arguments[7:], *weights)
+    weights = arguments[7]
+    if _wants_grad((*arguments[:7], *weights)):
+        return _rnn_backward_function(len(weights), *arguments[:7], *arguments[8:], *weights)
     with torch._C._AutoDispatchBelowAutograd():
         return rnn_backward(*arguments)
 

@@ -32,6 +32,7 @@ struct RnnProblem {
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
   bool training = true;        // the calls of a training step; false: inference
+  prnnRNNExtras_t extras{};
   bool aligned = true;         // y of a forward call is aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
@@ -41,6 +42,7 @@ struct RnnProblem {
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
   int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * state(); }
+  bool has_extras() const { return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
 

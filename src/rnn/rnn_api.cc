@@ -63,6 +63,9 @@ extern "C" prnnStatus_t prnnRNNForwardInference(
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     RnnForwardArgs args{x, hx, cx, w, y, hy, cy, workspace, nullptr};
     RnnProblem problem = check_forward(rnn, seqLength, {xDesc, hxDesc, cxDesc, wDesc, yDesc, hyDesc, cyDesc}, args);
+    if (problem.extras.cells != nullptr) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "extras->cells is given; only prnnRNNForwardTraining fills it");
+    }
     problem = inference_of(std::move(problem));
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);

@@ -122,6 +122,18 @@ extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRN
   });
 }
 
+extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras) {
+  return guarded(nullptr, [&] {
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
+    if (rnn.mode != PRNN_LSTM && (wanted.cells != nullptr || wanted.dcells != nullptr)) {
+      fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with mode %d; only PRNN_LSTM has cells",
+           wanted.cells != nullptr ? "cells" : "dcells", static_cast<int>(rnn.mode));
+    }
+    rnnDesc->extras = wanted;
+  });
+}
+
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);

@@ -21,6 +21,7 @@ struct prnnRNNStruct {
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
   prnnMathType_t math = PRNN_DEFAULT_MATH;
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // BEST: the library's own
+  prnnRNNExtras_t extras{};
 };
 
 namespace prnn {

@@ -20,6 +20,7 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   problem.skip_input = rnn.input_mode == PRNN_SKIP_INPUT;
   problem.forward_plan = rnn.forward_plan;
   problem.backward_plan = rnn.backward_plan;
+  problem.extras = rnn.extras;
   problem.tf32 = rnn.math == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   if (rnn.dropout != nullptr) {
     require_alive(rnn.dropout, "the dropout descriptor of rnnDesc");

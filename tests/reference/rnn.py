@@ -120,17 +120,32 @@ def step(stack: Stack, weights: LayerWeights, x: Tensor, h: Tensor, c: Tensor) -
 
 
 def run_direction(
-    stack: Stack, weights: LayerWeights, steps: Sequence[Tensor], h0: Tensor, c0: Tensor, reverse: bool
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """All timesteps of one direction: h of every timestep, and each sequence's last h and c."""
+    stack: Stack,
+    weights: LayerWeights,
+    steps: Sequence[Tensor],
+    h0: Tensor,
+    c0: Tensor,
+    reverse: bool,
+    resets: Sequence[Tensor] | None = None,
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """All timesteps of one direction: h and c of every timestep, and each sequence's last h and c.
+
+    resets: bool, {B_t} of each timestep. True: what comes before the timestep and what begins with it know nothing of
+    each other, in both directions.
+    """
     h, c = h0, c0
-    outputs: list[Tensor] = [h0] * len(steps)
+    outputs, cells = [h0] * len(steps), [c0] * len(steps)
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
         batch = len(steps[t])  # the sequences that are at least t + 1 long
+        later = t + 1 if reverse else t  # of the two timesteps between which the state goes
+        if resets is not None and later < len(steps):
+            lost = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
+            lost[: len(steps[later]), 0] = resets[later].bool()
+            h, c = h.masked_fill(lost, 0), c.masked_fill(lost, 0)
         new_h, new_c = step(stack, weights, steps[t], h[:batch], c[:batch])
-        outputs[t] = new_h
+        outputs[t], cells[t] = new_h, new_c
         h, c = torch.cat([new_h, h[batch:]]), torch.cat([new_c, c[batch:]])
-    return outputs, h, c
+    return outputs, cells, h, c
 
 
 def forward(
@@ -141,12 +156,27 @@ def forward(
     hx: Tensor | None = None,
     cx: Tensor | None = None,
     dropout: Callable[[int, Tensor], Tensor] | None = None,
+    reset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs {rows, directions * state}, last h {layers * directions, N, state} and last c {..., hidden}.
 
-    x {rows, input} is packed by batch_sizes. `dropout(layer, inputs)` is applied to the packed inputs of every layer
-    above the first.
+    x {rows, input} is packed by batch_sizes, and so is reset {rows}, see run_direction(). `dropout(layer, inputs)` is
+    applied to the packed inputs of every layer above the first.
     """
+    return forward_with_cells(stack, x, batch_sizes, w, hx, cx, dropout, reset)[:3]
+
+
+def forward_with_cells(
+    stack: Stack,
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    w: Tensor,
+    hx: Tensor | None = None,
+    cx: Tensor | None = None,
+    dropout: Callable[[int, Tensor], Tensor] | None = None,
+    reset: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """forward()'s results, and c of the last layer {rows, directions * hidden}."""
     cells = (stack.layers * stack.directions, batch_sizes[0])
     hx = x.new_zeros(*cells, stack.state) if hx is None else hx
     cx = x.new_zeros(*cells, stack.hidden) if cx is None else cx
@@ -156,17 +186,19 @@ def forward(
         if layer > 0 and dropout is not None:
             x = dropout(layer, x)
         steps = x.split(list(batch_sizes))
-        by_direction = []
+        resets = None if reset is None else reset.split(list(batch_sizes))
+        by_direction, cells_by_direction = [], []
         for direction in range(stack.directions):
             index = layer * stack.directions + direction
-            outputs, h, c = run_direction(
-                stack, layer_weights[layer][direction], steps, hx[index], cx[index], reverse=direction == 1
+            outputs, cells, h, c = run_direction(
+                stack, layer_weights[layer][direction], steps, hx[index], cx[index], direction == 1, resets
             )
             by_direction.append(torch.cat(outputs))
+            cells_by_direction.append(torch.cat(cells))
             last_h.append(h)
             last_c.append(c)
         x = torch.cat(by_direction, dim=1)
-    return x, torch.stack(last_h), torch.stack(last_c)
+    return x, torch.stack(last_h), torch.stack(last_c), torch.cat(cells_by_direction, dim=1)
 
 
 @dataclass
@@ -180,6 +212,7 @@ class Results:
     dhx: Tensor
     dcx: Tensor
     dw: Tensor
+    cells: Tensor
 
 
 def train_step(
@@ -193,13 +226,17 @@ def train_step(
     dhy: Tensor,
     dcy: Tensor,
     dropout: Callable[[int, Tensor], Tensor] | None = None,
+    reset: Tensor | None = None,
+    dcells: Tensor | None = None,
 ) -> Results:
     """Forward and both gradients in float64, whatever the type of the arguments."""
     leaves = [tensor.detach().double().requires_grad_() for tensor in (x, w, hx, cx)]
-    y, hy, cy = forward(stack, leaves[0], batch_sizes, leaves[1], leaves[2], leaves[3], dropout)
+    y, hy, cy, cells = forward_with_cells(stack, leaves[0], batch_sizes, *leaves[1:], dropout, reset)
     loss = (y * dy.double()).sum() + (hy * dhy.double()).sum()
     if stack.mode == LSTM:
         loss = loss + (cy * dcy.double()).sum()
+    if dcells is not None:
+        loss = loss + (cells * dcells.double()).sum()
     dx, dw, dhx, dcx = torch.autograd.grad(loss, leaves, allow_unused=True)
     dcx = torch.zeros_like(cx).double() if dcx is None else dcx
-    return Results(y.detach(), hy.detach(), cy.detach(), dx, dhx, dcx, dw)
+    return Results(y.detach(), hy.detach(), cy.detach(), dx, dhx, dcx, dw, cells.detach())

@@ -154,19 +154,25 @@ class BackwardDataPass {
   void run_states(const Direction& d, const Step& step, const Step* after, Range group) const {
     alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
-    for (int64_t begin = 0; begin < step.kept; begin += kTileVectors) {
-      const int64_t n = std::min(kTileVectors, step.kept - begin);
-      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
-                       d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
-      for (int64_t b = group.begin; b < group.end; ++b) {
-        const T* dh = products + (b - group.begin) * n * W;
-        if (p_.projection > 0) {
-          add_state_gradient(d, step, b, begin, n, dh, W);
-        } else {
-          run_cell(d, step, b, begin, n, d.dy + (step.row + begin) * ldy + b * W, ldy, dh, W, true);
+    const auto run_kept = [&](Range part, StateBefore before) {
+      const bool is_lost = before == StateBefore::kZero;  // this step's states
+      for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, part.end - begin);
+        if (!is_lost) {
+          kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
+                           d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+        }
+        for (int64_t b = group.begin; b < group.end; ++b) {
+          const T* dh = is_lost ? nullptr : products + (b - group.begin) * n * W;
+          if (p_.projection > 0) {
+            add_state_gradient(d, step, b, begin, n, dh, W);
+          } else {
+            run_cell(d, step, b, begin, n, d.dy + (step.row + begin) * ldy + b * W, ldy, dh, W, true);
+          }
         }
       }
-    }
+    };
+    if (step.kept > 0) for_each_state_before(p_, d.index, *after, {0, step.kept}, run_kept);
     if (step.kept < step.batch) {
       const int64_t begin = step.kept, n = step.batch - begin;
       for (int64_t b = group.begin; b < group.end; ++b) {
@@ -184,12 +190,9 @@ class BackwardDataPass {
 
   void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy,
                 int64_t ld_dy, const T* dh, int64_t ld_dh, bool has_carry) const {
-    // Sequences that the step took over from the one before, and those that it started.
-    for (const Range& part :
-         {Range{begin, std::min(begin + n, step.carried)}, Range{std::max(begin, step.carried), begin + n}}) {
-      if (part.size() <= 0) continue;
+    for_each_state_before(p_, d.index, step, {begin, begin + n}, [&](Range part, StateBefore before) {
       const int64_t unit = block * W, row = step.row + part.begin, skipped = part.begin - begin;
-      const bool carried = part.begin < step.carried;
+      const bool carried = before == StateBefore::kPrevious, is_zero = before == StateBefore::kZero;
       BackwardCell<T> cell;
       cell.n = part.size();
       cell.units = std::min(W, H - unit);
@@ -209,15 +212,32 @@ class BackwardDataPass {
       }
       if (p_.mode == PRNN_LSTM) {
         cell.c = d.reserve.cells + row * H + unit;
-        cell.c_prev = (carried ? d.reserve.cells + (step.prev_row + part.begin) * H : d.cx + part.begin * H) + unit;
+        cell.c_prev = carried   ? d.reserve.cells + (step.prev_row + part.begin) * H + unit
+                      : is_zero ? ws_.zeros
+                                : d.cx + part.begin * H + unit;
+        if (p_.extras.dcells != nullptr && d.layer == p_.layers - 1) add_cell_gradient(d, row, unit, cell);
       }
       if (p_.mode == PRNN_GRU) {
-        cell.h_prev = (carried ? d.output + (step.prev_row + part.begin) * ldy : d.hx + part.begin * P) + unit;
+        cell.h_prev = carried   ? d.output + (step.prev_row + part.begin) * ldy + unit
+                      : is_zero ? ws_.zeros
+                                : d.hx + part.begin * P + unit;
         cell.ld_h_prev = carried ? ldy : P;
         cell.candidate = d.reserve.cells + row * H + unit;
         cell.dcandidate = d.reserve.dcandidate + row * H + unit;
       }
       cells_.backward[p_.mode](cell);
+      if (is_zero && cell.carry != nullptr) {  // nothing goes to the step before
+        for (int64_t j = 0; j < cell.n; ++j) std::fill_n(cell.carry + j * H, cell.units, T(0));
+      }
+    });
+  }
+
+  // Adds the gradient of the c that the caller was given to dc, of sequences whose first has this row.
+  void add_cell_gradient(const Direction& d, int64_t row, int64_t unit, const BackwardCell<T>& cell) const {
+    const int64_t width = p_.directions * H;
+    const T* const dcells = static_cast<const T*>(p_.extras.dcells) + row * width + d.index * H + unit;
+    for (int64_t j = 0; j < cell.n; ++j) {
+      for (int64_t u = 0; u < cell.units; ++u) cell.carry[j * H + u] += dcells[j * width + u];
     }
   }
 
@@ -257,9 +277,10 @@ class BackwardDataPass {
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
           const T* product = products + ((b - group.begin) * n + j) * W;
+          const bool is_zero = state_before(p_, d.index, step, begin + j) == StateBefore::kZero;
           for (int64_t i = 0; i < std::min(W, P - b * W); ++i) {
             const int64_t at = (begin + j) * P + b * W + i;
-            d.dhx[at] = p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
+            d.dhx[at] = is_zero ? T(0) : p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
           }
         }
       }

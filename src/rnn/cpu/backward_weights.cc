@@ -73,9 +73,10 @@ class BackwardWeightsPass {
       const Step& step = steps[s];
       for (int64_t n = 0; n < step.batch; ++n) {
         T* to = ws_.h_prev + (step.row + n) * P;
-        if (n < step.carried) {
+        const StateBefore before = state_before(p_, index, step, n);
+        if (before == StateBefore::kPrevious) {
           std::copy_n(output + ((step.prev_row + n) * p_.directions + index) * P, P, to);
-        } else if (hx != nullptr) {
+        } else if (before == StateBefore::kInitial && hx != nullptr) {
           std::copy_n(hx + n * P, P, to);
         } else {
           std::fill_n(to, P, T(0));

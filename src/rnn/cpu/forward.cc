@@ -115,6 +115,7 @@ class ForwardPass {
       if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
       run_team(threads, [&](const Team& team) { run_direction(team, d, layer_input); });
       copy_last_states(d);
+      if (layer == p_.layers - 1 && p_.extras.cells != nullptr) copy_cells(d);
     }
   }
 
@@ -207,15 +208,20 @@ class ForwardPass {
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = blocks.begin + (downwards ? groups - 1 - i : i) * together;
       const Range group = {first, std::min(first + together, blocks.end)};
-      if (step.carried > 0) {
-        const T* c = training_ ? d.cells + step.prev_row * H : d.cells;
-        run_segment(d, step, group, {0, step.carried, d.output + step.prev_row * ldy, ldy, c}, gates, packs);
-      }
-      if (step.carried < step.batch) {
-        const T* c = (training_ ? d.cx : d.cells) + step.carried * H;
-        run_segment(d, step, group, {step.carried, step.batch - step.carried, d.hx + step.carried * P, P, c}, gates,
-                    packs);
-      }
+      for_each_state_before(p_, d.index, step, {0, step.batch}, [&](Range part, StateBefore before) {
+        run_segment(d, step, group, segment_of(d, step, part, before), gates, packs);
+      });
+    }
+  }
+
+  Segment segment_of(const Direction& d, const Step& step, Range part, StateBefore before) const {
+    const int64_t n = part.begin;
+    switch (before) {
+      case StateBefore::kPrevious:
+        return {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
+                training_ ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
+      case StateBefore::kInitial: return {n, part.size(), d.hx + n * P, P, (training_ ? d.cx : d.cells) + n * H};
+      default: return {n, part.size(), ws_.zeros, P, ws_.zeros};
     }
   }
 
@@ -288,6 +294,12 @@ class ForwardPass {
         if (cy != nullptr) std::copy_n(d.cells + (training_ ? step.row + n : n) * H, H, cy + n * H);
       }
     }
+  }
+
+  // c of every timestep, of this direction, for the caller.
+  void copy_cells(const Direction& d) const {
+    T* const to = static_cast<T*>(p_.extras.cells) + d.index * H;
+    for (int64_t row = 0; row < p_.rows; ++row) std::copy_n(d.cells + row * H, H, to + row * p_.directions * H);
   }
 
   int64_t panels(int64_t n) const { return (n + W - 1) / W; }

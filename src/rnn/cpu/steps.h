@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/cpu/threads.h"
 #include "rnn/problem.h"
 
 namespace prnn {
@@ -36,6 +37,32 @@ inline std::vector<Step> direction_steps(const RnnProblem& problem, int64_t dire
 // Of every direction of the problem. A pass makes them before it writes anything: they take memory.
 inline std::array<std::vector<Step>, 2> all_direction_steps(const RnnProblem& problem) {
   return {direction_steps(problem, 0), problem.directions == 2 ? direction_steps(problem, 1) : std::vector<Step>()};
+}
+
+// Where the state before a timestep comes from: the step before in this direction, hx and cx, or nowhere, for the
+// sequence starts anew (prnnRNNExtras_t::reset).
+enum class StateBefore { kPrevious, kInitial, kZero };
+
+inline StateBefore state_before(const RnnProblem& problem, int64_t direction, const Step& step, int64_t n) {
+  const bool carried = n < step.carried;
+  if (problem.extras.reset != nullptr && (direction == 0 || carried)) {
+    // In reverse, it is the later timestep, the one before in this direction, that starts anew.
+    const int64_t row = direction == 0 ? step.row : step.prev_row;
+    if (problem.extras.reset[row + n] != 0) return StateBefore::kZero;
+  }
+  return carried ? StateBefore::kPrevious : StateBefore::kInitial;
+}
+
+// Calls body(Range, StateBefore) for each run of a step's sequences [begin, end) with the same state_before().
+template <class Body>
+void for_each_state_before(const RnnProblem& problem, int64_t direction, const Step& step, Range sequences,
+                           const Body& body) {
+  for (int64_t begin = sequences.begin, end; begin < sequences.end; begin = end) {
+    const StateBefore before = state_before(problem, direction, step, begin);
+    end = begin + 1;
+    while (end < sequences.end && state_before(problem, direction, step, end) == before) ++end;
+    body(Range{begin, end}, before);
+  }
 }
 
 // The largest of layer_input().

@@ -10,7 +10,7 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 21>;
+using PlanKey = std::array<int64_t, 24>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -25,6 +25,9 @@ PlanKey key_of(const RnnProblem& p) {
           p.batch.front() == p.batch.back(),
           p.dropout.probability > 0,
           p.aligned,
+          p.extras.reset != nullptr,
+          p.extras.dcells != nullptr,
+          p.has_extras(),
           f.engine,
           f.unitsPerBlock,
           f.clusterBlocks,

@@ -76,6 +76,8 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   if (choose_both(row, problem, false, plan)) return true;
+  // The kernels that have these serve a batch at once or not at all.
+  if (needs_extras(problem, Pass::kBackward)) return false;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
     one_tile.batch = {kTileColumns};
@@ -183,6 +185,16 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   plan.fits = choose_with_passes(row, problem, &plan);
   if (!plan.fits) {
     plan = RnnPlan();
+    RnnProblem without = problem;
+    without.extras = {};
+    if (problem.has_extras() && choose_with_passes(row, without, &plan)) {
+      plan = RnnPlan();
+      plan.reason =
+          format("resets, and a gradient of c, are of kernels that have no room for %lld sequences of hidden size %lld",
+                 problem.max_batch(), problem.hidden);
+      return plan;
+    }
+    plan = RnnPlan();
     const int64_t largest = find_largest_hidden(row, problem);
     plan.reason = problem.hidden <= largest
                       ? "the plan of prnnSetRNNPlan has no kernel, or does not fit this GPU"
@@ -190,6 +202,11 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
                             "hidden size %lld is more than stays resident on this GPU, at most %lld for %s of this "
                             "type",
                             problem.hidden, largest, mode_name(problem.mode));
+    return plan;
+  }
+  if (problem.projection > 0 && problem.has_extras()) {
+    plan.reason = format("projSize is %lld; layers with a projection have no resets and no c of every timestep",
+                         problem.projection);
     return plan;
   }
   plan.runnable = true;

@@ -166,6 +166,9 @@ constexpr int type_number(prnnDataType_t type, bool tf32) {
 }
 constexpr int kTypeCount = 4;
 
+// Whether the engine's kernels know resets, and take the gradient of the c that the caller was given.
+constexpr bool takes_extras(Engine engine) { return engine == Engine::kCluster || engine == Engine::kSimt; }
+
 const char* engine_name(Engine engine);
 
 }  // namespace prnn

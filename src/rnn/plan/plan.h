@@ -106,13 +106,18 @@ struct ReplicaShares {
 // Partial sums of the bias gradients that the backward kernels leave, of each layer and direction.
 int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 
+// Whether a pass has something for its kernels in prnnRNNExtras_t. Every kernel of a training step saves c.
+inline bool needs_extras(const RnnProblem& problem, Pass pass) {
+  return problem.extras.reset != nullptr || (pass == Pass::kBackward && problem.extras.dcells != nullptr);
+}
+
 // Calls consider(KernelId) for each kernel of an engine that exists for the problem and the row's GPU, in the table's
 // order, until it returns true; returns whether it did.
 template <class Consider>
 bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, const Consider& consider) {
   const bool tf32 = problem.tf32 && engine != Engine::kSimt;  // simt is exact, which tf32 permits
   const int cell = cell_number(problem.mode), type = type_number(problem.type, tf32);
-  if (type < 0) return false;
+  if (type < 0 || (needs_extras(problem, pass) && !takes_extras(engine))) return false;
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel& kernel = kKernels[i];
     if (kernel.engine != engine || kernel.pass != pass || (kernel.cells >> cell & 1) == 0 ||

@@ -121,6 +121,7 @@ std::string why_not_together(const RnnProblem& p) {
     return "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
            std::to_string(p.max_batch());
   }
+  if (p.has_extras()) return "layers run one after the other with resets and c of every timestep";
   if (p.dropout.probability > 0) return "dropout comes between the layers";
   return "";
 }

@@ -105,6 +105,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
+  uint32_t dcell = 0;          // LSTM
   uint2 gates;                 // four of 16 bits
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       before = load_element(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
                                                               : states + (row_before * state_row + u));
       if (MODE == PRNN_LSTM) state = load_element(states + at);
+      if (MODE == PRNN_LSTM && dir.dcells != nullptr) dcell = load_element(static_cast<const T*>(dir.dcells) + y_at);
     }
   };
 
@@ -152,8 +154,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   Step current, next = size_at(0), following = size_at(1), later = size_at(2);
   int columns = 0;
   if (finishes) load_step(next, following);
-  sync_cluster();  // after it, all barriers are there
-  bool timed_out = false;
+  sync_cluster();                            // after it, all barriers are there
+  bool timed_out = false, restarts = false;  // whether the sequence has no state from before the current timestep
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
 
@@ -168,14 +170,17 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     columns = max(0, columns_of(current));
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
+    const bool restarted = restarts;
+    restarts = load_reset(dir.reset, dir.reverse ? next : current, n) != 0;
 
     // All that does not need dh.
     float added = element_value<T>(dy);
+    const float added_to_cell = MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
     const float own_state = element_value<T>(state);
     [[maybe_unused]] UnitDerivatives derivatives;
     if constexpr (kGated) {
       const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
-      const float own_before = n < next.batch || has_initial ? element_value<T>(before) : 0;
+      const float own_before = (n < next.batch || has_initial) && !restarts ? element_value<T>(before) : 0;
       const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
                               element_value<T>(gates.y >> 16)};
       derivatives = Cell<MODE>::template derivatives<false>(saved, own_state, own_before);
@@ -199,7 +204,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
       }
       add_all(parts);
-      float dh = was_active ? parts[0] : 0;
+      float dh = was_active && !restarted ? parts[0] : 0;
+      if (restarted) carried = 0;
       const int64_t at = int64_t{n} * hidden + unit;
       if (begins) {
         if (exists && dir.dhy != nullptr) dh = load_float<T>(dir.dhy, at);
@@ -210,6 +216,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
       }
       dh += added;
+      if (MODE == PRNN_LSTM) carried += added_to_cell;
       if constexpr (kGated) {
         unit_gradients<MODE>(derivatives, dh, carried, da);
       } else {

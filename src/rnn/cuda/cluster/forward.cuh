@@ -143,19 +143,22 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   };
 
   float carried = 0;  // c (LSTM), h before rounding (GRU)
-  const auto begin_sequence = [&] {
+  const auto begin_sequence = [&](bool restarts) {
     const int64_t at = int64_t{n} * hidden + unit;
-    const float h = exists && dir.hx != nullptr ? load_float<T>(dir.hx, at) : 0;
+    const bool loads = exists && !restarts;
+    const float h = loads && dir.hx != nullptr ? load_float<T>(dir.hx, at) : 0;
     if (MODE == PRNN_GRU) carried = h;
-    if (MODE == PRNN_LSTM) carried = exists && dir.cx != nullptr ? load_float<T>(dir.cx, at) : 0;
+    if (MODE == PRNN_LSTM) carried = loads && dir.cx != nullptr ? load_float<T>(dir.cx, at) : 0;
     return h;
   };
+  // Whether the sequence's next step starts from zeros.
+  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
 
   sync_cluster();
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   if (finishes) {
     const bool begins = column < columns_of(next);
-    publish(0, begins ? begin_sequence() : 0, begins);
+    publish(0, begins ? begin_sequence(restarts_next()) : 0, begins);
     load_input(next);
   }
 
@@ -181,6 +184,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     const int columns = columns_of(current), next_columns = columns_of(next);
     const bool begins = column >= columns && column < next_columns;
     const bool publishes = column < next_columns && !timed_out;
+    const bool restarts = restarts_next();
 
     float fed[kGates];
 #pragma unroll
@@ -245,12 +249,12 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
       done = forward_unit<MODE>(recurrent, fed, carried);
-      carried = done.carried;
+      carried = restarts ? 0 : done.carried;
     } else {
       done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
-    float published = unit < hidden ? done.h : 0;
-    if (begins) published = begin_sequence();
+    float published = unit < hidden && !restarts ? done.h : 0;
+    if (begins) published = begin_sequence(false);
     publish(1 - kStage, published, publishes);
 
     // Off the critical path: no block polls these stores.

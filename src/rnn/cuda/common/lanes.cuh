@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_final_states(const Direction& dir, int64_t
 // ---- backward ----
 
 // What a lane has of what the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c (LSTM, lane
-// 1), and c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane). Without: h, and dy.
+// 1), c (LSTM) or h (GRU) of the timestep before (lane kBeforeLane), and dcells (LSTM, lane 3). Without: h, and dy.
 template <class T>
 struct LaneSaved {
   T own, other;
@@ -89,8 +89,9 @@ template <prnnRNNMode_t MODE>
 constexpr int kBeforeLane = Cell<MODE>::kHasCellState ? 2 : 1;
 
 // Loads that of unit `u` in row `row`, without a branch, so that no load waits for another. The state before lies in
-// `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial state.
-template <class T, prnnRNNMode_t MODE>
+// `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial state. HAS_EXTRAS: the
+// kernel takes dcells.
+template <class T, prnnRNNMode_t MODE, bool HAS_EXTRAS = false>
 __device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection& dir, int hidden, int y_row, int u,
                                                         int64_t row, bool has_before, int64_t row_before,
                                                         int64_t initial_at, int sub) {
@@ -105,7 +106,9 @@ __device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection&
     const T* const before = !has_before && initial != nullptr
                                 ? initial + initial_at
                                 : states + (row_before * (kHasCellState ? hidden : y_row) + u);
-    const T* const other = sub == kBeforeLane<MODE> ? before : kHasCellState && sub == 1 ? states + at : dy;
+    const bool is_of_cell = HAS_EXTRAS && kHasCellState && sub == 3 && dir.dcells != nullptr;
+    const T* const gradient = is_of_cell ? static_cast<const T*>(dir.dcells) + y_at : dy;
+    const T* const other = sub == kBeforeLane<MODE> ? before : kHasCellState && sub == 1 ? states + at : gradient;
     return {__ldcs(static_cast<const T*>(dir.gates) + at * 4 + sub), *other};
   }
 }
@@ -119,10 +122,11 @@ __device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float d
   return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
 }
 
-// The same from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not zero.
+// The same from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not zero; `has_dcells`:
+// lane 3 has some.
 template <prnnRNNMode_t MODE, bool ACCURATE>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
-                                                int sub, int relu) {
+                                                int sub, int relu, bool has_dcells = false) {
   if constexpr (gate_count(MODE) == 1) {
     return Cell<MODE>::gradient(own, dh + other, relu);
   } else {
@@ -132,6 +136,7 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     const float state = Cell<MODE>::kHasCellState ? __shfl_sync(kWholeWarp, other, 1, 4) : 0;
     const float before = __shfl_sync(kWholeWarp, other, kBeforeLane<MODE>, 4);
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
+    if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
     return lane_gradient<MODE>(Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0), dh,
                                carried, sub);
   }

@@ -52,8 +52,9 @@ struct ForwardDirection {
   void* y;              // row r unit u at r * y_row + u; NULL (wgmma kernels): `exchange` is y
   void* hy;             // [N, H] or NULL
   void* cy;
-  void* gates;  // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
-  void* cells;  // [rows, H] or NULL: c
+  void* gates;           // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
+  void* cells;           // [rows, H] or NULL: c
+  const uint8_t* reset;  // [rows] or NULL: prnnRNNExtras_t::reset
   int reverse;
 };
 
@@ -71,7 +72,9 @@ struct BackwardDirection {
   const void* cx;
   const void* dhy;
   const void* dcy;
-  const void* gates;  // as the forward kernel left them
+  const void* dcells;    // LSTM: like dy, or NULL: the gradient of c that the caller was given
+  const uint8_t* reset;  // as ForwardDirection's
+  const void* gates;     // as the forward kernel left them
   const void* cells;
   void* dgates;      // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
   void* dcandidate;  // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n

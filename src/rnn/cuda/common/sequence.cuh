@@ -37,6 +37,16 @@ __device__ __forceinline__ Step step_of_pass(const ResidentSizes& sizes, int ste
   return s < steps ? step_at(sizes, runs_down ? steps - 1 - s : s) : Step{0, 0};
 }
 
+// Whether sequence n has no state from the step before: loads prnnRNNExtras_t::reset of `later`, which of the two is
+// the later timestep. 0 without `reset`, and for a sequence that `later` does not have.
+__device__ __forceinline__ uint32_t load_reset(const uint8_t* reset, const Step& later, int n) {
+  uint32_t flag;
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; mov.u32 %0,0; @p ld.global.nc.u8 %0,[%1];}"
+               : "=r"(flag)
+               : "l"(reset + (later.row + n)), "r"(static_cast<uint32_t>(reset != nullptr && n < later.batch)));
+  return flag;
+}
+
 // The last step of a backward pass: one more than timesteps where gradients of initial states are to be stored.
 template <class Direction>
 __device__ __forceinline__ int last_backward_step(const Direction& dir, const ResidentSizes& sizes, int steps) {

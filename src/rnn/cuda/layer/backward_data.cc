@@ -94,6 +94,8 @@ class BackwardData : LayerRun {
       dir.dcandidate = own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
       dir.dcx = c_state(args_.dcx, layer, d);
+      if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = at(p.extras.dcells, d * p.hidden);
+      dir.reset = p.extras.reset;
       dir.reverse = static_cast<int>(d);
       if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);

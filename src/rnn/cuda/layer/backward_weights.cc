@@ -67,11 +67,12 @@ class BackwardWeights : LayerRun {
     const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
     const void* const hx = h_state(args_.hx, layer, d);
     const int64_t width = p.state(), y_row = p.directions * width, batch = p.max_batch();
-    if (varies) {
+    if (varies || p.extras.reset != nullptr) {
       PreviousStates previous{};
       previous.y = y;
       previous.y_row = y_row;
       previous.hx = hx;
+      previous.reset = p.extras.reset;
       previous.out = work.previous;
       previous.table = table();
       previous.steps = static_cast<int>(p.steps());

@@ -164,6 +164,7 @@ class Forward : LayerRun {
         dir.gates = saved.directions[layer * p.directions + d].gates;
         dir.cells = saved.directions[layer * p.directions + d].cells;
       }
+      dir.reset = p.extras.reset;
       dir.reverse = static_cast<int>(d);
       if (exchanges_rows) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);
@@ -171,6 +172,7 @@ class Forward : LayerRun {
     if (exchanges_rows) pad_states(layer, 1);
     is_one_step() ? launch_one_step(params, directions) : launch_all_steps(params, directions);
     for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
+    if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
   }
 
   void launch_all_steps(ForwardParams& params, const std::vector<ForwardDirection>& directions) {
@@ -184,6 +186,17 @@ class Forward : LayerRun {
       }
       require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
+  }
+
+  // c of every timestep, for the caller.
+  void copy_cells(int64_t layer) {
+    const size_t row = static_cast<size_t>(p.hidden * element), pitch = row * static_cast<size_t>(p.directions);
+    for (int64_t d = 0; d < p.directions; ++d) {
+      require_launch(
+          cudaMemcpy2DAsync(at(p.extras.cells, d * p.hidden), pitch, saved.directions[layer * p.directions + d].cells,
+                            row, row, static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
+          "a copy");
+    }
   }
 
   // With a projection, the product of hx joins the input products: one timestep, of a recogniser that streams, say, has

@@ -46,9 +46,12 @@ __global__ void previous_states(const __grid_constant__ PreviousStates p) {
     T* const out = static_cast<T*>(p.out) + int64_t{step.row} * p.width;
     for (int64_t i = first_index(); i < int64_t{step.batch} * p.width; i += index_stride()) {
       const int n = static_cast<int>(i / p.width), unit = static_cast<int>(i % p.width);
-      const T state = n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
-                      : hx != nullptr ? hx[i]
-                                      : Element<T>::from_float(0);
+      const StepSizes later = p.reverse ? other : step;
+      const bool is_zero = p.reset != nullptr && n < later.batch && p.reset[later.row + n] != 0;
+      const T state = is_zero           ? Element<T>::from_float(0)
+                      : n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
+                      : hx != nullptr   ? hx[i]
+                                        : Element<T>::from_float(0);
       out[i] = add == nullptr ? state
                               : Element<T>::from_float(Element<T>::to_float(state) +
                                                        Element<T>::to_float(add[(step.row + n) * p.add_row + unit]));

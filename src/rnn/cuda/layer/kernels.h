@@ -17,14 +17,16 @@ cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int6
 // The timesteps' sizes, as kernel arguments, so that nothing has to outlive the call and a CUDA graph replays them.
 cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cudaStream_t stream);
 
-// h of the timestep before, in rows: row(t) + n <- row(t - 1) + n of y (t + 1 in the reverse direction), else hx.
+// h of the timestep before, in rows: row(t) + n <- row(t - 1) + n of y (t + 1 in the reverse direction), else hx; zeros
+// where `reset` says that there is none.
 struct PreviousStates {
   const void* y;
   int64_t y_row;
   const void* hx;   // [N, width] or NULL
   const void* add;  // added to them: row r at r * add_row; or NULL
   int64_t add_row;
-  void* out;  // [rows, width]
+  const uint8_t* reset;  // ForwardDirection::reset
+  void* out;             // [rows, width]
   const StepSizes* table;
   int steps, batch, width, reverse;
 };

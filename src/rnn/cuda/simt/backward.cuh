@@ -97,14 +97,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
     const int64_t row = wanted ? step.row + n : 0, row_before = has_before ? step_before.row + n : row;
-    saved = load_lane_saved<float, MODE>(dir, hidden, params.y_row, wanted ? unit : 0, row, has_before, row_before,
-                                         wanted ? state_at : 0, sub);
+    saved = load_lane_saved<float, MODE, true>(dir, hidden, params.y_row, wanted ? unit : 0, row, has_before,
+                                               row_before, wanted ? state_at : 0, sub);
   };
 
   if constexpr (kSends) sync_cluster();
   Step previous, current, next = size_at(0), following = size_at(1);
   load_step(next, following);
-  bool timed_out = false;
+  bool timed_out = false, restarts = false;  // whether the sequence has no state from before the current timestep
   unsigned passed = clock_low();
   const int last_step = last_backward_step(dir, sizes, steps);
 #pragma unroll 1
@@ -115,6 +115,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     following = size_at(s + 2);
     const bool is_active = n < current.batch, was_active = n < previous.batch;
     const int64_t row = current.row + n;
+    const bool restarted = restarts;
+    restarts = load_reset(dir.reset, dir.reverse ? next : current, n) != 0;
 
     if (s > 0) {
       if constexpr (kSends) {
@@ -142,8 +144,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       const FinalGradients last = load_final_gradients<float, MODE>(dir, state_at, is_active && exists);
       dh = last.dh;
       carried = last.dc;
-    } else if (!is_active && exists) {  // what is left belongs to the initial state
-      store_initial_gradients<float, MODE>(dir, state_at, dh, carried, sub);
+    } else {
+      if (restarted) dh = carried = 0;
+      if (!is_active && exists) store_initial_gradients<float, MODE>(dir, state_at, dh, carried, sub);  // what is left
     }
     if (is_bias_step<float>(s)) {
       biases += bias;
@@ -154,8 +157,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       continue;
     }
 
-    float da =
-        lanes_backward<MODE, true>(saved.own, saved.other, n < next.batch || has_initial, dh, carried, sub, sizes.relu);
+    const bool has_before = (n < next.batch || has_initial) && !restarts;
+    float da = lanes_backward<MODE, true>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
+                                          dir.dcells != nullptr);
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
     const bool is_gate = kGated ? sub < kGates : sub == 0;

@@ -75,10 +75,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto input_at = [&](int64_t row) {
     return row * params.xw_row + int64_t{pin_in_register(input_gate)} * params.xw_gate + unit;
   };
-  const auto begin_sequence = [&] {
-    const float h = exists && dir.hx != nullptr ? load_float<float>(dir.hx, initial_at()) : 0;
+  const auto begin_sequence = [&](bool restarts) {
+    const bool loads = exists && !restarts;
+    const float h = loads && dir.hx != nullptr ? load_float<float>(dir.hx, initial_at()) : 0;
     if (MODE == PRNN_GRU) carried = h;
-    if (MODE == PRNN_LSTM) carried = exists && dir.cx != nullptr ? load_float<float>(dir.cx, initial_at()) : 0;
+    if (MODE == PRNN_LSTM) carried = loads && dir.cx != nullptr ? load_float<float>(dir.cx, initial_at()) : 0;
     return h;
   };
 
@@ -118,7 +119,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
 
   if constexpr (kSends) sync_cluster();
   Step current, next = size_at(0);
-  if (finishes && n < next.batch) publish(0, begin_sequence());
+  // Whether the sequence's next step starts from zeros.
+  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
+  if (finishes && n < next.batch) publish(0, begin_sequence(restarts_next()));
   load_input(next);
   bool timed_out = false;
   unsigned passed = clock_low();
@@ -128,6 +131,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     next = size_at(s + 1);
     const bool is_active = kColumns == 1 || n < current.batch, will_be = kColumns == 1 ? s + 1 < steps : n < next.batch;
     const int64_t row = current.row + n;
+    const bool restarts = restarts_next();
 
     if constexpr (kSends) {
       wait_for_arrival(barrier + s % 2 * 8, s / 2 & 1, sizes.timed_out, timed_out);
@@ -154,11 +158,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     LaneForward done;
     if constexpr (kGated) {
       done = lanes_forward<MODE, true>(gate, carried, sub);
-      carried = done.carried;
+      carried = restarts ? 0 : done.carried;
     } else {
       done.h = gate;
     }
-    if (will_be && !timed_out) publish(s + 1, !is_active ? begin_sequence() : unit < hidden ? done.h : 0);
+    if (will_be && !timed_out) {
+      publish(s + 1, !is_active ? begin_sequence(false) : unit < hidden && !restarts ? done.h : 0);
+    }
     if (kSends && threadIdx.x == 0 && s + 1 < steps) expect_bytes(&arrived[(s + 1) % 2], kBytes);
 
     // Off the critical path: no block polls these stores.

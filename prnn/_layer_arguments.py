@@ -1,0 +1,86 @@
+"""Checks of what the recurrent layers' forward is given: each error names the argument and its value."""
+
+from collections.abc import Sequence
+from operator import index
+
+import torch
+from torch import Tensor
+
+
+def check_tensor(value: object, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")
+
+
+def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
+    if input.size(-1) != input_size:
+        raise ValueError(
+            f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {input_size}"
+        )
+    if not input.is_floating_point() and not input.is_complex():
+        raise ValueError(
+            f"input has dtype {input.dtype}, but the weights have {weight.dtype}; convert it with .to({weight.dtype})"
+        )
+    if input.dtype != weight.dtype and not torch.is_autocast_enabled(input.device.type):
+        raise ValueError(
+            f"input has dtype {input.dtype}, but the weights have {weight.dtype}; "
+            f"convert one with .to({weight.dtype}) or the other with .to({input.dtype})"
+        )
+    if input.device != weight.device:
+        raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
+
+
+def checked_state(
+    state: Tensor | None, name: str, shape: tuple[int, int], batch: int | None, input: Tensor
+) -> Tensor | None:
+    """The state as (L D, N, size), after a check against shape (L D, size), device and dtype; batch None: unbatched."""
+    if state is None:
+        return None
+    check_tensor(state, name)
+    expected = shape if batch is None else (shape[0], batch, shape[1])
+    if state.shape != expected:
+        raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
+    if state.device != input.device:
+        raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
+    if state.dtype != input.dtype and not torch.is_autocast_enabled(input.device.type):
+        raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
+    return state.unsqueeze(1) if batch is None else state
+
+
+def _integers(lengths: Sequence[int]) -> list[int]:
+    """Of Python's or NumPy's integers."""
+    try:
+        values = list(lengths)
+        if not any(isinstance(value, bool) for value in values):
+            return [index(value) for value in values]
+    except TypeError:
+        pass
+    raise TypeError(f"lengths is {lengths!r}; it must hold integers")
+
+
+def checked_lengths(lengths: Tensor | Sequence[int], batch: int, input: Tensor) -> Tensor:
+    if not isinstance(lengths, Tensor):
+        values = _integers(lengths)
+        for place, value in enumerate(values):
+            if not -(2**63) <= value < 2**63:  # of which there is no tensor
+                raise ValueError(f"lengths[{place}] is {value}; it must lie between 1 and the timesteps of input")
+        lengths = torch.tensor(values, dtype=torch.int64)
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
+    if lengths.is_meta and not input.is_meta:
+        raise ValueError(f"lengths is on {lengths.device}, but input is on {input.device}")
+    return lengths
+
+
+def check_reset(reset: object, input: Tensor) -> None:
+    check_tensor(reset, "reset")
+    assert isinstance(reset, Tensor)
+    shape = tuple(input.shape[:-1])
+    if reset.dtype != torch.bool:
+        raise TypeError(f"reset has dtype {reset.dtype}; it must have torch.bool")
+    if reset.shape != shape:
+        raise ValueError(f"reset has shape {tuple(reset.shape)}; it must be {shape}, input's without features")
+    if reset.device != input.device:
+        raise ValueError(f"reset is on {reset.device}, but input is on {input.device}")

@@ -1,0 +1,130 @@
+"""Sequences cut where they start anew, so that each piece, a segment, is a sequence of its own: for resets to a given
+state, and for kernels that know none. How many there are the host must know: it waits for the flags."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn._ops._handles import handle
+from prnn._ops._layer import Config, layer
+
+States = Sequence[Tensor | None]  # h and c
+
+
+def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
+    """Whether the kernels that serve the layer and so many sequences know resets, to zero."""
+    if input.device.type != "cuda":
+        return True
+    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
+    stack.follow_precision()
+    return bool(stack.plan(handle(input.device), [batch])["supported"])
+
+
+class Segments(NamedTuple):
+    """The pieces of N sequences, from long to short: S segments with R rows in all."""
+
+    rows: Tensor  # (R,): the row of the data that each packed row is
+    batch_sizes: Tensor  # of the packed segments, on the CPU
+    owner: Tensor  # (S,): the sequence that each is of
+    starts_anew: Tensor  # (S,) bool: each was cut off what is before it
+    is_cut: Tensor  # (S,) bool: what is after it was cut off
+    first: Tensor  # (N,): the segment that each sequence begins with
+    last: Tensor
+
+
+def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Segments:
+    """reset: (T, N) with lengths (N,) or None, or (sum of batch_sizes,)."""
+    device = reset.device
+    if reset.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; kernels that "
+            "read them, for resets to zero, have no room for this layer"
+        )
+    if batch_sizes is not None:
+        steps, batch = batch_sizes.size(0), int(batch_sizes[0])
+        active = torch.arange(batch, device=device) < batch_sizes.to(device).unsqueeze(1)
+        flags = torch.zeros_like(active).masked_scatter(active, reset)
+    else:
+        steps, batch = reset.shape
+        ends = torch.full((batch,), steps, device=device) if lengths is None else lengths.to(device)
+        active = torch.arange(steps, device=device).unsqueeze(1) < ends
+        flags = reset & active
+    row_of = active.flatten().cumsum(0) - 1 if batch_sizes is not None else torch.arange(steps * batch, device=device)
+
+    # Sequence by sequence from here, each from its first timestep to its last.
+    starts = flags.clone()
+    starts[0] = True
+    time_major = torch.arange(steps * batch, device=device).view(steps, batch).T[active.T]  # (R,)
+    segment = starts.T[active.T].cumsum(0) - 1  # (R,): the segment of each row
+    begin = starts.T[active.T].nonzero().squeeze(1)  # (S,): its first row
+    sizes = torch.diff(begin, append=begin.new_tensor([segment.size(0)]))
+    step = torch.arange(segment.size(0), device=device) - begin[segment]
+    order = sizes.argsort(descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(order.size(0), device=device))
+    packed = (step * order.size(0) + rank[segment]).argsort()
+
+    owner = time_major[begin] % batch
+    is_last = torch.ones_like(owner, dtype=torch.bool)
+    is_last[:-1] = owner[1:] != owner[:-1]
+    is_first = is_last.roll(1)
+    return Segments(
+        row_of[time_major[packed]],
+        step.bincount().cpu(),
+        owner[order],
+        flags.flatten()[time_major[begin]][order],
+        ~is_last[order],
+        rank[is_first],
+        rank[is_last],
+    )
+
+
+def run(
+    call: Callable[[Tensor, Tensor | None, Tensor | None, Tensor, int], tuple[Tensor, ...]],
+    input: Tensor,
+    states: States,
+    reset_states: States,
+    segments: Segments,
+    directions: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Runs layers over the segments of a padded or packed input.
+
+    call: (packed input, hx, cx, batch_sizes, S) -> (output, hy, cy, cells), packed, too.
+    states, reset_states: (L D, N, ...) at the beginning of the sequences, and where they start anew; None is zeros.
+
+    Returns output, hy, cy and cells in the layout of input; those without elements stay so.
+    """
+    begins = [segments.starts_anew, segments.is_cut][:directions]  # in the direction of each
+    anew = torch.stack(begins)  # (D, S): which segments begin with the reset state
+
+    def initial(given: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
+        some = given if given is not None else at_reset
+        if some is None:
+            return None
+        zeros = torch.zeros_like(some)
+        given, at_reset = (
+            (zeros if state is None else state).index_select(1, segments.owner).unflatten(0, (-1, directions))
+            for state in (given, at_reset)
+        )
+        return torch.where(anew.unsqueeze(-1), at_reset, given).flatten(0, 1)
+
+    def final(state: Tensor) -> Tensor:
+        if state.dim() != 3:
+            return state
+        by_direction = state.unflatten(0, (-1, directions)).unbind(1)
+        ends = (segments.last, segments.first)
+        return torch.stack(
+            [h.index_select(1, end) for h, end in zip(by_direction, ends[:directions], strict=True)], 1
+        ).flatten(0, 1)
+
+    def unpack(packed: Tensor) -> Tensor:
+        if packed.dim() != 2:
+            return packed
+        whole = packed.new_zeros(input.shape[:-1].numel(), packed.size(-1))
+        return whole.index_copy(0, segments.rows, packed).unflatten(0, input.shape[:-1])
+
+    hx, cx = (initial(*pair) for pair in zip(states, reset_states, strict=True))
+    data = input.reshape(-1, input.size(-1)).index_select(0, segments.rows)
+    output, hy, cy, cells = call(data, hx, cx, segments.batch_sizes, segments.owner.size(0))
+    return unpack(output), final(hy), final(cy), unpack(cells)

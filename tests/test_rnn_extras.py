@@ -1,0 +1,140 @@
+"""prnnSetRNNExtras on the CPU: sequences that start anew within a batch, and c of every timestep with its gradient."""
+
+import ctypes
+from typing import Any
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from rnn_case import OUTPUTS, RnnCase
+
+MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
+STACKS = {
+    "one": {},
+    "stack": {"layers": 2, "directions": 2},
+    "projection": {"layers": 2, "directions": 2, "projection": 5},
+}
+BATCHES = {"uniform": [4] * 7, "ragged": [6, 6, 4, 3, 3, 1], "one": [1], "wide": [60, 51, 51]}
+
+
+class ExtrasCase(RnnCase):
+    """A training step with a reset, c of every timestep and its gradient; each may be left out."""
+
+    def make_data(self) -> None:
+        super().make_data()
+        rows = sum(self.batch_sizes)
+        device = self.data["x"].device
+        flags = (torch.rand(rows) < 0.3).to(torch.uint8) * torch.randint(1, 256, (rows,), dtype=torch.uint8)
+        cells = torch.full((rows, self.stack.directions * self.stack.hidden), self.UNTOUCHED, dtype=self.dtype)
+        self.reset, self.cells = flags.to(device), cells.to(device)
+        self.dcells = torch.randn(cells.shape, dtype=torch.float64).to(cells).to(device)
+
+    def set_extras(self, names: tuple[str, ...]) -> None:
+        extras = capi.Extras(**{name: getattr(self, name).data_ptr() for name in names})
+        capi.check("SetRNNExtras", rnnDesc=self.rnn.pointer, extras=ctypes.addressof(extras))
+        for name, query in (("workspace", "GetRNNWorkspaceSize"), ("reserve", "GetRNNTrainingReserveSize")):
+            setattr(self, name, getattr(self, name).new_full((self.size(query),), 0x5A))
+
+    def run(self, names: tuple[str, ...]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """A training step with these extras: each result, and what the reference says, by name."""
+        self.set_extras(names)
+        self.train()
+        given = {name: getattr(self, name) for name in names if name != "cells"}
+        inputs = {name: self.data[name] for name in ("x", "w", "hx", "cx", "dy", "dhy", "dcy")}
+        expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, **given))
+        results = self.results() | {"cells": self.cells}
+        for name, value in expected.items():
+            is_missing = self.stack.mode != reference.LSTM and name in ("cy", "dcx")
+            if is_missing or (name == "cells" and name not in names):
+                expected[name] = torch.full_like(value, self.UNTOUCHED)
+        return {name: (results[name], expected[name]) for name in (*OUTPUTS, "cells")}
+
+    def compare(self, names: tuple[str, ...]) -> None:
+        for name, (result, expected) in self.run(names).items():
+            tolerance = TOLERANCE[self.dtype] * max(1.0, expected.abs().max().item())
+            torch.testing.assert_close(
+                result, expected.to(self.dtype), rtol=0, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}"
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("options", STACKS.values(), ids=STACKS)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_step(mode: int, options: dict[str, Any], batches: list[int], dtype: torch.dtype) -> None:
+    if mode != reference.LSTM and "projection" in options:
+        options = {"layers": 3}
+    torch.manual_seed(mode)
+    lstm = ("cells", "dcells") if mode == reference.LSTM else ()
+    ExtrasCase(reference.Stack(mode, 6, 19, **options), batches, dtype).compare(("reset", *lstm))
+
+
+@pytest.mark.parametrize("names", [("reset",), ("cells",), ("dcells",), ("cells", "dcells"), ("reset", "dcells"), ()])
+def test_any_subset(names: tuple[str, ...]) -> None:
+    torch.manual_seed(3)
+    ExtrasCase(reference.Stack(reference.LSTM, 6, 19, 2, 2), BATCHES["ragged"]).compare(names)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_reset_in_the_first_step_leaves_the_initial_state_out(mode: int) -> None:
+    torch.manual_seed(4)
+    case = ExtrasCase(reference.Stack(mode, 3, 5), [3, 3])
+    case.reset = torch.tensor([0, 1, 1, 0, 0, 0], dtype=torch.uint8)
+    case.compare(("reset",))
+    assert case.data["dhx"][0, 0].abs().min() > 0
+    assert case.data["dhx"][0, 1:].abs().max() == 0
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_inference(mode: int) -> None:
+    torch.manual_seed(5)
+    case = ExtrasCase(reference.Stack(mode, 4, 21, 2, 2), [5] * 300)  # several chunks of inference
+    case.set_extras(("reset",))
+    case.check("RNNForwardTraining")
+    expected = case.results()
+    case.data["y"].fill_(0), case.data["hy"].fill_(0)
+    case.check("RNNForwardInference")
+    for name in ("y", "hy"):
+        torch.testing.assert_close(case.data[name], expected[name], rtol=0, atol=1e-12)
+
+
+def test_segments_are_sequences_of_their_own() -> None:
+    torch.manual_seed(6)
+    stack = reference.Stack(reference.GRU, 3, 8)
+    case = ExtrasCase(stack, [1] * 7)
+    case.reset = torch.tensor([1, 0, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    case.set_extras(("reset",))
+    case.check("RNNForwardTraining")
+    x, w = case.data["x"], case.data["w"]
+    first, second = reference.forward(stack, x[:4], [1] * 4, w)[0], reference.forward(stack, x[4:], [1] * 3, w)[0]
+    torch.testing.assert_close(case.data["y"], torch.cat([first, second]), rtol=0, atol=1e-12)
+
+
+def test_the_descriptor_forgets_them() -> None:
+    torch.manual_seed(7)
+    case = ExtrasCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
+    case.compare(("reset", "cells", "dcells"))
+    case.cells.fill_(case.UNTOUCHED)
+    case.data["dw"].zero_()
+    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=None)
+    case.compare(())
+    case.set_extras(("cells",))
+    case.set_rnn()
+    case.data["dw"].zero_()
+    case.compare(())
+
+
+def test_what_is_refused() -> None:
+    case = ExtrasCase(reference.Stack(reference.GRU, 3, 5), [2, 2])
+    for name in ("cells", "dcells"):
+        extras = capi.Extras(**{name: case.cells.data_ptr()})
+        status = capi.call("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
+        assert status == capi.BAD_PARAM
+        assert capi.message() == f"extras->{name} is given with mode 3; only PRNN_LSTM has cells"
+    case = ExtrasCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
+    case.set_extras(("cells",))
+    assert case.call("RNNForwardInference") == capi.NOT_SUPPORTED
+    assert capi.message(case.handle.pointer) == "extras->cells is given; only prnnRNNForwardTraining fills it"
+    assert (case.data["y"] == case.UNTOUCHED).all()
