@@ -260,6 +260,14 @@ def test_json_lines() -> None:
     assert empty["nbest"] == [{"text": "", "score": -0.5}]
 
 
+def test_json_lines_have_no_other_numbers_than_json() -> None:
+    """A model whose outputs overflow has probabilities that are not numbers."""
+    odd = Transcript("one", (Word("one", 0.0, 1.0, math.nan),), (Alternative("one", -math.inf), Alternative("", -1.0)))
+    (line,) = TranscriptLines("jsonl", 2)(Path("a.wav"), odd)
+    entry = json.loads(line, parse_constant=pytest.fail)
+    assert (entry["confidence"], entry["words"][0]["confidence"], entry["nbest"][0]["score"]) == (None, None, None)
+
+
 def test_ctm() -> None:
     assert lines("ctm")[:2] == ["the_first 1 0.04 0.28 one 0.9123", "the_first 1 3661.20 0.28 two 1.0000"]
     assert len(lines("ctm")) == 4
