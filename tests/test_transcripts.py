@@ -379,6 +379,18 @@ def test_evaluate_writes_every_format(checkpoint: Path, tmp_path: Path, capsys: 
     assert refused(capsys, *command[:3], "--beam", 2, "--nbest", 2) == message
 
 
+def test_evaluate_counts_characters_that_no_symbol_stands_for(
+    checkpoint: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tmp_path / "talk.jsonl"
+    entry = {"audio_filepath": recording.name, "duration": 0.1 * len(SPELLED), "text": TEXT[:-2] + "ax €x"}
+    manifest.write_text(json.dumps(entry) + "\n")
+    rates, unknown = printed(capsys, "evaluate", checkpoint, manifest)
+    assert rates == f"1 utterances: WER {100 * 2 / 7:.2f} %, CER {100 * 4 / (len(TEXT) + 3):.2f} %"
+    reason = "3 characters, 2 different ones, are not among the characters 'ab c'; they count as errors"
+    assert unknown == f"{manifest}: {reason}: 'x' 2 times, '€' 1 times"
+
+
 # Phrases
 
 
