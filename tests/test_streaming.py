@@ -214,6 +214,24 @@ def test_taking_what_is_certain_changes_nothing(search: str, options: dict[str, 
     assert taken_early > 5
 
 
+def test_the_state_of_a_long_stream_stays_small() -> None:
+    """One hypothesis has nothing that may change; more have what they differ in."""
+    model = slow.tiny_model(0, dtype=torch.float32, blank_bias=-2.0)
+    features = torch.randn(1, 400, 4, generator=torch.Generator().manual_seed(0))
+    for search, beam in (("greedy", 1), ("standard", 1), ("standard", 2)):
+        state = model.stream_init(1, search, beam, max_symbols=3)
+        count = 0
+        for place in range(0, 400, 40):
+            _, state = model.stream_step(features[:, place : place + 40], state)
+            (taken,), state = state.take_certain()
+            count += len(taken.tokens)
+            columns = (state.hypotheses.tokens, state.hypotheses.timestamps, state.hypotheses.log_probs)
+            rest = max(len(hypothesis.tokens) for hypothesis in state.nbest(beam)[0])
+            assert {column.shape[2] for column in columns} == {rest}
+            assert beam > 1 or rest == 0
+        assert search != "greedy" or count > 300
+
+
 def joined(start: Hypothesis, end: Hypothesis) -> Hypothesis:
     return Hypothesis(
         start.tokens + end.tokens, end.score, start.timestamps + end.timestamps, start.log_probs + end.log_probs

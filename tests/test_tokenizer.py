@@ -152,9 +152,10 @@ def test_models_with_changed_bytes(tmp_path: Path) -> None:
     model = sentencepiece_model()
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(150):
+    for case in range(150):
         changed = bytearray(model)
-        for place in rng.integers(0, len(model), int(rng.choice([1, 2, 8]))):
+        most = 900 if case % 2 else len(model)  # the pieces, or mostly the table of the normalisation
+        for place in rng.integers(0, most, int(rng.choice([1, 2, 8]))):
             changed[place] = rng.integers(256)
         try:
             tokenizer = PieceTokenizer(bytes(changed))

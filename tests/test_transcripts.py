@@ -260,6 +260,14 @@ def test_json_lines() -> None:
     assert empty["nbest"] == [{"text": "", "score": -0.5}]
 
 
+def test_json_lines_have_no_other_numbers_than_json() -> None:
+    """A model whose outputs overflow has probabilities that are not numbers."""
+    odd = Transcript("one", (Word("one", 0.0, 1.0, math.nan),), (Alternative("one", -math.inf), Alternative("", -1.0)))
+    (line,) = TranscriptLines("jsonl", 2)(Path("a.wav"), odd)
+    entry = json.loads(line, parse_constant=pytest.fail)
+    assert (entry["confidence"], entry["words"][0]["confidence"], entry["nbest"][0]["score"]) == (None, None, None)
+
+
 def test_ctm() -> None:
     assert lines("ctm")[:2] == ["the_first 1 0.04 0.28 one 0.9123", "the_first 1 3661.20 0.28 two 1.0000"]
     assert len(lines("ctm")) == 4
@@ -369,6 +377,18 @@ def test_evaluate_writes_every_format(checkpoint: Path, tmp_path: Path, capsys: 
     assert refused(capsys, *command[:3], "--format", "ctm") == "--format says what --output has; give that, too"
     message = "--nbest says what --output has; give that, too"
     assert refused(capsys, *command[:3], "--beam", 2, "--nbest", 2) == message
+
+
+def test_evaluate_counts_characters_that_no_symbol_stands_for(
+    checkpoint: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tmp_path / "talk.jsonl"
+    entry = {"audio_filepath": recording.name, "duration": 0.1 * len(SPELLED), "text": TEXT[:-2] + "ax €x"}
+    manifest.write_text(json.dumps(entry) + "\n")
+    rates, unknown = printed(capsys, "evaluate", checkpoint, manifest)
+    assert rates == f"1 utterances: WER {100 * 2 / 7:.2f} %, CER {100 * 4 / (len(TEXT) + 3):.2f} %"
+    reason = "3 characters, 2 different ones, are not among the characters 'ab c'; they count as errors"
+    assert unknown == f"{manifest}: {reason}: 'x' 2 times, '€' 1 times"
 
 
 # Phrases

@@ -81,7 +81,7 @@ def test_streams_that_give_up_symbols_equal_the_cpus(search: str, options: dict)
 
 
 def test_recogniser_equals_the_cpus() -> None:
-    pytest.importorskip("prnn.asr", reason="needs the packages of prnn's extra, asr")
+    pytest.importorskip("kaldi_native_fbank", reason="needs the packages of prnn's extra, asr")
     from prnn.asr import CharTokenizer, FeatureConfig, Recogniser
     from prnn.asr.features import compute_features
 

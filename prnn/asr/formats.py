@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .transcript import Transcript
+from .transcript import Transcript, rounded
 
 FORMATS = ("text", "jsonl", "ctm", "srt")
 
@@ -48,7 +48,7 @@ class TranscriptLines:
         entry = {"audio_filepath": str(audio), "text": transcript.text, **more, **transcript.as_dict()}
         if self._nbest > 1:
             entry["nbest"] = [
-                {"text": alternative.text, "score": round(alternative.score, 3)}
+                {"text": alternative.text, "score": rounded(alternative.score, 3)}
                 for alternative in transcript.alternatives[: self._nbest]
             ]
         yield json.dumps(entry, ensure_ascii=False)

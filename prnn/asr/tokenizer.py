@@ -282,3 +282,12 @@ def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[st
     for text in texts:
         counts.update(tokenizer.encode_known(text)[1])
     return counts
+
+
+def unknown_sentence(tokenizer: Tokenizer, counts: Counter[str]) -> str:
+    """What a user is told of the characters that `unknown_characters` has counted."""
+    most = ", ".join(f"{character!r} {count} times" for character, count in counts.most_common(5))
+    return (
+        f"{counts.total()} characters, {len(counts)} different ones, are not among the {shown(tokenizer, str)}; "
+        f"they count as errors: {most}{', ...' if len(counts) > 5 else ''}"
+    )

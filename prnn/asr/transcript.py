@@ -60,13 +60,13 @@ class Transcript:
         return {
             "start": round(self.words[0].start, 3) if self.words else None,
             "end": round(self.words[-1].end, 3) if self.words else None,
-            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "confidence": rounded(self.confidence, 4),
             "words": [
                 {
                     "word": word.text,
                     "start": round(word.start, 3),
                     "end": round(word.end, 3),
-                    "confidence": round(word.confidence, 4),
+                    "confidence": rounded(word.confidence, 4),
                 }
                 for word in self.words
             ],
@@ -80,6 +80,11 @@ class Transcript:
         """The same, so many seconds later."""
         words = tuple(word._replace(start=word.start + seconds, end=word.end + seconds) for word in self.words)
         return Transcript(self.text, words, self.alternatives)
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """A number for JSON, which has none that are not finite."""
+    return round(value, digits) if value is not None and math.isfinite(value) else None
 
 
 def words_of(hypothesis: Hypothesis, tokenizer: Tokenizer, frame_seconds: float) -> tuple[Word, ...]:

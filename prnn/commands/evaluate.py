@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr import InputError, Recogniser, read_manifest
         from prnn.asr.evaluation import evaluate
         from prnn.asr.formats import TranscriptLines
+        from prnn.asr.tokenizer import unknown_characters, unknown_sentence
 
         check_search(arguments)
         for name in ("format", "nbest"):
@@ -50,3 +51,6 @@ def run(arguments: argparse.Namespace) -> None:
                         file.write(line + "\n")
         wer, cer = result.rates
         print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+        unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
+        if unknown:
+            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
