@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
-import cudnn_rnn
 import torch
-from json_rows import write_rows
 
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
+from prnn.bench import cudnn_rnn
+from prnn.bench.json_rows import write_rows
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}

@@ -101,7 +101,7 @@ def table(head: list[str], rows: list[list[object]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--training", default=RESULTS / "train_four_h200.json", help="of bench/train_gpu.py on 2 and 4")
+    parser.add_argument("--training", default=RESULTS / "train_four_h200.json", help="of prnn bench train on 2 and 4")
     parser.add_argument("--allreduce", default=RESULTS / "allreduce_four_h200.json", help="of bench/allreduce_gpu.py")
     parser.add_argument("--durations", help="seconds of each utterance of a corpus, one a line")
     options = parser.parse_args()

@@ -75,7 +75,23 @@ def test_layer_and_loss(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 def test_command_line(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    assert run(python.parent / "prnn", "info", cwd=tmp_path).startswith("prnn ")
+    program = python.parent / "prnn"
+    assert run(program, "info", cwd=tmp_path).startswith("prnn ")
+    arguments = [
+        "--threads",
+        "1",
+        "--steps",
+        "2",
+        "--seconds",
+        "0.01",
+        "--cells",
+        "LSTM",
+        "--hidden",
+        "8",
+        "--batch",
+        "1",
+    ]
+    assert "LSTM" in run(program, "bench", "--device", "cpu", "rnn", *arguments, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(("argument", "message"), [("cuda", "write NAME=VALUE"), ("cudda=off", "not built")])

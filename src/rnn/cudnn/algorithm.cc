@@ -14,7 +14,7 @@ bool has_faster_small_kernels(const CudnnDevice& device, const RnnProblem& p) {
 }
 
 // Where cuDNN's persistent kernels were faster than its standard ones replayed from a graph: on an H200, T = 256, the
-// sizes of bench/rnn_gpu.py --targets. They need more workspace, which a stack has for all layers at once, so that
+// sizes of prnn bench rnn --targets. They need more workspace, which a stack has for all layers at once, so that
 // stacks are left to the standard ones. GPUs: those that torch takes them on.
 bool has_faster_persistent_kernels(const CudnnDevice& device, const RnnProblem& p) {
   if (device.arch < 80 || device.arch == 86 || device.multiprocessors < 98) return false;
