@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-import rnn_backends
-import rnn_ratios
 import torch
 
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES
+from prnn.bench import rnn_backends, rnn_ratios
 from prnn.bench.rnn_gpu import time_graph
 
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay

@@ -1,6 +1,6 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
-    python bench/rnn_backends.py [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
+    python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
         [--seconds 600] [--json FILE]
 
