@@ -12,8 +12,9 @@ import argparse
 import os
 
 import torch
-from json_rows import write_rows
 from torch.distributed import ProcessGroup, all_reduce, barrier, destroy_process_group, init_process_group, new_group
+
+from prnn.bench.json_rows import write_rows
 
 SIZES = [2**exponent for exponent in range(3, 30, 2)]
 

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Callable
 
 import torch
-from json_rows import write_rows
-from rnn_gpu import Times, per_step, time_calls, time_graph
 
 import prnn
 from prnn._ops._handles import handle
+from prnn.bench.json_rows import write_rows
+from prnn.bench.rnn_gpu import Times, per_step, time_calls, time_graph
 
 POINTS = [("lstm", 512), ("lstm", 768), ("lstm", 1024), ("lstm", 1536), ("rnn", 1024)]
 MODULES = {"lstm": "LSTM", "rnn": "RNN"}

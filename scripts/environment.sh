@@ -1,5 +1,6 @@
-# Sourced by the scripts of this folder: use_environment FILE puts what requirements/FILE pins into the virtual
-# environment $PRNN_VENV (.venv), unless it is there already, and puts the environment first on PATH.
+# Sourced by the scripts of this folder: use_environment FILE [REQUIREMENT ...] puts what requirements/FILE pins, and the
+# requirements, into the virtual environment $PRNN_VENV (.venv), unless it is there already, and puts the environment first
+# on PATH.
 
 use_environment() {
   local venv=${PRNN_VENV:-.venv} python=${PYTHON:-python3} wanted stamp
@@ -7,12 +8,12 @@ use_environment() {
     echo "prnn needs Python 3.11 or newer, and $python is $("$python" --version); set PYTHON to another" >&2
     return 1
   }
-  wanted=$(cat requirements/*.txt | sha256sum; "$python" --version)
+  wanted=$(cat requirements/*.txt | sha256sum; "$python" --version; echo "$@")
   stamp=$venv/installed-$1
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "installing requirements/$1 into $venv"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "requirements/$1"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "requirements/$1" "${@:2}"
     echo "$wanted" >"$stamp"
   fi
   export PATH=$PWD/$venv/bin:$PATH VIRTUAL_ENV=$PWD/$venv

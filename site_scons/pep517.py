@@ -20,8 +20,20 @@ import pyproject_metadata
 from prnn_version import read_version
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SDIST_PARTS = ["LICENSE", "README.md", "CHANGELOG.md", "SConstruct", "pyproject.toml", "requirements"]
-SDIST_PARTS += ["bench", "docs", "include", "prnn", "python", "recipes", "scripts", "site_scons", "src", "tests"]
+SDIST_PARTS = ["LICENSE", "README.md", "CHANGELOG.md", "SConstruct", "pyproject.toml", "mkdocs.yml"]
+SDIST_PARTS += [
+    "bench",
+    "docs",
+    "include",
+    "prnn",
+    "python",
+    "recipes",
+    "requirements",
+    "scripts",
+    "site_scons",
+    "src",
+    "tests",
+]
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

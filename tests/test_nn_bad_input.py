@@ -13,15 +13,27 @@ import prnn
 X = torch.zeros(5, 2, 3)
 H = torch.zeros(1, 2, 4)
 
-CONSTRUCTOR: list[tuple[type[Exception], str, dict[str, Any]]] = [
+
+def unless_torch_lets_it_pass(error: type[Exception], message: str, options: dict[str, Any]) -> Any:
+    """A case that torch.nn's constructors, which prnn's call, refuse in newer versions of torch alone."""
+    try:
+        torch.nn.LSTM(**{"input_size": 3, "hidden_size": 4, **options})
+    except error:
+        return (error, message, options)
+    except RuntimeError:
+        pass
+    return pytest.param(error, message, options, marks=pytest.mark.skip(f"torch {torch.__version__} does not check it"))
+
+
+CONSTRUCTOR: list[Any] = [
     (ValueError, "backend is 'gpu'; it must be one of 'persistent', 'cudnn', 'best'", {"backend": "gpu"}),
     (ValueError, "dropout is 1.0", {"dropout": 1.0, "num_layers": 2}),
     (ValueError, "dropout", {"dropout": -0.1}),
     (ValueError, "hidden_size must be greater than zero", {"hidden_size": 0}),
-    (ValueError, "input_size must be greater than zero", {"input_size": -3}),
+    unless_torch_lets_it_pass(ValueError, "input_size must be greater than zero", {"input_size": -3}),
     (ValueError, "num_layers must be greater than zero", {"num_layers": 0}),
     (TypeError, "hidden_size should be of type int, got: float", {"hidden_size": 4.0}),
-    (TypeError, "bias should be of type bool", {"bias": 1}),
+    unless_torch_lets_it_pass(TypeError, "bias should be of type bool", {"bias": 1}),
     (TypeError, "nonsense", {"nonsense": 1}),
 ]
 

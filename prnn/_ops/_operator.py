@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from prnn._ops._reduction import Reduction
 
@@ -160,16 +161,18 @@ def _name(op: Any) -> str:
     return name.removeprefix("prnn::")
 
 
-def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """What makes a node of the function. Function.apply also looks after functorch's transforms, for which it wants a
-    setup_context."""
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+def _apply_of(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
+    """What makes a node of the function. The apply of torch.autograd.Function also looks after functorch's transforms,
+    for which it wants a setup_context."""
+    is_function = issubclass(function, torch.autograd.Function)
+    single: Any = super(torch.autograd.Function, function) if is_function else function
+    apply: Callable[..., Any] = single.apply
     return apply
 
 
 def _function(
     name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
-) -> type[torch.autograd.Function]:
+) -> type[_SingleLevelFunction]:
     def forward(ctx: Any, *arguments: Any) -> Any:  # one with setup_context would look up its own signature each time
         ctx.set_materialize_grads(False)  # zeros for outputs without a gradient, such as a reserve space
         outputs = kernel(*arguments)
@@ -182,7 +185,7 @@ def _function(
         return gradients(ctx, first, *rest)
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(f"{name}_function", (torch.autograd.Function,), members)
+    return type(f"{name}_function", (_SingleLevelFunction,), members)
 
 
 def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:

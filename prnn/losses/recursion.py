@@ -25,7 +25,8 @@ def checked_boundary(boundary: object, batch: int, symbols: int, frames: int, de
     if _checks.can_look_at(result):
         begins, ends = result[:, :2], result[:, 2:]
         bad = (begins < 0) | (begins > ends) | (ends > ends.new_tensor((symbols, frames)))
-        for n, axis in bad.nonzero().tolist():
+        if bad.any():  # tolist() of torch 2.6 fails inside torch.func's transforms
+            n, axis = map(int, bad.nonzero()[0])
             what, most = ("st"[axis], (symbols, frames)[axis])
             raise ValueError(
                 f"boundary[{n}] has {what}_begin {int(begins[n, axis])} and {what}_end {int(ends[n, axis])}; "

@@ -6,15 +6,15 @@ namespace {
 bool is_gated(const RnnProblem& p) { return p.gates() > 1; }
 
 // cuDNN has these kernels for float and half. They are faster than the others that it has for small layers, up to a
-// batch: measured on an H200 (bench/rnn_backends.py --algorithms). Forward it has them up to 192 hidden units, without
-// gates 384, where they take up to ten times as long as the standard ones.
+// batch: measured on an H200 (prnn/bench/rnn_backends.py --algorithms). Forward it has them up to 192 hidden units,
+// without gates 384, where they take up to ten times as long as the standard ones.
 bool has_faster_small_kernels(const CudnnDevice& device, const RnnProblem& p) {
   if (device.arch < 60 || p.hidden > (is_gated(p) ? 128 : 256)) return false;
   return p.max_batch() * p.hidden * p.hidden < (is_gated(p) ? 8'000'000 : 24'000'000);
 }
 
 // Where cuDNN's persistent kernels were faster than its standard ones replayed from a graph: on an H200, T = 256, the
-// sizes of bench/rnn_gpu.py --targets. They need more workspace, which a stack has for all layers at once, so that
+// sizes of prnn bench rnn --targets. They need more workspace, which a stack has for all layers at once, so that
 // stacks are left to the standard ones. GPUs: those that torch takes them on.
 bool has_faster_persistent_kernels(const CudnnDevice& device, const RnnProblem& p) {
   if (device.arch < 80 || device.arch == 86 || device.multiprocessors < 98) return false;

@@ -1,4 +1,4 @@
-// Made by bench/rnn_ratios.py from bench/results/rnn_backends_h200.json.
+// Made by prnn/bench/rnn_ratios.py from bench/results/rnn_backends_h200.json.
 #include "rnn/plan/faster.h"
 
 namespace prnn {

@@ -1,7 +1,7 @@
 """A training step of a streaming RNN-T on the GPU: prnn against the same model on torch.nn.LSTM and torchaudio's loss.
 
-    python bench/train_gpu.py [--encoder plain projected] [--classes 500 5000] [--batch 4 8 16 32] [--json FILE]
-    torchrun --nproc-per-node 2 bench/train_gpu.py
+    prnn bench train [--encoder plain projected] [--classes 500 5000] [--batch 4 8 16 32] [--json FILE]
+    torchrun --nproc-per-node 2 -m prnn bench train
 
 The model: frames of 80 features stacked by 4, an encoder, an LSTM predictor of 640, a joiner of 512. The encoder has
 five LSTM layers of 1024 ("plain"), or 12 of 1024 with projections of 512 ("projected"). The batch: --batch utterances
@@ -33,7 +33,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from json_rows import write_rows
 from torch import Tensor, nn
 from torch.distributed import (
     all_gather_object,
@@ -48,6 +47,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import prnn
+from prnn.bench.json_rows import write_rows
 from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 

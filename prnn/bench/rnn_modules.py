@@ -1,4 +1,4 @@
-"""Layers as models have them, prnn.nn beside torch.nn: `bench/rnn_gpu.py --modules`.
+"""Layers as models have them, prnn.nn beside torch.nn: `prnn bench rnn --modules`.
 
 LSTMs with a projection, stacks with dropout and with sequences of different lengths, layers too large for the resident
 kernels, float64, float32 as torch ships it (tf32), and the cuDNN backend by itself. Microseconds per timestep of 256,
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
-from rnn_gpu import per_step, time_calls, time_graph
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
+from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
 
 HALF, BFLOAT16, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 WARM_UP = 2

@@ -1,6 +1,6 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    python bench/losses_gpu.py [--only rnnt,ctc,durations] [--kernels] [--shapes FILE [--every N]] [--json FILE]
+    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--shapes FILE [--every N]] [--json FILE]
 
 --kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
 
@@ -26,10 +26,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from duration_losses import FAMILIES, problem
-from json_rows import write_rows
 
 import prnn
+from prnn.bench.duration_losses import FAMILIES, problem
+from prnn.bench.json_rows import write_rows
 
 RNNT_SHAPES = [
     *[(n, 150, 40, 28) for n in (1, 16, 128)],

@@ -10,13 +10,16 @@ import torch
 
 
 def write_rows(path: str, rows: Sequence[object]) -> None:
+    # sys.argv[0] is the name of a program, or "prnn bench FAMILY".
+    command = sys.argv if sys.argv[0].startswith("prnn ") else ["python", *sys.argv]
     processes = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun's
-    program = f"torchrun --nproc-per-node {processes}" if processes else "python"
+    if processes:
+        command = ["torchrun", "--nproc-per-node", processes, *(["-m", *sys.argv] if command is sys.argv else sys.argv)]
     run = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "command": " ".join([program, *sys.argv]),
+        "command": " ".join(command),
         "rows": list(rows),
     }
     with open(path, "w") as file:

@@ -1,4 +1,4 @@
-"""Measures how the resident kernels split a layer best on the GPU that is here: `bench/rnn_gpu.py --tune`.
+"""Measures how the resident kernels split a layer best on the GPU that is here: `prnn bench rnn --tune`.
 
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
 cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
@@ -10,14 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-import rnn_backends
-import rnn_ratios
 import torch
-from rnn_gpu import time_graph
 
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES
+from prnn.bench import rnn_backends, rnn_ratios
+from prnn.bench.rnn_gpu import time_graph
 
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 

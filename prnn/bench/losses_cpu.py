@@ -1,4 +1,4 @@
-"""Times the losses on the CPU against torch: `python bench/losses_cpu.py [--repeats 7] [--quick] [--cpu-time]`.
+"""Times the losses on the CPU against torch: `prnn bench --device cpu loss [--repeats 7] [--quick] [--cpu-time]`.
 
 Every line is one shape: median milliseconds of a forward and backward pass from float32 logits, for prnn and for its
 rival, taken in turns in this process, and their ratio. With --cpu-time it is the time that the processor spent, over
@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from duration_losses import FAMILIES, problem
 from torch import Tensor
 
 import prnn
+from prnn.bench.duration_losses import FAMILIES, problem
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
 RNNT_SHAPES = [

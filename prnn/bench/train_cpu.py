@@ -1,6 +1,6 @@
 """A training step of the digits recipe's model on the CPU, part by part, and its encoder layers against torch's.
 
-    python bench/train_cpu.py [--threads 2] [--seconds 5] [--batch 12] [--hidden 256] [--cpu-time]
+    prnn bench --device cpu train [--threads 2] [--seconds 5] [--batch 12] [--hidden 256] [--cpu-time]
 
 Random features and targets of the recipe's sizes: utterances of 1 to 4 s, 5 to 25 characters out of 16. A part's time
 is the median over the runs; parts are forward, "backward" is that of all of them. The last lines run the encoder's

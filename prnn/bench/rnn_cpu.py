@@ -1,6 +1,6 @@
 """prnn.nn.LSTM and GRU against torch.nn's on the CPU: time of inference and of a training step, and their ratios.
 
-    python bench/rnn_cpu.py [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM] [--hidden 256] ...
+    prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM] [--hidden 256]
 
 float32, one layer, input size = hidden size. Both modules have the same weights and run in turn in one process, many
 times, so that whatever else the machine does meets both. `ratio` is torch's time over prnn's (more than 1: prnn is

@@ -1,9 +1,9 @@
 """Recurrent layers on a GPU: prnn against cuDNN, called directly and through torch, microseconds per timestep.
 
-    python bench/rnn_gpu.py [--dtype float16] [--targets]
-    python bench/rnn_gpu.py [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
-    python bench/rnn_gpu.py --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
-    python bench/rnn_gpu.py --modules [float64] ["dropout 0.1"]
+    prnn bench rnn [--dtype float16] [--targets]
+    prnn bench rnn [--cells lstm gru rnn] [--layers 1] [--hidden 512 1024] [--batch 1 8 64] [--steps 256]
+    prnn bench rnn --tune [--dtype float16] [--cells lstm] [--hidden 1024] [--batch 16]
+    prnn bench rnn --modules [float64] ["dropout 0.1"]
 
 Forward is inference; train is forward and backward of all gradients. Input size = hidden size. "cuDNN" is the best of
 its algorithms (standard, persistent static, persistent dynamic, persistent small-H), launched call by call or replayed
@@ -17,10 +17,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 
-import cudnn_rnn
 import torch
 
 import prnn
+from prnn.bench import cudnn_rnn
 
 MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
 # (hidden size, batches) of one layer of every cell, and of five LSTM layers.
@@ -133,18 +133,18 @@ def main() -> None:
     steps, repeats = arguments.steps, arguments.repeats
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if arguments.tune:
-        import rnn_tune
+        from prnn.bench import rnn_tune
 
         rnn_tune.tune(arguments.cells, arguments.hidden, arguments.batch, steps, dtype, repeats)
         rnn_tune.compare_backends(arguments.cells, arguments.hidden, arguments.dtype)
         return
     if arguments.modules is not None:
-        import rnn_modules
+        from prnn.bench import rnn_modules
 
         rnn_modules.compare(arguments.modules, steps, repeats)
         return
     if arguments.layer_norm:
-        import rnn_layer_norm
+        from prnn.bench import rnn_layer_norm
 
         rnn_layer_norm.compare(steps, repeats)
         return

@@ -1,6 +1,6 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
-    python bench/rnn_backends.py [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
+    python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
         [--seconds 600] [--json FILE]
 
@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
-import cudnn_rnn
 import torch
-from json_rows import write_rows
 
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
+from prnn.bench import cudnn_rnn
+from prnn.bench.json_rows import write_rows
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}

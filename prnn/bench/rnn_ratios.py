@@ -1,7 +1,7 @@
 """From the rows of rnn_backends.py to the library's choice between cuDNN and the resident kernels.
 
-    python bench/rnn_ratios.py table FILE.json ...     the rows of src/rnn/plan/measured_ratios.cc
-    python bench/rnn_ratios.py regret FILE.json ...    how far the choice of PRNN_BEST_BACKEND is behind the faster one
+    python -m prnn.bench.rnn_ratios table FILE.json ...     the rows of src/rnn/plan/measured_ratios.cc
+    python -m prnn.bench.rnn_ratios regret FILE.json ...    how far PRNN_BEST_BACKEND is behind the faster one
 
 A GPU is not needed: the choice is that of the plans for the GPU's row.
 """

@@ -1,5 +1,5 @@
 """prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps:
-`bench/rnn_gpu.py --layer-norm`.
+`prnn bench rnn --layer-norm`.
 
 Microseconds per timestep of 256, forward (inference) / training step with the gradients of input and parameters, eager
 and replayed from a CUDA graph. Ratios are the rival's time over prnn's. Input size = hidden size.
@@ -11,12 +11,12 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from rnn_gpu import per_step, time_calls, time_graph
 
 import prnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from reference.layer_norm_lstm import layer_norm_lstm
 
 BATCHES = (1, 8, 32, 64)

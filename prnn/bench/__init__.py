@@ -1,0 +1,1 @@
+"""Measurements against torch and other libraries: the programs of `prnn bench`."""

@@ -1,0 +1,103 @@
+"""The wheel of ./scripts/wheel, in an environment that has torch and nothing of the checkout."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "site_scons/portable_wheel.py"
+SETTINGS = ["cuda=off", f"cache={ROOT / 'build/cache'}"]
+
+pytestmark = pytest.mark.xdist_group("install")  # one source tree for all
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    said = run(sys.executable, BUILD, "--output", folder, *SETTINGS, cwd=ROOT)
+    (wheel,) = folder.iterdir()
+    assert re.search(rf"^{re.escape(str(wheel))}: \d+\.\d MB\n", said, re.MULTILINE)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The interpreter of a fresh environment with the wheel, which sees this one's packages."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    return folder / "bin/python"
+
+
+def run(*command: object, cwd: pathlib.Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(list(map(str, command)), cwd=cwd, text=True, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_name_and_contents(wheel: pathlib.Path) -> None:
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert re.fullmatch(rf"prnn-[\d.]+-{version}-{version}-manylinux_2_\d+_\w+\.whl", wheel.name)
+
+
+PROGRAM = """
+import os, pathlib, re, torch, prnn
+torch.manual_seed(0)
+torch.set_num_threads(2)
+x = torch.randn(6, 3, 8)
+layer = prnn.nn.LSTM(8, 16)
+same = torch.nn.LSTM(8, 16)
+same.load_state_dict(layer.state_dict())
+torch.testing.assert_close(layer(x)[0], same(x)[0])
+logits = torch.randn(2, 5, 4, 7, requires_grad=True)
+lengths = torch.tensor([5, 4]), torch.tensor([3, 2])
+prnn.rnnt_loss(logits, torch.randint(1, 7, (2, 3)), *lengths, blank=0).backward()
+assert logits.grad.isfinite().all()
+threads = len(os.listdir("/proc/self/task"))
+torch.randn(10**6).exp().sum()  # torch's own threads are the layer's
+assert len(os.listdir("/proc/self/task")) == threads
+print(prnn.__file__)
+"""
+
+
+def test_layer_and_loss(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    place = run(python, "-c", PROGRAM, cwd=tmp_path).strip()
+    assert pathlib.Path(place).is_relative_to(python.parents[1])
+
+
+def test_command_line(python: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    program = python.parent / "prnn"
+    assert run(program, "info", cwd=tmp_path).startswith("prnn ")
+    arguments = [
+        "--threads",
+        "1",
+        "--steps",
+        "2",
+        "--seconds",
+        "0.01",
+        "--cells",
+        "LSTM",
+        "--hidden",
+        "8",
+        "--batch",
+        "1",
+    ]
+    assert "LSTM" in run(program, "bench", "--device", "cpu", "rnn", *arguments, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("argument", "message"), [("cuda", "write NAME=VALUE"), ("cudda=off", "not built")])
+def test_bad_options_are_refused(argument: str, message: str, tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, str(BUILD), "--output", str(tmp_path / "out"), argument]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
