@@ -2,7 +2,7 @@
 
     python bench/rnn_backends.py [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
-        [--seconds 600] [--json FILE]
+        [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
@@ -16,11 +16,11 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import cudnn_rnn
+import rnn_ratios
 import torch
-from json_rows import write_rows
 
 import prnn
 from prnn import _C
@@ -89,6 +89,13 @@ class Row:
         return (
             f"| {k.cell} | {k.type} | {k.layers} x {k.directions} | {k.hidden} | {self.batch} | {' | '.join(texts)} |"
         )
+
+
+def flat(row: Row) -> rnn_ratios.Point:
+    kind, times = row.kind, (*row.resident, *row.cudnn)
+    return rnn_ratios.Point(
+        kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps, *times
+    )
 
 
 class Data:
@@ -208,7 +215,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
-    parser.add_argument("--json", metavar="FILE", help="where the rows go as well")
+    parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
@@ -226,8 +233,8 @@ def main() -> None:
             rows.append(row)
             if time.monotonic() > until:
                 break
-        if arguments.json:
-            write_rows(arguments.json, [asdict(row) for row in rows])
+    if arguments.csv:
+        rnn_ratios.write(arguments.csv, torch.cuda.get_device_name(), [flat(row) for row in rows])
 
 
 if __name__ == "__main__":
