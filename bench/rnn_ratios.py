@@ -90,8 +90,8 @@ def percent(measured: dict[int, float], batch: int) -> int:
 
 
 def table(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of C++. Where float16 was not measured at all, it has bfloat16's ratios; layers of two directions, one or
-    several, have the geometric mean of theirs."""
+    """Lines of C++. Where float16 was not measured at all, it has bfloat16's ratios. Layers of two directions, one or
+    several, have the geometric mean of theirs. Stacks larger than the largest that was measured have one layer's."""
     found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         for index in range(len(PASSES)):
@@ -104,6 +104,13 @@ def table(points: Sequence[Point]) -> Iterator[str]:
     for (cell, type_, *kind), ratios in list(measured.items()):
         if type_ == "bfloat16":
             measured.setdefault((cell, "float16", *kind), ratios)
+    largest: dict[tuple[str, ...], int] = defaultdict(int)
+    for cell, type_, stack, _, hidden in measured:
+        largest[cell, type_, stack] = max(largest[cell, type_, stack], hidden)
+    for (cell, type_, stack, index, hidden), ratios in list(measured.items()):
+        for other in STACKS[1:] if stack == STACKS[0] else ():
+            if hidden > largest[cell, type_, other] > 0:
+                measured[cell, type_, other, index, hidden] = ratios
     for (cell, type_, stack, index, hidden), ratios in sorted(measured.items()):
         numbers = ", ".join(str(percent(ratios, batch)) for batch in BATCHES)
         name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
