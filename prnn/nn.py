@@ -308,7 +308,7 @@ class RNN(_SingleState):
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype: as
             torch.nn.RNN's; nonlinearity is "tanh" or "relu"; dropout, less than 1, acts between layers in training.
         backend: what may run on a GPU: "persistent" (the resident kernels, or NotSupportedError), "cudnn", or "best",
-            which takes the resident kernels where they serve the layer, else cuDNN, and then warns once.
+            which takes the faster one, and warns once where the resident kernels do not serve the layer.
     """
 
     def __init__(

@@ -178,8 +178,8 @@ def algorithms(lines: list[str]) -> list[int]:
         (f"mode={LSTM} hidden=129", STANDARD),
         ("mode=1 hidden=257", STANDARD),
         (f"mode={LSTM} hidden=192 type=2 5,5,5", STATIC),
-        (f"mode={LSTM} hidden=256 5,5,5,5", STATIC),
-        (f"mode={LSTM} hidden=256 5,5,5,5,5", STANDARD),
+        (f"mode={LSTM} hidden=256 5", STATIC),  # one sequence in float
+        (f"mode={LSTM} hidden=256 5,5", STANDARD),
         (f"mode={LSTM} hidden=256 type=2", STATIC),
         (f"mode={GRU} hidden=256 type=2 {','.join('5' * 16)}", STANDARD),
         (f"mode={LSTM} hidden=256 type=2 {','.join('5' * 16)}", STATIC),

@@ -122,6 +122,16 @@ def test_small_batches_are_resident_and_large_ones_are_not() -> None:
             assert choice(kind, 2000) == CUDNN
 
 
+def test_kernels_of_one_kind_go_together() -> None:
+    """Between two measured sizes, those that share the larger one's kernels have its choice: resident ones above 2112
+    units (LSTM in 16 bits), cuDNN's above 128 (float)."""
+    large, last = (("PRNN_LSTM", "kHalf", "kOneLayer", "true", str(hidden)) for hidden in (2300, 2112))
+    assert [choice(large, batch) for batch in (8, 32)] == [_C.PERSISTENT_BACKEND, CUDNN]
+    assert choice(last, 32) == _C.PERSISTENT_BACKEND
+    for hidden, expected in ((128, CUDNN), (129, _C.PERSISTENT_BACKEND), (192, _C.PERSISTENT_BACKEND)):
+        assert choice(("PRNN_GRU", "kFloat32", "kOneLayer", "false", str(hidden)), 64) == expected
+
+
 def test_other_gpus_go_by_the_same_measurements() -> None:
     kind = one_layer("kBfloat16", 1024, True)
     assert [choice(kind, batch, "H100") for batch in (8, 1024)] == [_C.PERSISTENT_BACKEND, CUDNN]

@@ -2,7 +2,7 @@
 
     python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
-        [--seconds 600] [--json FILE]
+        [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
@@ -16,15 +16,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
-from prnn.bench import cudnn_rnn
-from prnn.bench.json_rows import write_rows
+from prnn.bench import cudnn_rnn, rnn_ratios
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
@@ -89,6 +88,13 @@ class Row:
         return (
             f"| {k.cell} | {k.type} | {k.layers} x {k.directions} | {k.hidden} | {self.batch} | {' | '.join(texts)} |"
         )
+
+
+def flat(row: Row) -> rnn_ratios.Point:
+    kind, times = row.kind, (*row.resident, *row.cudnn)
+    return rnn_ratios.Point(
+        kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps, *times
+    )
 
 
 class Data:
@@ -208,7 +214,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
-    parser.add_argument("--json", metavar="FILE", help="where the rows go as well")
+    parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
@@ -226,8 +232,8 @@ def main() -> None:
             rows.append(row)
             if time.monotonic() > until:
                 break
-        if arguments.json:
-            write_rows(arguments.json, [asdict(row) for row in rows])
+    if arguments.csv:
+        rnn_ratios.write(arguments.csv, torch.cuda.get_device_name(), [flat(row) for row in rows])
 
 
 if __name__ == "__main__":

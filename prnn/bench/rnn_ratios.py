@@ -1,48 +1,77 @@
 """From the rows of rnn_backends.py to the library's choice between cuDNN and the resident kernels.
 
-    python -m prnn.bench.rnn_ratios table FILE.json ...     the rows of src/rnn/plan/measured_ratios.cc
-    python -m prnn.bench.rnn_ratios regret FILE.json ...    how far PRNN_BEST_BACKEND is behind the faster one
+    python -m prnn.bench.rnn_ratios table FILE.csv ...     the rows of src/rnn/plan/measured_ratios.cc
+    python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice of PRNN_BEST_BACKEND is behind the faster one
 
-A GPU is not needed: the choice is that of the plans for the GPU's row.
+A GPU is not needed: the choice is that of the plans for the GPU's row. bench/results/rnn_backends_h200.csv has what the
+library's table was made from.
 """
 
 import argparse
 import bisect
-import json
+import csv
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from prnn import _C
 
 # As in src/rnn/plan/faster.h.
-BATCHES = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+BATCHES = (1, 4, 8, 16, 32, 48, 64, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
+STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 MOST = 255
 PASSES = ("inference", "training")
-Row = dict[str, Any]
 
 
-def read(files: Iterable[str]) -> tuple[str, list[Row]]:
-    """The card, and the rows of all files."""
-    devices, rows = set(), []
+class Point(NamedTuple):
+    """Microseconds a timestep, inference and training, of the resident kernels and of cuDNN."""
+
+    cell: str
+    type: str
+    layers: int
+    directions: int
+    hidden: int
+    batch: int
+    steps: int
+    resident: float
+    resident_training: float
+    cudnn: float
+    cudnn_training: float
+
+    def times(self, index: int) -> tuple[float, float]:
+        """(resident, cuDNN) of one of PASSES."""
+        return self[7 + index], self[9 + index]
+
+    def stack(self) -> str:
+        return STACKS[2 if self.directions > 1 else self.layers > 1]
+
+
+def write(path: str, device: str, points: Sequence[Point]) -> None:
+    """Times to a hundredth of a microsecond, after a line with the card."""
+    with open(path, "w", newline="") as file:
+        file.write(f"# {device}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Point._fields)
+        writer.writerows((*point[:7], *(f"{time:.2f}" for time in point[7:])) for point in points)
+
+
+def read(files: Iterable[str]) -> tuple[str, list[Point]]:
+    """The card, and the points of all files."""
+    devices, points = set(), []
     for name in files:
-        with open(name) as file:
-            run = json.load(file)
-        devices.add(run["device"])
-        rows += run["rows"]
+        with open(name, newline="") as file:
+            devices.add(file.readline().removeprefix("# ").strip())
+            for row in csv.DictReader(file):
+                values = [convert(row[name]) for name, convert in Point.__annotations__.items()]
+                points.append(Point(*values))
     if len(devices) != 1:
         raise SystemExit(f"the files are of several GPUs: {', '.join(sorted(devices))}")
-    return devices.pop(), rows
-
-
-def stack_of(kind: dict[str, Any]) -> str:
-    if kind["directions"] > 1:
-        return "kTwoDirections"
-    return "kSeveralLayers" if kind["layers"] > 1 else "kOneLayer"
+    return devices.pop(), points
 
 
 def percent(measured: dict[int, float], batch: int) -> int:
@@ -60,47 +89,60 @@ def percent(measured: dict[int, float], batch: int) -> int:
     return min(round(100 * ratio), MOST)
 
 
-def table(rows: list[Row]) -> Iterator[str]:
-    measured: dict[tuple[str, str, str, int, int], dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        kind = row["kind"]
+def table(points: Sequence[Point]) -> Iterator[str]:
+    """Lines of C++. Where float16 was not measured at all, it has bfloat16's ratios. Layers of two directions, one or
+    several, have the geometric mean of theirs. Stacks larger than the largest that was measured have one layer's."""
+    found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
         for index in range(len(PASSES)):
-            key = (kind["cell"], kind["type"], stack_of(kind), index, kind["hidden"])
-            measured[key][row["batch"]] = row["cudnn"][index] / row["resident"][index]
+            resident, cudnn = point.times(index)
+            found[point.cell, point.type, point.stack(), index, point.hidden][point.batch].append(cudnn / resident)
+    measured = {
+        kind: {batch: statistics.geometric_mean(ratios) for batch, ratios in batches.items()}
+        for kind, batches in found.items()
+    }
+    for (cell, type_, *kind), ratios in list(measured.items()):
+        if type_ == "bfloat16":
+            measured.setdefault((cell, "float16", *kind), ratios)
+    largest: dict[tuple[str, ...], int] = defaultdict(int)
+    for cell, type_, stack, _, hidden in measured:
+        largest[cell, type_, stack] = max(largest[cell, type_, stack], hidden)
+    for (cell, type_, stack, index, hidden), ratios in list(measured.items()):
+        for other in STACKS[1:] if stack == STACKS[0] else ():
+            if hidden > largest[cell, type_, other] > 0:
+                measured[cell, type_, other, index, hidden] = ratios
     for (cell, type_, stack, index, hidden), ratios in sorted(measured.items()):
         numbers = ", ".join(str(percent(ratios, batch)) for batch in BATCHES)
-        kind = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
-        yield f"    {{{kind}, {{{numbers}}}}},"
+        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
+        yield f"    {{{name}, {{{numbers}}}}},"
 
 
-def choice(gpu: str, row: Row) -> tuple[bool, bool]:
+def choice(gpu: str, point: Point) -> tuple[bool, bool]:
     """Whether the library goes to cuDNN, in inference and in training."""
-    kind = row["kind"]
-    both = kind["directions"] == 2
-    rnn = _C.Rnn(CELLS[kind["cell"]][1], TYPES[kind["type"]], kind["hidden"], kind["layers"], kind["hidden"], both)
-    if kind["type"] == "tf32":
+    shape = (point.hidden, point.layers, point.hidden, point.directions == 2)
+    rnn = _C.Rnn(CELLS[point.cell][1], TYPES[point.type], *shape)
+    if point.type == "tf32":
         rnn.set_math(_C.TF32_MATH)
-    found = rnn.query_gpu(gpu, row["batch"])
+    found = rnn.query_gpu(gpu, point.batch)
     return found["inference_backend"] == _C.CUDNN_BACKEND, found["backend"] == _C.CUDNN_BACKEND
 
 
-def regret(gpu: str, rows: list[Row]) -> Iterator[str]:
-    """Of each kind of layer: points, those behind by more than 3 %, the mean and the worst, for the choice of the
-    library, for the resident kernels and for cuDNN."""
-    behind: dict[tuple[str, str, str, str], list[tuple[float, float, float, str]]] = defaultdict(list)
-    for row in rows:
-        kind = row["kind"]
-        for index, is_cudnn in enumerate(choice(gpu, row)):
-            times = row["resident"][index], row["cudnn"][index]
-            where = f"H = {kind['hidden']}, N = {row['batch']}"
-            group = (kind["cell"], kind["type"], f"{kind['layers']} x {kind['directions']}", PASSES[index])
+def regret(gpu: str, points: Iterable[Point]) -> Iterator[str]:
+    """Of each kind of layer: points, those behind the faster one by more than 3 %, the mean and the worst; and the mean
+    with the resident kernels alone, and with cuDNN alone."""
+    behind: dict[tuple[str, ...], list[tuple[float, float, float, str]]] = defaultdict(list)
+    for point in points:
+        for index, is_cudnn in enumerate(choice(gpu, point)):
+            times = point.times(index)
+            where = f"H = {point.hidden}, N = {point.batch}"
+            group = (point.cell, point.type, f"{point.layers} x {point.directions}", PASSES[index])
             behind[group].append((times[is_cudnn] / min(times), times[0] / min(times), times[1] / min(times), where))
-    yield "| cell | type | layers x directions | | points | behind by more than 3 % | mean | worst | resident | cuDNN |"
+    yield "| cell | type | layers x directions | | points | more than 3 % | mean | worst | resident | cuDNN |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
-    for group, points in sorted(behind.items()):
-        means = [math.exp(sum(math.log(point[i]) for point in points) / len(points)) for i in range(3)]
-        worst = max(points)
-        columns = (len(points), sum(point[0] > 1.03 for point in points), f"{means[0]:.3f}")
+    for group, found in sorted(behind.items()):
+        means = [math.exp(sum(math.log(point[i]) for point in found) / len(found)) for i in range(3)]
+        worst = max(found)
+        columns = (len(found), sum(point[0] > 1.03 for point in found), f"{means[0]:.3f}")
         columns += (f"{worst[0]:.2f} ({worst[3]})", f"{means[1]:.2f}", f"{means[2]:.2f}")
         yield f"| {' | '.join(map(str, (*group, *columns)))} |"
 
@@ -111,9 +153,9 @@ def main() -> None:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--gpu", help="the row whose plans choose; by default the one with the card's name")
     arguments = parser.parse_args()
-    device, rows = read(arguments.files)
+    device, points = read(arguments.files)
     gpu = arguments.gpu or device.removeprefix("NVIDIA ")
-    print("\n".join(table(rows) if arguments.what == "table" else regret(gpu, rows)))
+    print("\n".join(table(points) if arguments.what == "table" else regret(gpu, points)))
 
 
 if __name__ == "__main__":

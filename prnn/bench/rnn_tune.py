@@ -8,7 +8,6 @@ backends, for src/rnn/plan/measured_ratios.cc.
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 
 import torch
 
@@ -133,6 +132,6 @@ def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
             rnn_backends.Kind(cell, type_, layers, directions, size), rnn_ratios.BATCHES
         ):
             print(row, flush=True)
-            rows.append(asdict(row))
+            rows.append(rnn_backends.flat(row))
     print("\nsrc/rnn/plan/measured_ratios.cc:")
     print("\n".join(rnn_ratios.table(rows)))

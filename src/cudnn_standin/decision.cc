@@ -17,7 +17,8 @@ bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c
 
 // What the two libraries say of a configuration.
 struct Known {
-  std::string reason;  // why the resident kernels do not serve it
+  std::string reason;                     // why the resident kernels do not serve it
+  std::string in_inference, in_training;  // why cuDNN is faster
   WeightLayout weights;
 };
 
@@ -32,10 +33,12 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
   prnnRNNInfo_t info{};
   prnn.require(prnn.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
   prnn.require(prnn.QueryRNN(prnn_handle, rnn.get(), input.get(), &info), prnn_handle);
-  if (info.supported == 0 || info.backend != PRNN_PERSISTENT_BACKEND) {
+  if (info.supported == 0) {
     known.reason = info.reason;
     return known;
   }
+  if (info.inferenceBackend != PRNN_PERSISTENT_BACKEND) known.in_inference = info.reason;
+  if (info.backend != PRNN_PERSISTENT_BACKEND) known.in_training = info.reason;
   try {
     known.weights = read_weight_layout(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, rnn.get(), c);
   } catch (const Failure& failure) {
@@ -110,7 +113,8 @@ Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, 
                 void* cudnn_rnn, const Configuration& c, bool is_training) {
   const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c);
   if (!known.reason.empty()) return {known.reason, nullptr};
-  return {why_slower(c, is_training), &known.weights};
+  const std::string& measured = is_training ? known.in_training : known.in_inference;
+  return {measured.empty() ? why_slower(c, is_training) : measured, &known.weights};
 }
 
 }  // namespace prnn_cudnn

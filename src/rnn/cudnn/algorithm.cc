@@ -20,7 +20,7 @@ bool has_faster_persistent_kernels(const CudnnDevice& device, const RnnProblem& 
   if (device.arch < 80 || device.arch == 86 || device.multiprocessors < 98) return false;
   if (p.layers > 1 || p.directions > 1 || p.hidden % 64 != 0 || p.input % 64 != 0) return false;
   const int64_t n = p.max_batch();
-  if (p.type == PRNN_DATA_FLOAT) return n <= 4 && p.hidden <= 512;
+  if (p.type == PRNN_DATA_FLOAT) return n == 1 && p.hidden <= 512;
   return p.hidden <= 1024 && (n <= 8 || (n <= 128 && n % 8 == 0 && p.mode != PRNN_GRU));
 }
 

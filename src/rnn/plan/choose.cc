@@ -125,6 +125,14 @@ int64_t count_passes(const GpuRow& row, const RnnProblem& problem, int64_t batch
   return ceil_div(batch, (pass == Pass::kForward ? plan.forward : plan.backward).batch_per_pass());
 }
 
+bool needs_large_kernels(const GpuRow& row, const RnnProblem& problem, int64_t hidden) {
+  RnnProblem other = problem;
+  other.hidden = hidden;
+  RnnPlan plan;
+  return choose_with_passes(row, other, &plan) &&
+         (plan.forward.kernel.is(Engine::kMmaLarge) || plan.backward.kernel.is(Engine::kMmaLarge));
+}
+
 const char* engine_name(Engine engine) {
   switch (engine) {
     case Engine::kMma: return "mma";

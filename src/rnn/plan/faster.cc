@@ -83,6 +83,24 @@ std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& 
   return {low, high};
 }
 
+// The largest layer that the cuDNN backend runs on cuDNN's kernels for small ones (rnn/cudnn/algorithm.cc).
+int64_t largest_small_layer(const RnnProblem& problem) {
+  if (problem.type == PRNN_DATA_BFLOAT16) return 0;
+  return problem.gates() > 1 ? 128 : 256;
+}
+
+// Where the hidden size lies between two measured ones, from 0 to 1: at the one with kernels of its own kind, where the
+// large-layer kernels begin between them, or cuDNN's for small layers end.
+double place_of_hidden(const GpuRow& gpu, const RnnProblem& problem, const MeasuredRatios& low,
+                       const MeasuredRatios& high) {
+  const auto is_large = [&](int64_t hidden) { return needs_large_kernels(gpu, problem, hidden); };
+  if (low.hidden < high.hidden && is_large(low.hidden) != is_large(high.hidden))
+    return is_large(problem.hidden) ? 1 : 0;
+  const int64_t edge = largest_small_layer(problem);
+  if (low.hidden <= edge && problem.hidden > edge) return 1;
+  return place_between(static_cast<double>(problem.hidden), low.hidden, high.hidden);
+}
+
 // By how much a projection slows cuDNN more than the resident kernels: LSTM 256 -> 128, 1024 -> 512 and 2048 -> 640 on
 // an H200, 32 to 1024 sequences: 1.3, 1.27 and 1.1 in the mean.
 double projection_factor(const RnnProblem& problem) {
@@ -93,7 +111,7 @@ double measured_ratio(const GpuRow& gpu, const RnnProblem& problem, bool trainin
   const auto [low, high] = find_rows(gpu, problem, training);
   if (low == nullptr) return INFINITY;
   const BatchPlace batch = place_of_batch(gpu, problem, training ? Pass::kBackward : Pass::kForward);
-  const double place = place_between(static_cast<double>(problem.hidden), low->hidden, high->hidden);
+  const double place = place_of_hidden(gpu, problem, *low, *high);
   const double ratio = std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
   return ratio * projection_factor(problem);
 }

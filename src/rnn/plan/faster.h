@@ -16,8 +16,9 @@ namespace prnn {
 enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
 enum class Stack : int8_t { kOneLayer, kSeveralLayers, kTwoDirections };
 
-// Batches that were measured.
-constexpr int kMeasuredBatches[] = {1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048};
+// Batches that were measured: 8 more than 128, 256 and 512 often take another pass over the weights.
+constexpr int kMeasuredBatches[] = {1,   4,   8,   16,  32,  48,  64,  96,   128,  136,
+                                    192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048};
 constexpr int kMeasuredBatchCount = sizeof kMeasuredBatches / sizeof kMeasuredBatches[0];
 
 // cuDNN's time in percent of the resident kernels', at most 255, for each of the batches.
