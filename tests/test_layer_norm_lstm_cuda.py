@@ -41,8 +41,8 @@ def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
-SIZES = [*itertools.product((64, 100, 128, 130, 256, 300, 511, 512), (1, 8, 9))]
-SIZES += [(512, 64), (512, 57), (256, 130), (31, 5)]
+SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
+SIZES += [(512, 64), (512, 8), (256, 130), (31, 5)]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
