@@ -57,7 +57,17 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize(
-    "options", [{"reverse": True}, {"states": False}, {"zoneout": 0.25}, {"masks": True}, {"steps": 1}, {"steps": 2}]
+    "options",
+    [
+        {"reverse": True},
+        {"states": False},
+        {"zoneout": 0.25},
+        {"masks": True},
+        {"steps": 1},
+        {"steps": 2},
+        {"has_lengths": True},
+        {"has_lengths": True, "reverse": True, "masks": True},
+    ],
 )
 def test_options(options: dict[str, object], normalize: str, dtype: torch.dtype) -> None:
     case = Case(**{"steps": 7, "batch": 3, "hidden": 72, "normalize": normalize, **options})
@@ -111,6 +121,21 @@ def test_autocast() -> None:
     torch.testing.assert_close(output.float(), module(x)[0], atol=0.05, rtol=0)
     output.sum().backward()
     assert module.weight_hh_l0.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+def test_padding_does_not_count(dtype: torch.dtype) -> None:
+    module = prnn.nn.LayerNormLSTM(8, 64, 2, bidirectional=True, device="cuda", dtype=dtype)
+    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype)
+    lengths = torch.tensor([3, 5, 1], device="cuda")
+    first, _ = module(x, lengths=lengths)
+    for n, length in enumerate((3, 5, 1)):
+        x[length:, n] = torch.nan
+    x.requires_grad_()
+    second, (h, c) = module(x, lengths=lengths)
+    assert torch.equal(second, first)
+    (second.sum() + h.sum() + c.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in (x, *module.parameters()))
 
 
 def test_long_sequences_do_not_drift() -> None:

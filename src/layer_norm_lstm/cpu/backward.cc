@@ -65,8 +65,22 @@ class BackwardPass {
     cell.da = da(row);
     cell.scratch = ws_.scratch + n * 2 * H;
     cell.sums = ws_.sums + n * kLayerNormLstmParameterRows * H;
-    kernels_.backward(cell);
+    if (runs_at(o_, in_, step.row, n)) {
+      kernels_.backward(cell);
+    } else {
+      pass_by(cell);
+    }
     if (args_.gradients.dRecurrent != nullptr) gather_h_prev(s, n);
+  }
+
+  // The gradients of a timestep that the sequence does not have.
+  void pass_by(const LayerNormLstmBackwardStep<T>& cell) const {
+    for (int64_t u = 0; u < H; ++u) {
+      const T mask = cell.recurrent_mask != nullptr ? cell.recurrent_mask[u] : 1;
+      cell.direct[u] += cell.dy[u] + (cell.product != nullptr ? mask * cell.product[u] : 0);
+    }
+    std::fill_n(cell.dx, 4 * H, T(0));
+    std::fill_n(cell.da, 4 * H, T(0));
   }
 
   T* da(int64_t row) const {

@@ -75,7 +75,12 @@ class ForwardPass {
     cell.product = ws_.products + n * 4 * H;
     cell.h_prev = h_prev(s, n);
     cell.h = static_cast<T*>(args_.y) + row * H;
-    kernels_.forward(cell);
+    if (runs_at(o_, in_, step.row, n)) {
+      kernels_.forward(cell);
+    } else {
+      std::copy_n(cell.h_prev, H, cell.h);
+      if (cell.kept.c != cell.c_prev) std::copy_n(cell.c_prev, H, cell.kept.c);
+    }
     mask(n, cell.h);
     if (s + 1 == o_.steps && args_.cy != nullptr) std::copy_n(cell.kept.c, H, static_cast<T*>(args_.cy) + n * H);
   }

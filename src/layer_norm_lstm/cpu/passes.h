@@ -113,6 +113,11 @@ void fill_cell(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int
   cell.zoneout_mask = in.zoneoutMask != nullptr ? static_cast<const T*>(in.zoneoutMask) + row * H : nullptr;
 }
 
+// Whether sequence n has a timestep at row `row` + n.
+inline bool runs_at(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int64_t row, int64_t n) {
+  return in.lengths == nullptr || row / o.batch < in.lengths[n];
+}
+
 // Threads for a pass, from the work between two barriers.
 inline int layer_norm_lstm_threads(const LayerNormLstmOptions& o) {
   const double hidden = static_cast<double>(o.hiddenSize);

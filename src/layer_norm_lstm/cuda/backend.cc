@@ -78,6 +78,7 @@ class Pass {
     p_.cell_bias = in.cellBias;
     p_.zoneout_mask = in.zoneoutMask;
     p_.recurrent_mask = in.recurrentMask;
+    p_.lengths = in.lengths;
   }
 
   void forward(const LayerNormLstmForwardArgs& args) {

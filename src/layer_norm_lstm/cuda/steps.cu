@@ -87,6 +87,29 @@ __device__ Real zoneout_of(const LayerNormLstmParams<Real>& p, int64_t at) {
   return p.zoneout_mask != nullptr ? Access<T, Real>::get(p.zoneout_mask, at) : p.zoneout;
 }
 
+// h before step s, of unit u of sequence n.
+template <class T, class Real>
+__device__ Real state_before(const LayerNormLstmParams<Real>& p, int s, int n, int u) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  if (s > 0) return A::get(p.y, (p.row_of(s - 1) + n) * H + u);
+  return p.h0 != nullptr ? A::get(p.h0, int64_t{n} * H + u) : 0;
+}
+
+// A step that the sequence does not have.
+template <class T, class Real>
+__device__ void pass_by_forward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* c, void* masked) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
+  for (int u = threadIdx.x; u < H; u += blockDim.x) {
+    const Real h = state_before<T>(p, s, n, u);
+    A::put(p.y, row * H + u, h);
+    if (masked != nullptr) A::put(masked, state + u, A::get(p.recurrent_mask, state + u) * h);
+    if (s == p.sizes.steps - 1 && p.cy != nullptr) A::put(p.cy, state + u, c[state + u]);
+  }
+}
+
 // One sequence a block. A thread has the units threadIdx.x, + blockDim.x, ..., of which no other reads what it leaves
 // in shared memory.
 template <class T, class Real>
@@ -96,6 +119,10 @@ __global__ void __launch_bounds__(kMostThreads)
   const int H = p.sizes.hidden, n = blockIdx.x;
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   Real *const gates = shared_values<Real>(), *const cells = gates + 4 * H;
+  if (p.timestep_of(s) >= p.length_of(n)) {
+    pass_by_forward<T>(p, s, n, c, masked);
+    return;
+  }
 
   Real sum = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
@@ -142,10 +169,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const Real gain = A::get(p.cell_gain, u), bias = A::get(p.cell_bias, u);
     const bool zones = p.zoneout_mask != nullptr || p.zoneout != 0;
     const Real kept = zones ? zoneout_of<T>(p, row * H + u) : 0;
-    const Real before = !zones            ? 0
-                        : s > 0           ? A::get(p.y, (p.row_of(s - 1) + n) * H + u)
-                        : p.h0 != nullptr ? A::get(p.h0, state + u)
-                                          : 0;
+    const Real before = zones ? state_before<T>(p, s, n, u) : 0;
     const Real mask = masked != nullptr ? A::get(p.recurrent_mask, state + u) : 0;
     const Real normalized = (cells[u] - cell_mean) * cell_deviation, v = gain * normalized + bias;
     const Real carried = p.products ? cells[u] : v;
@@ -169,11 +193,28 @@ template <class T, class Real>
 __device__ Real cell_before(const LayerNormLstmParams<Real>& p, int s, int n, int u) {
   using A = Access<T, Real>;
   const int H = p.sizes.hidden;
-  if (s == 0) return p.c0 != nullptr ? A::get(p.c0, int64_t{n} * H + u) : 0;
+  if (p.is_first(s, p.length_of(n))) return p.c0 != nullptr ? A::get(p.c0, int64_t{n} * H + u) : 0;
   const int64_t row = p.row_of(s - 1) + n;
   const Real normalized = A::get(p.cells, row * H + u);
   return p.products ? p.stats[row * 4 + 1] + normalized / p.stats[row * 4 + 2]
                     : A::get(p.cell_gain, u) * normalized + A::get(p.cell_bias, u);
+}
+
+template <class T, class Real>
+__device__ void pass_by_backward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* product, Real* direct,
+                                 Real* sums) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
+  for (int u = threadIdx.x; u < H; u += blockDim.x) {
+    const Real mask = p.recurrent_mask != nullptr ? A::get(p.recurrent_mask, state + u) : 1;
+    direct[state + u] += A::get(p.dy, row * H + u) + (product != nullptr ? mask * product[state + u] : 0);
+    for (int g = 0; g < 4; ++g) {
+      A::put(p.dx, (row * 4 + g) * H + u, 0);
+      A::put(p.da, (row * 4 + g) * H + u, 0);
+    }
+    for (int i = 0; s == p.sizes.steps - 1 && i < kLayerNormLstmParameterRows; ++i) sums[i * H + u] = 0;
+  }
 }
 
 template <class T, class Real>
@@ -185,6 +226,10 @@ __global__ void __launch_bounds__(kMostThreads)
   const bool is_first = s == p.sizes.steps - 1;
   Real *const gradients = shared_values<Real>(), *const dv = gradients + 4 * H;
   Real* const sums = p.sums + int64_t{n} * kLayerNormLstmParameterRows * H;
+  if (p.timestep_of(s) >= p.length_of(n)) {
+    pass_by_backward<T>(p, s, n, product, direct, sums);
+    return;
+  }
   const auto old_sum = [&](int at) { return is_first ? 0 : sums[at]; };
   const auto normalized = [&](int g, int u) { return A::get(p.gates, (row * H + u) * 4 + g); };
   const Real deviation = p.stats[row * 4], cell_deviation = p.stats[row * 4 + 2];
