@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
+from reference.layer_norm_lstm import layer_norm_lstm as reference
 from test_rnn_cuda import why_not
 
 import prnn
-from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -143,6 +144,16 @@ def test_long_sequences_do_not_drift() -> None:
     compare(case, torch.float16, 2e-2, "cuda")
 
 
-def test_too_large_a_layer_is_refused() -> None:
-    with pytest.raises(prnn.NotSupportedError, match="hiddenSize is 20000; a timestep has room for"):
-        engine_of(Case(1, 1, 20000), torch.float32)
+def test_the_largest_layer() -> None:
+    hidden = 9642
+    with pytest.raises(prnn.NotSupportedError, match=f"hiddenSize is {hidden + 1}; a timestep has room for {hidden} "):
+        engine_of(Case(1, 1, hidden + 1), torch.float16)
+    x = torch.randn(2, 1, 4 * hidden, device="cuda").half().requires_grad_()
+    recurrent = torch.zeros(4 * hidden, hidden, device="cuda", dtype=torch.float16)
+    gains = [torch.ones(4 * hidden, device="cuda").half(), torch.zeros(4 * hidden, device="cuda").half()]
+    gains += [gain[:hidden] for gain in gains]
+    y, _, _ = call_layer_norm_lstm(x, None, None, recurrent, *gains, None, None, None, 0, False, 1e-5, 0.0, True)
+    y.sum().backward()
+    expected, _ = reference(x.detach().float(), None, None, recurrent.float(), *(gain.float() for gain in gains))
+    assert (y.float() - expected).abs().max() < 0.01
+    assert torch.isfinite(x.grad).all()
