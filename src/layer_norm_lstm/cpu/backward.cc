@@ -41,7 +41,7 @@ class BackwardPass {
       for (int64_t n = sequences.begin; n < sequences.end; ++n) run_sequence(s, n);
       team.sync();
       if (s == 0 && args_.gradients.dh0 == nullptr) break;
-      panel_product(team, ws_.recurrent, H, 4 * H, da(step.row), N, ws_.products);
+      panel_product(team, ws_.recurrent, H, 4 * H, da(step.row), N, ws_.products, s % 2 != 0);
       team.sync();
     }
     for (int64_t n = sequences.begin; n < sequences.end; ++n) store_initial(n);

@@ -86,9 +86,10 @@ struct LayerNormLstmBackwardWorkspace {
 };
 
 // Multiplies a packed matrix of `rows` rows with the vectors b [n][k]: out [n][rows]. The calling thread's share of the
-// rows.
+// rows, from the last one on where `downwards`: what the cache still holds of the step before is used first.
 template <class T>
-void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out);
+void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out,
+                   bool downwards);
 
 // The row of timestep t, sequence 0, and of the timestep before it in the direction of the recurrence.
 struct LayerNormLstmStep {
