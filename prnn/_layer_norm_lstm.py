@@ -1,6 +1,7 @@
 """prnn.nn.LayerNormLSTM."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -40,6 +41,25 @@ def _require_probability(value: object, name: str) -> None:
 
 def _is_autocast(input: Tensor) -> bool:
     return input.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(input.device.type)
+
+
+def _lengths(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
+    """(N,) int32 on the input's device."""
+    if not isinstance(lengths, Tensor):
+        try:
+            lengths = torch.tensor([index(length) for length in lengths])
+        except TypeError:
+            raise TypeError(f"lengths is {lengths!r}; it must hold integers") from None
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
+    steps, batch = input.shape[:2]
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
+    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+        for place, length in enumerate(lengths.tolist()):
+            if not 1 <= length <= steps:
+                raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")
+    return lengths.to(input.device, torch.int32, non_blocking=True)
 
 
 class LayerNormLSTM(torch.nn.Module):
@@ -181,17 +201,25 @@ class LayerNormLSTM(torch.nn.Module):
             text += f", {name}={value!r}" if value != default else ""
         return text
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Runs the layers over a batch of sequences.
 
         Args:
             input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence.
             hx: initial states (h, c), each (L D, N, H), (L D, H) for one sequence; None is zeros. L layers, D
                 directions, H hidden_size.
+            lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers or
+                a sequence of int. One on the GPU is not looked at by the host: lengths beyond T count as T.
 
         Returns:
-            output: (T, N, D H) in the layout of input.
-            (h, c): the last states, in the shape of hx.
+            output: (T, N, D H) in the layout of input; zero beyond each length.
+            (h, c): each sequence's last states, in the shape of hx.
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
@@ -203,14 +231,14 @@ class LayerNormLSTM(torch.nn.Module):
         dtype = weights["weight_ih_l0"].dtype
         if not _is_autocast(input):
             self._check_input(input, dtype)
-            return self._forward(input, hx, weights)
+            return self._forward(input, hx, weights, lengths)
         if input.is_floating_point():
             input = input.to(dtype)
         if isinstance(hx, tuple | list):
             hx = tuple(x.to(dtype) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
         self._check_input(input, dtype)
         with torch.autocast(input.device.type, enabled=False):
-            return self._forward(input, hx, weights)
+            return self._forward(input, hx, weights, lengths)
 
     def _weights(self, input: Tensor) -> Mapping[str, Tensor]:
         """The parameters, in autocast's type where it casts: on a GPU."""
@@ -264,7 +292,11 @@ class LayerNormLSTM(torch.nn.Module):
         return h, c
 
     def _forward(
-        self, input: Tensor, hx: tuple[Tensor, Tensor] | None, weights: Mapping[str, Tensor]
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None,
+        weights: Mapping[str, Tensor],
+        lengths: Tensor | Sequence[int] | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         is_batched = input.dim() == 3
         if not is_batched:
@@ -272,6 +304,15 @@ class LayerNormLSTM(torch.nn.Module):
         elif self.batch_first:
             input = input.transpose(0, 1)
         h, c = self._states(hx, input.size(1), is_batched, input)
+        padding = None
+        if lengths is not None:
+            if not is_batched:
+                raise ValueError(
+                    "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
+                )
+            lengths = _lengths(lengths, input)
+            padding = (torch.arange(input.size(0), device=input.device)[:, None] >= lengths)[:, :, None]
+            input = input.masked_fill(padding, 0)
         last_h, last_c = [], []
         for layer in range(self.num_layers):
             if layer > 0 and self.dropout > 0 and self.training:
@@ -280,11 +321,13 @@ class LayerNormLSTM(torch.nn.Module):
             for direction in range(self._directions):
                 index = layer * self._directions + direction
                 h0, c0 = (None, None) if h is None or c is None else (h[index], c[index])
-                y, cy = self._run_layer(input, h0, c0, weights, layer, direction)
+                y, cy = self._run_layer(input, h0, c0, lengths, weights, layer, direction)
                 outputs.append(y)
                 last_h.append(y[0 if direction else -1])
                 last_c.append(cy)
             input = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+            if padding is not None:
+                input = input.masked_fill(padding, 0)
         h_n, c_n = torch.stack(last_h), torch.stack(last_c)
         if not is_batched:
             return input.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
@@ -295,6 +338,7 @@ class LayerNormLSTM(torch.nn.Module):
         input: Tensor,
         h0: Tensor | None,
         c0: Tensor | None,
+        lengths: Tensor | None,
         weights: Mapping[str, Tensor],
         layer: int,
         direction: int,
@@ -315,7 +359,7 @@ class LayerNormLSTM(torch.nn.Module):
             kept = 1 - self.recurrent_dropout
             recurrent_mask = x.new_empty(x.size(1), self.hidden_size).bernoulli_(kept).div_(kept)
         parameters = (weight("weight_hh"), gate_gain, gate_bias, weight("norm_cell_weight"), weight("norm_cell_bias"))
-        arrays: list[Tensor | None] = [x, h0, c0, *parameters, zoneout_mask, recurrent_mask]
+        arrays: list[Tensor | None] = [x, h0, c0, *parameters, zoneout_mask, recurrent_mask, lengths]
         arrays = [None if array is None else array.contiguous() for array in arrays]
         keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
         zoneout = 0.0 if self.training else self.zoneout

@@ -22,9 +22,9 @@ using Options = prnnLayerNormLSTMOptions_t;
 using Address = uintptr_t;  // of an array; 0 is NULL
 
 // The members of prnnLayerNormLSTMInputs_t and prnnLayerNormLSTMGradients_t in their order.
-prnnLayerNormLSTMInputs_t inputs_of(const std::array<Address, 10>& a) {
-  return {pointer(a[0]), pointer(a[1]), pointer(a[2]), pointer(a[3]), pointer(a[4]),
-          pointer(a[5]), pointer(a[6]), pointer(a[7]), pointer(a[8]), pointer(a[9])};
+prnnLayerNormLSTMInputs_t inputs_of(const std::array<Address, 11>& a) {
+  return {pointer(a[0]), pointer(a[1]), pointer(a[2]), pointer(a[3]), pointer(a[4]),      pointer(a[5]),
+          pointer(a[6]), pointer(a[7]), pointer(a[8]), pointer(a[9]), pointer<int>(a[10])};
 }
 prnnLayerNormLSTMGradients_t gradients_of(const std::array<Address, 8>& a) {
   return {pointer(a[0]), pointer(a[1]), pointer(a[2]), pointer(a[3]),
@@ -68,7 +68,7 @@ void bind_layer_norm_lstm(py::module_& module) {
       },
       "The engine (\"cpu\", \"steps\", \"cluster\"), the clusters and their blocks.");
   module.def("layer_norm_lstm_forward",
-             [](const Handle& handle, const Options& options, const std::array<Address, 10>& arrays, Address y,
+             [](const Handle& handle, const Options& options, const std::array<Address, 11>& arrays, Address y,
                 Address cy, Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {
                const prnnLayerNormLSTMInputs_t inputs = inputs_of(arrays);
                prnnStatus_t status;
@@ -80,7 +80,7 @@ void bind_layer_norm_lstm(py::module_& module) {
                check(status, handle.get());
              });
   module.def("layer_norm_lstm_backward",
-             [](const Handle& handle, const Options& options, const std::array<Address, 10>& arrays, Address y,
+             [](const Handle& handle, const Options& options, const std::array<Address, 11>& arrays, Address y,
                 Address dy, Address dcy, const std::array<Address, 8>& outputs, Address workspace,
                 size_t workspace_size, Address reserve, size_t reserve_size) {
                const prnnLayerNormLSTMInputs_t inputs = inputs_of(arrays);

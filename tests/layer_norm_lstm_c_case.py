@@ -7,6 +7,7 @@ import capi
 import torch
 
 INPUTS = ("x", "h0", "c0", "recurrent", "gateGain", "gateBias", "cellGain", "cellBias", "zoneoutMask", "recurrentMask")
+INPUTS += ("lengths",)
 GRADIENTS = ("dx", "dh0", "dc0", "dRecurrent", "dGateGain", "dGateBias", "dCellGain", "dCellBias")
 
 
@@ -54,7 +55,7 @@ class CCase:
             name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
             for name, shape in shapes.items()
         }
-        self.data["zoneoutMask"] = self.data["recurrentMask"] = None
+        self.data["zoneoutMask"] = self.data["recurrentMask"] = self.data["lengths"] = None
         for name in ("GetWorkspaceSize", "GetReserveSize"):
             assert self.call(name) == capi.SUCCESS, capi.message(self.handle.pointer)
             space = torch.zeros(self.size.value, dtype=torch.uint8)

@@ -23,6 +23,7 @@ class Case:
     zoneout: float = 0.0
     masks: bool = False
     epsilon: float = 1e-5
+    has_lengths: bool = False
     offset: float = 0.0  # of x: a mean that is large beside the deviation
 
     def arrays(self, dtype: torch.dtype, device: str = "cpu") -> list[Tensor | None]:
@@ -50,7 +51,8 @@ class Case:
             arrays.append((kept / 0.75).to(dtype).to(device))
         else:
             arrays += [None, None]
-        return arrays
+        lengths = torch.tensor([(7 * i + 3) % (t + 1) for i in range(n)], dtype=torch.int32, device=device)
+        return [*arrays, lengths if self.has_lengths else None]
 
     def numbers(self) -> tuple[int, bool, float, float]:
         return NORMALIZE[self.normalize], self.reverse, self.epsilon, self.zoneout
@@ -64,7 +66,7 @@ def results(case: Case, dtype: torch.dtype, device: str, use_reference: bool) ->
     """y, cy and all gradients, by name, in float64 on the CPU. The reference computes in float64 on dtype's values."""
     arrays = case.arrays(dtype, device)
     if use_reference:
-        arrays = [None if array is None else array.double() for array in arrays]
+        arrays = [None if array is None else array.double() for array in arrays[:10]] + arrays[10:]
     for array in arrays[:8]:
         if array is not None:
             array.requires_grad_()

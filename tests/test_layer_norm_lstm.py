@@ -2,6 +2,7 @@
 module takes, refuses and loads."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ CASES = [
     Case(6, 5, 13, masks=True),
     Case(3, 2, 6, masks=True, reverse=True, states=False),
     Case(20, 49, 70, epsilon=0.1),
+    Case(6, 8, 9, has_lengths=True),
+    Case(6, 8, 9, has_lengths=True, reverse=True, masks=True),
 ]
 
 
@@ -164,6 +167,34 @@ def test_layouts() -> None:
     assert torch.equal(again, alone[2:])
 
 
+@pytest.mark.parametrize("normalize", KINDS)
+def test_lengths(normalize: str) -> None:
+    """Each sequence as if it were alone, whatever the padding holds."""
+    module = prnn.nn.LayerNormLSTM(3, 4, 2, normalize=normalize, bidirectional=True, dtype=torch.float64)
+    lengths = [4, 1, 6]
+    input = torch.randn(6, 3, 3, dtype=torch.float64)
+    padded = input.clone()
+    for n, length in enumerate(lengths):
+        padded[length:, n] = math.nan
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(2))
+    padded.requires_grad_()
+    output, (h, c) = module(padded, hx, lengths=lengths)
+    (output.sin().sum() + h.sum() + c.square().sum()).backward()
+    together = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    for n, length in enumerate(lengths):
+        own = input[:length, n].clone().requires_grad_()
+        alone, (h1, c1) = module(own, tuple(x[:, n] for x in hx))
+        (alone.sin().sum() + h1.sum() + c1.square().sum()).backward()
+        torch.testing.assert_close((output[:length, n], h[:, n], c[:, n]), (alone, h1, c1))
+        assert (output[length:, n] == 0).all()
+        torch.testing.assert_close(padded.grad[:length, n], own.grad)
+        assert (padded.grad[length:, n] == 0).all()
+    torch.testing.assert_close(together, [p.grad for p in module.parameters()])
+    again, _ = module(padded.detach().transpose(0, 1).transpose(0, 1), hx, lengths=torch.tensor(lengths))
+    assert torch.equal(again, output)
+
+
 def test_loads_torchaudio() -> None:
     theirs = TorchaudioLSTM(6, 8)
     for parameter in theirs.parameters():
@@ -283,6 +314,12 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
         ValueError,
         "h of hx has dtype torch.float64",
     ),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=[3, 1]), ValueError, r"lengths\[0\] is 3; it must be 1 to 2"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=[2, 0]), ValueError, r"lengths\[1\] is 0"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=[1.5, 1]), TypeError, "lengths is .*; it must hold integers"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=torch.ones(2)), TypeError, "lengths has dtype torch.float32"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=[1]), ValueError, r"lengths has shape \(1,\)"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 3), lengths=[2]), ValueError, "lengths is given, but input has 2 dimensions"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3, device="meta")), ValueError, "input is on meta"),
     (
         lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half()),

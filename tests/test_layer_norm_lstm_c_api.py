@@ -124,6 +124,15 @@ def test_spaces_that_are_too_small(name: str, space: str) -> None:
     assert "it must be aligned to 16 bytes" in capi.message(case.handle.pointer)
 
 
+@pytest.mark.parametrize("length", [-1, 5])
+def test_bad_lengths(length: int) -> None:
+    case = CCase()
+    case.data["lengths"] = torch.tensor([4, length, 0], dtype=torch.int32)
+    for name in ("Forward", "Backward"):
+        assert case.call(name) == capi.BAD_PARAM
+        assert capi.message(case.handle.pointer) == f"inputs->lengths[1] is {length}; it must be 0 to 4"
+
+
 def test_missing_structs() -> None:
     case = CCase()
     for name, parameter in (("Forward", "inputs"), ("Backward", "gradients"), ("Query", "options"), ("Query", "info")):

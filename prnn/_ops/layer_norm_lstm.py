@@ -1,7 +1,7 @@
 """The recurrence of an LSTM with layer normalisation as a torch operator: schema, fake kernel, autograd.
 
 layer_norm_lstm(*arrays, *numbers, keep) -> (y, cy, reserve); include/prnn_layer_norm_lstm.h has the formulas. The
-arrays are contiguous, of one type, on one device; zoneout_mask and recurrent_mask are as there. `reserve` is what the
+arrays are contiguous, of one type (lengths: int32), on one device. `reserve` is what the
 backward operator needs, as bytes; it is empty where `keep` is False.
 """
 
@@ -20,9 +20,9 @@ NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS}
 
 _ARRAYS = (
     "Tensor x, Tensor? h0, Tensor? c0, Tensor recurrent, Tensor gate_gain, Tensor gate_bias, Tensor cell_gain, "
-    "Tensor cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask"
+    "Tensor cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask, Tensor? lengths"
 )
-_ARRAY_COUNT = 10
+_ARRAY_COUNT = 11
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 

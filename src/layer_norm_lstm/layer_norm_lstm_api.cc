@@ -44,7 +44,7 @@ prnnLayerNormLSTMInfo_t plan_for_gpu(const char* gpu, const LayerNormLstmOptions
   return layer_norm_lstm_info(plan_layer_norm_lstm_clusters(*row, options));
 }
 
-void check_inputs(const LayerNormLstmInputs* inputs) {
+void check_inputs(prnnHandle_t handle, const LayerNormLstmOptions& options, const LayerNormLstmInputs* inputs) {
   require_not_null(inputs, "inputs");
   require_not_null(inputs->x, "inputs->x");
   require_not_null(inputs->recurrent, "inputs->recurrent");
@@ -52,6 +52,8 @@ void check_inputs(const LayerNormLstmInputs* inputs) {
   require_not_null(inputs->gateBias, "inputs->gateBias");
   require_not_null(inputs->cellGain, "inputs->cellGain");
   require_not_null(inputs->cellBias, "inputs->cellBias");
+  if (handle->is_cpu() && inputs->lengths != nullptr)
+    require_lengths(inputs->lengths, options.batch, 0, options.steps, "inputs->lengths");
 }
 
 }  // namespace
@@ -92,7 +94,7 @@ extern "C" prnnStatus_t prnnLayerNormLSTMForward(prnnHandle_t handle, const prnn
                                                  size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
     const LayerNormLstmBackend& backend = checked_backend(handle, options);
-    check_inputs(inputs);
+    check_inputs(handle, *options, inputs);
     require_not_null(y, "y");
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     if (reserveSpace != nullptr)
@@ -109,7 +111,7 @@ extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prn
                                                   size_t reserveSizeInBytes) {
   return guarded(handle, [&] {
     const LayerNormLstmBackend& backend = checked_backend(handle, options);
-    check_inputs(inputs);
+    check_inputs(handle, *options, inputs);
     require_not_null(y, "y");
     require_not_null(dy, "dy");
     require_not_null(gradients, "gradients");

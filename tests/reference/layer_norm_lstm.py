@@ -17,6 +17,7 @@ def layer_norm_lstm(
     cell_bias: Tensor,
     zoneout_mask: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
+    lengths: Tensor | None = None,
     *,
     normalize: str = "gates",
     reverse: bool = False,
@@ -37,11 +38,14 @@ def layer_norm_lstm(
         else:
             gates = functional.layer_norm(product, (width,), gate_gain, gate_bias, epsilon) + x[t]
         i, f, g, o = gates.chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        v = functional.layer_norm(c, (hidden,), cell_gain, cell_bias, epsilon)
-        c = v if normalize == "gates" else c
+        new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        v = functional.layer_norm(new_c, (hidden,), cell_gain, cell_bias, epsilon)
+        new_c = v if normalize == "gates" else new_c
         new = o.sigmoid() * v.tanh()
-        h = new + (zoneout if zoneout_mask is None else zoneout_mask[t]) * (h - new)
+        new = new + (zoneout if zoneout_mask is None else zoneout_mask[t]) * (h - new)
+        runs = torch.full((batch, 1), True) if lengths is None else (t < lengths)[:, None]
+        runs = runs.to(x.device)
+        h, c = torch.where(runs, new, h), torch.where(runs, new_c, c)
         outputs[t] = h
     return torch.stack(outputs), c
 

@@ -41,7 +41,7 @@ class BackwardPass {
       for (int64_t n = sequences.begin; n < sequences.end; ++n) run_sequence(s, n);
       team.sync();
       if (s == 0 && args_.gradients.dh0 == nullptr) break;
-      panel_product(team, ws_.recurrent, H, 4 * H, da(step.row), N, ws_.products);
+      panel_product(team, ws_.recurrent, H, 4 * H, da(step.row), N, ws_.products, s % 2 != 0);
       team.sync();
     }
     for (int64_t n = sequences.begin; n < sequences.end; ++n) store_initial(n);
@@ -65,8 +65,22 @@ class BackwardPass {
     cell.da = da(row);
     cell.scratch = ws_.scratch + n * 2 * H;
     cell.sums = ws_.sums + n * kLayerNormLstmParameterRows * H;
-    kernels_.backward(cell);
+    if (runs_at(o_, in_, step.row, n)) {
+      kernels_.backward(cell);
+    } else {
+      pass_by(cell);
+    }
     if (args_.gradients.dRecurrent != nullptr) gather_h_prev(s, n);
+  }
+
+  // The gradients of a timestep that the sequence does not have.
+  void pass_by(const LayerNormLstmBackwardStep<T>& cell) const {
+    for (int64_t u = 0; u < H; ++u) {
+      const T mask = cell.recurrent_mask != nullptr ? cell.recurrent_mask[u] : 1;
+      cell.direct[u] += cell.dy[u] + (cell.product != nullptr ? mask * cell.product[u] : 0);
+    }
+    std::fill_n(cell.dx, 4 * H, T(0));
+    std::fill_n(cell.da, 4 * H, T(0));
   }
 
   T* da(int64_t row) const {

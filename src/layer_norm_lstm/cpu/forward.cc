@@ -6,13 +6,16 @@
 namespace prnn {
 
 template <class T>
-void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out) {
+void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out,
+                   bool downwards) {
   constexpr int64_t kPanels = 4, kVectors = 16, kMostWidth = 128 / sizeof(T);
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const int64_t width = kernels.width;
   const Range panels = team.share_of((rows + width - 1) / width);
   alignas(64) T products[kPanels * kVectors * kMostWidth];
-  for (int64_t first = panels.begin; first < panels.end; first += kPanels) {
+  const int64_t groups = (panels.size() + kPanels - 1) / kPanels;
+  for (int64_t i = 0; i < groups; ++i) {
+    const int64_t first = panels.begin + (downwards ? groups - 1 - i : i) * kPanels;
     const int64_t count = std::min(kPanels, panels.end - first);
     for (int64_t begin = 0; begin < n; begin += kVectors) {
       const int64_t vectors = std::min(kVectors, n - begin);
@@ -27,8 +30,8 @@ void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, c
   }
 }
 
-template void panel_product(const Team&, const float*, int64_t, int64_t, const float*, int64_t, float*);
-template void panel_product(const Team&, const double*, int64_t, int64_t, const double*, int64_t, double*);
+template void panel_product(const Team&, const float*, int64_t, int64_t, const float*, int64_t, float*, bool);
+template void panel_product(const Team&, const double*, int64_t, int64_t, const double*, int64_t, double*, bool);
 
 namespace {
 
@@ -57,7 +60,7 @@ class ForwardPass {
     for (int64_t n = sequences.begin; n < sequences.end; ++n) mask(n, h_prev(0, n));
     team.sync();
     for (int64_t s = 0; s < o_.steps; ++s) {
-      panel_product(team, ws_.recurrent, 4 * H, H, ws_.masked, N, ws_.products);
+      panel_product(team, ws_.recurrent, 4 * H, H, ws_.masked, N, ws_.products, s % 2 != 0);
       team.sync();
       for (int64_t n = sequences.begin; n < sequences.end; ++n) run_sequence(s, n);
       team.sync();
@@ -75,7 +78,12 @@ class ForwardPass {
     cell.product = ws_.products + n * 4 * H;
     cell.h_prev = h_prev(s, n);
     cell.h = static_cast<T*>(args_.y) + row * H;
-    kernels_.forward(cell);
+    if (runs_at(o_, in_, step.row, n)) {
+      kernels_.forward(cell);
+    } else {
+      std::copy_n(cell.h_prev, H, cell.h);
+      if (cell.kept.c != cell.c_prev) std::copy_n(cell.c_prev, H, cell.kept.c);
+    }
     mask(n, cell.h);
     if (s + 1 == o_.steps && args_.cy != nullptr) std::copy_n(cell.kept.c, H, static_cast<T*>(args_.cy) + n * H);
   }

@@ -86,9 +86,10 @@ struct LayerNormLstmBackwardWorkspace {
 };
 
 // Multiplies a packed matrix of `rows` rows with the vectors b [n][k]: out [n][rows]. The calling thread's share of the
-// rows.
+// rows, from the last one on where `downwards`: what the cache still holds of the step before is used first.
 template <class T>
-void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out);
+void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, const T* b, int64_t n, T* out,
+                   bool downwards);
 
 // The row of timestep t, sequence 0, and of the timestep before it in the direction of the recurrence.
 struct LayerNormLstmStep {
@@ -111,6 +112,11 @@ void fill_cell(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int
   cell.cell_bias = static_cast<const T*>(in.cellBias);
   cell.x = static_cast<const T*>(in.x) + row * 4 * H;
   cell.zoneout_mask = in.zoneoutMask != nullptr ? static_cast<const T*>(in.zoneoutMask) + row * H : nullptr;
+}
+
+// Whether sequence n has a timestep at row `row` + n.
+inline bool runs_at(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int64_t row, int64_t n) {
+  return in.lengths == nullptr || row / o.batch < in.lengths[n];
 }
 
 // Threads for a pass, from the work between two barriers.

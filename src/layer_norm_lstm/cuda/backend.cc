@@ -78,6 +78,7 @@ class Pass {
     p_.cell_bias = in.cellBias;
     p_.zoneout_mask = in.zoneoutMask;
     p_.recurrent_mask = in.recurrentMask;
+    p_.lengths = in.lengths;
   }
 
   void forward(const LayerNormLstmForwardArgs& args) {
@@ -205,8 +206,10 @@ LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptio
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
  public:
   void require_supported(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
-    const int64_t real = o.dataType == PRNN_DATA_DOUBLE ? 8 : 4;
-    const int64_t most = cuda_gpu_row(*handle).shared_bytes / layer_norm_lstm_step_bytes<char>(1) / real;
+    constexpr int64_t kOwnBytes = 1024;  // of shared memory, that a step's kernel and the driver have themselves
+    const int64_t room = cuda_gpu_row(*handle).shared_bytes - kOwnBytes;
+    const int64_t unit = with_real(o.dataType, [](auto real) { return layer_norm_lstm_step_bytes<decltype(real)>(1); });
+    const int64_t most = room / unit;
     if (o.hiddenSize > most)
       fail(PRNN_STATUS_NOT_SUPPORTED, "hiddenSize is %" PRId64 "; a timestep has room for %" PRId64 " on this GPU",
            o.hiddenSize, most);
