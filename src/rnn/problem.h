@@ -31,7 +31,7 @@ struct RnnProblem {
   bool tf32 = false;                              // products of float matrices may be rounded to tf32
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // that the caller asks for; BEST: none
   Dropout dropout;
-  bool training = true;        // the calls of a training step; false: inference
+  bool training = true;  // the calls of a training step; false: inference
   prnnRNNExtras_t extras{};
   bool aligned = true;         // y of a forward call is aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
