@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from rnn_gpu import per_step, time_calls, time_graph
 
 import prnn
+from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
 
 try:
     from torchrl.modules.tensordict_module._rnn_triton import gru_triton, lstm_triton

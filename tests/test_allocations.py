@@ -34,5 +34,5 @@ def test_every_allocation_of_every_call_may_fail(tmp_path: pathlib.Path) -> None
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     *lines, called = done.stdout.splitlines()
     assert {name.removeprefix("prnn") for name in capi.FUNCTIONS} - set(called.split()[1:]) == ELSEWHERE
-    most = max(lines, key=lambda line: int(line.split()[-1]))
-    assert most.startswith("RNN"), f"layers allocate, or the hook is not called: {most}"
+    of_layers = [int(line.split()[-1]) for line in lines if line.startswith(("RNNForward", "RNNBackward"))]
+    assert min(of_layers) > 10, f"layers allocate, or the hook is not called: {of_layers}"
