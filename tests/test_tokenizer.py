@@ -17,10 +17,14 @@ import torch
 from asr_data import small_config, write_corpus
 
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, PieceTokenizer, Recogniser, read_manifest
+from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import describe, load_recogniser_parts
 from prnn.asr.dataset import UtteranceDataset
+from prnn.asr.evaluation import evaluate
+from prnn.asr.options import TrainingOptions
 from prnn.asr.plots import plot_alignment
 from prnn.asr.tokenizer import tokenizer_from_state, train_pieces, unknown_characters
+from prnn.asr.training import train
 from prnn.cli import main
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -248,6 +252,30 @@ def test_train_with_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "it is of another model, or of another tokenizer" in refused(capsys, *command)
     (tmp_path / "p.model").write_bytes(b"")
     assert refused(capsys, *command).startswith(f"{tmp_path / 'p.model'}: not a sentencepiece model")
+
+
+def test_pieces_are_learnt(tmp_path: Path) -> None:
+    """Four utterances by heart: texts, words and error rates."""
+    texts = ["ab ca", "cab", "b", "acc ab"]
+    manifest = write_corpus(tmp_path / "data", "tones", texts)
+    pieces = train_pieces(texts, 8)
+    (tmp_path / "p.model").write_bytes(pieces.model)
+    model = {
+        "encoder_hidden": 48, "encoder_layers": 1, "predictor": "stateless", "predictor_hidden": 16, "joiner_dim": 32,
+        "frame_stack": 4, "ctc_weight": 0.3,
+    }  # fmt: skip
+    options = TrainingOptions(
+        manifest, manifest, tmp_path / "out", tokenizer=tmp_path / "p.model", model=model, accelerator="cpu",
+        batch_size=4, lr=1e-2, epochs=300, valid_every=300,
+        augmentation=Augmentation(frequency_width=0, time_width=0),
+    )  # fmt: skip
+    recogniser = Recogniser.load(train(options, progress=False))
+    assert any(len(symbol.strip("\u2581")) > 1 for symbol in pieces.symbols[2:])
+    for beam in (1, 3):
+        result = evaluate(recogniser, read_manifest(manifest), beam)
+        assert result.texts == texts
+        assert result.rates == (0.0, 0.0)
+        assert [[word.text for word in found.words] for found in result.transcripts] == [t.split() for t in texts]
 
 
 def test_training_texts_must_be_known(tmp_path: Path) -> None:
