@@ -33,7 +33,7 @@ def _require_size(value: object, name: str) -> None:
 
 
 def _require_probability(value: object, name: str) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; it must be a number")
     if not 0 <= value < 1:
         raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
@@ -122,7 +122,7 @@ class LayerNormLSTM(torch.nn.Module):
             _require_probability(locals()[name], name)
         if not isinstance(normalize, str) or normalize not in NORMALIZE:
             raise ValueError(f"normalize is {normalize!r}; it must be one of {', '.join(map(repr, NORMALIZE))}")
-        if not isinstance(eps, int | float) or isinstance(eps, bool):
+        if not isinstance(eps, (int, float)) or isinstance(eps, bool):
             raise TypeError(f"eps is {eps!r}; it must be a number")
         if not 0 <= eps < float("inf"):
             raise ValueError(f"eps is {eps}; it must be at least 0")
@@ -234,7 +234,7 @@ class LayerNormLSTM(torch.nn.Module):
             return self._forward(input, hx, weights, lengths)
         if input.is_floating_point():
             input = input.to(dtype)
-        if isinstance(hx, tuple | list):
+        if isinstance(hx, (tuple, list)):
             hx = tuple(x.to(dtype) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
         self._check_input(input, dtype)
         with torch.autocast(input.device.type, enabled=False):
@@ -277,7 +277,7 @@ class LayerNormLSTM(torch.nn.Module):
         """h and c of each layer and direction, (N, H)."""
         if hx is None:
             return None, None
-        if not isinstance(hx, tuple | list) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
             raise TypeError("hx must be a tuple of two tensors, (h, c)")
         count = self.num_layers * self._directions
         expected = (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size)

@@ -188,7 +188,8 @@ def test_compile_with_sizes_that_change() -> None:
     """One graph serves every T and N: nothing is compiled for the fourth time."""
     module = prnn.nn.LSTM(3, 4, num_layers=2, dtype=torch.float64)
     parameters, run = dict(module.named_parameters()), compiled(module)
-    with torch._dynamo.config.patch(error_on_recompile=False, recompile_limit=3):
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"  # torch 2.6
+    with torch._dynamo.config.patch({"error_on_recompile": False, limit: 3}):
         for steps, batch in [(5, 2), (6, 3), (9, 4), (70, 7), (2, 5), (33, 9)]:
             x = torch.randn(steps, batch, 3, dtype=torch.float64, requires_grad=True)
             assert_same(train_step(run, parameters, x), train_step(module, parameters, x))
@@ -208,7 +209,7 @@ def test_compile_with_packed_sequence() -> None:
     padded = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
 
     def step(padded: torch.Tensor, packed: PackedSequence) -> list[torch.Tensor]:
-        return flat(module(packed._replace(data=packed.data * 2)))
+        return flat(module(PackedSequence(packed.data * 2, *packed[1:])))
 
     packed = pack_padded_sequence(padded, torch.tensor(LENGTHS), enforce_sorted=False)
     torch.testing.assert_close(compiled(step)(padded, packed), step(padded, packed), rtol=0, atol=0)
@@ -225,7 +226,7 @@ def test_compile_with_dropout() -> None:
     assert not torch.equal(found[0], found[1])
 
 
-@torch.compiler.config.patch(force_disable_caches=True)  # a stored graph may be another build's
+@torch._inductor.config.patch(force_disable_caches=True)  # a stored graph may be another build's
 def test_compile_with_inductor() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), prnn.nn.GRU(3, 4, num_layers=2, dropout=0.1))
     x = torch.randn(5, 2, 3)
@@ -299,6 +300,8 @@ def test_autocast_on_the_cpu_gives_torchs_dtypes(
     packed sequences of one length for padded ones."""
     if onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch.nn.LSTM itself raises under autocast where oneDNN has no bfloat16")
+    if torch.__version__.startswith("2.6.") and (cell, proj_size, packed, onednn) == ("LSTM", 0, [5, 5], True):
+        pytest.skip("torch 2.6 computes these in float32; prnn does as newer ones")
     options = {"proj_size": proj_size} if proj_size else {}
     theirs, ours = make_pair(cell, 3, 4, num_layers=2, bidirectional=True, dtype=weights, **options)
     half, single = torch.bfloat16, torch.float32

@@ -48,7 +48,7 @@ def _tensor(value: object, name: str) -> Tensor:
     """A tensor of what has integers in it."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, str) or not (isinstance(value, Integral | Sequence) or hasattr(value, "__array__")):
+    if isinstance(value, str) or not (isinstance(value, (Integral, Sequence)) or hasattr(value, "__array__")):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
     try:
         result = torch.as_tensor(value)
@@ -187,7 +187,7 @@ def clamp_limit(value: object) -> float:
 def _number(value: object, name: str) -> float:
     if type(value) is float:
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float | Real):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(f"{name} is {value!r}; it must be a number")
     try:
         return float(value)

@@ -166,7 +166,7 @@ def joint_mutual_information_recursion(
 
 def _stacked(tensors: object, name: str) -> Tensor:
     """(K, ...) of K tensors."""
-    if not isinstance(tensors, Sequence | Tensor) or not all(isinstance(x, Tensor) for x in tensors):
+    if not isinstance(tensors, (Sequence, Tensor)) or not all(isinstance(x, Tensor) for x in tensors):
         raise TypeError(f"{name} is a {type(tensors).__name__}; it must be a sequence of tensors")
     kinds = [f"{tuple(x.shape)} {x.dtype} {x.device}" for x in tensors]
     if len(set(kinds)) != 1:
