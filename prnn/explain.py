@@ -121,8 +121,8 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
         return [len(lengths)]
-    # The plan asks whether the number of sequences changes, and for the largest: two timesteps say both.
-    return [len(lengths), sum(length > min(lengths) for length in lengths)]
+    # The plan asks whether the number of sequences changes, for the largest, and whether timesteps are few.
+    return [len(lengths)] * 31 + [sum(length > min(lengths) for length in lengths)]
 
 
 def _checked(number: int, batch: object, what: str) -> int:

@@ -21,6 +21,7 @@ SOURCES = pathlib.Path(__file__).parent.parent / "src/rnn/plan"
 MODES = {"PRNN_LSTM": _C.LSTM, "PRNN_GRU": _C.GRU, "PRNN_RNN_TANH": _C.RNN_TANH}
 TYPES = {"kBfloat16": _C.BFLOAT16, "kHalf": _C.HALF, "kTf32": _C.FLOAT, "kFloat32": _C.FLOAT}
 STACKS = {"kOneLayer": (1, False), "kSeveralLayers": (3, False), "kTwoDirections": (1, True)}
+PROJECTED = {"kProjected": (1, False), "kProjectedLayers": (4, False)}
 MARGIN = 98  # percent
 
 
@@ -42,8 +43,9 @@ BATCHES, ROWS = measured()
 def choice(kind: tuple[str, ...], batch: int, gpu: str = "H200") -> int | None:
     """The backend for a row's layer, None if that is not resident."""
     mode, precision, stack, training, hidden = kind
-    layers, both = STACKS[stack]
-    rnn = _C.Rnn(MODES[mode], TYPES[precision], int(hidden), layers, int(hidden), both)
+    layers, both = (STACKS | PROJECTED)[stack]
+    projection = int(hidden) // 2 if stack in PROJECTED else 0
+    rnn = _C.Rnn(MODES[mode], TYPES[precision], int(hidden), layers, int(hidden), both, projection=projection)
     if precision == "kTf32":
         rnn.set_math(_C.TF32_MATH)
     found = rnn.query_gpu(gpu, batch)
@@ -60,6 +62,8 @@ def test_every_row_has_a_percentage_for_each_batch() -> None:
         assert kind != next_kind or int(hidden) < int(larger)
     for stack in STACKS:
         assert {kind[:2] for kind in kinds if kind[2] == stack} == {(m, p) for m in MODES for p in TYPES}
+    for stack in PROJECTED:
+        assert {kind[:2] for kind in kinds if kind[2] == stack} == {("PRNN_LSTM", p) for p in TYPES}
 
 
 @pytest.mark.parametrize("first", range(8))
@@ -135,6 +139,21 @@ def test_kernels_of_one_kind_go_together() -> None:
 def test_other_gpus_go_by_the_same_measurements() -> None:
     kind = one_layer("kBfloat16", 1024, True)
     assert [choice(kind, batch, "H100") for batch in (8, 1024)] == [_C.PERSISTENT_BACKEND, CUDNN]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "few"), [(512, 1, range(2, 4)), (1024, 5, range(2, 6)), (2048, 1, range(2, 9))]
+)
+def test_a_projection_and_few_timesteps_go_to_cudnn_in_inference(hidden: int, layers: int, few: range) -> None:
+    rnn = _C.Rnn(_C.LSTM, _C.HALF, hidden, layers, hidden, False, projection=hidden // 2)
+    for steps in (1, *few, few[-1] + 1, 100):
+        found = rnn.query_gpu("H200", [4] * steps)
+        assert found["backend"] == _C.PERSISTENT_BACKEND
+        assert found["inference_backend"] == (CUDNN if steps in few else _C.PERSISTENT_BACKEND), steps
+        text = f"in inference, cuDNN is faster for a projection and {steps} timesteps"
+        assert found["reason"] == (text if steps in few else "")
+    plain = _C.Rnn(_C.LSTM, _C.HALF, hidden, layers, hidden, False)
+    assert plain.query_gpu("H200", [4] * 2)["inference_backend"] == _C.PERSISTENT_BACKEND
 
 
 def query(layer: Layer, backend: int) -> Info:

@@ -1,8 +1,8 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
     python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
-        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--algorithms]
-        [--seconds 600] [--csv FILE]
+        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected]
+        [--algorithms] [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
@@ -49,9 +49,11 @@ class Kind:
     hidden: int
     dropout: float = 0
     is_ragged: bool = False
+    projection: int = 0
 
     def __str__(self) -> str:
         more = (f", dropout {self.dropout}" if self.dropout else "") + (", lengths" if self.is_ragged else "")
+        more += f", -> {self.projection}" if self.projection else ""
         return f"{self.cell} | {self.type} | {self.layers} x {self.directions}{more} | {self.hidden}"
 
     def batch_sizes(self, batch: int, steps: int) -> list[int]:
@@ -62,7 +64,8 @@ class Kind:
 
     def make(self, backend: str) -> _C.Rnn:
         dtype, both = DTYPES[TYPES[self.type]], self.directions == 2
-        rnn = _C.Rnn(MODES[self.cell], dtype, self.hidden, self.layers, self.hidden, both, dropout=self.dropout)
+        shape = (self.hidden, self.layers, self.hidden, both)
+        rnn = _C.Rnn(MODES[self.cell], dtype, *shape, projection=self.projection, dropout=self.dropout)
         rnn.set_backend(BACKENDS[backend])
         if self.type == "tf32":
             rnn.set_math(_C.TF32_MATH)
@@ -93,7 +96,7 @@ class Row:
 def flat(row: Row) -> rnn_ratios.Point:
     kind, times = row.kind, (*row.resident, *row.cudnn)
     return rnn_ratios.Point(
-        kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps, *times
+        kind.cell, kind.type, kind.layers, kind.directions, kind.hidden, row.batch, row.steps, *times, kind.projection
     )
 
 
@@ -103,7 +106,7 @@ class Data:
     def __init__(self, kind: Kind, batch: int, steps: int) -> None:
         new = dict(device=DEVICE, dtype=TYPES[kind.type])
         self.sizes = kind.batch_sizes(batch, steps)
-        output = (sum(self.sizes), kind.directions * kind.hidden)
+        output = (sum(self.sizes), kind.directions * (kind.projection or kind.hidden))
         self.x = torch.randn(sum(self.sizes), kind.hidden, **new).mul_(0.5)
         self.dy = torch.randn(output, **new)
         self.y, self.dx = torch.empty(output, **new), torch.empty_like(self.x)
@@ -211,6 +214,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--steps", type=int, help="timesteps; by default fewer for large layers")
     parser.add_argument("--ragged", action="store_true", help="sequences of different lengths")
+    parser.add_argument("--projected", action="store_true", help="LSTMs with a projection to half of H")
     parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
@@ -226,7 +230,8 @@ def main() -> None:
     for layers, directions, hidden, type_, cell in itertools.product(*order):
         if time.monotonic() > until:
             break
-        kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged)
+        projection = hidden // 2 if arguments.projected else 0
+        kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged, projection)
         for row in measure_kind(kind, arguments.batches, arguments.steps, algorithms):
             print(row, flush=True)
             rows.append(row)

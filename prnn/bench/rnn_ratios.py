@@ -1,10 +1,10 @@
 """From the rows of rnn_backends.py to the library's choice between cuDNN and the resident kernels.
 
     python -m prnn.bench.rnn_ratios table FILE.csv ...     the rows of src/rnn/plan/measured_ratios.cc
-    python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice of PRNN_BEST_BACKEND is behind the faster one
+    python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice is behind the faster one
 
-A GPU is not needed: the choice is that of the plans for the GPU's row. bench/results/rnn_backends_h200.csv has what the
-library's table was made from.
+A GPU is not needed: the choice is that of the plans for the GPU's row. The library's table was made from
+bench/results/rnn_backends_h200.csv and, LSTMs with a projection, rnn_backends_projected_h200.csv.
 """
 
 import argparse
@@ -24,6 +24,7 @@ PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "flo
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
+PROJECTED_STACKS = ("kProjected", "kProjectedLayers")
 MOST = 255
 PASSES = ("inference", "training")
 
@@ -42,12 +43,15 @@ class Point(NamedTuple):
     resident_training: float
     cudnn: float
     cudnn_training: float
+    projection: int = 0
 
     def times(self, index: int) -> tuple[float, float]:
         """(resident, cuDNN) of one of PASSES."""
         return self[7 + index], self[9 + index]
 
     def stack(self) -> str:
+        if self.projection > 0:
+            return PROJECTED_STACKS[self.layers * self.directions > 1]
         return STACKS[2 if self.directions > 1 else self.layers > 1]
 
 
@@ -57,7 +61,8 @@ def write(path: str, device: str, points: Sequence[Point]) -> None:
         file.write(f"# {device}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
-        writer.writerows((*point[:7], *(f"{time:.2f}" for time in point[7:])) for point in points)
+        for point in points:
+            writer.writerow((*point[:7], *(f"{time:.2f}" for time in point[7:11]), point.projection))
 
 
 def read(files: Iterable[str]) -> tuple[str, list[Point]]:
@@ -67,7 +72,7 @@ def read(files: Iterable[str]) -> tuple[str, list[Point]]:
         with open(name, newline="") as file:
             devices.add(file.readline().removeprefix("# ").strip())
             for row in csv.DictReader(file):
-                values = [convert(row[name]) for name, convert in Point.__annotations__.items()]
+                values = [convert(row.get(name, 0)) for name, convert in Point.__annotations__.items()]
                 points.append(Point(*values))
     if len(devices) != 1:
         raise SystemExit(f"the files are of several GPUs: {', '.join(sorted(devices))}")
@@ -90,8 +95,9 @@ def percent(measured: dict[int, float], batch: int) -> int:
 
 
 def table(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of C++. Where float16 was not measured at all, it has bfloat16's ratios. Layers of two directions, one or
-    several, have the geometric mean of theirs. Stacks larger than the largest that was measured have one layer's."""
+    """Lines of C++. Where one of float16 and bfloat16 was not measured at all, it has the other's ratios. Layers of two
+    directions, one or several, have the geometric mean of theirs. Stacks larger than the largest that was measured have
+    one layer's, and so have, with a projection, those of a type that was not measured."""
     found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         for index in range(len(PASSES)):
@@ -102,8 +108,9 @@ def table(points: Sequence[Point]) -> Iterator[str]:
         for kind, batches in found.items()
     }
     for (cell, type_, *kind), ratios in list(measured.items()):
-        if type_ == "bfloat16":
-            measured.setdefault((cell, "float16", *kind), ratios)
+        other = {"bfloat16": "float16", "float16": "bfloat16"}.get(type_)
+        if other is not None:
+            measured.setdefault((cell, other, *kind), ratios)
     largest: dict[tuple[str, ...], int] = defaultdict(int)
     for cell, type_, stack, _, hidden in measured:
         largest[cell, type_, stack] = max(largest[cell, type_, stack], hidden)
@@ -111,6 +118,8 @@ def table(points: Sequence[Point]) -> Iterator[str]:
         for other in STACKS[1:] if stack == STACKS[0] else ():
             if hidden > largest[cell, type_, other] > 0:
                 measured[cell, type_, other, index, hidden] = ratios
+        if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers"]:
+            measured[cell, type_, "kProjectedLayers", index, hidden] = ratios
     for (cell, type_, stack, index, hidden), ratios in sorted(measured.items()):
         numbers = ", ".join(str(percent(ratios, batch)) for batch in BATCHES)
         name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
@@ -120,7 +129,7 @@ def table(points: Sequence[Point]) -> Iterator[str]:
 def choice(gpu: str, point: Point) -> tuple[bool, bool]:
     """Whether the library goes to cuDNN, in inference and in training."""
     shape = (point.hidden, point.layers, point.hidden, point.directions == 2)
-    rnn = _C.Rnn(CELLS[point.cell][1], TYPES[point.type], *shape)
+    rnn = _C.Rnn(CELLS[point.cell][1], TYPES[point.type], *shape, projection=point.projection)
     if point.type == "tf32":
         rnn.set_math(_C.TF32_MATH)
     found = rnn.query_gpu(gpu, point.batch)

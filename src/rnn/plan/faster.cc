@@ -21,8 +21,10 @@ Precision precision_of(const RnnProblem& problem) {
 }
 
 Stack stack_of(const RnnProblem& problem) {
+  const bool is_one = problem.layers == 1 && problem.directions == 1;
+  if (problem.projection > 0) return is_one ? Stack::kProjected : Stack::kProjectedLayers;
   if (problem.directions > 1) return Stack::kTwoDirections;
-  return problem.layers > 1 ? Stack::kSeveralLayers : Stack::kOneLayer;
+  return is_one ? Stack::kOneLayer : Stack::kSeveralLayers;
 }
 
 // Where `value` lies between two measured ones, on a logarithmic scale; beyond the ends, at the end.
@@ -101,19 +103,22 @@ double place_of_hidden(const GpuRow& gpu, const RnnProblem& problem, const Measu
   return place_between(static_cast<double>(problem.hidden), low.hidden, high.hidden);
 }
 
-// By how much a projection slows cuDNN more than the resident kernels: LSTM 256 -> 128, 1024 -> 512 and 2048 -> 640 on
-// an H200, 32 to 1024 sequences: 1.3, 1.27 and 1.1 in the mean.
-double projection_factor(const RnnProblem& problem) {
-  return 1 + 0.5 * static_cast<double>(problem.projection) / static_cast<double>(problem.hidden);
-}
-
 double measured_ratio(const GpuRow& gpu, const RnnProblem& problem, bool training) {
   const auto [low, high] = find_rows(gpu, problem, training);
   if (low == nullptr) return INFINITY;
   const BatchPlace batch = place_of_batch(gpu, problem, training ? Pass::kBackward : Pass::kForward);
   const double place = place_of_hidden(gpu, problem, *low, *high);
-  const double ratio = std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
-  return ratio * projection_factor(problem);
+  return std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
+}
+
+// With a projection, the resident kernels need the product of two matrices first, which takes as long as some timesteps
+// on cuDNN; a single timestep does without. Of inference; measured on an H200: 1024 -> 512, 2048 -> 640 and 512 -> 256,
+// alone and in stacks of 12, 8 and 5.
+bool has_too_few_steps(const RnnProblem& problem) {
+  if (problem.projection == 0 || problem.steps() == 1) return false;
+  if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return false;
+  const int64_t of_one_layer = problem.hidden <= 1024 ? 4 : 9;
+  return problem.steps() < (problem.layers > 1 ? of_one_layer * 3 / 2 : of_one_layer);
 }
 
 bool is_faster(double ratio) { return ratio < kMargin; }
@@ -132,13 +137,18 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
 }
 
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
-  return is_faster(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference);
+  return is_faster(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference) ||
+         (!problem.training && has_too_few_steps(problem));
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
   const CudnnTime& time = plan.cudnn_time;
   const bool in_training = is_faster(time.training), in_inference = is_faster(time.inference);
-  if (!in_training && !in_inference) return "";
+  if (!in_training && !in_inference) {
+    return has_too_few_steps(problem)
+               ? "in inference, cuDNN is faster for a projection and " + std::to_string(problem.steps()) + " timesteps"
+               : "";
+  }
   const std::string training = "in training " + percent_of(time.training),
                     inference = "in inference " + percent_of(time.inference);
   return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + ": " +

@@ -14,7 +14,7 @@ namespace prnn {
 
 // Of which the two backends' times depend in different ways.
 enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
-enum class Stack : int8_t { kOneLayer, kSeveralLayers, kTwoDirections };
+enum class Stack : int8_t { kOneLayer, kSeveralLayers, kTwoDirections, kProjected, kProjectedLayers };
 
 // Batches that were measured: 8 more than 128, 256 and 512 often take another pass over the weights.
 constexpr int kMeasuredBatches[] = {1,   4,   8,   16,  32,  48,  64,  96,   128,  136,
