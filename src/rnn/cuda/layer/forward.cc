@@ -64,23 +64,14 @@ class Forward : LayerRun {
     }
     const void* const hx = h_state(args_.hx, layer, direction);
     if (projects() && hx != nullptr) {
-      add_initial_products(xw, direction, view(hx, p.projection),
-                           view(at(args_.w, offsets.recurrent), p.projection, true));
+      multiply(p.max_batch(), gate_rows, p.projection, 1, view(hx, p.projection),
+               view(at(args_.w, offsets.recurrent), p.projection, true), 0, work.initial_products, PRNN_DATA_FLOAT,
+               gate_rows);
+      require_launch(
+          run_add_edge_rows(p.type, work.initial_products, edge(xw, gate_rows, gate_rows, direction > 0), stream),
+          "the kernel that adds the initial states");
     }
     return xw;
-  }
-
-  // Adds the recurrent matrices times hx at each sequence's first timestep.
-  void add_initial_products(void* xw, int64_t direction, const MatrixView& hx, const MatrixView& weights) {
-    const int64_t gate_rows = p.gates() * p.hidden, batch = p.max_batch();
-    if (direction == 0 || !varies) {  // rows that lie together
-      void* const rows = at(xw, direction == 0 ? 0 : (p.rows - batch) * gate_rows);
-      multiply(batch, gate_rows, p.projection, 1, hx, weights, 1, rows, p.type, gate_rows);
-      return;
-    }
-    multiply(batch, gate_rows, p.projection, 1, hx, weights, 0, work.initial_products, PRNN_DATA_FLOAT, gate_rows);
-    require_launch(run_add_edge_rows(p.type, work.initial_products, edge(xw, gate_rows, gate_rows, true), stream),
-                   "the kernel that adds the initial states");
   }
 
   // xw <- x for every gate, [rows, G H].
@@ -142,13 +133,13 @@ class Forward : LayerRun {
     params.xw_gate = xw_gate(layer);
     params.y_row = static_cast<int>(projects() ? padded : p.directions * p.hidden);
     // Rows of y, as long as the exchange buffer's and aligned, can be that buffer; m is always.
-    const bool exchanges_rows = plan.forward.exchanges_rows() && !is_one_step();
+    const bool exchanges_rows = plan.forward.exchanges_rows();
     const bool exchanges_in_y =
         exchanges_rows && (projects() || (p.directions == 1 && padded == p.hidden && is_aligned(output)));
     for (int64_t d = 0; d < p.directions; ++d) {
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       ForwardDirection dir{};
-      dir.weights = is_one_step() ? nullptr : recurrent_weights(args_.w, layer, d);
+      dir.weights = recurrent_weights(args_.w, layer, d);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       dir.xw = input_products(layer, d, input);
@@ -170,13 +161,6 @@ class Forward : LayerRun {
       directions.push_back(dir);
     }
     if (exchanges_rows) pad_states(layer, 1);
-    is_one_step() ? launch_one_step(params, directions) : launch_all_steps(params, directions);
-    for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
-    if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
-  }
-
-  void launch_all_steps(ForwardParams& params, const std::vector<ForwardDirection>& directions) {
-    const bool exchanges_rows = plan.forward.exchanges_rows();
     const bool exchanges_fragments = !exchanges_rows && !plan.forward.exchanges_in_cluster();
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
@@ -186,6 +170,8 @@ class Forward : LayerRun {
       }
       require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
+    for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
+    if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
   }
 
   // c of every timestep, for the caller.
@@ -197,17 +183,6 @@ class Forward : LayerRun {
                             row, row, static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
           "a copy");
     }
-  }
-
-  // With a projection, the product of hx joins the input products: one timestep, of a recogniser that streams, say, has
-  // no other, and the matrices need not be merged for it.
-  bool is_one_step() const { return projects() && p.steps() == 1; }
-  void launch_one_step(ForwardParams& params, const std::vector<ForwardDirection>& directions) {
-    params.sizes.hidden = static_cast<int>(p.hidden);
-    params.sizes.batch = static_cast<int>(p.max_batch());
-    params.sizes.directions = static_cast<int>(p.directions);
-    std::copy(directions.begin(), directions.end(), params.direction);
-    require_launch(run_first_step(p.type, params, stream), "the kernel of one timestep");
   }
 
   void* cell_outputs(int64_t layer, int64_t direction) const {

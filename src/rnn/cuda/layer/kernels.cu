@@ -4,7 +4,7 @@
 
 #include "core/cuda/philox.cuh"
 #include "core/descriptors.h"
-#include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/element.cuh"
 
 namespace prnn {
 namespace {
@@ -56,27 +56,6 @@ __global__ void previous_states(const __grid_constant__ PreviousStates p) {
                               : Element<T>::from_float(Element<T>::to_float(state) +
                                                        Element<T>::to_float(add[(step.row + n) * p.add_row + unit]));
     }
-  }
-}
-
-template <class T>
-__global__ void first_step(const __grid_constant__ ForwardParams p, int direction) {
-  const ForwardDirection& dir = p.direction[direction];
-  const int hidden = p.sizes.hidden;
-  for (int64_t i = first_index(); i < int64_t{p.sizes.batch} * hidden; i += index_stride()) {
-    const int64_t n = i / hidden, unit = i % hidden;
-    float gate[4];
-    for (int g = 0; g < 4; ++g) {
-      const float sum = load_float<T>(dir.xw, n * p.xw_row + int64_t{g} * p.xw_gate + unit) +
-                        load_float<T>(dir.input_bias, int64_t{g} * hidden + unit) +
-                        load_float<T>(dir.recurrent_bias, int64_t{g} * hidden + unit);
-      gate[g] = Cell<PRNN_LSTM>::activate<kExact<T>>(sum, g, 0);
-    }
-    const float before = initial_carried<T, PRNN_LSTM>(dir, i, true);
-    const UnitForward done = Cell<PRNN_LSTM>::forward<kExact<T>>(gate, before);
-    store_float<T>(dir.y, n * p.y_row + unit, done.h);
-    save_unit<T, PRNN_LSTM>(dir, i, done);
-    if (dir.cy != nullptr) store_float<T>(dir.cy, i, done.carried);
   }
 }
 
@@ -210,14 +189,6 @@ cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& param
         static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.width + kThreads - 1) / kThreads, 64)),
         static_cast<unsigned>(std::min(params.steps, 65535)));
     previous_states<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(params);
-  });
-}
-
-cudaError_t run_first_step(prnnDataType_t type, const ForwardParams& params, cudaStream_t stream) {
-  return with_type(type, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    const unsigned blocks = blocks_for(int64_t{params.sizes.batch} * params.sizes.hidden);
-    for (int d = 0; d < params.sizes.directions; ++d) first_step<T><<<blocks, kThreads, 0, stream>>>(params, d);
   });
 }
 

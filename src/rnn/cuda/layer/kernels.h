@@ -32,10 +32,6 @@ struct PreviousStates {
 };
 cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& params, cudaStream_t stream);
 
-// One timestep of an LSTM that begins with h = 0: params without weights. A call of one timestep with a projection has
-// no recurrent product; that of hx is in xw.
-cudaError_t run_first_step(prnnDataType_t type, const ForwardParams& params, cudaStream_t stream);
-
 // The row of each sequence's first or last timestep in packed data of any width: of sequence n, at row * stride.
 struct EdgeRows {
   void* rows;
