@@ -17,6 +17,7 @@ from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1
+_LONG = 64  # timesteps that are no reason for another plan
 _OURS = (nn.RNN, nn.GRU, nn.LSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
@@ -107,20 +108,20 @@ def explain(
 
 
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
-    """Sequences of each timestep; of one timestep where all are of one length."""
+    """Sequences of each timestep. A number alone is one of long sequences."""
     values = batch.tolist() if isinstance(batch, Tensor) else batch
     if isinstance(values, str | bytes | bool):
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")
     try:
         if not isinstance(values, Sequence):
-            return [_checked(index(values), batch, "it")]
+            return [_checked(index(values), batch, "it")] * _LONG
         lengths = [_checked(index(length), batch, "lengths") for length in values]
     except TypeError:
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths") from None
     if not lengths:
         raise ValueError(f"batch is {batch!r}; there must be at least one sequence")
     if min(lengths) == max(lengths):
-        return [len(lengths)]
+        return [len(lengths)] * min(lengths[0], _LONG)
     # The plan asks whether the number of sequences changes, for the largest, and whether timesteps are few.
     return [len(lengths)] * 31 + [sum(length > min(lengths) for length in lengths)]
 

@@ -315,9 +315,10 @@ class Rnn {
     return found->second.get();
   }
 
+  // A number alone is one of sequences of any length: long ones.
   static BatchSizes sizes_of(const Batch& batch) {
     const int* const uniform = std::get_if<int>(&batch);
-    return uniform != nullptr ? BatchSizes{*uniform} : std::get<BatchSizes>(batch);
+    return uniform != nullptr ? BatchSizes(64, *uniform) : std::get<BatchSizes>(batch);
   }
 
   Descriptors sequence(const BatchSizes& batch_sizes, int width) {

@@ -123,6 +123,15 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
+// Of a query that names no length: one long enough to be no reason for another choice.
+RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
+  constexpr int64_t kSteps = 64;
+  RnnProblem problem = problem_from_input(rnn, xDesc);
+  problem.batch.assign(kSteps, problem.max_batch());
+  problem.rows *= kSteps;
+  return problem;
+}
+
 prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
 }
@@ -150,7 +159,7 @@ extern "C" prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescripto
   return guarded(handle, [&] {
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
     require_not_null(info, "info");
     *info = query(handle, rnn, problem);
   });
@@ -161,7 +170,7 @@ extern "C" prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescrip
   return guarded(nullptr, [&] {
     require_not_null(gpu, "gpu");
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const RnnProblem problem = problem_from_input(rnn, xDesc);
+    const RnnProblem problem = problem_of_long_sequences(rnn, xDesc);
     require_not_null(info, "info");
     *info = query_row(gpu, rnn, problem);
   });
