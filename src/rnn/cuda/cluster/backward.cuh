@@ -6,13 +6,13 @@
 
 #include <type_traits>
 
-#include "rnn/cuda/cluster/backward_weights.cuh"
 #include "rnn/cuda/common/cell.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/cluster.h"
 
 namespace prnn {
@@ -24,7 +24,6 @@ struct ClusterBackward {
   static constexpr ClusterBackwardSplit kSplit = cluster_backward_split(kGates, K_TILES, CLUSTER);
   static constexpr int kUnits = kSplit.units, kKTiles = kSplit.k_tiles, kTiles = kSplit.tiles;
   static constexpr int kThreads = kSplit.warps * 32;
-  static constexpr int kRows = K_TILES * 32;  // of R', all units
   static constexpr int kBundle = kSplit.bundle, kBundleTiles = kBundle / 16, kBundles = kTiles / kBundleTiles;
   static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
   static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
@@ -91,10 +90,44 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     fence_barriers();
   }
 
+  // This warp's weights: rows of its bundles, each of the units of one block; a lane has kLaneUnits adjacent ones. They
+  // are columns of R, whose rows come k-tile by k-tile through shared memory, where the sums will be.
   const auto unit_of_bundle = [&](int bundle) { return (warp * Layout::kBundles + bundle) * Layout::kBundle; };
-  static_assert(32 * Layout::kRows * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  constexpr int kRow = K_TILES * 32, kFragments = kRow / 8;
+  static_assert(32 * kRow * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  uint4* const rows = reinterpret_cast<uint4*>(&shared.sums[0][0][0][0]);
   uint4 weights[kTiles][kKTiles][2];
-  load_backward_weights<T, Layout>(static_cast<const T*>(dir.weights), hidden, first_unit, &shared.sums, weights);
+#pragma unroll
+  for (int i = 0; i < kKTiles; ++i) {
+    __syncthreads();
+    for (int j = threadIdx.x; j < 32 * kFragments; j += Layout::kThreads) {
+      const int k = i * 32 + j / kFragments, row = j % kFragments * 8;
+      const int gate = k / kUnits, unit = first_unit + k % kUnits;
+      rows[j] = load_row_fragment(static_cast<const T*>(dir.weights), (int64_t{gate} * hidden + unit) * hidden + row,
+                                  gate < kGates && unit < hidden ? hidden - row : 0);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int bundle = 0; bundle < Layout::kBundles; ++bundle) {
+      constexpr int kWords = Layout::kLaneUnits / 2;
+      uint32_t words[8][kWords];  // of 8 rows of R
+      const int at = unit_of_bundle(bundle) / 2 + lane / 4 * kWords;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < Layout::kLaneUnits; ++e) {
+        const auto two_rows = [&](int j) {
+          return __byte_perm(words[j][e / 2], words[j + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
+        };
+        weights[bundle * Layout::kBundleTiles + e / 2][i][e % 2] = {two_rows(0), two_rows(2), two_rows(4), two_rows(6)};
+      }
+    }
+  }
 
   // What this thread finishes: one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
