@@ -209,7 +209,8 @@ def test_compile_with_packed_sequence() -> None:
     padded = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
 
     def step(padded: torch.Tensor, packed: PackedSequence) -> list[torch.Tensor]:
-        return flat(module(PackedSequence(packed.data * 2, *packed[1:])))
+        doubled = packed.data * 2
+        return flat(module(PackedSequence(doubled, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)))
 
     packed = pack_padded_sequence(padded, torch.tensor(LENGTHS), enforce_sorted=False)
     torch.testing.assert_close(compiled(step)(padded, packed), step(padded, packed), rtol=0, atol=0)
