@@ -204,6 +204,7 @@ def test_compile_with_lengths() -> None:
         assert_same(train_step(run, parameters, x, lengths=lengths), expected)
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 compiles no PackedSequence")
 def test_compile_with_packed_sequence() -> None:
     module = prnn.nn.LSTM(3, 4, dtype=torch.float64)
     padded = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
