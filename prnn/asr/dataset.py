@@ -17,6 +17,7 @@ from .errors import InputError
 from .fbank import frame_count
 from .features import FeatureConfig, compute_features
 from .manifest import Utterance
+from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
 
@@ -146,6 +147,8 @@ class UtteranceDataset:
         self.seed = seed
         self.audio = audio
         self.mean = torch.zeros(config.num_mel_bins)
+        changes = augmentation is not None and augmentation.of_recordings
+        self._perturbation = Perturbation(augmentation, config.sample_rate) if augmentation and changes else None
         self._free = cache_bytes
         self._cache: dict[int, Tensor] = {}
         self._targets = []
@@ -162,7 +165,8 @@ class UtteranceDataset:
     def _cached(self, index: int) -> Tensor:
         loaded = self._cache.get(index)
         if loaded is None:
-            loaded = load_audio(self.utterances[index], self.config) if self.audio else self.features(index)
+            audio = self.audio or self._perturbation is not None
+            loaded = load_audio(self.utterances[index], self.config) if audio else self.features(index)
             size = loaded.numel() * loaded.element_size()
             if size <= self._free:
                 self._cache[index] = loaded
@@ -171,9 +175,12 @@ class UtteranceDataset:
 
     def example(self, index: int, epoch: int) -> Example:
         """Utterance ``index`` as an epoch sees it."""
-        rng = np.random.default_rng([self.seed, epoch, index])
-        rest = self._targets[index], self.utterances[index].text
-        return finished(self._cached(index), *rest, self.audio, self.augmentation, self.config, self.mean, rng)
+        loaded, key = self._cached(index), [self.seed, epoch, index]
+        if self._perturbation is not None:
+            samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))
+            loaded = audio_or_features(samples, self.audio, self.config)
+        example = Example(loaded, self._targets[index], self.utterances[index].text)
+        return augmented(example, self.augmentation, self.config, self.mean, np.random.default_rng(key))
 
     def batch(self, request: Request) -> Batch:
         """The batch of the given utterances, by their numbers."""
@@ -185,23 +192,27 @@ class UtteranceDataset:
         return map(self.features, range(0, len(self), max(1, len(self) // most)))
 
 
-def finished(
-    loaded: Tensor,
-    targets: Tensor,
-    text: str,
-    audio: bool,
+def audio_or_features(samples: np.ndarray, audio: bool, config: FeatureConfig) -> Tensor:
+    """Samples at the features' sample rate as they are, or the features of them."""
+    return torch.from_numpy(samples) if audio else compute_features(samples, config.sample_rate, config)
+
+
+def augmented(
+    example: Example,
     augmentation: Augmentation | None,
     config: FeatureConfig,
     mean: Tensor,
     rng: np.random.Generator,
 ) -> Example:
-    """An example of features, augmented, or of samples, with the augmentation that their features are to have."""
+    """An example with its features augmented, or, of samples, with the masks that its features are to have."""
     if augmentation is None:
-        return Example(loaded, targets, text)
-    if audio:
+        return example
+    loaded = example.features
+    if loaded.dim() == 1:
         frames = int(frame_count(len(loaded), config))
-        return Example(loaded, targets, text, augmentation.masks(frames, config.num_mel_bins, rng))
-    return Example(augmentation.masks(len(loaded), loaded.shape[1], rng)(loaded, mean), targets, text)
+        return example._replace(masks=augmentation.masks(frames, config.num_mel_bins, rng))
+    masks = augmentation.masks(len(loaded), loaded.shape[1], rng)
+    return example._replace(features=masks(loaded, mean))
 
 
 def collate(examples: Sequence[Example]) -> Batch:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import lightning
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib import pyplot
-from torch import Tensor
 
+from .data import Shown
 from .plots import alignment_figure
 from .recogniser import Recogniser
 from .task import TransducerTask
-
-
-class Shown(NamedTuple):
-    """An utterance: samples (S,) at the features' sample rate, features (T, bins), text."""
-
-    audio: Tensor
-    features: Tensor
-    text: str
 
 
 class Pictures(Callback):

@@ -26,7 +26,6 @@ from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
 from .options import TrainingOptions
 from .parallel import DataParallel, begin_together, process_number, require_processes
-from .pictures import Pictures
 from .resume import AtomicCheckpoints, Checkpoints, read_progress
 from .task import TransducerTask
 
@@ -130,7 +129,7 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
                 "or another --output, or --restart"
             )
     loader.end(task.total_batches)
-    mean, std = feature_statistics(data.train.sample(500), options.features.num_mel_bins)
+    mean, std = feature_statistics(data.sample(), options.features.num_mel_bins)
     data.train.mean = mean
     assert isinstance(model.encoder, Encoder)
     model.encoder.set_normalization(mean, std)
@@ -138,7 +137,11 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average)
-    callbacks: list[Callback] = [Pictures(list(data.shown(options.pictures)))] if options.pictures else []
+    callbacks: list[Callback] = []
+    if options.pictures:
+        from .pictures import Pictures  # and with it matplotlib
+
+        callbacks.append(Pictures(data.shown(options.pictures)))
     callbacks += [callback for callback in (average, checkpoints) if callback is not None]
     if progress:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
@@ -168,11 +171,11 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say = print if process == 0 else (lambda *_: None)
     say(
-        f"{len(data.train)} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
+        f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
     if data.unknown:
-        say(data.report(options))
+        say(data.report(options.valid))
     if resumed:
         say(f"going on from {resumed}")
     finished = resumed is not None and steps == task.total_steps
