@@ -21,7 +21,7 @@ from prnn.transducer import Encoder, Transducer
 from .configuration import parse
 from .data import open_data
 from .dataset import Batch
-from .loader import BatchLoader
+from .loader import PREFETCH, BatchLoader
 from .options import TrainingOptions
 from .task import TransducerTask
 
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs ``prnn bench data``."""
     count = number_parser(int, Within(1, 10**6))
     parser = argparse.ArgumentParser(prog="prnn bench data", description=_DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--batches", type=count, default=100, help="batches of each measurement (%(default)s)")
+    parser.add_argument("--batches", type=count, default=100, help="least batches of each measurement (%(default)s)")
     parser.add_argument("--files", type=count, default=256, help="recordings of the corpus of noise (%(default)s)")
     own, rest = parser.parse_known_args(arguments)
     with ExitStack() as stack:
@@ -111,7 +111,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _measure(options: TrainingOptions, steps: _Steps, batches: Iterator[Batch], count: int) -> None:
-    warm = max(3, count // 10)
+    # More than the processes have prepared by then: a measurement that begins with a full queue measures the queue.
+    queue = PREFETCH * options.workers
+    warm, count = max(3, queue), max(count, 4 * queue)
     for batch in islice(batches, warm):
         steps.prepared(batch)
     frames, began = 0, steps.finished()
@@ -128,7 +130,7 @@ def _measure(options: TrainingOptions, steps: _Steps, batches: Iterator[Batch], 
     for index in range(count):
         steps.step(kept[index % len(kept)])
     alone = (steps.finished() - began) / count
-    for batch in islice(batches, warm):  # the queue of batches fills no faster than this
+    for batch in islice(batches, warm):  # the queue has filled meanwhile
         steps.step(steps.prepared(batch))
     waited, began = 0.0, steps.finished()
     for _ in range(count):

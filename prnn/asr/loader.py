@@ -14,6 +14,8 @@ from .dataset import Batch, Position, Request
 from .errors import InputError
 from .order import Order
 
+PREFETCH = 4  # batches that each process prepares ahead
+
 
 class Source(Protocol):
     """A dataset that makes batches."""
@@ -50,7 +52,7 @@ def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: b
         collate_fn=_as_it_is,
         num_workers=workers,
         persistent_workers=workers > 0,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=PREFETCH if workers else None,
         pin_memory=pinned,
         generator=torch.Generator(),
     )
