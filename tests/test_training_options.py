@@ -358,6 +358,18 @@ def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
     assert checkpoint["progress"]["processes"] == 1
 
 
+def test_processes_accumulate_together(manifest: Path, tmp_path: Path) -> None:
+    """Two processes with three batches each make the step of one process with six."""
+    still = ["--epochs", 1, "--warmup", 0, "--gain-db", 0, "--mask-bins", 0, "--mask-frames", 0]
+    for name, devices, accumulate in (("one", 1, 6), ("two", 2, 3)):
+        more = [*still, "--devices", devices, "--accumulate", accumulate]
+        result = prnn(*command(manifest, tmp_path / name, *more))
+        assert result.returncode == 0, result.stderr
+    last = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("one", "two")]
+    assert [checkpoint["global_step"] for checkpoint in last] == [1, 1]
+    assert_same_weights(*last, 1e-5)
+
+
 def test_other_devices_in_the_midst_of_a_pass() -> None:
     progress = Progress(epoch=2, batch=5, pass_batches=10, order_epoch=2, order_batch=5, processes=2)
     one = progress.with_processes(1, 20)
