@@ -1,4 +1,4 @@
-"""``prnn bench``: the programs of prnn.bench, and the measurement of a training's data."""
+"""``prnn bench``: the programs of prnn.bench."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
     if arguments.family == "data":
         with reported("prnn bench data"):
-            from prnn.asr.bench_data import main
+            from prnn.bench.data import main
 
             return main(arguments.arguments)
     import torch

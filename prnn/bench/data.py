@@ -16,14 +16,13 @@ import soundfile
 import torch
 
 from prnn._fields import Within, number_parser
+from prnn.asr.configuration import parse
+from prnn.asr.data import open_data
+from prnn.asr.dataset import Batch
+from prnn.asr.loader import PREFETCH, BatchLoader
+from prnn.asr.options import TrainingOptions
+from prnn.asr.task import TransducerTask
 from prnn.transducer import Encoder, Transducer
-
-from .configuration import parse
-from .data import open_data
-from .dataset import Batch
-from .loader import PREFETCH, BatchLoader
-from .options import TrainingOptions
-from .task import TransducerTask
 
 _DESCRIPTION = """
 Measure how fast batches come (hours of audio a second, with their features on the training's device), and the share of
