@@ -79,7 +79,7 @@ class Model:
 def imbalance(durations: np.ndarray, size: int, processes: int) -> float:
     """By what share the longest utterance of all processes' batches exceeds the mean of the batches' longest, where
     batches are dealt as prnn train deals them: those of a step are neighbours in the order of length."""
-    from prnn.asr.dataset import BatchOrder
+    from prnn.asr.order import BatchOrder
 
     batches = BatchOrder(durations.tolist(), size, 1e6, seed=0).epoch(0)
     longest = np.sort([durations[batch].max() for batch in batches])[len(batches) % processes :]

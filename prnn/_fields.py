@@ -69,7 +69,8 @@ def _check(name: str, value: Any, hint: Any) -> None:
         if not isinstance(value, str) or value not in arguments:
             raise refuse(ValueError, f"one of {', '.join(map(repr, arguments))}")
     elif origin is tuple:
-        if not isinstance(value, tuple) or not all(type(item) is arguments[0] for item in value):
+        kinds = (int, float) if arguments[0] is float else arguments[:1]
+        if not isinstance(value, tuple) or not all(type(item) in kinds for item in value):
             raise refuse(TypeError, f"a tuple of {arguments[0].__name__}s")
     else:
         kind = origin or hint

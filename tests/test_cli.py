@@ -227,7 +227,7 @@ def test_train_in_a_precision(tmp_path: Path, precision: str) -> None:
         lambda module, _, output: seen.add(output.dtype) if isinstance(module, torch.nn.Linear) else None
     )
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 2 --hidden 8
-        --layers 1 --accelerator cpu --no-progress --precision {precision}"""
+        --layers 1 --accelerator cpu --no-progress --pictures 0 --precision {precision}"""
     try:
         assert main(command.split()) == 0
     finally:

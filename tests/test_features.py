@@ -87,9 +87,9 @@ def test_augmentation() -> None:
     features, mean = torch.randn(60, 80), torch.full((80,), -5.0)
     original = features.clone()
     augment = Augmentation(gain_db=6, frequency_masks=2, frequency_width=8, time_masks=2, time_width=10)
-    changed = augment(features, mean, np.random.default_rng(1))
+    changed = augment.masks(60, 80, np.random.default_rng(1))(features, mean)
     assert torch.equal(features, original)
-    assert torch.equal(changed, augment(features, mean, np.random.default_rng(1)))
+    assert torch.equal(changed, augment.masks(60, 80, np.random.default_rng(1))(features, mean))
     masked = changed == -5.0
     rows, columns = masked.all(dim=1), masked.all(dim=0)
     assert 1 <= int(rows.sum()) <= 20
@@ -99,4 +99,4 @@ def test_augmentation() -> None:
     assert float(gain.std()) < 1e-5
     assert abs(float(gain.mean())) <= 6 * np.log(10) / 10
     off = Augmentation(gain_db=0, frequency_width=0, time_width=0)
-    assert torch.equal(off(features, mean, np.random.default_rng(0)), features)
+    assert torch.equal(off.masks(60, 80, np.random.default_rng(0))(features, mean), features)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -217,7 +218,7 @@ def test_options_beyond_all_bounds(option: list[str], capsys: pytest.CaptureFixt
         main(["train", "--manifest", "a", "--valid", "b", *option])
     assert stopped.value.code == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith(f"prnn train: error: argument {option[0]}: '")
+    assert re.match(rf"prnn train: error: argument (--\S+/)?{option[0]}(/--\S+)?: '", message)
     assert " number of " in message
     assert len(message) < 300
 

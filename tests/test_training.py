@@ -14,10 +14,12 @@ from asr_data import write_corpus
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
-from prnn.asr.dataset import BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
+from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics
 from prnn.asr.evaluation import evaluate
+from prnn.asr.loader import BatchLoader
 from prnn.asr.options import TrainingOptions
-from prnn.asr.task import learning_rate_factor
+from prnn.asr.order import BatchOrder
+from prnn.asr.task import schedule, schedule_after
 from prnn.asr.training import train
 
 TEXTS = ["ab ca", "cab", "b", "acc ab"]
@@ -91,7 +93,7 @@ def test_the_loader_goes_on_after_any_number_of_steps(dataset: UtteranceDataset)
     assert len(batches) == 3 * len(straight)
     for done in (0, 3, len(straight), len(straight) + 1):
         resumed = loader()
-        resumed.start(done)
+        resumed.start(batches[done - 1].after if done else Position(0, 0), done)
         rest = [batch for _ in range(3) for batch in resumed][: len(batches) - done]
         assert len(rest) == len(batches) - done
         for batch, other in zip(batches[done:], rest, strict=True):
@@ -153,10 +155,12 @@ def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
     tokenizer = CharTokenizer("abc ")
     for row, size, text in zip(batch.targets, batch.target_lengths, batch.texts, strict=True):
         assert tokenizer.decode(row[:size].tolist()) == text
-    assert dataset.features(0) is dataset.features(0)
+    cached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig(), cache_bytes=10**8)
     uncached = UtteranceDataset(dataset.utterances, tokenizer, FeatureConfig())
-    assert uncached.features(0) is not uncached.features(0)
-    assert torch.equal(uncached.features(0), dataset.features(0))
+    first = cached.example(0, 0).features
+    assert cached.example(0, 1).features is first
+    assert uncached.example(0, 0).features is not uncached.example(0, 0).features
+    assert torch.equal(uncached.example(0, 0).features, first)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -173,18 +177,30 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:
-    mean, std = feature_statistics(dataset)
+    mean, std = feature_statistics(dataset.sample(500), 80)
     every = torch.cat([dataset.features(index) for index in range(len(dataset))])
     torch.testing.assert_close(mean, every.mean(dim=0), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)
 
 
-def test_learning_rate() -> None:
-    factors = [learning_rate_factor(step, 100, 10) for step in range(101)]
-    assert factors[0] == pytest.approx(0.1)
-    assert factors[10] == pytest.approx(1.0)
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_learning_rate(warmup: float) -> None:
+    """Bit for bit that of torch's schedulers, also when only its end is known."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    rates = schedule(optimizer, 100, warmup)
+    factors = []
+    for step in range(101):
+        factors.append(2 * optimizer.param_groups[0]["lr"])
+        state, lr = schedule_after(step, 0.5, 100, warmup)
+        assert 2 * lr == factors[-1]
+        assert state == rates.state_dict()
+        optimizer.step()
+        rates.step()
+    if warmup:
+        assert factors[:11] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0])
+    else:
+        assert factors[:2] == pytest.approx([1.0, 1.0])
     assert factors[100] == pytest.approx(0.01)
-    assert all(a < b for a, b in pairwise(factors[:10]))
     assert all(a > b for a, b in pairwise(factors[10:]))
 
 

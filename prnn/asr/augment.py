@@ -1,22 +1,46 @@
-"""Augmentation of log-mel features in training."""
+"""Augmentation in training: of recordings, and of log-mel features."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from prnn._fields import Within, check_fields
 
 _Count = Annotated[int, Within(0, 10_000)]
+_Share = Annotated[float, Within(0, 1)]
+_Decibels = Annotated[float, Within(-100, 100)]
+_SPEED = Within(0.5, 2)
+
+
+class Masks(NamedTuple):
+    """What is done to the features of an utterance, or of N.
+
+    Args:
+        gain: (), or (N, 1, 1), added to the features.
+        bins: (bins,), or (N, 1, bins); True where masked.
+        frames: (T, 1), or (N, T, 1); True where masked.
+    """
+
+    gain: Tensor
+    bins: Tensor
+    frames: Tensor
+
+    def __call__(self, features: Tensor, mean: Tensor) -> Tensor:
+        """An augmented copy of features (T, bins), or (N, T, bins); masked ones become `mean`, (bins,)."""
+        return torch.where(self.bins | self.frames, mean, features + self.gain)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random gain, and masked bands of frequency and time (Park et al. 2019, "SpecAugment"). Zero turns each off.
+    """Random speed, noise, reverberation and level of recordings, and masked bands of frequency and time (Park et al.
+    2019, "SpecAugment"). A width or a number of masks of zero turns these off.
 
     Args:
         gain_db: the level changes by up to this many decibels either way.
@@ -24,6 +48,14 @@ class Augmentation:
         frequency_width: most bins in one band.
         time_masks: masked runs of frames.
         time_width: most frames in one run.
+        time_share: most frames in one run, as a share of the utterance's.
+        speeds: speeds of which one is drawn for each utterance, pitch and formants with it; [0.9, 1.0, 1.1] is usual.
+        noise: folder of recordings of noise, which is added to utterances.
+        noise_share: share of the utterances with noise.
+        snr_low: least signal-to-noise ratio, in decibels.
+        snr_high: largest signal-to-noise ratio, in decibels.
+        reverberation: folder of recordings of impulse responses of rooms, with which utterances are convolved.
+        reverberation_share: share of the utterances with reverberation.
     """
 
     gain_db: Annotated[float, Within(0, 100)] = 6.0
@@ -31,32 +63,42 @@ class Augmentation:
     frequency_width: _Count = 8
     time_masks: _Count = 2
     time_width: _Count = 6
+    time_share: _Share = 1.0
+    speeds: tuple[float, ...] = (1.0,)
+    noise: Path | None = None
+    noise_share: _Share = 0.5
+    snr_low: _Decibels = 10.0
+    snr_high: _Decibels = 20.0
+    reverberation: Path | None = None
+    reverberation_share: _Share = 0.5
 
     def __post_init__(self) -> None:
+        if isinstance(self.speeds, list):  # JSON has no tuples
+            object.__setattr__(self, "speeds", tuple(self.speeds))
         check_fields(self)
+        if not self.speeds or not all(_SPEED.accepts(speed) for speed in self.speeds):
+            raise ValueError(f"speeds is {self.speeds}; it must hold numbers of {_SPEED}")
+        if self.snr_low > self.snr_high:
+            raise ValueError(f"snr_low is {self.snr_low:g}; it must be at most snr_high, {self.snr_high:g}")
 
-    def __call__(self, features: Tensor, mean: Tensor, rng: np.random.Generator) -> Tensor:
-        """Returns an augmented copy.
+    @property
+    def of_recordings(self) -> bool:
+        """Whether recordings themselves change, not only features."""
+        return self.speeds != (1.0,) or self.noise is not None or self.reverberation is not None
 
-        Args:
-            features: (frames, bins), natural logarithms of power.
-            mean: (bins,), what masked features become.
-            rng: source of everything random.
-        """
-        frames, bins = features.shape
+    def masks(self, frames: int, bins: int, rng: np.random.Generator) -> Masks:
+        """Draws what is done to features of shape (frames, bins)."""
         gain = self.gain_db * math.log(10) / 10 * rng.uniform(-1, 1)
-        features = features + gain
+        masks = Masks(torch.tensor(gain), torch.zeros(bins, dtype=torch.bool), torch.zeros(frames, 1, dtype=torch.bool))
         for _ in range(self.frequency_masks):
-            start, end = _span(bins, self.frequency_width, rng)
-            features[:, start:end] = mean[start:end]
+            masks.bins[_span(bins, self.frequency_width, rng)] = True
         for _ in range(self.time_masks):
-            start, end = _span(frames, self.time_width, rng)
-            features[start:end] = mean
-        return features
+            masks.frames[_span(frames, min(self.time_width, int(self.time_share * frames)), rng)] = True
+        return masks
 
 
-def _span(size: int, width: int, rng: np.random.Generator) -> tuple[int, int]:
+def _span(size: int, width: int, rng: np.random.Generator) -> slice:
     """A random span of at most ``width`` within ``size``."""
     length = int(rng.integers(min(width, size) + 1))
     start = int(rng.integers(size - length + 1))
-    return start, start + length
+    return slice(start, start + length)

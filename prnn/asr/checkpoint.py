@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from prnn.transducer import Transducer, TransducerConfig
 from .errors import InputError
 from .features import FeatureConfig
 from .tokenizer import Tokenizer, tokenizer_from_state
-
-if TYPE_CHECKING:
-    from .task import TransducerTask
 
 FORMAT = 1
 _KEY = "prnn"
@@ -72,14 +69,15 @@ def damage_reported(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: a damaged checkpoint ({' '.join(reason.split())[:300]})") from error
 
 
-def _mapping(values: Any, key: str) -> dict[str, Any]:
+def mapping(values: Any, key: str) -> dict[str, Any]:
+    """The mapping that a mapping holds under a key; LookupError or TypeError unless there is one."""
     found = values[key]
     if not isinstance(found, dict):
         raise TypeError(f"{key} is {shown(found)}; it must be a mapping")
     return found
 
 
-def _require_tensor(name: str, tensor: object, expected: Tensor) -> None:
+def require_tensor(name: str, tensor: object, expected: Tensor) -> None:
     """Raises unless a tensor of a checkpoint has the shape and dtype of another, an element in the file for each of its
     own, and finite ones."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
@@ -95,12 +93,12 @@ def _require_tensor(name: str, tensor: object, expected: Tensor) -> None:
         raise ValueError(f"{name} has elements that are not finite numbers")
 
 
-def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, Tokenizer]:
+def parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig, Tokenizer]:
     """What the checkpoint says of the recogniser; ValueError or TypeError unless that fits together."""
     description = checkpoint[_KEY]
     config = TransducerConfig.from_dict(description["model"])
     # A checkpoint without high_freq was trained on mel bins up to half the sample rate.
-    features = from_plain(FeatureConfig, {"high_freq": 0.0} | _mapping(description, "features"), "features")
+    features = from_plain(FeatureConfig, {"high_freq": 0.0} | mapping(description, "features"), "features")
     tokenizer = tokenizer_from_state(description)
     for name, value, expected in (
         ("feature_dim", config.feature_dim, features.num_mel_bins),
@@ -112,18 +110,18 @@ def _parts(checkpoint: dict[str, Any]) -> tuple[TransducerConfig, FeatureConfig,
     return config, features, tokenizer
 
 
-def _weights(checkpoint: dict[str, Any], model: Transducer) -> dict[str, Tensor]:
+def weights(state_dict: dict[str, Any], model: Transducer) -> dict[str, Tensor]:
     """The model's state_dict; ValueError or TypeError unless it is as the model's own."""
     expected = model.state_dict()
     found = {
         name.removeprefix(_PREFIX): tensor
-        for name, tensor in _mapping(checkpoint, "state_dict").items()
+        for name, tensor in state_dict.items()
         if isinstance(name, str) and name.startswith(_PREFIX)
     }
     for name in sorted(expected.keys() ^ found.keys()):
         raise ValueError(f"{shown(name)} is {'missing' if name in expected else 'not of this model'}")
     for name, tensor in found.items():
-        _require_tensor(name, tensor, expected[name])
+        require_tensor(name, tensor, expected[name])
     return found
 
 
@@ -136,57 +134,11 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
     path = Path(path)
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
-        config, features, tokenizer = _parts(checkpoint)
+        config, features, tokenizer = parts(checkpoint)
         # Sizes that the weights do not have must not take memory.
         with torch.device("meta"):
             model = Transducer.from_config(config)
-        weights = _weights(checkpoint, model)
+        state_dict = weights(mapping(checkpoint, "state_dict"), model)
         model = model.to_empty(device="cpu")
-        model.load_state_dict(weights)
+        model.load_state_dict(state_dict)
     return model.eval(), features, tokenizer
-
-
-def read_steps(path: Path, task: TransducerTask) -> int:
-    """How many steps an interrupted training has done, after a look at all that it is to go on from.
-
-    Args:
-        path: its last checkpoint.
-        task: the training, from its beginning.
-
-    Raises:
-        InputError: as :func:`read_checkpoint`, or the checkpoint is of another model or damaged.
-    """
-    checkpoint = read_checkpoint(path)
-    with damage_reported(path):
-        if _parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
-            raise ValueError("it is of another model, or of another tokenizer")
-        _weights(checkpoint, task.model)
-        steps = checkpoint["global_step"]
-        if type(steps) is not int or not 0 <= steps <= task.total_steps:
-            raise ValueError(f"global_step is {shown(steps)}; it must be an int of 0 to {task.total_steps}")
-        _mapping(_mapping(checkpoint, "loops"), "fit_loop")
-        for state in _mapping(checkpoint, "callbacks").values():
-            if "lowest_wer" in state and type(state["lowest_wer"]) is not float:
-                raise TypeError(f"lowest_wer is {shown(state['lowest_wer'])}; it must be a number")
-        fresh = task.configure_optimizers()
-        optimizer, scheduler = fresh["optimizer"], fresh["lr_scheduler"]["scheduler"]  # type: ignore[index]
-        (state,), (schedule,) = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
-        if schedule.keys() != scheduler.state_dict().keys():
-            raise ValueError(f"its learning rate's schedule has the fields {shown(sorted(schedule))}")
-        if schedule["lr_lambdas"] != scheduler.state_dict()["lr_lambdas"]:
-            raise ValueError(f"lr_lambdas of its learning rate's schedule is {shown(schedule['lr_lambdas'])}")
-        if schedule["last_epoch"] != steps or schedule["base_lrs"] != scheduler.base_lrs:
-            raise ValueError("its learning rate is not that of its step")
-        (group,), (expected,) = state["param_groups"], optimizer.state_dict()["param_groups"]
-        varying = {"lr": schedule["_last_lr"][0], "initial_lr": task.options.lr}
-        for name in expected.keys() | group.keys():
-            if group[name] != varying.get(name, expected[name]):
-                raise ValueError(f"{shown(name)} of its optimizer is {shown(group[name])}")
-        for number, parameter in enumerate(task.parameters()):
-            if steps == 0:
-                continue
-            if not 0 <= float(state["state"][number]["step"]) <= steps:  # the float16 scaler skips some
-                raise ValueError(f"the optimizer's step of parameter {number} is not one of its {steps}")
-            for name in ("exp_avg", "exp_avg_sq"):
-                _require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
-        return steps

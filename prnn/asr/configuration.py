@@ -32,10 +32,19 @@ dashes; --print_config prints one that is complete. Options that follow --config
 
 # The fields of TrainingOptions that hold no options of their own, as --help groups them.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "what": ("manifest", "valid", "tokenizer", "output", "epochs", "seed"),
-    "batches": ("batch_size", "batch_seconds", "workers", "cache_gb"),
-    "optimisation": ("lr", "warmup", "weight_decay", "clip"),
-    "running": ("precision", "accelerator", "devices", "checkpoint_every", "valid_every"),
+    "what": ("manifest", "valid", "tokenizer", "output", "epochs", "steps", "seed"),
+    "batches": ("batch_size", "batch_seconds", "accumulate", "workers", "cache_gb", "features_on"),
+    "optimisation": ("lr", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip", "ema", "average", "average_of"),
+    "running": (
+        "precision",
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "checkpoint_every",
+        "valid_every",
+        "log_every",
+        "pictures",
+    ),
 }
 NESTED: dict[str, type] = {"model": TransducerConfig, "features": FeatureConfig, "augmentation": Augmentation}
 DERIVED = ("vocab_size", "blank", "feature_dim")  # of the model: tokenizer and features make them

@@ -17,12 +17,25 @@ from .errors import InputError
 from .options import TrainingOptions
 
 # Options that a training may be continued with others of.
-_FREE = ("output", "accelerator", "checkpoint_every", "workers", "cache_gb")
+_FREE = (
+    "output", "epochs", "steps", "average", "average_of", "accelerator", "devices", "num_nodes", "checkpoint_every",
+    "valid_every", "log_every", "pictures", "workers", "cache_gb", "features_on",
+)  # fmt: skip
 
 
 def last_checkpoint(output: Path) -> Path:
     """From where an interrupted training goes on."""
     return output / "last.ckpt"
+
+
+def averaged_checkpoint(output: Path) -> Path:
+    """The mean of several validated models."""
+    return output / "averaged.ckpt"
+
+
+def validated_checkpoint(output: Path, step: int) -> Path:
+    """A model kept for that mean."""
+    return output / f"validated-{step:09d}.ckpt"
 
 
 def best_checkpoint(output: Path) -> Path:
@@ -101,8 +114,10 @@ def record_options(options: TrainingOptions, restart: bool) -> None:
     output = options.output
     record = output / "options.json"
     if restart:
-        last_checkpoint(output).unlink(missing_ok=True)
-        best_checkpoint(output).unlink(missing_ok=True)
+        for path in (last_checkpoint(output), best_checkpoint(output), averaged_checkpoint(output)):
+            path.unlink(missing_ok=True)
+        for path in output.glob("validated-*.ckpt"):
+            path.unlink(missing_ok=True)
     plain = json.loads(json.dumps(asdict(options), default=str))
     if record.is_file() and last_checkpoint(output).is_file():
         try:

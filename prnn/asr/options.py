@@ -26,23 +26,37 @@ class TrainingOptions:
         tokenizer: a sentencepiece model, whose pieces the model is to spell; None makes the characters of the training
             texts its symbols.
         epochs: passes over the training manifest.
+        steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
         batch_size: most utterances in a batch.
         batch_seconds: most seconds of audio in a batch, padding included.
+        accumulate: batches of each process whose gradients make one step.
         lr: peak learning rate.
-        warmup: share of all steps in which the learning rate rises.
+        warmup: share of all steps in which the learning rate rises; then it falls along a cosine to 1 %.
         weight_decay: of AdamW.
+        beta1: of AdamW: decay of the mean of gradients.
+        beta2: of AdamW: decay of the mean of their squares.
+        eps: of AdamW.
         clip: largest norm of the gradient.
+        ema: decay, at each step, of an exponential moving average of the weights, which then is what is validated and
+            saved as the model; 0 is none.
+        average: validated models whose mean is saved at the end, as averaged.ckpt; 0 is none.
+        average_of: whether these are the best ones or the last ones.
         precision: Lightning's name of it.
         accelerator: Lightning's name of it; auto is a GPU if there is one.
-        devices: GPUs, or processes on the CPU. Each takes batches of its own; their gradients are averaged.
+        devices: GPUs, or processes on the CPU, of a node. Each takes batches of its own; their gradients are averaged.
+        num_nodes: machines, each with so many devices; torchrun starts the training on every one.
         seed: of weights, order, augmentation and dropout.
         checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
         valid_every: epochs between validations, at most ``epochs``.
+        log_every: steps between the entries of the log.
+        pictures: validation utterances whose audio and alignment the log has, for each validation.
         workers: processes that prepare batches; 0 prepares them in the training process, with a cache.
         cache_gb: memory for cached features, in GB.
+        features_on: where features are computed: by the processes that prepare batches ("workers"), or by the device
+            that trains ("device").
         model: options of ``TransducerConfig`` other than vocab_size and feature_dim.
         features: what the model sees of a recording.
-        augmentation: of the training features.
+        augmentation: of the training data.
 
     Raises:
         ValueError, TypeError: naming the option, its value and what is accepted.
@@ -53,20 +67,32 @@ class TrainingOptions:
     output: Path = Path("prnn-train")
     tokenizer: Path | None = None
     epochs: _Count = 20
+    steps: Annotated[int | None, Within(1, 10**9)] = None
     batch_size: _Count = 12
     batch_seconds: Annotated[float, Within(0, 1e6, above=True)] = 120.0
+    accumulate: _Count = 1
     lr: Annotated[float, Within(0, 1e30, above=True)] = 3e-3
     warmup: Annotated[float, Within(0, 1)] = 0.1
     weight_decay: Annotated[float, Within(0, 1e6)] = 0.01
+    beta1: Annotated[float, Within(0, 1, below=True)] = 0.9
+    beta2: Annotated[float, Within(0, 1, below=True)] = 0.98
+    eps: Annotated[float, Within(0, 1, above=True)] = 1e-8
     clip: Annotated[float, Within(0, 1e30, above=True)] = 5.0
+    ema: Annotated[float, Within(0, 1, below=True)] = 0.0
+    average: Annotated[int, Within(0, 1000)] = 0
+    average_of: Literal["best", "last"] = "best"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     devices: Annotated[int, Within(1, 1024)] = 1
+    num_nodes: Annotated[int, Within(1, 1024)] = 1
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     checkpoint_every: Annotated[int, Within(1, 10**9)] = 100
     valid_every: _Count = 1
+    log_every: _Count = 10
+    pictures: Annotated[int, Within(0, 100)] = 2
     workers: Annotated[int, Within(0, 1024)] = 0
     cache_gb: Annotated[float, Within(0, 1e6)] = 2.0
+    features_on: Literal["workers", "device"] = "workers"
     model: dict[str, Any] = field(default_factory=dict)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -74,6 +100,11 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         self.transducer(vocab_size=2, feature_dim=1)
+
+    @property
+    def processes(self) -> int:
+        """How many train together."""
+        return self.devices * self.num_nodes
 
     def transducer(self, vocab_size: int, feature_dim: int) -> TransducerConfig:
         """The model for so many symbols and features a frame."""

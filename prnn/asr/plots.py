@@ -17,6 +17,7 @@ from .tokenizer import SPACE
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 
 def _series(events: EventAccumulator, tag: str) -> tuple[np.ndarray, np.ndarray]:
@@ -97,16 +98,15 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
     return posterior.T.cpu()
 
 
-def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
+def alignment_figure(recogniser: Recogniser, features: Tensor, text: str) -> Figure:
     """Draws where in a recording the symbols of its text are: frames over labels, the posterior as colour, under the
     features.
 
     Args:
         features: (frames, bins) of the recording.
-        text: what is said in it.
-        path: the PNG to write.
+        text: what is said in it; what no label stands for is left out.
     """
-    labels = recogniser.tokenizer.encode(text)
+    labels, _ = recogniser.tokenizer.encode_known(text)
     targets = torch.tensor(labels, dtype=torch.int64)
     posterior = label_posterior(recogniser, features, targets)
     seconds = len(features) * recogniser.features.frame_shift_ms / 1000
@@ -133,5 +133,11 @@ def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: st
     lattice.set_ylabel("last label emitted")
     lattice.set_xlabel("time (s)")
     figure.colorbar(image, ax=lattice, label="posterior", fraction=0.03, pad=0.01)
+    return figure
+
+
+def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
+    """Draws that as a PNG."""
+    figure = alignment_figure(recogniser, features, text)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

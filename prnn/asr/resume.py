@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback
 
-from prnn._fields import shown
+from prnn._fields import from_plain, shown
 
-from .folder import best_checkpoint, last_checkpoint, replacing
+from .averaging import MovingAverage
+from .checkpoint import damage_reported, mapping, parts, read_checkpoint, require_tensor, weights
+from .folder import best_checkpoint, last_checkpoint, replacing, validated_checkpoint
+from .options import TrainingOptions
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from .task import TransducerTask
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -25,42 +33,138 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class Checkpoints(Callback):
-    """Saves the model with the lowest validation WER, and what an interrupted training goes on from.
+    """Saves the model with the lowest validation WER, models whose mean is wanted, and what an interrupted training
+    goes on from.
 
     The latter is saved between steps, and after an epoch's last step when the validation is over: what follows a
     checkpoint is always a training step, or nothing.
 
     Args:
-        output: the training's folder.
-        every: steps between the checkpoints to go on from.
+        options: of the training.
+        average: of the weights, if that is what is validated.
     """
 
-    def __init__(self, output: Path, every: int) -> None:
-        self._output = output
-        self._every = every
+    def __init__(self, options: TrainingOptions, average: MovingAverage | None) -> None:
+        self._output = options.output
+        self._every = options.checkpoint_every
+        self._accumulate = options.accumulate
+        self._keep = options.average
+        self._keep_best = options.average_of == "best"
+        self._average = average
         self._lowest = math.inf
+        self._kept: list[list[float]] = []  # WER and step
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step % self._every == 0 and batch_idx + 1 < trainer.num_training_batches:
-            trainer.save_checkpoint(last_checkpoint(self._output))
+        stepped = (batch_idx + 1) % self._accumulate == 0
+        if stepped and trainer.global_step % self._every == 0 and batch_idx + 1 < trainer.num_training_batches:
+            self._save_last(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         wer = trainer.strategy.broadcast(float(trainer.callback_metrics["valid/wer"]))
-        if wer < self._lowest:
-            self._lowest = wer
-            trainer.save_checkpoint(best_checkpoint(self._output), weights_only=True)
+        with self._average.in_place_of(module) if self._average is not None else nullcontext():
+            if wer < self._lowest:
+                self._lowest = wer
+                trainer.save_checkpoint(best_checkpoint(self._output), weights_only=True)
+            if self._keep:
+                step = trainer.global_step
+                kept = [*(entry for entry in self._kept if entry[1] != step), [wer, float(step)]]
+                kept.sort(key=lambda entry: (entry[0] if self._keep_best else 0.0, -entry[1]))
+                self._kept = kept[: self._keep]
+                if [wer, float(step)] in self._kept:
+                    trainer.save_checkpoint(validated_checkpoint(self._output, step), weights_only=True)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.global_step % self._every == 0 or trainer.current_epoch + 1 == trainer.max_epochs:
-            trainer.save_checkpoint(last_checkpoint(self._output))
+            self._save_last(trainer)
+
+    def _save_last(self, trainer: lightning.Trainer) -> None:
+        trainer.save_checkpoint(last_checkpoint(self._output))
+        if trainer.is_global_zero:
+            for path in set(self._output.glob("validated-*.ckpt")) - set(self.kept()):
+                path.unlink(missing_ok=True)
+
+    def kept(self) -> list[Path]:
+        """The models whose mean is wanted, as far as the training has come."""
+        return [validated_checkpoint(self._output, int(step)) for _, step in self._kept]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lowest_wer": self._lowest}
+        return {"lowest_wer": self._lowest, "kept": self._kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._lowest = state["lowest_wer"]
+        self._kept = state.get("kept", [])
+
+
+def require_callbacks(callbacks: dict[str, Any]) -> None:
+    """Raises TypeError or ValueError unless a checkpoint's callbacks have states that these here can load."""
+    for state in callbacks.values():
+        if "lowest_wer" in state and type(state["lowest_wer"]) is not float:
+            raise TypeError(f"lowest_wer is {shown(state['lowest_wer'])}; it must be a number")
+        for wer, step in state.get("kept", []):
+            if type(wer) is not float or type(step) is not float or not 0 <= step < 2**53:
+                raise ValueError(f"kept has {shown([wer, step])}; it must hold error rates and steps")
+        update = state.get("latest_update_step", 0)
+        if type(update) is not int or not update >= 0:
+            raise ValueError(f"latest_update_step is {shown(update)}; it must be an int of at least 0")
+
+
+def set_progress(fit_loop: dict[str, Any], progress: Progress) -> None:
+    """Makes a state of Lightning's loop that of a training in the midst of a pass, where `progress` says."""
+    epochs, batches = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    natural = batches["current"]["ready"] == progress.batch and epochs["current"]["processed"] == progress.epoch
+    if natural or progress.batch == progress.pass_batches:
+        return
+    epoch = {"ready": progress.epoch + 1, "started": progress.epoch + 1, "processed": progress.epoch}
+    for part in ("total", "current"):
+        epochs[part].update(epoch, completed=progress.epoch)
+    # As at the end of a step, when it does not count as completed yet.
+    batches["current"].update(dict.fromkeys(("ready", "started", "processed"), progress.batch))
+    for part in ("total", "current"):
+        batches[part]["completed"] = batches[part]["processed"] - 1
+    batches["is_last_batch"] = False
+
+
+def read_progress(path: Path, task: TransducerTask, processes: int, pass_batches: int) -> tuple[int, Progress]:
+    """The steps that an interrupted training has done, and where it stands, after a look at all that it is to go on
+    from.
+
+    Args:
+        path: its last checkpoint.
+        task: the training, from its beginning.
+        processes: how many train together now.
+        pass_batches: batches of each of them in a pass over the data.
+
+    Raises:
+        InputError: as :func:`read_checkpoint`, or the checkpoint is of another model or damaged.
+    """
+    checkpoint = read_checkpoint(path)
+    with damage_reported(path):
+        if parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
+            raise ValueError("it is of another model, or of another tokenizer")
+        weights(mapping(checkpoint, "state_dict"), task.model)
+        if task.options.ema:
+            weights(mapping(checkpoint, "current_model_state"), task.model)
+            require_tensor("n_averaged", mapping(checkpoint, "averaging_state")["n_averaged"], torch.tensor(0))
+        steps = checkpoint["global_step"]
+        if type(steps) is not int or not 0 <= steps <= 2**53:
+            raise ValueError(f"global_step is {shown(steps)}; it must be an int of 0 or more")
+        if "progress" in checkpoint:
+            progress = from_plain(Progress, checkpoint["progress"], "progress")
+        else:  # an old checkpoint: of as many processes as now
+            progress = Progress.of_steps(steps, pass_batches, task.options.accumulate, processes)
+        mapping(mapping(checkpoint, "loops"), "fit_loop")
+        require_callbacks(mapping(checkpoint, "callbacks"))
+        (state,), _ = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+        for number, parameter in enumerate(task.parameters()):
+            if steps == 0:
+                continue
+            if not 0 <= float(state["state"][number]["step"]) <= steps:  # the float16 scaler skips some
+                raise ValueError(f"the optimizer's step of parameter {number} is not one of its {steps}")
+            for name in ("exp_avg", "exp_avg_sq"):
+                require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
+        return steps, progress.with_processes(processes, pass_batches)
 
 
 def require_same_kind(name: str, value: Any, expected: Any) -> None:

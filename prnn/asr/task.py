@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import asdict, replace
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from prnn.distributed import batch_share
-from prnn.transducer import Transducer
+from prnn.transducer import Encoder, Transducer
 
+from .augment import Masks
 from .checkpoint import damage_reported, describe
 from .dataset import Batch
 from .errors import InputError
+from .fbank import Fbank
 from .features import FeatureConfig
 from .folder import last_checkpoint
 from .metrics import error_rates
 from .options import TrainingOptions
-from .resume import require_same_kind
+from .progress import Progress, ends
+from .resume import require_same_kind, set_progress
 from .tokenizer import Tokenizer
 
 # Looking at a gradient of a GPU waits for it.
@@ -32,13 +38,24 @@ _LOOK_EVERY = 10
 _SCALER_PATIENCE = 30
 
 
-def learning_rate_factor(step: int, total: int, warmup: int) -> float:
-    """The share of the peak learning rate at a step: up linearly over ``warmup`` steps, then down along a cosine to 1 %
-    at ``total``."""
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress))
+def schedule(optimizer: torch.optim.Optimizer, total: int, warmup: float) -> SequentialLR:
+    """The learning rate over `total` steps: up linearly over the share `warmup` of them, then down along a cosine to
+    1 %."""
+    rising = max(1, int(warmup * total))
+    up = LinearLR(optimizer, start_factor=1 / rising, total_iters=max(1, rising - 1))
+    down = CosineAnnealingLR(optimizer, max(1, total - rising), eta_min=0.01 * optimizer.param_groups[0]["initial_lr"])
+    return SequentialLR(optimizer, [up, down], milestones=[rising])
+
+
+def schedule_after(steps: int, lr: float, total: int, warmup: float) -> tuple[dict[str, Any], float]:
+    """The state of such a schedule after so many steps, and the learning rate it then gives."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=lr)
+    begun = schedule(optimizer, total, warmup)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no step of this optimizer comes between
+        for _ in range(steps):
+            begun.step()
+    return begun.state_dict(), optimizer.param_groups[0]["lr"]
 
 
 class TransducerTask(lightning.LightningModule):
@@ -49,7 +66,7 @@ class TransducerTask(lightning.LightningModule):
         features: of the batches that will come.
         tokenizer: of their targets.
         options: of the training.
-        epoch_steps: steps in an epoch.
+        pass_batches: batches of each process in a pass over the data.
     """
 
     def __init__(
@@ -58,25 +75,44 @@ class TransducerTask(lightning.LightningModule):
         features: FeatureConfig,
         tokenizer: Tokenizer,
         options: TrainingOptions,
-        epoch_steps: int,
+        pass_batches: int = 1,
     ) -> None:
         super().__init__()
         self.model = model
         self.features = features
         self.tokenizer = tokenizer
         self.options = options
-        self.epoch_steps = epoch_steps
+        self.progress = Progress(pass_batches=pass_batches, processes=options.processes)
+        self.total_steps, self.total_batches = ends(self.progress, 0, options)
+        self.fbank = Fbank(features) if options.features_on == "device" else None
+        self._steps = 0
+        self._skipped: Tensor | None = None
         self._bad_since: Tensor | None = None
         self._references: list[str] = []
         self._hypotheses: list[str] = []
 
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole training."""
-        return self.options.epochs * self.epoch_steps
+    def go_on_from(self, progress: Progress, steps: int) -> None:
+        """The training stands there, after so many steps."""
+        self.progress = progress
+        self.total_steps, self.total_batches = ends(progress, steps, self.options)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return batch._replace(features=batch.features.to(device))  # the rest is looked at on the CPU
+        masks = batch.masks and Masks(*(mask.to(device, non_blocking=True) for mask in batch.masks))
+        # The rest is looked at on the CPU.
+        return batch._replace(features=batch.features.to(device, non_blocking=True), masks=masks)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return self.with_features(batch) if batch.audio else batch
+
+    def with_features(self, batch: Batch) -> Batch:
+        """A batch of samples as one of features, augmented."""
+        assert self.fbank is not None
+        features, lengths = self.fbank(batch.features, batch.feature_lengths)
+        if batch.masks is not None:
+            assert isinstance(self.model.encoder, Encoder)
+            real = torch.arange(features.shape[1], device=features.device) < lengths.to(features.device)[:, None]
+            features = batch.masks(features, self.model.encoder.feature_mean).where(real[..., None], 0.0)
+        return batch._replace(features=features, feature_lengths=lengths, audio=False, masks=None)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         parts = self.model.loss_parts(*batch[:4])
@@ -92,13 +128,26 @@ class TransducerTask(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         # Dropout is a function of seed, step and process, so that no generator's state has to outlive an interruption.
-        sequence = np.random.SeedSequence([self.options.seed, self.global_step, self.global_rank])
-        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+        key = [self.options.seed, self.global_step, self.global_rank]
+        if self.options.accumulate > 1:
+            key.append(batch_index % self.options.accumulate)
+        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+        self.progress = replace(
+            self.progress,
+            epoch=self.current_epoch,
+            batch=batch_index + 1,
+            order_epoch=batch.after.epoch,
+            order_batch=batch.after.batch,
+        )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.log("train/gradient_norm", norm)
+        self._steps += 1
+        skipped = (~norm.isfinite()).float()
+        self._skipped = skipped if self._skipped is None else self._skipped + skipped
+        self.log("train/skipped_steps", self._skipped / self._steps)
         step = self.global_step + 1
         before = self._bad_since if self._bad_since is not None else torch.zeros_like(norm, dtype=torch.int64)
         self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
@@ -134,17 +183,21 @@ class TransducerTask(lightning.LightningModule):
         loss = float(self.trainer.callback_metrics["valid/loss"])
         if math.isnan(loss):
             raise self._diverged(f"the validation loss after step {self.global_step} is not a number")
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            return
         self.print(
             f"epoch {self.current_epoch + 1}, step {self.global_step}: "
             f"validation loss {loss:.3f}, WER {100 * rates.wer:.2f} %, CER {100 * rates.cer:.2f} %"
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        options, total = self.options, self.total_steps
-        warmup = max(1, int(options.warmup * total))
-        optimizer = AdamW(self.parameters(), lr=options.lr, weight_decay=options.weight_decay, betas=(0.9, 0.98))
-        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, total, warmup))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        options = self.options
+        betas = (options.beta1, options.beta2)
+        optimizer = AdamW(
+            self.parameters(), lr=options.lr, weight_decay=options.weight_decay, betas=betas, eps=options.eps
+        )
+        rates = schedule(optimizer, self.total_steps, options.warmup)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._stop_if_diverged(self.global_step)
@@ -152,7 +205,18 @@ class TransducerTask(lightning.LightningModule):
             raise self._diverged(f"weights after step {self.global_step} are not finite numbers")
         assert self.model.config is not None
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
+        checkpoint["progress"] = asdict(self.progress)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         with damage_reported(last_checkpoint(self.options.output)):
-            require_same_kind("loops", checkpoint["loops"]["fit_loop"], self.trainer.fit_loop.state_dict())
+            loop = checkpoint["loops"]["fit_loop"]
+            require_same_kind("loops", loop, self.trainer.fit_loop.state_dict())
+            set_progress(loop, self.progress)
+            # Learning rates are those of the training as it is to be now, which may be longer than it was to be.
+            fresh = self.configure_optimizers()["optimizer"].state_dict()
+            rates, lr = schedule_after(
+                checkpoint["global_step"], self.options.lr, self.total_steps, self.options.warmup
+            )
+            fresh["param_groups"][0]["lr"] = lr
+            checkpoint["optimizer_states"] = [{**fresh, "state": checkpoint["optimizer_states"][0]["state"]}]
+            checkpoint["lr_schedulers"] = [rates]

@@ -15,41 +15,19 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy
 
-from prnn._fields import shown
-from prnn.distributed import GradientMean
 from prnn.transducer import Encoder, Transducer
 
-from .checkpoint import read_steps
-from .dataset import Batches, BatchLoader, BatchOrder, UtteranceDataset, feature_statistics
+from .averaging import MovingAverage, mean_of_checkpoints
+from .checkpoint import mapping, read_checkpoint
+from .data import TrainingData, open_data
+from .dataset import feature_statistics
 from .errors import InputError
-from .folder import best_checkpoint, last_checkpoint, locked, record_options
-from .manifest import Utterance, read_manifest
+from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
 from .options import TrainingOptions
-from .resume import AtomicCheckpoints, Checkpoints
+from .parallel import DataParallel, begin_together, process_number, require_processes
+from .resume import AtomicCheckpoints, Checkpoints, read_progress
 from .task import TransducerTask
-from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters
-
-
-class _DataParallel(DDPStrategy):
-    """GradientMean in the place of DistributedDataParallel; `dtype` is GradientMean's."""
-
-    def __init__(self, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self._dtype = dtype
-
-    def configure_ddp(self) -> None:
-        assert self.model is not None
-        self._average = GradientMean(self.model, self._dtype)
-
-    def post_backward(self, closure_loss: torch.Tensor) -> None:
-        self._average()
-
-
-def _process_number(options: TrainingOptions) -> int:
-    """Which of the processes of a training on several devices this is. Lightning, or torchrun, tells them."""
-    return int(os.environ.get("LOCAL_RANK", "0")) if options.devices > 1 else 0
 
 
 def _quiet() -> None:
@@ -100,18 +78,26 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         raise InputError(f"devices is {options.devices}, but there are {torch.cuda.device_count()} GPUs")
     if options.precision == "16-mixed" and (options.accelerator == "cpu" or not torch.cuda.is_available()):
         raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
-    utterances = read_manifest(options.manifest), read_manifest(options.valid)
-    process = _process_number(options)
+    require_processes(options)
+    process = process_number(options)
+    data = open_data(options, process)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun has restarted what it had begun anew
         restart = False
     with ExitStack() as stack:
-        if process == 0:  # the first to run; it starts the others
-            stack.enter_context(locked(options.output))
-            record_options(options, restart)
+        problem = None
+        if process == 0:
+            try:
+                stack.enter_context(locked(options.output))
+                record_options(options, restart)
+            except InputError as error:
+                problem = str(error)
+        problem = begin_together(options, problem)
+        if problem is not None:
+            raise InputError(problem)
         stack.enter_context(_tensorboard_errors_once())
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            _fit(options, *utterances, process, restart, progress)
+            _fit(options, data, process, progress)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
                 signal.signal(signal.SIGINT, on_interrupt)
@@ -124,65 +110,56 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     return best_checkpoint(options.output)
 
 
-def _tokenizer(options: TrainingOptions, utterances: list[Utterance]) -> Tokenizer:
-    if options.tokenizer is None:
-        return CharTokenizer.from_texts(utterance.text for utterance in utterances)
-    return PieceTokenizer.load(options.tokenizer)
-
-
-def _fit(
-    options: TrainingOptions,
-    train_utterances: list[Utterance],
-    valid_utterances: list[Utterance],
-    process: int,
-    restart: bool,
-    progress: bool,
-) -> None:
+def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: bool) -> None:
     lightning.seed_everything(options.seed, verbose=False)
-    features = options.features
-    tokenizer = _tokenizer(options, train_utterances)
-    unknown = unknown_characters(tokenizer, (utterance.text for utterance in valid_utterances))
-    cache_bytes = int(options.cache_gb * 1e9)
-    dataset = UtteranceDataset(train_utterances, tokenizer, features, options.augmentation, options.seed, cache_bytes)
-    valid_dataset = UtteranceDataset(
-        valid_utterances, tokenizer, features, cache_bytes=cache_bytes // 4, pass_over_unknown=True
-    )
-    loader = BatchLoader(
-        dataset,
-        BatchOrder([u.duration for u in train_utterances], options.batch_size, options.batch_seconds, options.seed),
-        options.workers,
-        process,
-        options.devices,
-    )
-    valid_order = BatchOrder(
-        [u.duration for u in valid_utterances], options.batch_size, options.batch_seconds, seed=None
-    )
-    valid_loader = Batches(valid_dataset, valid_order.epoch(0))
-    model = Transducer.from_config(options.transducer(len(tokenizer), features.num_mel_bins))
-    task = TransducerTask(model, features, tokenizer, options, len(loader))
+    loader = data.loader
+    model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))
+    task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches)
     last = last_checkpoint(options.output)
-    resumed = last if last.is_file() and not restart else None  # the first process may not have removed it yet
+    resumed = last if last.is_file() else None
+    steps = 0
     if resumed:
-        loader.start(read_steps(resumed, task))
-    mean, std = feature_statistics(dataset)
-    dataset.mean = mean
+        steps, stands = read_progress(resumed, task, options.processes, loader.pass_batches)
+        task.go_on_from(stands, steps)
+        loader.start(stands.after, stands.done)
+        if steps > task.total_steps or task.total_batches < stands.done:
+            wanted = f"epochs is {options.epochs}" if options.steps is None else f"steps is {options.steps}"
+            raise InputError(
+                f"{options.output} holds a training of {steps} steps, which is more, and {wanted}: take more, "
+                "or another --output, or --restart"
+            )
+    loader.end(task.total_batches)
+    mean, std = feature_statistics(data.sample(), options.features.num_mel_bins)
+    data.train.mean = mean
     assert isinstance(model.encoder, Encoder)
     model.encoder.set_normalization(mean, std)
 
-    callbacks: list[Callback] = [Checkpoints(options.output, options.checkpoint_every)]
+    # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
+    average = MovingAverage(options.ema) if options.ema else None
+    checkpoints = Checkpoints(options, average)
+    callbacks: list[Callback] = []
+    if options.pictures:
+        from .pictures import Pictures  # and with it matplotlib
+
+        callbacks.append(Pictures(data.shown(options.pictures)))
+    callbacks += [callback for callback in (average, checkpoints) if callback is not None]
     if progress:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
+    passes = -(-task.total_batches // loader.pass_batches)
     trainer = lightning.Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
-        strategy=_DataParallel(exchanged) if options.devices > 1 else "auto",
+        num_nodes=options.num_nodes,
+        strategy=DataParallel(exchanged) if options.processes > 1 else "auto",
         precision=options.precision,
-        max_epochs=options.epochs,
+        max_epochs=passes,
+        accumulate_grad_batches=options.accumulate,
         gradient_clip_val=options.clip,
-        check_val_every_n_epoch=min(options.valid_every, options.epochs),
+        check_val_every_n_epoch=min(options.valid_every, passes),
+        reload_dataloaders_every_n_epochs=1,  # the last pass may be a shorter one
         num_sanity_val_steps=0,
-        log_every_n_steps=10,
+        log_every_n_steps=options.log_every,
         callbacks=callbacks,
         plugins=[AtomicCheckpoints()],
         logger=TensorBoardLogger(options.output, name="", version="tensorboard"),
@@ -191,20 +168,33 @@ def _fit(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    seconds = sum(utterance.duration for utterance in train_utterances)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say = print if process == 0 else (lambda *_: None)
     say(
-        f"{len(train_utterances)} training utterances ({seconds / 3600:.2f} h), {len(tokenizer) - 1} symbols, "
+        f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
         f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
     )
-    if unknown:
-        most = ", ".join(f"{character!r} {count} times" for character, count in unknown.most_common(5))
-        say(
-            f"{options.valid}: {unknown.total()} characters, {len(unknown)} different ones, are not among the "
-            f"{shown(tokenizer, str)}; they count as errors: {most}{', ...' if len(unknown) > 5 else ''}"
-        )
+    if data.unknown:
+        say(data.report(options.valid))
     if resumed:
         say(f"going on from {resumed}")
-    trainer.fit(task, loader, valid_loader, ckpt_path=resumed, weights_only=True)
+    finished = resumed is not None and steps == task.total_steps
+    if resumed and finished:
+        checkpoints.load_state_dict(mapping(read_checkpoint(resumed)["callbacks"], checkpoints.state_key))
+    else:
+        trainer.fit(task, loader, data.valid_loader, ckpt_path=resumed, weights_only=True)
+    if checkpoints.kept() and not (finished and averaged_checkpoint(options.output).is_file()):
+        _average(trainer, task, checkpoints, data)
     say(f"best model: {best_checkpoint(options.output)}")
+
+
+def _average(trainer: lightning.Trainer, task: TransducerTask, checkpoints: Checkpoints, data: TrainingData) -> None:
+    """Saves the mean of the models that were kept, and validates it."""
+    paths = checkpoints.kept()
+    task.model.load_state_dict(mean_of_checkpoints(paths))
+    path = averaged_checkpoint(task.options.output)
+    # Callbacks and log of the training would take it for one of its models.
+    trainer.callbacks, trainer.loggers = [], []  # type: ignore[attr-defined]
+    (values,) = trainer.validate(task, data.valid_loader, verbose=False)
+    trainer.save_checkpoint(path, weights_only=True)
+    task.print(f"mean of {len(paths)} models: WER {100 * values['valid/wer']:.2f} %, in {path}")

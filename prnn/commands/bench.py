@@ -6,6 +6,7 @@ import argparse
 import runpy
 import sys
 
+from prnn.commands.failure import reported
 from prnn.commands.options import add_accelerator
 
 _FAMILIES = {"rnn": "rnn", "loss": "losses", "train": "train"}
@@ -18,7 +19,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure against torch",
         description="Run a program of prnn.bench with the arguments that follow.",
     )
-    parser.add_argument("family", choices=tuple(_FAMILIES), help="recurrent layers, losses, or a whole training step")
+    parser.add_argument(
+        "family",
+        choices=(*_FAMILIES, "data"),
+        help="recurrent layers, losses, a whole training step, or the data of a training",
+    )
     add_accelerator(parser, "what to measure, before the family")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program; --help lists them")
     return parser
@@ -26,6 +31,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
+    if arguments.family == "data":
+        with reported("prnn bench data"):
+            from prnn.bench.data import main
+
+            return main(arguments.arguments)
     import torch
 
     found = "gpu" if torch.cuda.is_available() else "cpu"

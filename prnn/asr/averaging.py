@@ -1,0 +1,52 @@
+"""Means of weights: over the steps of a training, and over several of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch import Tensor
+
+from .checkpoint import load_recogniser_parts
+from .errors import InputError
+
+
+class MovingAverage(EMAWeightAveraging):
+    """An exponential moving average of the weights, which is validated in their place, and saved as the model.
+
+    Args:
+        decay: share of the average that a step keeps.
+    """
+
+    def __init__(self, decay: float) -> None:
+        super().__init__(decay=decay)
+
+    @contextmanager
+    def in_place_of(self, module: lightning.LightningModule) -> Iterator[None]:
+        """Within it the module has the averaged weights."""
+        self._swap_models(module)
+        try:
+            yield
+        finally:
+            self._swap_models(module)
+
+
+def mean_of_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several models of the same kind: a state_dict.
+
+    Raises:
+        InputError: a checkpoint is missing, damaged, or of another model than the first one.
+    """
+    first, *others = paths
+    model, features, tokenizer = load_recogniser_parts(first)
+    total = {name: tensor.double() for name, tensor in model.state_dict().items()}
+    for path in others:
+        other, *rest = load_recogniser_parts(path)
+        if (other.config, *rest) != (model.config, features, tokenizer):
+            raise InputError(f"{path}: it is of another model than {first}")
+        for name, tensor in other.state_dict().items():
+            total[name] += tensor
+    return {name: (tensor / len(paths)).to(model.state_dict()[name].dtype) for name, tensor in total.items()}

@@ -1,0 +1,185 @@
+"""The data of a training: what its options name, opened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prnn._fields import shown
+
+from .dataset import UtteranceDataset, load_audio, load_features
+from .errors import InputError
+from .loader import Batches, BatchLoader
+from .manifest import read_manifest
+from .options import TrainingOptions
+from .order import BatchOrder, Order
+from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters
+
+if TYPE_CHECKING:
+    from .cuts import CutDataset
+
+_SAMPLED = 500  # utterances for the statistics of features
+
+
+class Shown(NamedTuple):
+    """An utterance for the log: samples (S,) at the features' sample rate, features (T, bins), text."""
+
+    audio: Tensor
+    features: Tensor
+    text: str
+
+
+@dataclass
+class TrainingData:
+    """Manifests that have been read.
+
+    Args:
+        tokenizer: of the texts.
+        train: the training data.
+        loader: batches for training.
+        valid_loader: batches for validation.
+        utterances: how many there are for training.
+        hours: of training audio.
+        unknown: characters of the validation texts that no label stands for, and how often each occurs.
+        sample: features of about 500 training utterances, not augmented.
+        shown: the first validation utterances, so many of them, for the log.
+    """
+
+    tokenizer: Tokenizer
+    train: UtteranceDataset | CutDataset
+    loader: BatchLoader
+    valid_loader: Batches
+    utterances: int
+    hours: float
+    unknown: Counter[str]
+    sample: Callable[[], Iterable[Tensor]]
+    shown: Callable[[int], list[Shown]]
+
+    def report(self, valid: Path) -> str:
+        """A sentence on the unknown characters of the validation manifest."""
+        most = ", ".join(f"{character!r} {count} times" for character, count in self.unknown.most_common(5))
+        return (
+            f"{valid}: {self.unknown.total()} characters, {len(self.unknown)} different ones, are not among "
+            f"the {shown(self.tokenizer, str)}; they count as errors: {most}{', ...' if len(self.unknown) > 5 else ''}"
+        )
+
+
+class _Train(NamedTuple):
+    dataset: UtteranceDataset | CutDataset
+    order: Order
+    tokenizer: Tokenizer
+    utterances: int
+    hours: float
+    sample: Callable[[], Iterable[Tensor]]
+
+
+class _Valid(NamedTuple):
+    batches: Batches
+    unknown: Counter[str]
+    shown: Callable[[int], list[Shown]]
+
+
+def are_cuts(path: Path) -> bool:
+    """Whether a manifest is one of Lhotse's: a compressed one, or a folder."""
+    return path.is_dir() or path.suffix == ".gz"
+
+
+def open_data(options: TrainingOptions, process: int) -> TrainingData:
+    """Reads the manifests.
+
+    Args:
+        options: of the training.
+        process: which of the processes that train together this is.
+
+    Raises:
+        InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
+    """
+    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options)
+    pinned = options.accelerator != "cpu" and torch.cuda.is_available()
+    valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer, pinned)
+    loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
+    return TrainingData(
+        train.tokenizer, train.dataset, loader, valid.batches, train.utterances, train.hours, valid.unknown,
+        train.sample, valid.shown,
+    )  # fmt: skip
+
+
+def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
+    return CharTokenizer.from_texts(texts) if options.tokenizer is None else PieceTokenizer.load(options.tokenizer)
+
+
+def _train_utterances(options: TrainingOptions) -> _Train:
+    utterances = read_manifest(options.manifest)
+    tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
+    dataset = UtteranceDataset(
+        utterances,
+        tokenizer,
+        options.features,
+        options.augmentation,
+        options.seed,
+        int(options.cache_gb * 1e9),
+        audio=options.features_on == "device",
+    )
+    durations = [utterance.duration for utterance in utterances]
+    order = BatchOrder(durations, options.batch_size, options.batch_seconds, options.seed)
+    hours = sum(durations) / 3600
+    return _Train(dataset, order, tokenizer, len(utterances), hours, lambda: dataset.sample(_SAMPLED))
+
+
+def _train_cuts(options: TrainingOptions) -> _Train:
+    from .cuts import CutDataset, CutManifest, CutOrder
+
+    order = CutOrder(CutManifest(options.manifest), options.batch_size, options.batch_seconds, options.seed)
+    tokenizer = _tokenizer(options, order.characters)
+    audio = options.features_on == "device"
+    dataset = CutDataset(options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio)
+    return _Train(
+        dataset,
+        order,
+        tokenizer,
+        order.cuts,
+        order.hours,
+        lambda: (dataset.loaded(cut, audio=False) for cut in order.sampled),
+    )
+
+
+def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer, pinned: bool) -> _Valid:
+    utterances, config = read_manifest(options.valid), options.features
+    cache_bytes, audio = int(options.cache_gb * 1e9) // 4, options.features_on == "device"
+    dataset = UtteranceDataset(
+        utterances, tokenizer, config, cache_bytes=cache_bytes, audio=audio, pass_over_unknown=True
+    )
+    order = BatchOrder([item.duration for item in utterances], options.batch_size, options.batch_seconds, seed=None)
+    return _Valid(
+        Batches(dataset, order.epoch(0), options.workers, pinned),
+        unknown_characters(tokenizer, (utterance.text for utterance in utterances)),
+        lambda count: [
+            Shown(load_audio(item, config), load_features(item, config), item.text) for item in utterances[:count]
+        ],
+    )
+
+
+def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer, pinned: bool) -> _Valid:
+    from .cuts import CutDataset, CutManifest, text_of
+
+    cuts = list(CutManifest(options.valid))
+    if not cuts:
+        raise InputError(f"{options.valid}: the manifest has no cuts")
+    audio = options.features_on == "device"
+    dataset = CutDataset(options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True)
+    order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
+    batches = [[cuts[index] for index in batch] for batch in order.epoch(0)]
+    return _Valid(
+        Batches(dataset, batches, options.workers, pinned),
+        unknown_characters(tokenizer, (text_of(cut, options.valid) for cut in cuts)),
+        lambda count: [
+            Shown(dataset.loaded(cut, audio=True), dataset.loaded(cut, audio=False), text_of(cut, options.valid))
+            for cut in cuts[:count]
+        ],
+    )

@@ -1,0 +1,161 @@
+"""Batches for a training, prepared beside it, in an order that a resumed training continues."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from .dataset import Batch, Position, Request
+from .errors import InputError
+from .order import Order
+
+PREFETCH = 4  # batches that each process prepares ahead
+
+
+class Source(Protocol):
+    """A dataset that makes batches."""
+
+    def batch(self, request: Request) -> Batch:
+        """Makes one. Raises InputError for an utterance that cannot be used."""
+        ...
+
+
+class _Reported(Dataset[Batch | InputError]):
+    """Unusable utterances are values: an error that is raised in a process that prepares batches would come out of it
+    with that process's traceback in its message."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, request: Any) -> Batch | InputError:
+        try:
+            return self._source.batch(request)
+        except InputError as error:
+            return error
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
+    """It draws nothing from torch's global generator, which serves weights and dropout."""
+    return DataLoader(
+        _Reported(source),
+        sampler=requests,
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        prefetch_factor=PREFETCH if workers else None,
+        pin_memory=pinned,
+        generator=torch.Generator(),
+    )
+
+
+def _usable(batches: Iterable[Batch | InputError]) -> Iterator[Batch]:
+    for batch in batches:
+        if isinstance(batch, InputError):
+            raise batch
+        yield batch
+
+
+class Batches:
+    """Iterates over the given batches of a dataset.
+
+    Args:
+        source: where batches come from.
+        batches: what the dataset makes each of.
+        workers: processes that prepare them; 0 prepares them in this one.
+        pinned: copies batches to memory from which a GPU reads while the CPU goes on.
+
+    Raises:
+        InputError: when the iteration comes to an utterance that cannot be used.
+    """
+
+    def __init__(self, source: Source, batches: Sequence[Any], workers: int = 0, pinned: bool = False) -> None:
+        requests = [Request(items, Position(0, number)) for number, items in enumerate(batches, 1)]
+        self._loader = _loader(source, requests, workers, pinned)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _usable(self._loader)
+
+
+class _Requests(Sampler[Request]):
+    """All batches from a position on, epoch after epoch, without end."""
+
+    def __init__(self, order: Order, process: int, processes: int) -> None:
+        self._order = order
+        self._share = process, processes
+        self.start = Position(0, 0)
+
+    def __iter__(self) -> Iterator[Request]:
+        for epoch in count(self.start.epoch):
+            done = self.start.batch if epoch == self.start.epoch else 0
+            for number, items in enumerate(islice(self._order.epoch(epoch, *self._share), done, None), done + 1):
+                yield Request(items, Position(epoch, number))
+
+
+class BatchLoader:
+    """Iterates over the batches of a pass over the data, then, iterated again, of the next. The processes that prepare
+    batches live as long as the loader, and go on between passes.
+
+    Args:
+        source: where batches come from.
+        order: which batches.
+        workers: processes that prepare batches beside the training; 0 prepares them in it, where features are cached.
+        process: which of the ``processes`` that train together this is.
+        processes: how many they are.
+        pinned: as for :class:`Batches`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        order: Order,
+        workers: int = 0,
+        process: int = 0,
+        processes: int = 1,
+        pinned: bool = False,
+    ) -> None:
+        self.pass_batches = max(1, len(order) // processes)
+        self._requests = _Requests(order, process, processes)
+        self._loader = _loader(source, self._requests, workers, pinned)
+        self._batches: Iterator[Batch] | None = None
+        self._done = 0
+        self._last = sys.maxsize
+
+    def start(self, after: Position, done: int) -> None:
+        """Goes on from a position, after so many batches of this process, counted from the beginning of the first pass.
+
+        Args:
+            after: a batch's ``after``.
+            done: batches.
+        """
+        self._requests.start = after
+        self._batches = None
+        self._done = done
+
+    def end(self, last: int) -> None:
+        """Ends the last pass early, after so many batches from the beginning of the first one."""
+        self._last = last
+
+    def __len__(self) -> int:
+        """Batches in the pass that is under way, or begins."""
+        begun = self._done // self.pass_batches * self.pass_batches
+        return max(1, min(self.pass_batches, self._last - begun))
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._batches is None:
+            self._batches = _usable(self._loader)
+        for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
+            self._done += 1
+            yield batch

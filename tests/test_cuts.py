@@ -1,0 +1,289 @@
+"""Lhotse's manifests and Shar, and the augmentation of recordings."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from asr_data import write_corpus
+from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
+from lhotse.shar import SharWriter
+from test_interrupted_training import Killed, Killer, assert_same_training, killer, kills, small  # noqa: F401
+
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, read_manifest
+from prnn.asr.augment import Augmentation
+from prnn.asr.cuts import CutDataset, CutManifest, CutOrder, load_samples
+from prnn.asr.dataset import Position, Request, UtteranceDataset
+from prnn.asr.loader import BatchLoader
+from prnn.asr.perturb import Perturbation, add_noise, add_room, change_speed
+from prnn.asr.training import train
+from prnn.cli import main
+
+TEXTS = ["ab ca", "cab", "b", "acc ab", "ba", "c b", "abc abc", "cc", "a", "bb ca"]
+
+
+def cut_set(folder: Path, texts: list[str] = TEXTS, rate: int = 16000) -> CutSet:
+    cuts = []
+    for index, utterance in enumerate(read_manifest(write_corpus(folder, "tones", texts, rate))):
+        recording = Recording.from_file(utterance.audio, recording_id=f"r{index}")
+        text = SupervisionSegment(f"s{index}", f"r{index}", 0, recording.duration, text=utterance.text)
+        cuts.append(MonoCut(f"cut-{index}", 0, recording.duration, 0, recording=recording, supervisions=[text]))
+    return CutSet.from_cuts(cuts)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """data/: recordings and tones.jsonl; cuts.jsonl.gz; shar/."""
+    folder = tmp_path_factory.mktemp("cuts")
+    cuts = cut_set(folder / "data")
+    cuts.to_file(folder / "cuts.jsonl.gz")
+    (folder / "shar").mkdir()
+    with SharWriter(str(folder / "shar"), fields={"recording": "flac"}, shard_size=4) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    return folder
+
+
+KINDS = ["cuts.jsonl.gz", "shar"]
+
+
+def order(path: Path, size: int = 3, seed: int = 0) -> CutOrder:
+    return CutOrder(CutManifest(path), size, 100.0, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_has_every_cut_once(folder: Path, kind: str) -> None:
+    batches = order(folder / kind)
+    assert (batches.cuts, len(batches.sampled)) == (10, 10)
+    assert sorted(batches.characters) == [" ", "a", "b", "c"]
+    epochs = [[[cut.id for cut in batch] for batch in batches.epoch(number)] for number in range(3)]
+    for epoch in epochs:
+        assert sorted(cut for batch in epoch for cut in batch) == sorted(f"cut-{index}" for index in range(10))
+        assert max(map(len, epoch)) <= 3
+    assert epochs[0] != epochs[1]
+    assert epochs[0] == [[cut.id for cut in batch] for batch in order(folder / kind).epoch(0)]
+    assert epochs[0] != [[cut.id for cut in batch] for batch in order(folder / kind, seed=1).epoch(0)]
+    assert len(epochs[0]) == len(batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_share_an_epoch(folder: Path, kind: str) -> None:
+    batches = order(folder / kind)
+    shares = [[[cut.id for cut in batch] for batch in batches.epoch(1, process, 2)] for process in range(2)]
+    assert len(shares[0]) == len(shares[1])
+    assert {cut for share in shares for batch in share for cut in batch} == {f"cut-{index}" for index in range(10)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loader_goes_on_after_any_batch(folder: Path, kind: str) -> None:
+    def loader(workers: int = 0) -> BatchLoader:
+        dataset = CutDataset(folder / kind, CharTokenizer("abc "), FeatureConfig(), Augmentation(), 3)
+        return BatchLoader(dataset, order(folder / kind), workers)
+
+    straight = loader(1)
+    batches = [batch for _ in range(3) for batch in straight]
+    assert len(batches) == 3 * len(straight)
+    for done in (0, 1, len(straight), 2 * len(straight) - 1):
+        resumed = loader()
+        resumed.start(batches[done - 1].after if done else Position(0, 0), done)
+        rest = [batch for _ in range(3) for batch in resumed][: len(batches) - done]
+        assert len(rest) == len(batches) - done
+        for batch, other in zip(batches[done:], rest, strict=True):
+            assert (batch.texts, batch.after) == (other.texts, other.after)
+            assert torch.equal(batch.features, other.features)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cuts_have_the_features_of_a_manifest(folder: Path, kind: str) -> None:
+    """Lhotse's Shar here holds FLAC of 16 bits, as the WAV files are."""
+    utterances = read_manifest(folder / "data" / "tones.jsonl")
+    expected = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig())
+    dataset = CutDataset(folder / kind, CharTokenizer("abc "), FeatureConfig())
+    for index, cut in enumerate(CutManifest(folder / kind)):
+        example = dataset.example(cut, 0)
+        assert torch.equal(example.features, expected.features(index))
+        assert example.text == TEXTS[index]
+
+
+def test_a_part_of_a_recording_at_another_rate(tmp_path: Path) -> None:
+    cut = cut_set(tmp_path, ["abcabc"], rate=44100)[0].truncate(offset=0.16, duration=0.24)
+    samples = load_samples(cut, 16000)
+    assert len(samples) == 3840
+    spectrum = np.abs(np.fft.rfft(samples[:1280]))
+    assert np.argmax(spectrum) * 12.5 == pytest.approx(900, abs=13)  # the tone of b
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trained_on_cuts_and_killed(
+    killer: Killer,  # noqa: F811
+    folder: Path,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    straight = small(folder / kind, tmp_path / "straight", epochs=2, batch_size=3, checkpoint_every=2)
+    killer.arm(None)
+    train(straight, progress=False)
+    killed = small(folder / kind, tmp_path / "killed", epochs=2, batch_size=3, checkpoint_every=2)
+    assert kills(killer, killed, [*range(7, killer.points + 1, 9), None]) > 1
+    assert_same_training(straight.output, killed.output)
+
+
+def test_stored_features(folder: Path, tmp_path: Path) -> None:
+    extractor = Fbank(FbankConfig(num_mel_bins=80))
+    cuts = CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+    stored = cuts.compute_and_store_features(extractor, str(tmp_path / "features"), progress_bar=False)
+    dataset = CutDataset(tmp_path, CharTokenizer("abc "), FeatureConfig())
+    for cut, other in zip(cuts, stored, strict=True):
+        features = dataset.loaded(other, audio=False)
+        torch.testing.assert_close(features, dataset.loaded(cut, audio=False), atol=0.02, rtol=0)
+    narrow = CutDataset(tmp_path, CharTokenizer("abc "), FeatureConfig(num_mel_bins=40))
+    with pytest.raises(InputError, match=r"cut cut-0 has 80 stored features every 0.01 s; the configuration asks for"):
+        narrow.loaded(stored[0], audio=False)
+
+
+def write_lines(path: Path, lines: list[Any]) -> Path:
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    return path
+
+
+def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
+    """Manifests, and what is said of each."""
+    (cut, *_) = (entry for entry in CutSet.from_file(folder / "cuts.jsonl.gz").to_dicts())
+    silent = {**cut, "supervisions": []}
+    command = json.loads(json.dumps(cut))
+    command["recording"]["sources"] = [{"type": "command", "channels": [0], "source": f"touch {tmp_path / 'ran'}"}]
+    gone = json.loads(json.dumps(cut))
+    gone["recording"]["sources"][0]["source"] = str(tmp_path / "gone.wav")
+    whole = (folder / "cuts.jsonl.gz").read_bytes()
+    (tmp_path / "half.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.jsonl.gz").write_text("no gzip")
+    (tmp_path / "empty").mkdir()
+    shar = tmp_path / "shar"
+    shar.mkdir()
+    for path in (folder / "shar").iterdir():
+        (shar / path.name).write_bytes(path.read_bytes())
+    (shar / "recording.000000.tar").write_bytes((shar / "recording.000000.tar").read_bytes()[:3000])
+    damaged = "not a manifest of cuts, or a damaged one"
+    return [
+        (tmp_path / "none.jsonl.gz", "no such file"),
+        (tmp_path / "half.jsonl.gz", damaged),
+        (tmp_path / "text.jsonl.gz", damaged),
+        (tmp_path / "empty", "a folder without cuts.*.jsonl.gz"),
+        (write_lines(tmp_path / "nothing.jsonl.gz", []), "the manifest has no cuts"),
+        (write_lines(tmp_path / "numbers.jsonl.gz", [1, 2]), damaged),
+        (write_lines(tmp_path / "nemo.jsonl.gz", [{"audio_filepath": "a", "text": "b"}]), ""),
+        (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no text"),
+        (write_lines(tmp_path / "command.jsonl.gz", [command]), "cut cut-0 is the output of a command, which is not"),
+        (write_lines(tmp_path / "gone.jsonl.gz", [gone]), "cut cut-0 cannot be read"),
+        (shar, "cannot be read"),
+    ]
+
+
+def test_cuts_that_cannot_be_used(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = folder / "cuts.jsonl.gz"
+    for path, message in hostile(folder, tmp_path):
+        for train_, valid in ((path, good), (good, path)):
+            if train_ == good and message == "cannot be read":
+                continue
+            arguments = ["train", "--manifest", train_, "--valid", valid, "--output", tmp_path / "out", "--epochs", 1]
+            arguments += ["--hidden", 4, "--layers", 1, "--accelerator", "cpu", "--restart", "--pictures", 0]
+            status = main([str(argument) for argument in arguments])
+            error = capsys.readouterr().err
+            assert (status, error.count("\n")) == (2, 1), (path, error)
+            assert error.startswith(f"prnn: {path}: "), error
+            assert message in error
+    assert not (tmp_path / "ran").exists()
+
+
+# Recordings changed
+
+
+def tone(hertz: float, seconds: float = 1.0) -> np.ndarray:
+    return (0.3 * np.sin(2 * np.pi * hertz * np.arange(round(16000 * seconds)) / 16000)).astype(np.float32)
+
+
+def brightest(samples: np.ndarray) -> float:
+    return float(np.abs(np.fft.rfft(samples * np.hanning(len(samples)))).argmax() * 16000 / len(samples))
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.0, 1.1])
+def test_speed(speed: float) -> None:
+    changed = change_speed(tone(1000), speed, 16000)
+    assert len(changed) == pytest.approx(16000 / speed, abs=2)
+    assert brightest(changed) == pytest.approx(1000 * speed, abs=2)
+
+
+@pytest.mark.parametrize("snr", [-5.0, 20.0])
+def test_noise_is_so_many_decibels_lower(snr: float) -> None:
+    noise = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    samples = tone(300)
+    added = add_noise(samples, noise, snr) - samples
+    assert 10 * np.log10(np.mean(samples**2) / np.mean(added**2)) == pytest.approx(snr, abs=0.01)
+    assert np.array_equal(add_noise(samples, np.zeros(10, np.float32), snr), samples)
+
+
+def test_a_room() -> None:
+    """An echo, and nothing moves: the direct sound stays where it was."""
+    response = np.zeros(3000, np.float32)
+    response[100], response[1100] = 1.0, 0.5
+    samples = np.zeros(8000, np.float32)
+    samples[2000] = 1.0
+    heard = add_room(samples, response)
+    assert len(heard) == len(samples)
+    assert np.flatnonzero(np.abs(heard) > 1e-3).tolist() == [2000, 3000]
+    assert heard[3000] / heard[2000] == pytest.approx(0.5, abs=1e-5)
+    assert np.mean(heard**2) == pytest.approx(np.mean(samples**2), rel=1e-4)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Augmentation:
+    rng = np.random.default_rng(0)
+    for name, rate, count in (("noise/a/babble.flac", 16000, 40000), ("noise/short.wav", 8000, 500)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / name, 0.1 * rng.standard_normal(count), rate)
+    (tmp_path / "rooms").mkdir()
+    soundfile.write(tmp_path / "rooms" / "hall.wav", np.exp(-np.arange(8000) / 800) * rng.standard_normal(8000), 16000)
+    (tmp_path / "noise" / "notes.txt").write_text("no recording")
+    return Augmentation(
+        0, 0, 0, 0, 0, speeds=(0.9, 1.1), noise=tmp_path / "noise", noise_share=1.0,
+        reverberation=tmp_path / "rooms", reverberation_share=0.5,
+    )  # fmt: skip
+
+
+def test_recordings_are_changed_as_the_seed_says(folders: Augmentation, folder: Path) -> None:
+    perturbation = Perturbation(folders, 16000)
+    changed = [perturbation(tone(500), np.random.default_rng(seed)) for seed in range(20)]
+    assert {len(samples) for samples in changed} == {round(16000 / 0.9), round(16000 / 1.1)}
+    again = [perturbation(tone(500), np.random.default_rng(seed)) for seed in range(20)]
+    assert all(np.array_equal(one, two) for one, two in zip(changed, again, strict=True))
+    assert len({samples.tobytes() for samples in changed}) == 20
+    assert all(samples.dtype == np.float32 for samples in changed)
+
+    utterances = read_manifest(folder / "data" / "tones.jsonl")
+    tokenizer, config = CharTokenizer("abc "), FeatureConfig()
+    for audio in (False, True):
+        manifest = UtteranceDataset(utterances, tokenizer, config, folders, 3, 10**8, audio)
+        cuts = CutDataset(folder / "cuts.jsonl.gz", tokenizer, config, folders, 3, audio)
+        first = list(CutManifest(folder / "cuts.jsonl.gz"))[:2]
+        for dataset, items in ((manifest, [0, 1]), (cuts, first)):
+            epochs = [dataset.batch(Request(items, Position(epoch, 1))) for epoch in (0, 1, 0)]  # type: ignore[attr-defined]
+            assert epochs[0].audio == audio
+            assert torch.equal(epochs[0].features, epochs[2].features)
+            assert epochs[0].features.shape != epochs[1].features.shape or not torch.equal(
+                epochs[0].features, epochs[1].features
+            )
+
+
+def test_folders_without_recordings(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none: no such folder, from which noise was to come"):
+        Perturbation(Augmentation(noise=tmp_path / "none"), 16000)
+    with pytest.raises(InputError, match=r"there are no recordings in it, from which reverberation was to come"):
+        Perturbation(Augmentation(reverberation=tmp_path), 16000)
+    (tmp_path / "bad.wav").write_text("no recording")
+    with pytest.raises(InputError, match=r"bad.wav: not a recording that libsndfile can read"):
+        Perturbation(Augmentation(noise=tmp_path, noise_share=1.0), 16000)(tone(100), np.random.default_rng(0))
