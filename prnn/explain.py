@@ -152,7 +152,7 @@ def _explain_layer_norm(
     names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
     on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
     try:
-        if len(sizes) > 1 and (gpu is not None or weight.is_cuda):
+        if len(set(sizes)) > 1 and (gpu is not None or weight.is_cuda):
             raise NotSupportedError("sequences of different lengths run on the CPU alone")
         engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, dtype, *shape)
     except NotSupportedError as error:
