@@ -137,7 +137,8 @@ class RnnCase:
         names = ("x", "w", "hx", "cx", "dy", "dhy", "dcy")
         inputs = {name: changes.get(name, self.data[name]) for name in names}
         dropout = changes.get("dropout")
-        return vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, dropout=dropout, **inputs))
+        step = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, dropout=dropout, **inputs))
+        return {name: value for name, value in step.items() if name != "cells"}  # which prnnSetRNNExtras asks for
 
 
 def dropout_descriptor(handle: capi.Object, probability: float, states: ctypes.Array | None, seed: int) -> capi.Object:

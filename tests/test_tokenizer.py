@@ -284,8 +284,9 @@ def test_training_texts_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2: the text has 'c', which is not among the 5 symbols of the sentence"):
         UtteranceDataset(utterances, tokenizer, FeatureConfig())
     dataset = UtteranceDataset(utterances, tokenizer, FeatureConfig(), pass_over_unknown=True)
-    assert dataset[1].targets.tolist() == tokenizer.encode("ab")
-    assert dataset[1].text == "abc"
+    example = dataset.example(1, epoch=0)
+    assert example.targets.tolist() == tokenizer.encode("ab")
+    assert example.text == "abc"
 
 
 def test_the_commands_spell_with_pieces(

@@ -220,8 +220,8 @@ class Layers(Client):
         problem.stage = 2
         self.case.counts["steps compared"] += 1
         for name, expected in problem.expected().items():
-            if name == "cells" or (name in ("cy", "dcx") and problem.stack.mode != reference.LSTM):
-                continue  # of what prnnSetRNNExtras asks for, or of an LSTM
+            if name in ("cy", "dcx") and problem.stack.mode != reference.LSTM:
+                continue
             found = problem.data[name].double()
             largest = (found - expected).abs().max().item()
             if not largest <= TOLERANCE[problem.dtype] * max(1.0, expected.abs().max().item()):
