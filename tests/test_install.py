@@ -2,9 +2,7 @@
 
 import pathlib
 import subprocess
-import sys
 import sysconfig
-import tarfile
 import venv
 
 import pytest
@@ -13,20 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 REPORT = "import prnn, prnn._C, os; print(prnn.__version__, os.path.dirname(prnn.__file__), prnn._C.__file__)"
 
 pytestmark = pytest.mark.xdist_group("install")  # one source tree for all
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The source distribution, unpacked."""
-    folder = tmp_path_factory.mktemp("sdist")
-    program = f"import pep517; print(pep517.build_sdist({str(folder)!r}))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "site_scons", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    name = done.stdout.strip()
-    with tarfile.open(folder / name) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
-        archive.extractall(folder)
-    return folder / name.removesuffix(".tar.gz")
 
 
 @pytest.fixture

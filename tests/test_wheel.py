@@ -18,9 +18,9 @@ pytestmark = pytest.mark.xdist_group("install")  # one source tree for all
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def wheel(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("wheel")
-    said = run(sys.executable, BUILD, "--output", folder, *SETTINGS, cwd=ROOT)
+    said = run(sys.executable, source / BUILD.relative_to(ROOT), "--output", folder, *SETTINGS, cwd=source)
     (wheel,) = folder.iterdir()
     assert re.search(rf"^{re.escape(str(wheel))}: \d+\.\d MB\n", said, re.MULTILINE)
     return wheel
