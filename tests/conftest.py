@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The source distribution, unpacked. What builds in another way builds there, so that the library under test stays."""
+    """The source distribution, unpacked. Builds with other options run there: the library under test stays."""
     folder = tmp_path_factory.mktemp("sdist")
     program = f"import pep517; print(pep517.build_sdist({str(folder)!r}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "site_scons", capture_output=True, text=True)
