@@ -12,6 +12,7 @@ from nn_pairs import CELLS, Result, flat, make, make_pair, make_states, train_st
 from torch.utils.checkpoint import checkpoint
 
 import prnn
+from prnn._ops.rnn import Config
 from prnn.cli import main
 
 
@@ -320,7 +321,7 @@ def filled_memory() -> Iterator[None]:
 def test_opcheck(cell: str, dropout: float, lengths: list[int] | None) -> None:
     module = make(prnn.nn, cell, 24, 40, num_layers=2, bidirectional=True, device="cuda")
     states = [torch.randn(4, 3, 40, device="cuda", requires_grad=True) for _ in range(2 if cell == "LSTM" else 1)]
-    config = (prnn._ops.rnn.MODES[cell], 40, 0, 2, True, dropout, prnn._ops.rnn.BACKENDS["best"])
+    config = Config(prnn._ops.rnn.MODES[cell], 40, 0, 2, True, dropout, prnn._ops.rnn.BACKENDS["best"])
     arguments = (
         torch.randn(5, 3, 24, device="cuda", requires_grad=True),
         states[0],

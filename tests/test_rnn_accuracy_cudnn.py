@@ -61,6 +61,13 @@ def true_float32() -> Iterator[None]:
         switch.allow_tf32 = value
 
 
+@pytest.fixture(autouse=True)
+def memory_for_others() -> Iterator[None]:
+    """The float64 layers take up to 12 GB, which several processes cannot keep on one GPU."""
+    yield
+    torch.cuda.empty_cache()
+
+
 def train(module: torch.nn.Module, numbers: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Outputs and gradients of a step, in float64."""
     dtype = module.weight_hh_l0.dtype

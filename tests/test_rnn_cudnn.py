@@ -143,10 +143,10 @@ def test_best_takes_the_faster_for_the_largest_layers() -> None:
 
 
 def test_query_says_which_backend() -> None:
-    stack = reference.Stack(reference.GRU, 24, 40)
-    best = CudnnCase(stack, [4], torch.float16, backend=BEST).query()
+    stack = reference.Stack(reference.GRU, 256, 512)
+    best = CudnnCase(stack, [4] * 20, torch.float16, backend=BEST).query()
     assert (best.supported, best.backend, best.reason) == (1, PERSISTENT, b"")
-    asked = CudnnCase(stack, [4], torch.float16).query()
+    asked = CudnnCase(stack, [4] * 20, torch.float16).query()
     assert (asked.supported, asked.backend, asked.reason) == (0, CUDNN, b"PRNN_CUDNN_BACKEND was asked for")
 
 

@@ -161,6 +161,7 @@ def test_modules_and_a_graph(dtype: torch.dtype) -> None:
     [({}, torch.float64), ({}, FLOAT), ({"bidirectional": True}, HALF), ({"proj_size": 16, "num_layers": 2}, HALF)],
 )
 @pytest.mark.parametrize("given", [False, True])
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double, once a process
 def test_other_layers_sequences_are_cut(options: dict[str, int], dtype: torch.dtype, given: bool) -> None:
     torch.manual_seed(6)
     module = prnn.nn.LSTM(24, 48, dtype=dtype, **options)

@@ -183,7 +183,7 @@ def test_modules(lengths: list[int] | None, bidirectional: bool, monkeypatch: py
         leaves = (*arguments, *module.parameters())
         results.append([output, hy, cy, *(leaf.grad for leaf in leaves)])
     for mine, expected in zip(*results, strict=True):
-        torch.testing.assert_close(mine.cpu(), expected, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(mine.cpu(), expected.cpu(), atol=2e-4, rtol=1e-4)
 
 
 def test_dropout_has_the_masks_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
