@@ -102,6 +102,31 @@ def test_every_kernel_fills_cells(hidden: int, batch: int) -> None:
     GpuCase(reference.Stack(LSTM, 16, hidden, 2), [batch] * 6, HALF).compare(("cells",))
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("batch_sizes", [[8] * 40, [8] * 20 + [3] * 20], ids=["uniform", "ragged"])
+@pytest.mark.parametrize("extras", [(), ("reset",)], ids=["plain", "reset"])
+def test_no_call_writes_beyond_the_workspace_of_a_training_step(
+    mode: int, batch_sizes: list[int], extras: tuple[str, ...]
+) -> None:
+    case = GpuCase(reference.Stack(mode, 8, 64), batch_sizes, HALF)
+    case.set_extras(extras)
+    workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+    capi.check(
+        "GetRNNTempSpaceSizes",
+        handle=case.handle.pointer,
+        rnnDesc=case.rnn.pointer,
+        fwdMode=1,
+        seqLength=len(batch_sizes),
+        xDesc=case.x_desc,
+        workSpaceSize=ctypes.byref(workspace),
+        reserveSpaceSize=ctypes.byref(reserve),
+    )
+    case.workspace = torch.full((workspace.value + 2**20,), 0x5A, dtype=torch.uint8, device="cuda")
+    for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+        case.check(name, workSpaceSizeInBytes=workspace.value)
+        assert (case.workspace[workspace.value :] == 0x5A).all(), name
+
+
 def test_inference() -> None:
     torch.manual_seed(4)
     for mode in MODES.values():

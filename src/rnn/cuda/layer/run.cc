@@ -111,7 +111,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
   }
   dprevious = backward.take<char>(p.rows * p.projection * element);
-  previous = weights.take<char>(batch_varies(p) ? p.rows * p.state() * element : 0);
+  const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr;
+  previous = weights.take<char>(shifts_states ? p.rows * p.state() * element : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
 }
 
