@@ -56,6 +56,7 @@ class Client:
         gates = {0: 1, 1: 1, 2: 4, 3: 3}[case["mode"]]
         states = case["layers"] * case["directions"]
         handle, hidden, batch = self.handle, case["hidden"], len(case["lengths"])
+        widths = {"h": case.get("projection", hidden), "c": hidden}
         dropout = self.made("cudnnCreateDropoutDescriptor")
         dropout_states = np.zeros(2, np.uint64)
         probability = ctypes.c_float(case.get("dropout", 0.0))
@@ -65,13 +66,13 @@ class Client:
         layer = (
             *(case["mode"], case.get("bias", 2), case["directions"] - 1),
             *(int(case.get("skip_input", False)), case.get("type", FLOAT), FLOAT, case.get("math", 3), case["input"]),
-            *(hidden, case.get("projection", hidden), case["layers"], dropout, case.get("flags", PADDED_IO)),
+            *(hidden, widths["h"], case["layers"], dropout, case.get("flags", PADDED_IO)),
         )
         self.set("cudnnSetRNNDescriptor_v8", rnn, case.get("algorithm", 0), *layer)
         if "clip" in case:
             self.set("cudnnRNNSetClip_v9", rnn, 1, ctypes.c_double(-case["clip"]), ctypes.c_double(case["clip"]))
-        x_desc, y_desc = self.data(case, case["input"]), self.data(case, case["directions"] * hidden)
-        h_desc = self.tensor(states, batch, hidden, 1, 1)  # as PyTorch describes it
+        x_desc, y_desc = self.data(case, case["input"]), self.data(case, case["directions"] * widths["h"])
+        h_desc, c_desc = (self.tensor(states, batch, width, 1, 1) for width in widths.values())  # as PyTorch does
 
         space = size(0)
         self.set("cudnnGetRNNWeightSpaceSize", handle, rnn, ctypes.byref(space))
@@ -85,9 +86,12 @@ class Client:
         rows = x.shape[:-1]
         wanted = case.get("wanted", ("hx", "cx", "hy", "cy", "dhy", "dcy", "dhx", "dcx"))
         given = {name: case[name] if name in wanted else None for name in ("hx", "cx", "dhy", "dcy")}
-        out = {name: np.full((states, batch, hidden), UNTOUCHED, np.float32) for name in ("hy", "cy", "dhx", "dcx")}
+        out = {
+            name: np.full((states, batch, widths[name.strip("dxy")]), UNTOUCHED, np.float32)
+            for name in ("hy", "cy", "dhx", "dcx")
+        }
         taken = {name: out[name] if name in wanted else None for name in out}
-        y = np.full((*rows, case["directions"] * hidden), UNTOUCHED, np.float32)
+        y = np.full((*rows, case["directions"] * widths["h"]), UNTOUCHED, np.float32)
         dx = np.full_like(x, UNTOUCHED)
 
         f = self.functions
@@ -105,7 +109,7 @@ class Client:
         spaces = (size(work_space.size), pointer(work_space), reserve, pointer(reserve_space))
         statuses["forward"] = f.cudnnRNNForward(
             *(handle, rnn, int(training), None, x_desc, pointer(x), y_desc, pointer(y)),
-            *(h_desc, pointer(given["hx"]), pointer(taken["hy"]), h_desc, pointer(given["cx"]), pointer(taken["cy"])),
+            *(h_desc, pointer(given["hx"]), pointer(taken["hy"]), c_desc, pointer(given["cx"]), pointer(taken["cy"])),
             *(space, pointer(w), *spaces),
         )
         if training:
@@ -115,7 +119,7 @@ class Client:
             statuses["backward_data"] = f.cudnnRNNBackwardData_v8(
                 *(handle, rnn, None, y_desc, pointer(y), pointer(case["dy"]), x_desc, pointer(dx)),
                 *(h_desc, pointer(given["hx"]), pointer(given["dhy"]), pointer(taken["dhx"])),
-                *(h_desc, pointer(given["cx"]), pointer(given["dcy"]), pointer(taken["dcx"])),
+                *(c_desc, pointer(given["cx"]), pointer(given["dcy"]), pointer(taken["dcx"])),
                 *(space, pointer(w), *spaces),
             )
             work_space[:] = 255
@@ -142,7 +146,7 @@ class Client:
         """First element and number of elements of each matrix and bias: (pseudo-layer, id, "matrix" or "bias")."""
         places = {}
         for pseudo in range(states):
-            for index in range(2 * gates):
+            for index in (*range(2 * gates), 8):  # 8: the projection
                 descs = [self.made("cudnnCreateTensorDescriptor") for _ in range(2)]
                 addresses = [ctypes.c_void_p(), ctypes.c_void_p()]
                 base = 1 << 32

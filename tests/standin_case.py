@@ -85,10 +85,10 @@ def make_case(seed: int, **changes: Any) -> dict[str, Any]:
     batch, steps = len(case["lengths"]), case["steps"]
     rows = {SEQUENCE_MAJOR: (steps, batch), PACKED: (sum(case["lengths"]),), BATCH_MAJOR: (batch, steps)}
     rows = rows[case["layout"]]
-    states = (case["layers"] * case["directions"], batch, case["hidden"])
-    case |= {name: normal(*states) for name in ("hx", "cx", "dhy", "dcy")}
-    case |= {"x": normal(*rows, case["input"]), "dy": normal(*rows, case["directions"] * case["hidden"])}
     stack = stack_of(case)
+    states = (case["layers"] * case["directions"], batch)
+    case |= {name: normal(*states, stack.state if "h" in name else stack.hidden) for name in ("hx", "cx", "dhy", "dcy")}
+    case |= {"x": normal(*rows, case["input"]), "dy": normal(*rows, case["directions"] * stack.state)}
     w = torch.from_numpy(normal(reference.params_size(stack)) / np.float32(case["hidden"] ** 0.5))
     bias = case.get("bias", 2)
     case["weights"] = {}
@@ -104,7 +104,8 @@ def make_case(seed: int, **changes: Any) -> dict[str, Any]:
 
 def stack_of(case: dict[str, Any]) -> reference.Stack:
     return reference.Stack(
-        case["mode"], case["input"], case["hidden"], case["layers"], case["directions"], case.get("skip_input", False)
+        *(case["mode"], case["input"], case["hidden"], case["layers"], case["directions"]),
+        *(case.get("skip_input", False), case.get("projection", 0)),
     )
 
 
@@ -117,6 +118,8 @@ def blocks(pseudo: int, place: reference.LayerWeights, gates: int) -> dict[tuple
             if matrices is not None:
                 found[pseudo, first + gate, "matrix"] = matrices[gate].numpy()
             found[pseudo, first + gate, "bias"] = biases[gate].numpy()
+    if place.projection is not None:
+        found[pseudo, 8, "matrix"] = place.projection.numpy()
     return found
 
 

@@ -27,6 +27,11 @@ def numeric_cases() -> dict[str, dict[str, Any]]:
     changes["weight gradients set, one bias"] = dict(add=1, dw_before=100.0, bias=1)
     changes["weight gradients added, one bias"] = dict(dw_before=0.5, bias=3)
     changes["skip input"] = dict(skip_input=True, input=8, layers=2)
+    changes["projection"] = dict(projection=3, layers=2, directions=2)
+    changes["projection, lengths"] = dict(
+        projection=3, layers=2, directions=2, layout=BATCH_MAJOR, steps=5, lengths=VARYING, padding=1.0
+    )
+    changes["projection, one bias"] = dict(projection=5, bias=1, add=1)
     changes["no states"] = dict(wanted=())
     changes["no states, lengths"] = dict(wanted=(), layout=BATCH_MAJOR, lengths=[1, 4, 2])
     changes["h in, c out"] = dict(wanted=("hx", "cy", "dhy", "dcx"), layout=BATCH_MAJOR, lengths=[1, 4, 2])
@@ -85,7 +90,7 @@ def test_a_training_step(results: dict[str, dict[str, Any]], name: str) -> None:
 
 FORWARDED_CASES = {
     "float64": dict(type=1),
-    "a projection": dict(projection=4),
+    "a projection of a cell other than LSTM": dict(mode=GRU, projection=4),
     "clipping of the cell state": dict(clip=1.0),
     "a dropout of 1": dict(dropout=1.0, layers=2),
     "packed sequences that are not sorted by length": dict(layout=PACKED, lengths=[2, 4, 3]),

@@ -54,7 +54,7 @@ std::string Configuration::text() const {
   text += " " + std::to_string(layers) + " x " + std::to_string(hidden) + ", input " + std::to_string(input) + ", " +
           type_text(type, math_type) + ", batch " + std::to_string(batch);
   if (directions() == 2) text += ", two directions";
-  if (mode == PRNN_LSTM && projection != hidden) text += ", projected to " + std::to_string(projection);
+  if (is_projected()) text += ", projected to " + std::to_string(projection);
   if (layers > 1 && dropout > 0) text += ", dropout";
   return text;
 }

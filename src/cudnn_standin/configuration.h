@@ -11,7 +11,7 @@ namespace prnn_cudnn {
 // program may ask for another one in the backward calls.
 struct Configuration {
   int mode, bias, direction, input_mode, type, math_type;
-  int input, hidden, projection, layers;
+  int input, hidden, projection, layers;  // projection: the size of h, hidden where there is none
   bool padded_io;
   float dropout;
   bool clips;
@@ -20,7 +20,8 @@ struct Configuration {
 
   int directions() const { return direction + 1; }
   int gates() const;
-  int output() const { return directions() * hidden; }
+  bool is_projected() const { return projection != hidden; }
+  int output() const { return directions() * projection; }
   size_t element() const;  // bytes; 0 for a type that prnn does not know
   bool operator<(const Configuration& other) const;
   // "LSTM 5 x 1024, input 80, bfloat16, batch 4, two directions"

@@ -1,9 +1,11 @@
 #include "cudnn_standin/decision.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace prnn_cudnn {
 namespace {
@@ -11,6 +13,9 @@ namespace {
 // Of why_slower().
 constexpr int kLeastTrainingSteps = 2;
 constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
+
+// Timesteps of which more make no difference to libprnn's choice.
+constexpr int kLongSteps = 64;
 
 // cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
 bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
@@ -30,9 +35,10 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
   const TensorDesc input(prnn);
   const int dims[] = {c.batch, c.input, 1}, strides[] = {c.input, 1, 1};
   prnn.require(prnn.SetTensorNdDescriptor(input.get(), static_cast<prnnDataType_t>(c.type), 3, dims, strides));
+  const std::vector<prnnTensorDescriptor_t> inputs(c.steps, input.get());
   prnnRNNInfo_t info{};
   prnn.require(prnn.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
-  prnn.require(prnn.QueryRNN(prnn_handle, rnn.get(), input.get(), &info), prnn_handle);
+  prnn.require(prnn.QueryRNNSequence(prnn_handle, nullptr, rnn.get(), c.steps, inputs.data(), &info), prnn_handle);
   if (info.supported == 0) {
     known.reason = info.reason;
     return known;
@@ -54,15 +60,16 @@ const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_ha
   static std::mutex& mutex = *new std::mutex;
   static std::map<Key, Known>& all = *new std::map<Key, Known>;
   Key key{device, c};
-  // Neither the layout of the sequences nor their number of timesteps matters.
-  key.second.layout = key.second.steps = 0;
+  // The layout of the sequences does not matter, nor how long long ones are.
+  key.second.layout = 0;
   key.second.padded_io = false;
+  key.second.steps = std::min(c.steps, kLongSteps);
   {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = all.find(key);
     if (found != all.end()) return found->second;
   }
-  Known made = ask(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, c);
+  Known made = ask(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, key.second);
   std::lock_guard<std::mutex> lock(mutex);
   return all.emplace(key, std::move(made)).first->second;
 }
@@ -73,7 +80,9 @@ std::string why_forwarded(const Configuration& c) {
   if (c.mode < PRNN_RNN_RELU || c.mode > PRNN_GRU) return "a cell of an unknown kind";
   if (c.type == PRNN_DATA_DOUBLE) return "float64";
   if (c.element() == 0) return "a data type other than float32, float16 and bfloat16";
-  if (c.projection != c.hidden) return "a projection";
+  if (c.is_projected() && (c.mode != PRNN_LSTM || c.projection < 1 || c.projection > c.hidden)) {
+    return "a projection of a cell other than LSTM";
+  }
   if (c.clips) return "clipping of the cell state";
   if (c.bias < kNoBias || c.bias > kRecurrentBias) return "a bias mode that is unknown";
   if (c.dropout >= 1) return "a dropout of 1";
@@ -104,6 +113,7 @@ void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t 
   prnn.require(prnn.SetRNNDescriptor(rnn, c.hidden, c.layers, dropout, static_cast<prnnRNNInputMode_t>(c.input_mode),
                                      static_cast<prnnDirectionMode_t>(c.direction), static_cast<prnnRNNMode_t>(c.mode),
                                      static_cast<prnnDataType_t>(c.type)));
+  if (c.is_projected()) prnn.require(prnn.SetRNNProjectionSize(rnn, c.projection));
   prnn.require(prnn.SetRNNBackend(rnn, PRNN_PERSISTENT_BACKEND));  // nothing comes back through cuDNN
   const prnnMathType_t math = may_round(c) ? PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION : PRNN_DEFAULT_MATH;
   prnn.require(prnn.SetRNNMatrixMathType(rnn, math));

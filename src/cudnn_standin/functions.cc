@@ -55,15 +55,15 @@ class Request {
 
   void* stream() const { return stream_; }
 
-  // Whether the descriptor is that of states h or c, or there are none.
-  bool describes_states(void* descriptor, bool are_there) const {
+  // Whether the descriptor is that of states h or c, of this width, or there are none.
+  bool describes_states(void* descriptor, int width, bool are_there) const {
     const Configuration& c = configuration;
     if (!are_there) return true;
     int type = 0, rank = 0, dims[8] = {}, strides[8] = {};
     if (descriptor == nullptr || cudnn_.get_tensor(descriptor, 8, &type, &rank, dims, strides) != kSuccess)
       return false;
-    const int expected[] = {c.layers * c.directions(), c.batch, c.hidden};
-    const int packed[] = {c.batch * c.hidden, c.hidden, 1};
+    const int expected[] = {c.layers * c.directions(), c.batch, width};
+    const int packed[] = {c.batch * width, width, 1};
     bool fits = type == c.type && rank >= 3 && rank <= 8;
     for (int i = 0; fits && i < rank; ++i) {
       // PyTorch adds dimensions of 1. Nothing is reached through the stride of such a one.
@@ -183,12 +183,13 @@ PRNN_CUDNN_API Status cudnnRNNForward(void* handle, void* rnn, int forward_mode,
                        weights_size, weights, workspace_size, workspace, reserve_size, reserve);
       },
       [&](Request& request) {
-        if (request.configuration.mode == PRNN_LSTM) arguments.cx = cx, arguments.cy = cy;
+        const Configuration& c = request.configuration;
+        if (c.mode == PRNN_LSTM) arguments.cx = cx, arguments.cy = cy;
         const bool fit = (is_training || forward_mode == kInference) && x != nullptr && y != nullptr &&
                          weights != nullptr && weights_size >= request.weights->space_size &&
                          request.describes_output(y_desc, padding) &&
-                         request.describes_states(h_desc, hx != nullptr || hy != nullptr) &&
-                         request.describes_states(c_desc, arguments.cx != nullptr || arguments.cy != nullptr);
+                         request.describes_states(h_desc, c.projection, hx != nullptr || hy != nullptr) &&
+                         request.describes_states(c_desc, c.hidden, arguments.cx != nullptr || arguments.cy != nullptr);
         if (!fit) request.reason = kBadArguments;
         if (fit) request.require_spaces(spaces, is_training);
       },
@@ -219,13 +220,15 @@ PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int
                         dcx, weights_size, weights, workspace_size, workspace, reserve_size, reserve);
       },
       [&](Request& request) {
-        if (request.configuration.mode == PRNN_LSTM) arguments.cx = cx, arguments.dcy = dcy, arguments.dcx = dcx;
+        const Configuration& c = request.configuration;
+        if (c.mode == PRNN_LSTM) arguments.cx = cx, arguments.dcy = dcy, arguments.dcx = dcx;
         unsigned char padding[16];
         const bool has_h = hx != nullptr || dhy != nullptr || dhx != nullptr;
         const bool has_c = arguments.cx != nullptr || arguments.dcy != nullptr || arguments.dcx != nullptr;
         const bool fit = y != nullptr && dy != nullptr && dx != nullptr && weights != nullptr &&
                          weights_size >= request.weights->space_size && request.describes_output(y_desc, padding) &&
-                         request.describes_states(h_desc, has_h) && request.describes_states(c_desc, has_c);
+                         request.describes_states(h_desc, c.projection, has_h) &&
+                         request.describes_states(c_desc, c.hidden, has_c);
         if (!fit) request.reason = kBadArguments;
         if (fit) request.require_spaces(spaces, true);
       },
@@ -255,7 +258,7 @@ PRNN_CUDNN_API Status cudnnRNNBackwardWeights_v8(void* handle, void* rnn, int ad
         unsigned char padding[16];
         const bool fit = (add == kAdd || add == kSet) && x != nullptr && y != nullptr && dweights != nullptr &&
                          weights_size >= request.weights->space_size && request.describes_output(y_desc, padding) &&
-                         request.describes_states(h_desc, hx != nullptr);
+                         request.describes_states(h_desc, request.configuration.projection, hx != nullptr);
         if (!fit) request.reason = kBadArguments;
         if (fit) request.require_spaces(spaces, true);
       },

@@ -28,6 +28,7 @@ namespace prnn_cudnn {
   USE(SetRNNDescriptor)           \
   USE(SetRNNBackend)              \
   USE(SetRNNMatrixMathType)       \
+  USE(SetRNNProjectionSize)       \
   USE(GetRNNWorkspaceSize)        \
   USE(GetRNNTrainingReserveSize)  \
   USE(GetRNNParamsSize)           \
@@ -37,7 +38,7 @@ namespace prnn_cudnn {
   USE(RNNForwardTraining)         \
   USE(RNNBackwardData)            \
   USE(RNNBackwardWeights)         \
-  USE(QueryRNN)
+  USE(QueryRNNSequence)
 
 struct Prnn {
 #define PRNN_CUDNN_MEMBER(name) decltype(&::prnn##name) name;

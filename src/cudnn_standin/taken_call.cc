@@ -41,7 +41,7 @@ struct TakenCall::Buffers {
   size_t prnn_size;
   char* weights;       // packed, or their gradients
   char* sequences[3];  // packed: x or dx, y, dy
-  char* states[6];     // in the order of the lengths
+  char* states[6];     // in the order of the lengths: h and c alternate
   int *order, *lengths;
   float *coins_in, *coins_out;
   char *coins_reserve, *dropout_states;
@@ -77,13 +77,18 @@ prnnDataType_t type_of(const Configuration& c) { return static_cast<prnnDataType
 
 // Descriptors of the states and weights.
 struct Descriptors {
-  Descriptors(const Prnn& prnn, const Configuration& c, size_t packed_size) : states(prnn), weights(prnn) {
-    const int dims[] = {c.layers * c.directions(), c.batch, c.hidden}, strides[] = {c.batch * c.hidden, c.hidden, 1};
-    prnn.require(prnn.SetTensorNdDescriptor(states.get(), type_of(c), 3, dims, strides));
-    const int count[] = {static_cast<int>(packed_size / c.element()), 1, 1};
-    prnn.require(prnn.SetFilterNdDescriptor(weights.get(), type_of(c), PRNN_TENSOR_NCHW, 3, count));
+  Descriptors(const Prnn& prnn, const Configuration& config, size_t packed_size) : h(prnn), c(prnn), weights(prnn) {
+    const auto describe_states = [&](const TensorDesc& states, int width) {
+      const int dims[] = {config.layers * config.directions(), config.batch, width};
+      const int strides[] = {config.batch * width, width, 1};
+      prnn.require(prnn.SetTensorNdDescriptor(states.get(), type_of(config), 3, dims, strides));
+    };
+    describe_states(h, config.projection);
+    describe_states(c, config.hidden);
+    const int count[] = {static_cast<int>(packed_size / config.element()), 1, 1};
+    prnn.require(prnn.SetFilterNdDescriptor(weights.get(), type_of(config), PRNN_TENSOR_NCHW, 3, count));
   }
-  TensorDesc states;
+  TensorDesc h, c;
   FilterDesc weights;
 };
 
@@ -193,17 +198,18 @@ class TakenCall::Layouts {
 
   const void* sorted(const void* states, int piece) const {
     if (!sorts_ || states == nullptr) return states;
-    device::sort_states(states, b_.states[piece], count(), c_.batch, c_.hidden * c_.element(), b_.order, stream_);
+    device::sort_states(states, b_.states[piece], count(), c_.batch, state_bytes(piece), b_.order, stream_);
     return b_.states[piece];
   }
   void* sorted_output(void* states, int piece) const { return sorts_ && states != nullptr ? b_.states[piece] : states; }
   void finish_states(void* states, int piece) const {
     if (!sorts_ || states == nullptr) return;
-    device::unsort_states(b_.states[piece], states, count(), c_.batch, c_.hidden * c_.element(), b_.order, stream_);
+    device::unsort_states(b_.states[piece], states, count(), c_.batch, state_bytes(piece), b_.order, stream_);
   }
 
  private:
   int count() const { return c_.layers * c_.directions(); }
+  size_t state_bytes(int piece) const { return (piece % 2 == 0 ? c_.projection : c_.hidden) * c_.element(); }
   device::PaddedShape shape(int width) const {
     return {c_.layout == kBatchMajor, c_.steps, c_.batch, width * c_.element(), b_.order, b_.lengths};
   }
@@ -228,13 +234,12 @@ void TakenCall::forward(bool is_training, const Arguments& a, const void* paddin
   if (is_training && b.dropout_states != nullptr) draw_seed(b);
   const prnnStatus_t status =
       is_training
-          ? prnn.RNNForwardTraining(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.states.get(),
-                                    hx, desc.states.get(), cx, desc.weights.get(), weights, y_steps.data(), y,
-                                    desc.states.get(), hy, desc.states.get(), cy, b.prnn, b.prnn_size, spaces.reserve,
-                                    spaces.reserve_size)
-          : prnn.RNNForwardInference(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.states.get(),
-                                     hx, desc.states.get(), cx, desc.weights.get(), weights, y_steps.data(), y,
-                                     desc.states.get(), hy, desc.states.get(), cy, b.prnn, b.prnn_size);
+          ? prnn.RNNForwardTraining(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
+                                    desc.c.get(), cx, desc.weights.get(), weights, y_steps.data(), y, desc.h.get(), hy,
+                                    desc.c.get(), cy, b.prnn, b.prnn_size, spaces.reserve, spaces.reserve_size)
+          : prnn.RNNForwardInference(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
+                                     desc.c.get(), cx, desc.weights.get(), weights, y_steps.data(), y, desc.h.get(), hy,
+                                     desc.c.get(), cy, b.prnn, b.prnn_size);
   prnn.require(status, c_.prnn_handle);
   layouts.finish(a.y_out, config_.output(), 1, padding);
   layouts.finish_states(a.hy, 2);
@@ -280,12 +285,11 @@ void TakenCall::backward_data(const Arguments& a, const Spaces& spaces) {
   const void *const hx = layouts.sorted(a.hx, 0), *const cx = layouts.sorted(a.cx, 1),
                     *const dhy = layouts.sorted(a.dhy, 2), *const dcy = layouts.sorted(a.dcy, 3);
   void *const dhx = layouts.sorted_output(a.dhx, 4), *const dcx = layouts.sorted_output(a.dcx, 5);
-  prnn.require(
-      prnn.RNNBackwardData(c_.prnn_handle, rnn_.get(), y_steps.count(), y_steps.data(), y, y_steps.data(), dy,
-                           desc.states.get(), dhy, desc.states.get(), dcy, desc.weights.get(), weights,
-                           desc.states.get(), hx, desc.states.get(), cx, x_steps.data(), dx, desc.states.get(), dhx,
-                           desc.states.get(), dcx, b.prnn, b.prnn_size, spaces.reserve, spaces.reserve_size),
-      c_.prnn_handle);
+  prnn.require(prnn.RNNBackwardData(c_.prnn_handle, rnn_.get(), y_steps.count(), y_steps.data(), y, y_steps.data(), dy,
+                                    desc.h.get(), dhy, desc.c.get(), dcy, desc.weights.get(), weights, desc.h.get(), hx,
+                                    desc.c.get(), cx, x_steps.data(), dx, desc.h.get(), dhx, desc.c.get(), dcx, b.prnn,
+                                    b.prnn_size, spaces.reserve, spaces.reserve_size),
+               c_.prnn_handle);
   constexpr unsigned char kZero[16] = {};
   layouts.finish(a.dx, config_.input, 2, kZero);
   layouts.finish_states(a.dhx, 4);
@@ -308,9 +312,9 @@ void TakenCall::backward_weights(bool adds, const Arguments& a, const Spaces& sp
   }
   const void *const x = layouts.packed(a.x, config_.input, 0), *const y = layouts.packed(a.y, config_.output(), 1);
   const void* const hx = layouts.sorted(a.hx, 0);
-  prnn.require(prnn.RNNBackwardWeights(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x,
-                                       desc.states.get(), hx, y_steps.data(), y, b.prnn, b.prnn_size,
-                                       desc.weights.get(), dweights, spaces.reserve, spaces.reserve_size),
+  prnn.require(prnn.RNNBackwardWeights(c_.prnn_handle, rnn_.get(), x_steps.count(), x_steps.data(), x, desc.h.get(), hx,
+                                       y_steps.data(), y, b.prnn, b.prnn_size, desc.weights.get(), dweights,
+                                       spaces.reserve, spaces.reserve_size),
                c_.prnn_handle);
   if (layout.is_same) return;
   for (const WeightBlock& block : layout.blocks) {

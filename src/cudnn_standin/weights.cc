@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 namespace prnn_cudnn {
 namespace {
@@ -23,6 +24,15 @@ size_t elements(const Prnn& prnn, prnnFilterDescriptor_t filter) {
   size_t count = rank > 0 ? 1 : 0;
   for (int i = 0; i < rank; ++i) count *= static_cast<size_t>(dims[i]);
   return count;
+}
+
+// The linLayerIDs of a layer's matrices, which are the same in both libraries.
+std::vector<int> matrix_ids(const Configuration& c) {
+  constexpr int kProjectionId = 8;
+  std::vector<int> ids(2 * c.gates());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (c.is_projected()) ids.push_back(kProjectionId);
+  return ids;
 }
 
 }  // namespace
@@ -73,7 +83,7 @@ WeightLayout read_weight_layout(const Cudnn& cudnn, const Prnn& prnn, prnnHandle
                              static_cast<size_t>(static_cast<char*>(other) - kBase), own_elements * c.element()});
   };
   for (int pseudo = 0; pseudo < c.layers * c.directions(); ++pseudo) {
-    for (int id = 0; id < 2 * c.gates(); ++id) {
+    for (int id : matrix_ids(c)) {
       void *own_matrix = nullptr, *own_bias = nullptr, *other_matrix = nullptr, *other_bias = nullptr;
       prnn.require(prnn.GetRNNLinLayerMatrixParams(prnn_handle, prnn_rnn, pseudo, input.get(), weights.get(), kBase, id,
                                                    matrix.get(), &own_matrix),

@@ -51,7 +51,7 @@ size_t place_all(const Rnn& r, std::vector<std::vector<Place>>* places) {
   const char* const layout = std::getenv("FAKE_CUDNN_LAYOUT");
   const bool apart = layout != nullptr && std::strcmp(layout, "apart") == 0;
   const int bias = r.values[2], directions = r.values[3] + 1, input = r.values[8], hidden = r.values[9];
-  const int layers = r.values[11], gates = gates_of(r);
+  const int projection = r.values[10], layers = r.values[11], gates = gates_of(r);
   const bool skip = r.values[4] != 0;
   const size_t element = element_of(r.values[5]);
   size_t at = 0;
@@ -61,12 +61,12 @@ size_t place_all(const Rnn& r, std::vector<std::vector<Place>>* places) {
     at += bytes;
     return place;
   };
-  places->assign(layers * directions, std::vector<Place>(2 * gates));
+  places->assign(layers * directions, std::vector<Place>(9, Place{SIZE_MAX, SIZE_MAX, 0, 0}));
   const auto biases = [&] {
     for (int p = 0; p < layers * directions; ++p) {
       for (int id = 0; id < 2 * gates; ++id) {
         const bool has = bias == 2 || (bias == 1 && id < gates) || (bias == 3 && id >= gates);
-        (*places)[p][id].bias = has ? take(hidden * element) : SIZE_MAX;
+        if (has) (*places)[p][id].bias = take(hidden * element);
       }
     }
   };
@@ -76,10 +76,12 @@ size_t place_all(const Rnn& r, std::vector<std::vector<Place>>* places) {
       const int id = apart ? 2 * gates - 1 - i : i;
       Place& place = (*places)[p][id];
       place.rows = hidden;
-      place.columns = id >= gates ? hidden : p < directions ? input : directions * hidden;
+      place.columns = id >= gates ? projection : p < directions ? input : directions * projection;
       const bool has = id >= gates || p >= directions || !skip;
-      place.matrix = has ? take(size_t(place.rows) * place.columns * element) : SIZE_MAX;
+      if (has) place.matrix = take(size_t(place.rows) * place.columns * element);
     }
+    if (projection != hidden)
+      (*places)[p][8] = {take(size_t(projection) * hidden * element), SIZE_MAX, projection, hidden};
   }
   if (!apart) biases();
   return at;
