@@ -75,6 +75,12 @@ def test_the_front(program: pathlib.Path, fake: pathlib.Path, front: str, first:
     ]
 
 
+@pytest.mark.parametrize("way", ["lazy", "global", "deepbind"])
+def test_the_front_however_it_is_opened(program: pathlib.Path, fake: pathlib.Path, front: str, way: str) -> None:
+    # TensorFlow, JAX and ONNX Runtime open it with RTLD_NOW alone, as above.
+    assert answers(program, f"{way}:libcudnn.so.9", LD_PRELOAD=front) == [[str(STANDIN), str(fake), "1"]]
+
+
 def test_the_front_is_written_where_nobody_else_can(fake: pathlib.Path, front: str) -> None:
     standin, written = front.split(":")
     assert standin == str(STANDIN)
