@@ -331,6 +331,15 @@ def test_torchaudio_result_has_the_dtype_of_the_logits(dtype):
     torch.testing.assert_close(gradients.float(), SMALL_LAST.gradients, **tolerance)
 
 
+def test_a_loss_without_a_gradient_has_gradients_of_zeros():
+    logits = SMALL_LAST.logits.clone().requires_grad_()
+    seen = []
+    logits.register_hook(lambda gradient: seen.append(gradient.clone()))  # as gradcheck's callers have them
+    loss = torchaudio.rnnt_loss(logits, SMALL_LAST.labels, *SMALL_LAST.lengths())
+    torch._C._functions.UndefinedGrad()(loss).backward()
+    torch.testing.assert_close(seen, [torch.zeros_like(logits)])
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_torchaudio_scripted(reduction, fused, tmp_path):

@@ -65,16 +65,13 @@ def directly(
 
     def forward(ctx: Any, first: Tensor, inputs: tuple[Any, ...], reduction: Reduction | None) -> Tensor:
         # One with setup_context would look up its own signature each time, and each argument costs time.
-        ctx.set_materialize_grads(False)
         loss: Tensor
         loss, reserve, options = kernel(*inputs, reduction=reduction)
         ctx.made = options, reduction
         setup(ctx, inputs, (loss, reserve))
         return loss
 
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
-        if gradient is None:
-            return None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         options, reduction = ctx.made
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if type(gradient) in _PLAIN and not torch.is_grad_enabled() and _undisturbed():

@@ -131,7 +131,8 @@ def forced_align(
         (N, T), 0 there.
 
     Raises:
-        ValueError: a sequence has no path, or an argument is wrong.
+        RuntimeError: a sequence has no path: as many frames as targets, and one more between equal ones, are needed.
+        ValueError: an argument is wrong.
     """
     if blank < 0:
         raise ValueError(f"blank is {blank}; it must be 0 to {log_probs.size(2) - 1}")
@@ -143,7 +144,7 @@ def forced_align(
         )
     if bool(torch.isneginf(total).any()):
         sequence = int(torch.isneginf(total).nonzero()[0].item())
-        raise ValueError(f"sequence {sequence} has no path: its frames are too few for its targets")
+        raise RuntimeError(f"targets length is too long for CTC: sequence {sequence} has too few frames for a path")
     batch, frames = log_probs.size(0), log_probs.size(1)
     time = torch.arange(frames, device=log_probs.device).expand(batch, frames).contiguous()
     paths = torch.full((batch, frames), blank, dtype=targets.dtype, device=log_probs.device)
