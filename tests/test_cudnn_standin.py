@@ -152,6 +152,18 @@ def test_a_single_timestep_of_inference(folder: pathlib.Path, standin: pathlib.P
     np.testing.assert_allclose(result["y"], expected(case)["y"], rtol=1e-5, atol=1e-5)
 
 
+def test_few_timesteps_of_inference_in_a_graph(folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path) -> None:
+    def case(steps: int, **change: Any) -> dict[str, Any]:
+        return make_case(0, steps=steps, lengths=[steps] * 2, training=False, **change)
+
+    cases = [case(1), case(2), case(1, mode=TANH), case(2, math=0), case(3, math=0)]
+    results, log = run_client(folder, standin, fake, cases, PRNN_CUDNN_LOG="1", HOST_DEVICE_CAPTURES="1")
+    arrived = [result["calls"][1] for result in results]
+    assert arrived == [1, 1, 1, 2, 2]
+    assert "forwarded: fewer than 2 timesteps in a captured graph: 1 inference" in log
+    assert "forwarded: fewer than 3 timesteps in a captured graph: 1 inference" in log
+
+
 def masks_case(seed: int) -> dict[str, Any]:
     """Two layers of which each passes its positive input on, so that outputs and gradients show the masks."""
     case = make_case(0, mode=RELU, input=16, hidden=16, layers=2, bias=0, dropout=0.4, steps=20, lengths=[20] * 3)

@@ -10,8 +10,8 @@
 namespace prnn_cudnn {
 namespace {
 
-// Of why_slower().
-constexpr int kLeastTrainingSteps = 2;
+// Of why_slower() and why_slower_in_graph().
+constexpr int kLeastTrainingSteps = 2, kLeastStepsInGraph32 = 2, kLeastStepsInGraph = 3;
 constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
 
 // Timesteps of which more make no difference to libprnn's choice.
@@ -107,6 +107,13 @@ std::string why_slower(const Configuration& c, bool is_training) {
   const int64_t most = c.element() == 2 ? kMostStates16 : may_round(c) ? kMostStatesTf32 : kMostStates32;
   if (states > most) return "more than " + std::to_string(most) + " states (batch times hidden size) in a timestep";
   return "";
+}
+
+std::string why_slower_in_graph(const Configuration& c) {
+  const bool is_rnn = c.mode == PRNN_RNN_RELU || c.mode == PRNN_RNN_TANH;
+  if (is_rnn && c.element() == 4) return "";
+  const int least = c.element() == 4 && !may_round(c) ? kLeastStepsInGraph32 : kLeastStepsInGraph;
+  return c.steps < least ? "fewer than " + std::to_string(least) + " timesteps in a captured graph" : "";
 }
 
 void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t dropout, prnnRNNDescriptor_t rnn) {

@@ -20,6 +20,10 @@ std::string why_forwarded(const Configuration& configuration, const Sequences& s
 // docs/cudnn_standin.md. Empty if it is not.
 std::string why_slower(const Configuration& configuration, bool is_training);
 
+// The same of a call of inference that is captured into a graph: the host's time, which prnn takes less of, does not
+// count there.
+std::string why_slower_in_graph(const Configuration& configuration);
+
 // Sets prnn's descriptor of a layer as the configuration says.
 void describe(const Prnn& prnn, const Configuration& configuration, prnnDropoutDescriptor_t dropout,
               prnnRNNDescriptor_t rnn);

@@ -123,6 +123,9 @@ Status serve(const char* name, Call kind, void* handle, void* rnn, void* x_desc,
     Request request(real, handle, rnn, x_desc, kind != Call::kForwardInference);
     if (!request.is_readable) return forward();
     if (request.reason.empty()) check(request);
+    if (request.reason.empty() && kind == Call::kForwardInference && device::is_capturing(request.stream())) {
+      request.reason = why_slower_in_graph(request.configuration);
+    }
     const LoggedCall logged(request.configuration, request.reason, kind, request.stream());
     if (!request.reason.empty()) return forward();
     take(request);

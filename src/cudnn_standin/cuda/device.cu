@@ -158,6 +158,15 @@ int current() {
   return device;
 }
 
+bool is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(as_stream(stream), &status) != cudaSuccess) {
+    cudaGetLastError();
+    return true;  // of a capture that is invalid
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
+
 prnnStatus_t create_handle(const Prnn& prnn, prnnHandle_t* handle) {
   // A thread that captures a stream may not allocate, except in this mode. What is allocated stays.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -217,11 +226,7 @@ class Stopwatch {
 };
 
 Stopwatch* start(void* stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(as_stream(stream), &status) != cudaSuccess || status != cudaStreamCaptureStatusNone) {
-    cudaGetLastError();
-    return nullptr;
-  }
+  if (is_capturing(stream)) return nullptr;
   Stopwatch* const stopwatch = new Stopwatch;
   if (cudaEventCreate(&stopwatch->from) != cudaSuccess || cudaEventCreate(&stopwatch->to) != cudaSuccess ||
       cudaEventRecord(stopwatch->from, as_stream(stream)) != cudaSuccess) {
