@@ -42,10 +42,10 @@ class Client:
         self.set("cudnnSetTensorNdDescriptor", tensor, FLOAT, len(dims), array(*dims), array(*strides))
         return tensor
 
-    def data(self, case: dict[str, Any], width: int) -> ctypes.c_void_p:
+    def data(self, case: dict[str, Any], width: int, fill: str = "x_padding") -> ctypes.c_void_p:
         data = self.made("cudnnCreateRNNDataDescriptor")
         lengths = case["lengths"]
-        padding = ctypes.byref(ctypes.c_float(case.get("padding", 0.0)))
+        padding = ctypes.byref(ctypes.c_float(case.get(fill, 0.0)))
         array = (ctypes.c_int * len(lengths))(*lengths)
         kind = case.get("type", FLOAT)
         sizes = (case["steps"], len(lengths), width)
@@ -71,7 +71,7 @@ class Client:
         self.set("cudnnSetRNNDescriptor_v8", rnn, case.get("algorithm", 0), *layer)
         if "clip" in case:
             self.set("cudnnRNNSetClip_v9", rnn, 1, ctypes.c_double(-case["clip"]), ctypes.c_double(case["clip"]))
-        x_desc, y_desc = self.data(case, case["input"]), self.data(case, case["directions"] * widths["h"])
+        x_desc, y_desc = self.data(case, case["input"]), self.data(case, case["directions"] * widths["h"], "padding")
         h_desc, c_desc = (self.tensor(states, batch, width, 1, 1) for width in widths.values())  # as PyTorch does
 
         space = size(0)

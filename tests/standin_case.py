@@ -166,7 +166,7 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
         dw |= blocks(pseudo, place, stack.gates)
     return {
         "y": unpacked(results.y, case.get("padding", 0.0)),
-        "dx": unpacked(results.dx, 0.0),
+        "dx": unpacked(results.dx, case.get("x_padding", 0.0)),
         "dw": {key: value.astype(np.float32).ravel() for key, value in dw.items()},
         **{name: getattr(results, name).float().numpy()[:, unsorted] for name in ("hy", "cy", "dhx", "dcx")},
     }

@@ -18,7 +18,9 @@ def numeric_cases() -> dict[str, dict[str, Any]]:
     for mode, layout in itertools.product((LSTM, GRU, TANH, RELU), (SEQUENCE_MAJOR, PACKED, BATCH_MAJOR)):
         lengths = sorted(VARYING, reverse=True) if layout == PACKED else VARYING
         sizes = dict(steps=5, lengths=lengths, layers=2, directions=2)
-        changes[f"mode {mode}, layout {layout}, lengths"] = dict(mode=mode, layout=layout, padding=2.5, **sizes)
+        changes[f"mode {mode}, layout {layout}, lengths"] = dict(
+            mode=mode, layout=layout, padding=2.5, x_padding=-1.5, **sizes
+        )
         changes[f"mode {mode}, layout {layout}"] = dict(mode=mode, layout=layout, lengths=[4] * 3)
     for mode, bias in itertools.product((LSTM, GRU, TANH), (0, 1, 3)):
         changes[f"mode {mode}, bias {bias}"] = dict(mode=mode, bias=bias, layers=2)
@@ -203,6 +205,12 @@ def test_log_of_taken_calls(folder: pathlib.Path, standin: pathlib.Path, fake: p
     assert log.count(text) == 1, log
     assert "ms), 2 backward data (" in log
     assert "prnn: GRU 1 x 8, input 5, float32, batch 3: taken: 1 inference (" in log
+
+
+def test_tf32_switched_off(folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path) -> None:
+    cases = [make_case(0, math=math) for math in (0, 2, 3)]
+    _, log = run_client(folder, standin, fake, cases, PRNN_CUDNN_LOG="1", NVIDIA_TF32_OVERRIDE="0")
+    assert "prnn: LSTM 1 x 8, input 5, float32, batch 3: taken: 3 forward (" in log
 
 
 def test_a_library_without_libprnn_beside_it(

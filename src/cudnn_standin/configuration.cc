@@ -1,6 +1,8 @@
 #include "cudnn_standin/configuration.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <tuple>
 
@@ -34,6 +36,15 @@ const char* type_text(int type, int math_type) {
   }
 }
 
+// The variable by which NVIDIA's libraries are kept from tf32, whatever the program asks for.
+bool is_tf32_switched_off() {
+  static const bool is_off = [] {
+    const char* const value = std::getenv("NVIDIA_TF32_OVERRIDE");
+    return value != nullptr && std::strcmp(value, "0") == 0;
+  }();
+  return is_off;
+}
+
 }  // namespace
 
 int Configuration::gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
@@ -60,7 +71,7 @@ std::string Configuration::text() const {
 }
 
 bool read_configuration(const Cudnn& cudnn, void* handle, void* rnn, void* x_desc, Configuration* c,
-                        std::vector<int>* lengths) {
+                        std::vector<int>* lengths, unsigned char* padding) {
   int algorithm = 0, math_precision = 0, type = 0, clip_mode = 0;
   unsigned flags = 0;
   double low = 0, high = 0;
@@ -82,7 +93,6 @@ bool read_configuration(const Cudnn& cudnn, void* handle, void* rnn, void* x_des
   // error.
   lengths->resize(std::max<size_t>(lengths->size(), 256));
   for (;;) {
-    unsigned char padding[16];  // one element
     const int room = static_cast<int>(lengths->size());
     if (cudnn.get_data(x_desc, &type, &c->layout, &c->steps, &c->batch, &c->width, room, lengths->data(), padding) !=
         0) {
@@ -92,6 +102,8 @@ bool read_configuration(const Cudnn& cudnn, void* handle, void* rnn, void* x_des
     lengths->resize(c->batch);
   }
   lengths->resize(c->batch);
+  // cuDNN itself reads the variable when it chooses a kernel; its descriptors stay as they are.
+  if (is_tf32_switched_off()) c->math_type = kFmaMath;
   return type == c->type;
 }
 

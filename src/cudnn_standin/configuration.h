@@ -28,9 +28,10 @@ struct Configuration {
   std::string text() const;
 };
 
-// False where a getter refuses: the call then goes to cuDNN, which says what is wrong.
+// False where a getter refuses: the call then goes to cuDNN, which says what is wrong. `padding`: the element that x's
+// descriptor names, of up to 16 bytes.
 bool read_configuration(const Cudnn& cudnn, void* handle, void* rnn, void* x_desc, Configuration* configuration,
-                        std::vector<int>* lengths);
+                        std::vector<int>* lengths, unsigned char* padding);
 
 // The lengths of a batch's sequences and how they lie.
 class Sequences {

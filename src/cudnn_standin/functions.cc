@@ -29,7 +29,7 @@ class Request {
   Request(const RealCudnn& real, void* handle, void* rnn, void* x_desc, bool is_training) : cudnn_(real.functions) {
     std::vector<int> lengths;
     if (cudnn_.get_stream(handle, &stream_) != kSuccess ||
-        !read_configuration(cudnn_, handle, rnn, x_desc, &configuration, &lengths)) {
+        !read_configuration(cudnn_, handle, rnn, x_desc, &configuration, &lengths, x_padding)) {
       return;
     }
     is_readable = true;
@@ -95,6 +95,7 @@ class Request {
 
   bool is_readable = false;
   std::string reason;
+  unsigned char x_padding[16] = {};
   Configuration configuration{};
   std::optional<Sequences> sequences;
   const WeightLayout* weights = nullptr;
@@ -235,7 +236,7 @@ PRNN_CUDNN_API Status cudnnRNNBackwardData_v8(void* handle, void* rnn, const int
         if (!fit) request.reason = kBadArguments;
         if (fit) request.require_spaces(spaces, true);
       },
-      [&](Request& request) { request.call->backward_data(arguments, spaces); });
+      [&](Request& request) { request.call->backward_data(arguments, request.x_padding, spaces); });
 }
 
 PRNN_CUDNN_API Status cudnnRNNBackwardWeights_v8(void* handle, void* rnn, int add, const int32_t* device_lengths,

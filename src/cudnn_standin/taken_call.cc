@@ -273,7 +273,7 @@ void TakenCall::draw_seed(const Buffers& b) {
   device::store_seed(b.coins_out, kDrawCount, b.dropout_states, c_.stream);
 }
 
-void TakenCall::backward_data(const Arguments& a, const Spaces& spaces) {
+void TakenCall::backward_data(const Arguments& a, const void* padding, const Spaces& spaces) {
   const Prnn& prnn = c_.prnn;
   const Steps &x_steps = *x_steps_, &y_steps = *y_steps_;
   const Buffers b = buffers(spaces.workspace, prnn_.workspace);
@@ -290,8 +290,7 @@ void TakenCall::backward_data(const Arguments& a, const Spaces& spaces) {
                                     desc.c.get(), cx, x_steps.data(), dx, desc.h.get(), dhx, desc.c.get(), dcx, b.prnn,
                                     b.prnn_size, spaces.reserve, spaces.reserve_size),
                c_.prnn_handle);
-  constexpr unsigned char kZero[16] = {};
-  layouts.finish(a.dx, config_.input, 2, kZero);
+  layouts.finish(a.dx, config_.input, 2, padding);
   layouts.finish_states(a.dhx, 4);
   layouts.finish_states(a.dcx, 5);
 }

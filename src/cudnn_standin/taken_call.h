@@ -50,9 +50,9 @@ class TakenCall {
   // program may ask for the sizes before it knows the lengths.
   Sizes sizes_for_any_lengths() const;
 
-  // `padding`: the element that goes where y has no timestep.
+  // `padding`: the element that goes where y, or dx, has no timestep.
   void forward(bool is_training, const Arguments& arguments, const void* padding, const Spaces& spaces);
-  void backward_data(const Arguments& arguments, const Spaces& spaces);
+  void backward_data(const Arguments& arguments, const void* padding, const Spaces& spaces);
   void backward_weights(bool adds, const Arguments& arguments, const Spaces& spaces);
 
  private:
