@@ -14,8 +14,9 @@ from asr_data import write_corpus
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
-from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics
+from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics, feature_sums
 from prnn.asr.evaluation import evaluate
+from prnn.asr.fbank import Fbank
 from prnn.asr.loader import BatchLoader
 from prnn.asr.options import TrainingOptions
 from prnn.asr.order import BatchOrder
@@ -177,7 +178,7 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:
-    mean, std = feature_statistics(dataset.sample(500), 80)
+    mean, std = feature_statistics(feature_sums(dataset.sample(500), Fbank(FeatureConfig())))
     every = torch.cat([dataset.features(index) for index in range(len(dataset))])
     torch.testing.assert_close(mean, every.mean(dim=0), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,11 +44,13 @@ class TrainingData:
         tokenizer: of the texts.
         train: the training data.
         loader: batches for training.
-        valid_loader: batches for validation.
+        valid_loader: this process's share of the batches for validation; where there are fewer batches than processes,
+            a batch that is another's, too.
+        validates: whether these batches are this process's own.
         utterances: how many there are for training.
         hours: of training audio.
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
-        sample: features of about 500 training utterances, not augmented.
+        sample: samples, or stored features, of this process's share of about 500 training utterances.
         shown: the first validation utterances, so many of them, for the log.
     """
 
@@ -55,6 +58,7 @@ class TrainingData:
     train: UtteranceDataset | CutDataset
     loader: BatchLoader
     valid_loader: Batches
+    validates: bool
     utterances: int
     hours: float
     unknown: Counter[str]
@@ -80,7 +84,8 @@ class _Train(NamedTuple):
 
 
 class _Valid(NamedTuple):
-    batches: Batches
+    dataset: UtteranceDataset | CutDataset
+    batches: list[Any]
     unknown: Counter[str]
     shown: Callable[[int], list[Shown]]
 
@@ -100,12 +105,14 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     Raises:
         InputError: a manifest, a text, a tokenizer or a folder of the augmentation cannot be used.
     """
-    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options)
+    train = (_train_cuts if are_cuts(options.manifest) else _train_utterances)(options, process)
     pinned = options.accelerator != "cpu" and torch.cuda.is_available()
-    valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer, pinned)
+    valid = (_valid_cuts if are_cuts(options.valid) else _valid_utterances)(options, train.tokenizer)
     loader = BatchLoader(train.dataset, train.order, options.workers, process, options.processes, pinned)
+    own = valid.batches[process :: options.processes]
+    valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
-        train.tokenizer, train.dataset, loader, valid.batches, train.utterances, train.hours, valid.unknown,
+        train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, valid.unknown,
         train.sample, valid.shown,
     )  # fmt: skip
 
@@ -114,7 +121,7 @@ def _tokenizer(options: TrainingOptions, texts: Iterable[str]) -> Tokenizer:
     return CharTokenizer.from_texts(texts) if options.tokenizer is None else PieceTokenizer.load(options.tokenizer)
 
 
-def _train_utterances(options: TrainingOptions) -> _Train:
+def _train_utterances(options: TrainingOptions, process: int) -> _Train:
     utterances = read_manifest(options.manifest)
     tokenizer = _tokenizer(options, (utterance.text for utterance in utterances))
     dataset = UtteranceDataset(
@@ -129,10 +136,11 @@ def _train_utterances(options: TrainingOptions) -> _Train:
     durations = [utterance.duration for utterance in utterances]
     order = BatchOrder(durations, options.batch_size, options.batch_seconds, options.seed)
     hours = sum(durations) / 3600
-    return _Train(dataset, order, tokenizer, len(utterances), hours, lambda: dataset.sample(_SAMPLED))
+    sample = partial(dataset.sample, _SAMPLED, process, options.processes)
+    return _Train(dataset, order, tokenizer, len(utterances), hours, sample)
 
 
-def _train_cuts(options: TrainingOptions) -> _Train:
+def _train_cuts(options: TrainingOptions, process: int) -> _Train:
     from .cuts import CutDataset, CutManifest, CutOrder
 
     order = CutOrder(CutManifest(options.manifest), options.batch_size, options.batch_seconds, options.seed)
@@ -145,11 +153,11 @@ def _train_cuts(options: TrainingOptions) -> _Train:
         tokenizer,
         order.cuts,
         order.hours,
-        lambda: (dataset.loaded(cut, audio=False) for cut in order.sampled),
+        lambda: (dataset.loaded(cut, not cut.has_features) for cut in order.sampled[process :: options.processes]),
     )
 
 
-def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer, pinned: bool) -> _Valid:
+def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     utterances, config = read_manifest(options.valid), options.features
     cache_bytes, audio = int(options.cache_gb * 1e9) // 4, options.features_on == "device"
     dataset = UtteranceDataset(
@@ -157,7 +165,8 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer, pinned: bo
     )
     order = BatchOrder([item.duration for item in utterances], options.batch_size, options.batch_seconds, seed=None)
     return _Valid(
-        Batches(dataset, order.epoch(0), options.workers, pinned),
+        dataset,
+        order.epoch(0),
         unknown_characters(tokenizer, (utterance.text for utterance in utterances)),
         lambda count: [
             Shown(load_audio(item, config), load_features(item, config), item.text) for item in utterances[:count]
@@ -165,7 +174,7 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer, pinned: bo
     )
 
 
-def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer, pinned: bool) -> _Valid:
+def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
     from .cuts import CutDataset, CutManifest, text_of
 
     cuts = list(CutManifest(options.valid))
@@ -176,7 +185,8 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer, pinned: bool) ->
     order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)
     batches = [[cuts[index] for index in batch] for batch in order.epoch(0)]
     return _Valid(
-        Batches(dataset, batches, options.workers, pinned),
+        dataset,
+        batches,
         unknown_characters(tokenizer, (text_of(cut, options.valid) for cut in cuts)),
         lambda count: [
             Shown(dataset.loaded(cut, audio=True), dataset.loaded(cut, audio=False), text_of(cut, options.valid))

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .audio import read_audio
 from .augment import Augmentation, Masks
 from .errors import InputError
-from .fbank import frame_count
+from .fbank import Fbank, frame_count
 from .features import FeatureConfig, compute_features
 from .manifest import Utterance
 from .perturb import Perturbation
@@ -187,9 +187,10 @@ class UtteranceDataset:
         epoch = request.after.epoch
         return collate([self.example(index, epoch) for index in request.items])._replace(after=request.after)
 
-    def sample(self, most: int) -> Iterable[Tensor]:
-        """Features, not augmented, of about so many utterances, evenly chosen."""
-        return map(self.features, range(0, len(self), max(1, len(self) // most)))
+    def sample(self, most: int, process: int = 0, processes: int = 1) -> Iterable[Tensor]:
+        """Samples (S,) of about so many utterances, evenly chosen; of these, the share of one of several processes."""
+        chosen = range(0, len(self), max(1, len(self) // most))[process::processes]
+        return (load_audio(self.utterances[index], self.config) for index in chosen)
 
 
 def audio_or_features(samples: np.ndarray, audio: bool, config: FeatureConfig) -> Tensor:
@@ -235,15 +236,27 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
-def feature_statistics(features: Iterable[Tensor], bins: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each feature over utterances of (frames, bins): two of (bins,)."""
-    count = 0
-    total = torch.zeros(bins, dtype=torch.float64)
-    square = torch.zeros_like(total)
-    for item in features:
-        count += len(item)
-        total += item.double().sum(dim=0)
-        square += item.double().square().sum(dim=0)
-    mean = total / count
-    std = (square / count - mean.square()).clamp(min=1e-4).sqrt()
-    return mean.float(), std.float()
+@torch.no_grad()
+def feature_sums(sample: Iterable[Tensor], fbank: Fbank) -> Tensor:
+    """The number of frames, and the sums of each feature and of its square, of utterances: (1 + 2 bins,), float64, on
+    the device of `fbank`.
+
+    Args:
+        sample: samples (S,) or features (T, bins) of each utterance, on the CPU.
+        fbank: computes features of samples.
+    """
+    device = fbank.window.device
+    sums = torch.zeros(1 + 2 * fbank.config.num_mel_bins, dtype=torch.float64, device=device)
+    for item in sample:
+        features = item.to(device)
+        if item.dim() == 1:
+            features = fbank(features[None], torch.tensor([len(item)]))[0][0]
+        features = features.double()
+        sums += torch.cat([features.new_tensor([len(features)]), features.sum(dim=0), features.square().sum(dim=0)])
+    return sums
+
+
+def feature_statistics(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each feature, two of (bins,), float32, from `feature_sums`."""
+    mean, square = sums[1:].div(sums[0]).chunk(2)
+    return mean.float(), (square - mean.square()).clamp(min=1e-4).sqrt().float()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any, Protocol
 
@@ -158,4 +159,68 @@ class BatchLoader:
             self._batches = _usable(self._loader)
         for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
             self._done += 1
+            yield batch
+
+
+class Ahead:
+    """A loader's batches, prepared for training; on a GPU one ahead of it: copies, and the features of samples, run on
+    a stream of their own, beside the step before.
+
+    Args:
+        loader: whose batches.
+        prepare: makes a batch ready for training, on the given device.
+        device: of the training, asked for when an iteration begins.
+
+    Attributes:
+        waited: seconds that iterations have waited for the loader.
+    """
+
+    def __init__(
+        self,
+        loader: BatchLoader,
+        prepare: Callable[[Batch, torch.device], Batch],
+        device: Callable[[], torch.device],
+    ) -> None:
+        self._loader = loader
+        self._prepare = prepare
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self.waited = 0.0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        device = self._device()
+        batches = self._waited_for()
+        if device.type != "cuda":
+            yield from (self._prepare(batch, device) for batch in batches)
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)
+        ready: tuple[Batch, torch.cuda.Event] | None = None
+        for batch in batches:
+            with torch.cuda.stream(self._stream):
+                following = self._prepare(batch, device), self._stream.record_event()
+            if ready is not None:
+                yield self._taken(*ready)
+            ready = following
+        if ready is not None:
+            yield self._taken(*ready)
+
+    def _taken(self, batch: Batch, prepared: torch.cuda.Event) -> Batch:
+        """The batch, for computations of the stream that is current now."""
+        current = torch.cuda.current_stream(batch.features.device)
+        current.wait_event(prepared)
+        batch.features.record_stream(current)
+        return batch
+
+    def _waited_for(self) -> Iterator[Batch]:
+        batches = iter(self._loader)
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - began
+            if batch is None:
+                return
             yield batch

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
-from torch import distributed
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from torch import Tensor, distributed
 
 from prnn.distributed import GradientMean
 
 from .errors import InputError
 from .options import TrainingOptions
 
+_T = TypeVar("_T")
+
 
 class DataParallel(DDPStrategy):
-    """GradientMean in the place of DistributedDataParallel; `dtype` is GradientMean's."""
+    """GradientMean in the place of DistributedDataParallel.
 
-    def __init__(self, dtype: torch.dtype | None) -> None:
+    SIGTERM ends the processes at once, and the training can go on from its last checkpoint. Lightning would have them
+    ask one another before each step whether one of them has got it, for which host and GPU wait.
+
+    Args:
+        dtype: GradientMean's.
+        launcher: what has started the other processes; None if torchrun has.
+    """
+
+    def __init__(self, dtype: torch.dtype | None, launcher: _SubprocessScriptLauncher | None) -> None:
         super().__init__()
         self._dtype = dtype
+        self._begun = launcher
+
+    def _configure_launcher(self) -> None:
+        self._launcher = self._begun
+
+    def on_train_start(self) -> None:
+        assert self.lightning_module is not None
+        self.lightning_module.trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number: int, frame: object) -> NoReturn:
+        if self._begun is not None:
+            self._begun.kill(signal.SIGKILL)
+        raise SystemExit(128 + number)
 
     def configure_ddp(self) -> None:
         assert self.model is not None
@@ -62,23 +91,60 @@ def process_number(options: TrainingOptions) -> int:
     return int(os.environ.get("RANK" if under_torchrun() else "LOCAL_RANK", "0"))
 
 
-def begin_together(options: TrainingOptions, problem: str | None) -> str | None:
-    """Under torchrun, where all processes begin at once: waits until the first one has prepared the folder. Elsewhere
-    it is the first one that starts the others.
+def start_processes(options: TrainingOptions) -> _SubprocessScriptLauncher | None:
+    """Starts the other processes of a training, unless torchrun has. Lightning would when it begins to fit; here they
+    read the data while the first one does."""
+    if options.processes == 1 or under_torchrun():
+        return None
+    launcher = _SubprocessScriptLauncher(LightningEnvironment(), options.devices, num_nodes=1)
+    launcher.launch(lambda: None)
+    return launcher
 
-    Args:
-        problem: what hinders the first process.
 
-    Returns:
-        What hinders it, to all.
+def in_all_processes(options: TrainingOptions, work: Callable[[], _T]) -> _T:
+    """What `work` returns, done by each of the processes of a training; then they can communicate.
+
+    Raises:
+        InputError: and whatever else `work` raises, in the first process; the others end without a word if it fails in
+            any of them.
     """
-    if options.processes == 1 or not under_torchrun():
-        return problem
+    if options.processes == 1:
+        return work()
+    error: Exception | None = None
+    try:
+        result = work()
+    except Exception as caught:  # whatever it is, the others wait to hear of it
+        error = caught
+    process = process_number(options)
     if not distributed.is_initialized():
-        on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
-        if on_gpu:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        distributed.init_process_group("nccl" if on_gpu else "gloo")
-    told = [problem]
-    distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        device = communication_device(options)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            rank=process,
+            world_size=options.processes,
+            device_id=device if device.type == "cuda" else None,
+        )
+    problems: list[str | None] = [None] * options.processes
+    distributed.all_gather_object(problems, None if error is None else f"{error}")
+    if any(problem is not None for problem in problems):
+        if process != 0:
+            # Lightning kills the first process if one that it has started fails.
+            raise SystemExit(2 if under_torchrun() else 0)
+        raise error or InputError(next(problem for problem in problems if problem is not None))
+    return result
+
+
+def communication_device(options: TrainingOptions) -> torch.device:
+    """Where a tensor must lie that this process sends to the others."""
+    if options.accelerator == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def total(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over the processes of a training, on the CPU. It must lie where they communicate."""
+    if distributed.is_initialized():
+        distributed.all_reduce(tensor)
+    return tensor.cpu()

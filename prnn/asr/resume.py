@@ -11,6 +11,7 @@ import lightning
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from prnn._fields import from_plain, shown
 
@@ -62,7 +63,7 @@ class Checkpoints(Callback):
             self._save_last(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        wer = trainer.strategy.broadcast(float(trainer.callback_metrics["valid/wer"]))
+        wer = float(trainer.callback_metrics["valid/wer"])  # the same in all processes
         with self._average.in_place_of(module) if self._average is not None else nullcontext():
             if wer < self._lowest:
                 self._lowest = wer
@@ -126,9 +127,11 @@ def set_progress(fit_loop: dict[str, Any], progress: Progress) -> None:
     batches["is_last_batch"] = False
 
 
-def read_progress(path: Path, task: TransducerTask, processes: int, pass_batches: int) -> tuple[int, Progress]:
-    """The steps that an interrupted training has done, and where it stands, after a look at all that it is to go on
-    from.
+def read_progress(
+    path: Path, task: TransducerTask, processes: int, pass_batches: int
+) -> tuple[int, Progress, dict[str, Tensor]]:
+    """The steps that an interrupted training has done, where it stands, and its model's state, after a look at all that
+    it is to go on from.
 
     Args:
         path: its last checkpoint.
@@ -143,7 +146,7 @@ def read_progress(path: Path, task: TransducerTask, processes: int, pass_batches
     with damage_reported(path):
         if parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
             raise ValueError("it is of another model, or of another tokenizer")
-        weights(mapping(checkpoint, "state_dict"), task.model)
+        state_dict = weights(mapping(checkpoint, "state_dict"), task.model)
         if task.options.ema:
             weights(mapping(checkpoint, "current_model_state"), task.model)
             require_tensor("n_averaged", mapping(checkpoint, "averaging_state")["n_averaged"], torch.tensor(0))
@@ -164,7 +167,7 @@ def read_progress(path: Path, task: TransducerTask, processes: int, pass_batches
                 raise ValueError(f"the optimizer's step of parameter {number} is not one of its {steps}")
             for name in ("exp_avg", "exp_avg_sq"):
                 require_tensor(f"{name} of parameter {number}", state["state"][number][name], parameter)
-        return steps, progress.with_processes(processes, pass_batches)
+        return steps, progress.with_processes(processes, pass_batches), state_dict
 
 
 def require_same_kind(name: str, value: Any, expected: Any) -> None:

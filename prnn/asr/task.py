@@ -26,8 +26,9 @@ from .errors import InputError
 from .fbank import Fbank
 from .features import FeatureConfig
 from .folder import last_checkpoint
-from .metrics import error_rates
+from .metrics import ErrorCounts, count_errors
 from .options import TrainingOptions
+from .parallel import total
 from .progress import Progress, ends
 from .resume import require_same_kind, set_progress
 from .tokenizer import Tokenizer
@@ -67,6 +68,7 @@ class TransducerTask(lightning.LightningModule):
         tokenizer: of their targets.
         options: of the training.
         pass_batches: batches of each process in a pass over the data.
+        validates: whether this process's validation batches count; with too few for all, some have another's.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class TransducerTask(lightning.LightningModule):
         tokenizer: Tokenizer,
         options: TrainingOptions,
         pass_batches: int = 1,
+        validates: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -88,6 +91,8 @@ class TransducerTask(lightning.LightningModule):
         self._steps = 0
         self._skipped: Tensor | None = None
         self._bad_since: Tensor | None = None
+        self._validates = validates
+        self._loss_sum: Tensor | float = 0.0
         self._references: list[str] = []
         self._hypotheses: list[str] = []
 
@@ -95,6 +100,10 @@ class TransducerTask(lightning.LightningModule):
         """The training stands there, after so many steps."""
         self.progress = progress
         self.total_steps, self.total_batches = ends(progress, steps, self.options)
+
+    def prepared(self, batch: Batch, device: torch.device) -> Batch:
+        """A batch with features on the device of the training, augmented."""
+        return self.on_after_batch_transfer(self.transfer_batch_to_device(batch, device, 0), 0)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         masks = batch.masks and Masks(*(mask.to(device, non_blocking=True) for mask in batch.masks))
@@ -118,13 +127,18 @@ class TransducerTask(lightning.LightningModule):
         parts = self.model.loss_parts(*batch[:4])
         size = len(batch.texts)
         self.log("train/loss", parts.total, batch_size=size, prog_bar=True)
-        self.log("train/transducer", parts.transducer, batch_size=size)
-        if parts.ctc is not None:
-            self.log("train/ctc", parts.ctc, batch_size=size)
-        self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
+        if self._logs():  # a number, to be logged, is copied to the device, for which the host waits
+            self.log("train/transducer", parts.transducer, batch_size=size)
+            if parts.ctc is not None:
+                self.log("train/ctc", parts.ctc, batch_size=size)
+            self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=size)
         if self.trainer.world_size == 1:
             return parts.total
         return parts.total * batch_share(size, parts.total.device)
+
+    def _logs(self) -> bool:
+        """Whether the step that is under way has an entry in the log."""
+        return (self.global_step + 1) % self.options.log_every == 0
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         # Dropout is a function of seed, step and process, so that no generator's state has to outlive an interruption.
@@ -141,13 +155,13 @@ class TransducerTask(lightning.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        self.log("train/gradient_norm", norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.options.clip)
         self._steps += 1
         skipped = (~norm.isfinite()).float()
         self._skipped = skipped if self._skipped is None else self._skipped + skipped
-        self.log("train/skipped_steps", self._skipped / self._steps)
+        if self._logs():
+            self.log("train/gradient_norm", norm)
+            self.log("train/skipped_steps", self._skipped / self._steps)
         step = self.global_step + 1
         before = self._bad_since if self._bad_since is not None else torch.zeros_like(norm, dtype=torch.int64)
         self._bad_since = torch.where(norm.isfinite(), 0, torch.where(before > 0, before, step))
@@ -169,18 +183,23 @@ class TransducerTask(lightning.LightningModule):
         )
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
+        if not self._validates:
+            return
         parts = self.model.loss_parts(*batch[:4])
-        self.log("valid/loss", parts.transducer, batch_size=len(batch.texts))
+        self._loss_sum = self._loss_sum + parts.transducer.double() * len(batch.texts)
         self._references += batch.texts
         hypotheses = self.model.greedy_search(batch.features, batch.feature_lengths)
         self._hypotheses += [self.tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
     def on_validation_epoch_end(self) -> None:
-        rates = error_rates(self._references, self._hypotheses)
-        self._references, self._hypotheses = [], []
+        own = [len(self._references), *count_errors(self._references, self._hypotheses)]
+        sums = torch.tensor([float(self._loss_sum), *own], dtype=torch.float64, device=self.device)
+        loss_sum, utterances, *counts = total(sums).tolist()
+        loss, rates = loss_sum / utterances, ErrorCounts(*map(int, counts)).rates
+        self._loss_sum, self._references, self._hypotheses = 0.0, [], []
+        self.log("valid/loss", loss)
         self.log("valid/wer", rates.wer, prog_bar=True)
         self.log("valid/cer", rates.cer)
-        loss = float(self.trainer.callback_metrics["valid/loss"])
         if math.isnan(loss):
             raise self._diverged(f"the validation loss after step {self.global_step} is not a number")
         if self.trainer.state.fn != TrainerFn.FITTING:
@@ -193,9 +212,12 @@ class TransducerTask(lightning.LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         options = self.options
         betas = (options.beta1, options.beta2)
+        # float16's gradients must be unscaled before they are clipped, which the fused step would do after it.
+        fused = options.accelerator != "cpu" and torch.cuda.is_available() and options.precision != "16-mixed"
         optimizer = AdamW(
-            self.parameters(), lr=options.lr, weight_decay=options.weight_decay, betas=betas, eps=options.eps
-        )
+            self.parameters(), lr=options.lr, betas=betas, eps=options.eps, weight_decay=options.weight_decay,
+            fused=fused or None,
+        )  # fmt: skip
         rates = schedule(optimizer, self.total_steps, options.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 

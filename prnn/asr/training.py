@@ -15,17 +15,29 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from torch import distributed
 
 from prnn.transducer import Encoder, Transducer
 
 from .averaging import MovingAverage, mean_of_checkpoints
 from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
-from .dataset import feature_statistics
+from .dataset import feature_statistics, feature_sums
 from .errors import InputError
+from .fbank import Fbank
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
+from .loader import Ahead
 from .options import TrainingOptions
-from .parallel import DataParallel, begin_together, process_number, require_processes
+from .parallel import (
+    DataParallel,
+    communication_device,
+    in_all_processes,
+    process_number,
+    require_processes,
+    start_processes,
+    total,
+)
 from .resume import AtomicCheckpoints, Checkpoints, read_progress
 from .task import TransducerTask
 
@@ -80,24 +92,23 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
         raise InputError("the precision is 16-mixed, which needs a GPU; on the CPU, take bf16-mixed or 32-true")
     require_processes(options)
     process = process_number(options)
-    data = open_data(options, process)
+    launcher = start_processes(options)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun has restarted what it had begun anew
         restart = False
     with ExitStack() as stack:
-        problem = None
-        if process == 0:
-            try:
+
+        def opened() -> TrainingData:
+            data = open_data(options, process)
+            if process == 0:
                 stack.enter_context(locked(options.output))
                 record_options(options, restart)
-            except InputError as error:
-                problem = str(error)
-        problem = begin_together(options, problem)
-        if problem is not None:
-            raise InputError(problem)
+            return data
+
+        data = in_all_processes(options, opened)
         stack.enter_context(_tensorboard_errors_once())
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            _fit(options, data, process, progress)
+            _fit(options, data, process, launcher, progress)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning ignores from then on
                 signal.signal(signal.SIGINT, on_interrupt)
@@ -107,19 +118,30 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, str(options.output)) from error
             raise
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
     return best_checkpoint(options.output)
 
 
-def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: bool) -> None:
+def _fit(
+    options: TrainingOptions,
+    data: TrainingData,
+    process: int,
+    launcher: _SubprocessScriptLauncher | None,
+    progress: bool,
+) -> None:
+    say = print if process == 0 else (lambda *_: None)
     lightning.seed_everything(options.seed, verbose=False)
     loader = data.loader
     model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))
-    task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert isinstance(model.encoder, Encoder)
+    task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches, data.validates)
     last = last_checkpoint(options.output)
     resumed = last if last.is_file() else None
     steps = 0
     if resumed:
-        steps, stands = read_progress(resumed, task, options.processes, loader.pass_batches)
+        steps, stands, state = read_progress(resumed, task, options.processes, loader.pass_batches)
         task.go_on_from(stands, steps)
         loader.start(stands.after, stands.done)
         if steps > task.total_steps or task.total_batches < stands.done:
@@ -129,16 +151,27 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
                 "or another --output, or --restart"
             )
     loader.end(task.total_batches)
-    mean, std = feature_statistics(data.sample(), options.features.num_mel_bins)
-    data.train.mean = mean
-    assert isinstance(model.encoder, Encoder)
-    model.encoder.set_normalization(mean, std)
+    say(
+        f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
+        f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
+    )
+    if data.unknown:
+        say(data.report(options.valid))
+    if resumed:
+        say(f"going on from {resumed}")
+        data.train.mean = state["encoder.feature_mean"]
+    else:
+        say("mean and standard deviation of the features ...")
+        fbank = Fbank(options.features).to(communication_device(options))
+        mean, std = feature_statistics(total(feature_sums(data.sample(), fbank)))
+        data.train.mean = mean
+        model.encoder.set_normalization(mean, std)
 
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average)
     callbacks: list[Callback] = []
-    if options.pictures:
+    if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 
         callbacks.append(Pictures(data.shown(options.pictures)))
@@ -151,11 +184,10 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.num_nodes,
-        strategy=DataParallel(exchanged) if options.processes > 1 else "auto",
+        strategy=DataParallel(exchanged, launcher) if options.processes > 1 else "auto",
         precision=options.precision,
         max_epochs=passes,
         accumulate_grad_batches=options.accumulate,
-        gradient_clip_val=options.clip,
         check_val_every_n_epoch=min(options.valid_every, passes),
         reload_dataloaders_every_n_epochs=1,  # the last pass may be a shorter one
         num_sanity_val_steps=0,
@@ -168,21 +200,12 @@ def _fit(options: TrainingOptions, data: TrainingData, process: int, progress: b
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    say = print if process == 0 else (lambda *_: None)
-    say(
-        f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "
-        f"{parameters / 1e6:.2f} M parameters, {task.total_steps} steps"
-    )
-    if data.unknown:
-        say(data.report(options.valid))
-    if resumed:
-        say(f"going on from {resumed}")
     finished = resumed is not None and steps == task.total_steps
     if resumed and finished:
         checkpoints.load_state_dict(mapping(read_checkpoint(resumed)["callbacks"], checkpoints.state_key))
     else:
-        trainer.fit(task, loader, data.valid_loader, ckpt_path=resumed, weights_only=True)
+        ahead = Ahead(loader, task.prepared, lambda: task.device)
+        trainer.fit(task, ahead, data.valid_loader, ckpt_path=resumed, weights_only=True)
     if checkpoints.kept() and not (finished and averaged_checkpoint(options.output).is_file()):
         _average(trainer, task, checkpoints, data)
     say(f"best model: {best_checkpoint(options.output)}")

@@ -19,7 +19,7 @@ from prnn._fields import Within, number_parser
 from prnn.asr.configuration import parse
 from prnn.asr.data import open_data
 from prnn.asr.dataset import Batch
-from prnn.asr.loader import PREFETCH, BatchLoader
+from prnn.asr.loader import PREFETCH, Ahead
 from prnn.asr.options import TrainingOptions
 from prnn.asr.task import TransducerTask
 from prnn.transducer import Encoder, Transducer
@@ -49,7 +49,7 @@ def _synthetic(folder: Path, files: int) -> Path:
     return manifest
 
 
-def _forever(loader: BatchLoader) -> Iterator[Batch]:
+def _forever(loader: Ahead) -> Iterator[Batch]:
     while True:
         yield from loader
 
@@ -62,12 +62,9 @@ class _Steps:
         self._device = device
         self._precision = torch.float32 if options.precision == "32-true" else torch.bfloat16
         self._clip = options.clip
-        self._optimizer = torch.optim.AdamW(task.parameters(), lr=1e-6)
-
-    def prepared(self, batch: Batch) -> Batch:
-        """A batch of features on the device."""
-        moved = self._task.transfer_batch_to_device(batch, self._device, 0)
-        return self._task.on_after_batch_transfer(moved, 0)
+        optimizer = task.configure_optimizers()["optimizer"]
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        self._optimizer = optimizer
 
     def step(self, batch: Batch) -> None:
         """One training step."""
@@ -105,24 +102,27 @@ def main(arguments: Sequence[str]) -> None:
         assert isinstance(model.encoder, Encoder)
         bins = options.features.num_mel_bins
         model.encoder.set_normalization(torch.full((bins,), -8.0), torch.full((bins,), 3.0))
-        steps = _Steps(options, TransducerTask(model, options.features, data.tokenizer, options), device)
-        _measure(options, steps, _forever(data.loader), own.batches)
+        task = TransducerTask(model, options.features, data.tokenizer, options)
+        steps = _Steps(options, task, device)
+        ahead = Ahead(data.loader, task.prepared, lambda: device)
+        _measure(options, steps, ahead, own.batches)
 
 
-def _measure(options: TrainingOptions, steps: _Steps, batches: Iterator[Batch], count: int) -> None:
+def _measure(options: TrainingOptions, steps: _Steps, ahead: Ahead, count: int) -> None:
+    batches = _forever(ahead)
     # More than the processes have prepared by then: a measurement that begins with a full queue measures the queue.
     queue = PREFETCH * options.workers
     warm, count = max(3, queue), max(count, 4 * queue)
-    for batch in islice(batches, warm):
-        steps.prepared(batch)
+    for _ in islice(batches, warm):
+        pass
     frames, began = 0, steps.finished()
     for batch in islice(batches, count):
-        frames += int(steps.prepared(batch).feature_lengths.sum())
+        frames += int(batch.feature_lengths.sum())
     seconds = steps.finished() - began
     hours = frames * options.features.frame_shift_ms / 1000 / 3600
     print(f"batches alone: {1000 * seconds / count:.2f} ms each, {hours / seconds:.3f} hours of audio a second")
 
-    kept = [steps.prepared(batch) for batch in islice(batches, 4)]
+    kept = list(islice(batches, 4))
     for index in range(warm):
         steps.step(kept[index % len(kept)])
     began = steps.finished()
@@ -130,15 +130,12 @@ def _measure(options: TrainingOptions, steps: _Steps, batches: Iterator[Batch], 
         steps.step(kept[index % len(kept)])
     alone = (steps.finished() - began) / count
     for batch in islice(batches, warm):  # the queue has filled meanwhile
-        steps.step(steps.prepared(batch))
-    waited, began = 0.0, steps.finished()
-    for _ in range(count):
-        asked = time.perf_counter()
-        batch = next(batches)
-        waited += time.perf_counter() - asked
-        steps.step(steps.prepared(batch))
+        steps.step(batch)
+    began, ahead.waited = steps.finished(), 0.0
+    for batch in islice(batches, count):
+        steps.step(batch)
     together = (steps.finished() - began) / count
     print(f"a step on batches that are there: {1000 * alone:.2f} ms")
-    data, waiting = 100 * max(0.0, 1 - alone / together), 100 * waited / count / together
+    data, waiting = 100 * max(0.0, 1 - alone / together), 100 * ahead.waited / count / together
     print(f"a step with the loader: {1000 * together:.2f} ms, of which data take {data:.1f} %")
     print(f"the program waits for batches {waiting:.1f} % of the time")
