@@ -16,7 +16,6 @@ from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics, feature_sums
 from prnn.asr.evaluation import evaluate
-from prnn.asr.fbank import Fbank
 from prnn.asr.loader import BatchLoader
 from prnn.asr.options import TrainingOptions
 from prnn.asr.order import BatchOrder
@@ -178,7 +177,8 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:
-    mean, std = feature_statistics(feature_sums(dataset.sample(500), Fbank(FeatureConfig())))
+    sums = [feature_sums(dataset.sample(500, process, 3), FeatureConfig(), torch.device("cpu")) for process in range(3)]
+    mean, std = feature_statistics(sum(sums))
     every = torch.cat([dataset.features(index) for index in range(len(dataset))])
     torch.testing.assert_close(mean, every.mean(dim=0), atol=1e-4, rtol=0)
     torch.testing.assert_close(std, every.std(dim=0, correction=0), atol=1e-3, rtol=0)

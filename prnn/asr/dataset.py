@@ -236,21 +236,24 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
-@torch.no_grad()
-def feature_sums(sample: Iterable[Tensor], fbank: Fbank) -> Tensor:
+def feature_sums(sample: Iterable[Tensor], config: FeatureConfig, device: torch.device) -> Tensor:
     """The number of frames, and the sums of each feature and of its square, of utterances: (1 + 2 bins,), float64, on
-    the device of `fbank`.
+    the device.
 
     Args:
         sample: samples (S,) or features (T, bins) of each utterance, on the CPU.
-        fbank: computes features of samples.
+        config: of the features.
+        device: where features are computed: on the CPU by kaldi-native-fbank.
     """
-    device = fbank.window.device
-    sums = torch.zeros(1 + 2 * fbank.config.num_mel_bins, dtype=torch.float64, device=device)
+    fbank = Fbank(config).to(device) if device.type != "cpu" else None
+    sums = torch.zeros(1 + 2 * config.num_mel_bins, dtype=torch.float64, device=device)
     for item in sample:
-        features = item.to(device)
-        if item.dim() == 1:
-            features = fbank(features[None], torch.tensor([len(item)]))[0][0]
+        if item.dim() == 2:
+            features = item.to(device)
+        elif fbank is not None:
+            features = fbank(item.to(device)[None], torch.tensor([len(item)]))[0][0]
+        else:
+            features = compute_features(item.numpy(), config.sample_rate, config)
         features = features.double()
         sums += torch.cat([features.new_tensor([len(features)]), features.sum(dim=0), features.square().sum(dim=0)])
     return sums

@@ -59,6 +59,13 @@ def schedule_after(steps: int, lr: float, total: int, warmup: float) -> tuple[di
     return begun.state_dict(), optimizer.param_groups[0]["lr"]
 
 
+def _seed_generator(device: torch.device, seed: int) -> None:
+    """What torch.manual_seed does for this device; for those that are not in use it keeps a record of each call."""
+    index = device.index if device.index is not None else 0
+    generator = torch.cuda.default_generators[index] if device.type == "cuda" else torch.default_generator
+    generator.manual_seed(seed)
+
+
 class TransducerTask(lightning.LightningModule):
     """Trains a transducer.
 
@@ -145,7 +152,7 @@ class TransducerTask(lightning.LightningModule):
         key = [self.options.seed, self.global_step, self.global_rank]
         if self.options.accumulate > 1:
             key.append(batch_index % self.options.accumulate)
-        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+        _seed_generator(self.device, int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
         self.progress = replace(
             self.progress,
             epoch=self.current_epoch,

@@ -25,7 +25,6 @@ from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
 from .dataset import feature_statistics, feature_sums
 from .errors import InputError
-from .fbank import Fbank
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
 from .loader import Ahead
 from .options import TrainingOptions
@@ -162,8 +161,8 @@ def _fit(
         data.train.mean = state["encoder.feature_mean"]
     else:
         say("mean and standard deviation of the features ...")
-        fbank = Fbank(options.features).to(communication_device(options))
-        mean, std = feature_statistics(total(feature_sums(data.sample(), fbank)))
+        sums = feature_sums(data.sample(), options.features, communication_device(options))
+        mean, std = feature_statistics(total(sums))
         data.train.mean = mean
         model.encoder.set_normalization(mean, std)
 
