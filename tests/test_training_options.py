@@ -254,7 +254,7 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
     from prnn.asr import CharTokenizer
     from prnn.transducer import Transducer
 
-    utterances, augmentation = read_manifest(manifest), Augmentation(gain_db=6, time_share=0.5)
+    utterances, augmentation = read_manifest(manifest), Augmentation(gain_db=6, time_share=0.5, time_warp=10)
     batches = []
     for audio in (False, True):
         dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio)
@@ -291,6 +291,28 @@ def test_time_masks_as_a_share_of_the_utterance() -> None:
         runs.append(max((end - start for start, end in pairwise(edges) if masked[start]), default=0))
     assert max(runs) >= 20
     assert augmentation.masks(19, 80, np.random.default_rng(0)).frames.sum() == 0
+
+
+def test_time_is_warped_as_by_two_interpolations() -> None:
+    """Before and after the place that moves, by up to so many frames."""
+    augmentation = Augmentation(gain_db=0, frequency_masks=0, time_masks=0, time_warp=8)
+    features, moved = torch.randn(60, 3, dtype=torch.float64), []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        rng.uniform()  # of the gain
+        old = int(rng.integers(9, 52))
+        moved.append(int(rng.integers(-8, 9)))
+        new = old + moved[-1]
+        parts = [
+            torch.nn.functional.interpolate(part.T[None], size=size, mode="linear")[0].T
+            for part, size in ((features[:old], new), (features[old:], 60 - new))
+        ]
+        masks = augmentation.masks(60, 3, np.random.default_rng(seed))
+        torch.testing.assert_close(masks(features, torch.zeros(3)), torch.cat(parts))
+    assert (min(moved), max(moved)) == (-8, 8)
+    assert torch.equal(
+        augmentation.masks(17, 3, np.random.default_rng(0))(features[:17], torch.zeros(3)), features[:17]
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,21 +26,35 @@ class Masks(NamedTuple):
         gain: (), or (N, 1, 1), added to the features.
         bins: (bins,), or (N, 1, bins); True where masked.
         frames: (T, 1), or (N, T, 1); True where masked.
+        times: (T,), or (N, T), float64: where, in the frames as they were, each frame comes from; None leaves them.
     """
 
     gain: Tensor
     bins: Tensor
     frames: Tensor
+    times: Tensor | None = None
+
+    def to(self, device: torch.device) -> Masks:
+        """A copy on a device, for which nothing waits."""
+        return self._replace(
+            **{name: value.to(device, non_blocking=True) for name, value in self._asdict().items() if value is not None}
+        )
 
     def __call__(self, features: Tensor, mean: Tensor) -> Tensor:
         """An augmented copy of features (T, bins), or (N, T, bins); masked ones become `mean`, (bins,)."""
+        if self.times is not None:
+            before = self.times.long()
+            after = (before + 1).clamp(max=features.shape[-2] - 1)
+            share = (self.times - before).to(features.dtype)[..., None]
+            first, second = (features.take_along_dim(index[..., None], dim=-2) for index in (before, after))
+            features = torch.lerp(first, second, share)
         return torch.where(self.bins | self.frames, mean, features + self.gain)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random speed, noise, reverberation and level of recordings, and masked bands of frequency and time (Park et al.
-    2019, "SpecAugment"). A width or a number of masks of zero turns these off.
+    """Random speed, noise, reverberation and level of recordings; warped time, and masked bands of frequency and time
+    (Park et al. 2019, "SpecAugment"). A width or a number of zero turns these off.
 
     Args:
         gain_db: the level changes by up to this many decibels either way.
@@ -49,6 +63,8 @@ class Augmentation:
         time_masks: masked runs of frames.
         time_width: most frames in one run.
         time_share: most frames in one run, as a share of the utterance's.
+        time_warp: most frames by which a place of the utterance moves, with linear interpolation before and after it;
+            80 is usual. Utterances of at most twice as many frames stay.
         speeds: speeds of which one is drawn for each utterance, pitch and formants with it; [0.9, 1.0, 1.1] is usual.
         noise: folder of recordings of noise, which is added to utterances.
         noise_share: share of the utterances with noise.
@@ -64,6 +80,7 @@ class Augmentation:
     time_masks: _Count = 2
     time_width: _Count = 6
     time_share: _Share = 1.0
+    time_warp: _Count = 0
     speeds: tuple[float, ...] = (1.0,)
     noise: Path | None = None
     noise_share: _Share = 0.5
@@ -94,7 +111,20 @@ class Augmentation:
             masks.bins[_span(bins, self.frequency_width, rng)] = True
         for _ in range(self.time_masks):
             masks.frames[_span(frames, min(self.time_width, int(self.time_share * frames)), rng)] = True
-        return masks
+        return masks._replace(times=_warped(frames, self.time_warp, rng)) if self.time_warp else masks
+
+
+def _warped(frames: int, most: int, rng: np.random.Generator) -> Tensor:
+    """Where each frame comes from after one of them has moved by up to `most`, and the others along with it."""
+    if frames <= 2 * most + 1:
+        return torch.arange(frames, dtype=torch.float64)
+    old = int(rng.integers(most + 1, frames - most))
+    new = old + int(rng.integers(-most, most + 1))
+    parts = []
+    for size, resized, start in ((old, new, 0), (frames - old, frames - new, old)):
+        centres = (torch.arange(resized, dtype=torch.float64) + 0.5) * (size / resized) - 0.5
+        parts.append(start + centres.clamp(0, size - 1))
+    return torch.cat(parts)
 
 
 def _span(size: int, width: int, rng: np.random.Generator) -> slice:

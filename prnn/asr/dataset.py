@@ -219,6 +219,7 @@ def augmented(
 def collate(examples: Sequence[Example]) -> Batch:
     """Pads examples to a batch."""
     masks = [example.masks for example in examples if example.masks is not None]
+    times = [mask.times for mask in masks if mask.times is not None]
     return Batch(
         pad_sequence([example.features for example in examples], batch_first=True),
         torch.tensor([len(example.features) for example in examples]),
@@ -230,6 +231,7 @@ def collate(examples: Sequence[Example]) -> Batch:
             torch.stack([mask.gain for mask in masks])[:, None, None],
             torch.stack([mask.bins for mask in masks])[:, None],
             pad_sequence([mask.frames for mask in masks], batch_first=True),
+            pad_sequence(times, batch_first=True) if times else None,
         )
         if masks
         else None,

@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from prnn.distributed import batch_share
 from prnn.transducer import Encoder, Transducer
 
-from .augment import Masks
 from .checkpoint import damage_reported, describe
 from .dataset import Batch
 from .errors import InputError
@@ -113,7 +112,7 @@ class TransducerTask(lightning.LightningModule):
         return self.on_after_batch_transfer(self.transfer_batch_to_device(batch, device, 0), 0)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        masks = batch.masks and Masks(*(mask.to(device, non_blocking=True) for mask in batch.masks))
+        masks = None if batch.masks is None else batch.masks.to(device)
         # The rest is looked at on the CPU.
         return batch._replace(features=batch.features.to(device, non_blocking=True), masks=masks)
 
