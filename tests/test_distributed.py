@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import distributed_program
+import lightning
 import pytest
 import torch
 from asr_data import write_corpus
@@ -15,6 +16,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import prnn
 from prnn.asr.checkpoint import read_checkpoint
+from prnn.asr.data import open_data
+from prnn.asr.options import TrainingOptions
+from prnn.asr.task import TransducerTask
 from prnn.cli import main
 from prnn.distributed import GradientMean, batch_share
 
@@ -205,6 +209,42 @@ def test_four_processes_of_prnn_train_are_as_one(tmp_path: pathlib.Path) -> None
         assert checkpoint["global_step"] == 4
         weights[processes] = torch.cat([tensor.flatten() for tensor in checkpoint["state_dict"].values()])
     assert (weights[4] - weights[1]).norm() < 1e-6 * weights[1].norm()
+
+
+@torch.no_grad()
+def validated(rank: int, folder: str, devices: int = 2) -> dict[str, Any]:
+    """What a process makes of its share of a validation: what it logs, and the texts that it has validated."""
+    manifest = pathlib.Path(folder, "tones.jsonl")
+    model = {"encoder_hidden": 8, "encoder_layers": 1, "predictor_hidden": 4, "joiner_dim": 8, "frame_stack": 8}
+    options = TrainingOptions(manifest, manifest, model=model, batch_size=2, accelerator="cpu", devices=devices)
+    data = open_data(options, rank)
+    torch.manual_seed(5)
+    transducer = prnn.Transducer.from_config(options.transducer(len(data.tokenizer), 80))
+    transducer.encoder.set_normalization(torch.full((80,), -8.0), torch.ones(80))
+    task = TransducerTask(transducer, options.features, data.tokenizer, options, validates=data.validates)
+    task.trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", devices=1)
+    logged: dict[str, Any] = {}
+    task.log = lambda name, value, **_: logged.update({name: float(value)})
+    for index, batch in enumerate(data.valid_loader):
+        task.validation_step(batch, index)
+    texts = list(task._references)
+    task.on_validation_epoch_end()
+    assert not task._references
+    return {"logged": logged, "texts": texts}
+
+
+@pytest.mark.parametrize("texts", [["ab", "c", "ba c", "cab", "a"], ["ab ca", "cab"]], ids=len)
+def test_processes_share_a_validation(tmp_path: pathlib.Path, texts: list[str]) -> None:
+    """Loss and error rates are those of one process over all utterances; a process may have none."""
+    write_corpus(tmp_path, "tones", texts)
+    first, second = run_processes(validated, tmp_path)
+    alone = validated(0, str(tmp_path), devices=1)
+    assert sorted(first["texts"] + second["texts"]) == sorted(texts)
+    assert bool(second["texts"]) == (len(texts) > 2)
+    for one in (first, second):
+        assert one["logged"] == pytest.approx(alone["logged"], rel=1e-6)
+        assert one["logged"]["valid/cer"] == alone["logged"]["valid/cer"]
+    assert alone["logged"]["valid/cer"] > 0
 
 
 def shares(rank: int, _: str) -> list[float]:

@@ -1,6 +1,7 @@
 """What a training can be told: accumulation, steps, more of either later, averages, devices, nodes, the log."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -390,6 +391,29 @@ def test_processes_accumulate_together(manifest: Path, tmp_path: Path) -> None:
     last = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("one", "two")]
     assert [checkpoint["global_step"] for checkpoint in last] == [1, 1]
     assert_same_weights(*last, 1e-5)
+
+
+def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path) -> None:
+    missing = prnn(*command(tmp_path / "none.jsonl", tmp_path / "out", "--devices", 3))
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == f"prnn: {tmp_path / 'none.jsonl'}: no such file\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_terminated_processes_end_together(manifest: Path, tmp_path: Path) -> None:
+    arguments = command(manifest, tmp_path / "out", "--devices", 2, "--epochs", 10000, "--valid-every", 1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "prnn", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert any(line.startswith("epoch 1,") for line in process.stdout)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0
 
 
 def test_other_devices_in_the_midst_of_a_pass() -> None:

@@ -48,6 +48,8 @@ class DataParallel(DDPStrategy):
     def _terminated(self, number: int, frame: object) -> NoReturn:
         if self._begun is not None:
             self._begun.kill(signal.SIGKILL)
+            for process in self._begun.procs:
+                process.wait()
         raise SystemExit(128 + number)
 
     def configure_ddp(self) -> None:
