@@ -104,6 +104,12 @@ class _Parser(ArgumentParser):
             raise ValueError(f"{cfg_path}: {os.path.getsize(cfg_path)} bytes; a configuration has at most {_LARGEST}")
         return super().parse_path(cfg_path, *arguments, **options)
 
+    def _check_value_key(self, action: Any, value: Any, key: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super()._check_value_key(action, value, key, *arguments, **options)
+        except argparse.ArgumentTypeError as error:  # to which jsonargparse adds no name
+            raise TypeError(f"{key}: {error}") from error
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Ends the process as argparse does: a line of usage, one of the reason, status 2."""
         sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {' '.join(message.split())[:500]}\n")
