@@ -1,17 +1,25 @@
-"""Training on a GPU: mixed precision from the command line, features computed there."""
+"""Training on a GPU: mixed precision from the command line, features computed there, batches ahead of the training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from asr_data import write_corpus
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
 
 from prnn.asr import FeatureConfig, compute_features
+from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
+from prnn.asr.data import open_data
 from prnn.asr.fbank import Fbank
+from prnn.asr.loader import Ahead
+from prnn.asr.options import TrainingOptions
+from prnn.asr.task import TransducerTask
 from prnn.cli import main
+from prnn.transducer import Transducer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -49,3 +57,47 @@ def test_features_of_the_gpu_are_kaldi_native_fbanks() -> None:
         assert count == len(expected)
         torch.testing.assert_close(row[:count], expected, atol=1e-3, rtol=0)
         assert not row[count:].any()
+
+
+def test_batches_prepared_ahead_are_those_prepared_in_time(tmp_path: Path) -> None:
+    """Although the training's stream is behind, and memory is used again and again."""
+    manifest = write_corpus(tmp_path, "tones", ["ab ca", "cab", "b", "acc ab"] * 8)
+    options = TrainingOptions(
+        manifest, manifest, tmp_path / "out", batch_size=2, workers=2, features_on="device", accelerator="gpu",
+        model={"encoder_hidden": 8, "encoder_layers": 1, "frame_stack": 4}, augmentation=Augmentation(time_warp=3),
+    )  # fmt: skip
+    device = torch.device("cuda", torch.cuda.current_device())
+    busy = torch.randn(4096, 4096, device=device)
+    features: list[list[Tensor]] = []
+    for ahead in (True, False):
+        data = open_data(options, 0)
+        model = Transducer.from_config(options.transducer(len(data.tokenizer), 80))
+        model.encoder.set_normalization(torch.full((80,), -7.0), torch.ones(80))  # type: ignore[union-attr]
+        task = TransducerTask(model, options.features, data.tokenizer, options).to(device)
+        features.append([])
+        for batch in Ahead(data.loader, task.prepared, lambda: device) if ahead else data.loader:
+            for _ in range(10):
+                busy = (busy @ busy).clamp(-1, 1)
+            features[-1].append((batch if ahead else task.prepared(batch, device)).features * 2)
+    assert len(features[0]) == 16
+    assert all(torch.equal(one, two) for one, two in zip(*features, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_steps_do_not_wait_for_the_gpu(tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other than those that look at the gradients, or write to the log: torch refuses what would wait."""
+    manifest = write_corpus(tmp_path / "data", "tones", ["ab ca", "cab", "b", "acc ab"] * 8)
+    start = TransducerTask.on_train_batch_start
+
+    def on_start(self: TransducerTask, *batch: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error" if 3 <= self.global_step <= 8 else "default")
+        start(self, *batch)
+
+    monkeypatch.setattr(TransducerTask, "on_train_batch_start", on_start)
+    command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --steps 12 --batch-size 2
+        --hidden 64 --layers 2 --precision {precision} --accelerator gpu --features-on device --workers 2
+        --log-every 100 --valid-every 1 --pictures 0 --no-progress"""
+    try:
+        assert main(command.split()) == 0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

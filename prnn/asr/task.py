@@ -125,7 +125,10 @@ class TransducerTask(lightning.LightningModule):
         features, lengths = self.fbank(batch.features, batch.feature_lengths)
         if batch.masks is not None:
             assert isinstance(self.model.encoder, Encoder)
-            real = torch.arange(features.shape[1], device=features.device) < lengths.to(features.device)[:, None]
+            real = (
+                torch.arange(features.shape[1], device=features.device)
+                < lengths.to(features.device, non_blocking=True)[:, None]
+            )
             features = batch.masks(features, self.model.encoder.feature_mean).where(real[..., None], 0.0)
         return batch._replace(features=features, feature_lengths=lengths, audio=False, masks=None)
 
