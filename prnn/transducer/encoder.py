@@ -259,18 +259,23 @@ class Encoder(nn.Module):
         if bool((on_host == size).all()):
             return self._layers(x, hidden)
         if len(rows) == batch:
-            packed = pack_padded_sequence(x, on_host, batch_first=True, enforce_sorted=False)
-            out, after = self._layers(packed, hidden)
-            return pad_packed_sequence(out, batch_first=True, total_length=size)[0], after
+            return self._ragged(x, on_host, hidden)
         some = rows.to(x.device)
-        packed = pack_padded_sequence(x[some], on_host[rows], batch_first=True, enforce_sorted=False)
-        out, after = self._layers(packed, tuple(h[some] for h in hidden))
-        padded, _ = pad_packed_sequence(out, batch_first=True, total_length=size)
+        padded, after = self._ragged(x[some], on_host[rows], tuple(h[some] for h in hidden))
         full = padded.new_zeros(batch, size, self.output_dim).index_copy(0, some, padded)
         return full, tuple(h.index_copy(0, some, a) for h, a in zip(hidden, after, strict=True))
 
-    def _layers(self, x: Tensor | PackedSequence, hidden: State) -> tuple[Any, State]:
+    def _ragged(self, x: Tensor, lengths: Tensor, hidden: State) -> tuple[Tensor, State]:
+        """The layers over rows of lengths from 1 up, on the CPU; the output is zero beyond these."""
+        if isinstance(self.rnn, prnn.nn.LSTM | prnn.nn.GRU):
+            return self._layers(x, hidden, lengths=lengths)
+        # torch's layers, as `prnn.convert_back` leaves them; a PackedSequence waits for the GPU.
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, after = self._layers(packed, hidden)
+        return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], after
+
+    def _layers(self, x: Tensor | PackedSequence, hidden: State, **options: Tensor) -> tuple[Any, State]:
         layers_first = tuple(h.transpose(0, 1).contiguous() for h in hidden)
-        out, after = self.rnn(x, layers_first if len(layers_first) == 2 else layers_first[0])
+        out, after = self.rnn(x, layers_first if len(layers_first) == 2 else layers_first[0], **options)
         after = after if isinstance(after, tuple) else (after,)
         return out, tuple(h.transpose(0, 1) for h in after)
