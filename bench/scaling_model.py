@@ -107,6 +107,7 @@ def main() -> None:
     options = parser.parse_args()
     training = json.loads(pathlib.Path(options.training).read_text())["rows"]
     allreduce = json.loads(pathlib.Path(options.allreduce).read_text())["rows"]
+    allreduce = [row for row in allreduce if row["algorithm"] == "NCCL's choice"]
     model = Model(training, allreduce)
     fit = model.allreduce
     print(f"start {fit.start:.3f} ms, bandwidth {fit.bandwidth:.0f} GB/s, overhead {model.overhead:.2f} ms\n")
@@ -121,9 +122,9 @@ def main() -> None:
     four = [row for row in training if row["GPUs"] == 4]
     for row in four:
         measured, expected = row["GradientMean"]["ms"], model.step(row, 4)
-        cells = [row["V"], row["N"], f"{max(row['each']):.2f}", f"{measured:.2f}", f"{expected:.2f}"]
+        cells = [row["encoder"], row["V"], row["N"], f"{max(row['each']):.2f}", f"{measured:.2f}", f"{expected:.2f}"]
         rows.append([*cells, f"{100 * (expected / measured - 1):+.1f} %"])
-    print(table(["V", "N", "alone, ms", "four GPUs, ms", "model", "error"], rows))
+    print(table(["encoder", "V", "N", "alone, ms", "four GPUs, ms", "model", "error"], rows))
 
     counts = [8, 64, 512]
     durations = np.loadtxt(options.durations) if options.durations else made_up_durations()
@@ -132,9 +133,9 @@ def main() -> None:
         more = [imbalance(durations, row["N"], count) for count in counts]
         alike = [f"{model.efficiency(row, count):.0f} %" for count in counts]
         unlike = [f"{model.efficiency(row, count, share):.0f} %" for count, share in zip(counts, more, strict=True)]
-        rows.append([row["V"], row["N"], *itertools.chain(*zip(alike, unlike, strict=True)), 512 * row["N"]])
+        rows.append([row["encoder"], row["V"], row["N"], *itertools.chain(*zip(alike, unlike, strict=True)), 512 * row["N"]])
     names = [f"{count} GPUs{what}" for count in counts for what in ("", ", lengths as they come")]
-    print(table(["V", "N", *names, "batch of 512 GPUs"], rows))
+    print(table(["encoder", "V", "N", *names, "batch of 512 GPUs"], rows))
 
 
 if __name__ == "__main__":
