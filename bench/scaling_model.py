@@ -133,7 +133,8 @@ def main() -> None:
         more = [imbalance(durations, row["N"], count) for count in counts]
         alike = [f"{model.efficiency(row, count):.0f} %" for count in counts]
         unlike = [f"{model.efficiency(row, count, share):.0f} %" for count, share in zip(counts, more, strict=True)]
-        rows.append([row["encoder"], row["V"], row["N"], *itertools.chain(*zip(alike, unlike, strict=True)), 512 * row["N"]])
+        both = itertools.chain(*zip(alike, unlike, strict=True))
+        rows.append([row["encoder"], row["V"], row["N"], *both, 512 * row["N"]])
     names = [f"{count} GPUs{what}" for count in counts for what in ("", ", lengths as they come")]
     print(table(["encoder", "V", "N", *names, "batch of 512 GPUs"], rows))
 
