@@ -28,6 +28,7 @@ from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
 from .loader import Ahead
 from .options import TrainingOptions
+from .pace import Pace
 from .parallel import (
     DataParallel,
     communication_device,
@@ -169,7 +170,8 @@ def _fit(
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average)
-    callbacks: list[Callback] = []
+    ahead = Ahead(loader, task.prepared, lambda: task.device)
+    callbacks: list[Callback] = [Pace(ahead, options.log_every)]
     if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 
@@ -203,7 +205,6 @@ def _fit(
     if resumed and finished:
         checkpoints.load_state_dict(mapping(read_checkpoint(resumed)["callbacks"], checkpoints.state_key))
     else:
-        ahead = Ahead(loader, task.prepared, lambda: task.device)
         trainer.fit(task, ahead, data.valid_loader, ckpt_path=resumed, weights_only=True)
     if checkpoints.kept() and not (finished and averaged_checkpoint(options.output).is_file()):
         _average(trainer, task, checkpoints, data)
