@@ -1,5 +1,6 @@
 """Training: it learns, in one process and in two; its batches, their order, its learning rate."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -65,11 +66,14 @@ def test_four_utterances_are_learnt_by_heart(tmp_path: Path) -> None:
 
 
 def test_two_processes_train_together(tmp_path: Path) -> None:
+    """In a batch job of SLURM, too, which has started one process."""
+    slurm = {"JOB_ID": "1", "JOB_NAME": "x", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
     manifest = write_corpus(tmp_path / "data", "tones", TEXTS)
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
         --hidden 16 --layers 1 --valid-every 6 --accelerator cpu --devices 2 --no-progress"""
     command = [sys.executable, "-m", "prnn", *command.split()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    environment = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("12 steps") == 1
     assert result.stdout.count("epoch 6, step 12") == 1

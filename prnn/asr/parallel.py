@@ -33,7 +33,7 @@ class DataParallel(DDPStrategy):
     """
 
     def __init__(self, dtype: torch.dtype | None, launcher: _SubprocessScriptLauncher | None) -> None:
-        super().__init__()
+        super().__init__(cluster_environment=None if launcher is None else launcher.cluster_environment)
         self._dtype = dtype
         self._begun = launcher
 
