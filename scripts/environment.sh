@@ -13,9 +13,16 @@ use_environment() {
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "installing requirements/$1 into $venv"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "requirements/$1" "${@:2}"
+    # Modules are compiled when they are first imported: most never are.
+    "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -r "requirements/$1" "${@:2}"
     echo "$wanted" >"$stamp"
   fi
   export PATH=$PWD/$venv/bin:$PATH VIRTUAL_ENV=$PWD/$venv
   [[ $venv != /* ]] || export PATH=$venv/bin:$PATH VIRTUAL_ENV=$venv
+}
+
+# An environment with another torch, its version in $1.
+use_torch() {
+  PRNN_VENV=${PRNN_VENV:-.venv}-torch-$1
+  use_environment torch.txt "torch==$1"
 }

@@ -1,7 +1,5 @@
 """Training: it learns, in one process and in two; its batches, their order, its learning rate."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -62,19 +60,6 @@ def test_four_utterances_are_learnt_by_heart(tmp_path: Path) -> None:
     assert all(torch.equal(saved[name], again[name]) for name in saved)
     with pytest.raises(InputError, match=r"holds a training with lr 0\.01, not 0\.02"):
         train(replace(opts, lr=0.02), progress=False)
-
-
-def test_two_processes_train_together(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path / "data", "tones", TEXTS)
-    command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --epochs 6 --batch-size 1
-        --hidden 16 --layers 1 --valid-every 6 --accelerator cpu --devices 2 --no-progress"""
-    command = [sys.executable, "-m", "prnn", *command.split()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("12 steps") == 1
-    assert result.stdout.count("epoch 6, step 12") == 1
-    assert result.stdout.count("best model") == 1
-    assert read_checkpoint(tmp_path / "out" / "last.ckpt")["global_step"] == 12
 
 
 @pytest.fixture
