@@ -70,8 +70,7 @@ typedef struct {
   const void* zoneoutMask;   /* {T, N, H}: z_t, 1 keeps h_{t-1}, 0 takes h'; NULL: the options' zoneout */
   const void* recurrentMask; /* {N, H}: m, 0 or 1 / (1 - p); NULL: ones */
   const int* lengths;        /* {N}: each 0 to T; NULL: all are T. From timestep lengths[n] on, in either direction,
-                              * sequence n's h and c stay as they are: y_t is h, dx_t is 0, and x_t does not count.
-                              * CPU handles alone: a CUDA handle answers NOT_SUPPORTED */
+                              * sequence n's h and c stay as they are: y_t is h, dx_t is 0, and x_t does not count */
 } prnnLayerNormLSTMInputs_t;
 
 /* What a backward call writes; nothing is added to what was there. dh0, dc0 and each gradient of a parameter may be

@@ -215,7 +215,7 @@ class LayerNormLSTM(torch.nn.Module):
             hx: initial states (h, c), each (L D, N, H), (L D, H) for one sequence; None is zeros. L layers, D
                 directions, H hidden_size.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers or
-                a sequence of int. On the CPU alone.
+                a sequence of int. One on the GPU is not looked at by the host: lengths beyond T count as T.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length.
@@ -223,7 +223,7 @@ class LayerNormLSTM(torch.nn.Module):
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: float16 or bfloat16 on the CPU; lengths on a GPU.
+            prnn.NotSupportedError: float16 or bfloat16 on the CPU.
         """
         if not isinstance(input, Tensor):
             raise TypeError(f"input is a {type(input).__name__}; it must be a tensor")

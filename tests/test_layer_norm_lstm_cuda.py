@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
+from reference.layer_norm_lstm import layer_norm_lstm as reference
 from test_rnn_cuda import why_not
 
 import prnn
-from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -65,6 +66,8 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
         {"masks": True},
         {"steps": 1},
         {"steps": 2},
+        {"has_lengths": True},
+        {"has_lengths": True, "reverse": True, "masks": True},
     ],
 )
 def test_options(options: dict[str, object], normalize: str, dtype: torch.dtype) -> None:
@@ -121,10 +124,19 @@ def test_autocast() -> None:
     assert module.weight_hh_l0.grad.dtype == torch.float32
 
 
-def test_lengths_are_refused() -> None:
-    module = prnn.nn.LayerNormLSTM(8, 64, device="cuda")
-    with pytest.raises(prnn.NotSupportedError, match="lengths is given; on a GPU all sequences of an LSTM"):
-        module(torch.randn(5, 3, 8, device="cuda"), lengths=[3, 5, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+def test_padding_does_not_count(dtype: torch.dtype) -> None:
+    module = prnn.nn.LayerNormLSTM(8, 64, 2, bidirectional=True, device="cuda", dtype=dtype)
+    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype)
+    lengths = torch.tensor([3, 5, 1], device="cuda")
+    first, _ = module(x, lengths=lengths)
+    for n, length in enumerate((3, 5, 1)):
+        x[length:, n] = torch.nan
+    x.requires_grad_()
+    second, (h, c) = module(x, lengths=lengths)
+    assert torch.equal(second, first)
+    (second.sum() + h.sum() + c.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in (x, *module.parameters()))
 
 
 def test_long_sequences_do_not_drift() -> None:
@@ -132,6 +144,16 @@ def test_long_sequences_do_not_drift() -> None:
     compare(case, torch.float16, 2e-2, "cuda")
 
 
-def test_too_large_a_layer_is_refused() -> None:
-    with pytest.raises(prnn.NotSupportedError, match="hiddenSize is 20000; a timestep has room for"):
-        engine_of(Case(1, 1, 20000), torch.float32)
+def test_the_largest_layer() -> None:
+    hidden = 9642
+    with pytest.raises(prnn.NotSupportedError, match=f"hiddenSize is {hidden + 1}; a timestep has room for {hidden} "):
+        engine_of(Case(1, 1, hidden + 1), torch.float16)
+    x = torch.randn(2, 1, 4 * hidden, device="cuda").half().requires_grad_()
+    recurrent = torch.zeros(4 * hidden, hidden, device="cuda", dtype=torch.float16)
+    gains = [torch.ones(4 * hidden, device="cuda").half(), torch.zeros(4 * hidden, device="cuda").half()]
+    gains += [gain[:hidden] for gain in gains]
+    y, _, _ = call_layer_norm_lstm(x, None, None, recurrent, *gains, None, None, None, 0, False, 1e-5, 0.0, True)
+    y.sum().backward()
+    expected, _ = reference(x.detach().float(), None, None, recurrent.float(), *(gain.float() for gain in gains))
+    assert (y.float() - expected).abs().max() < 0.01
+    assert torch.isfinite(x.grad).all()

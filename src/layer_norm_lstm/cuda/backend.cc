@@ -78,6 +78,7 @@ class Pass {
     p_.cell_bias = in.cellBias;
     p_.zoneout_mask = in.zoneoutMask;
     p_.recurrent_mask = in.recurrentMask;
+    p_.lengths = in.lengths;
   }
 
   void forward(const LayerNormLstmForwardArgs& args) {
@@ -94,7 +95,7 @@ class Pass {
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
     const void* h = p_.h0;
     if (masked != nullptr && h != nullptr) {
-      copy_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
+      mask_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
     }
     for (int s = 0; s < p_.sizes.steps; ++s) {
       if (h == nullptr) {
@@ -202,12 +203,6 @@ LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptio
   return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o);
 }
 
-void require_one_length(const LayerNormLstmInputs& inputs) {
-  if (inputs.lengths != nullptr)
-    fail(PRNN_STATUS_NOT_SUPPORTED,
-         "lengths is given; on a GPU all sequences of an LSTM with layer normalisation have T timesteps");
-}
-
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
  public:
   void require_supported(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
@@ -230,7 +225,6 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
   }
   void forward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                const LayerNormLstmForwardArgs& args) const override {
-    require_one_length(inputs);
     check_earlier_calls(*handle);
     const LayerNormLstmClusters clusters = clusters_for(handle, o);
     with_real(o.dataType,
@@ -238,7 +232,6 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
   }
   void backward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                 const LayerNormLstmBackwardArgs& args) const override {
-    require_one_length(inputs);
     check_earlier_calls(*handle);
     const LayerNormLstmClusters clusters = clusters_for(handle, o);
     with_real(o.dataType,

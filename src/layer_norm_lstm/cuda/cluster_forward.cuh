@@ -124,6 +124,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const int unit = first_unit + own_unit, n = place.first_column + column;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
   const bool is_active = column < place.columns, exists = unit < hidden && is_active;
+  const int length = is_active ? params.length_of(n) : 0;
   const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
   const float units_here = static_cast<float>(max(0, min(kUnits, hidden - first_unit)));
   const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the block's units
@@ -271,9 +272,10 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     const float2 cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
     const float normalized = (c[0] - cells.x) * cells.y;
     const float v = parameter(8) * normalized + parameter(9);
-    carried = products ? c[0] : v;
+    const bool runs = params.timestep_of(s) < length;
+    if (runs) carried = products ? c[0] : v;
     float h = gate[3] * hyperbolic_tangent<kExact<T>>(v);
-    h += kept * (before - h);
+    h = runs ? h + kept * (before - h) : before;
     const T stored = Element<T>::from_float(exists ? h : 0);
     before = Element<T>::to_float(stored);
     if (s + 1 < steps && !timed_out) publish(1 - kStage, mask * before);
