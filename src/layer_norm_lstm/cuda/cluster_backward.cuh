@@ -176,6 +176,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.means_arrived[0]);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns][own_unit]);
   uint32_t gradients_in = shared_address(&shared.gradients[0][0][min(lane / 4, place.columns - 1)][sub]);
+  const uint32_t first_gradients = shared_address(&shared.gradients[0][0][0][sub]);
   uint32_t gradients_out[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
@@ -339,19 +340,33 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
 
     if (step > 0 || params.dh0 != nullptr) {
       float sum[kSets][kTiles][4] = {};
-      const auto multiply = [&](int i, const auto& fragment) {
-        const uint4 b = load_shared(gradients_in + (kStage * kKTiles + i) * (kTileColumns * 64));
-        multiply_k_tile<T>(sum, fragment, b);
-      };
+      // multiply(k-tile, its weights)
+      const auto for_all_tiles = [&](const auto& multiply) {
 #pragma unroll
-      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
-        multiply(i, [&](int m, int half) { return weights[m][i][half]; });
-      }
+        for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+          multiply(i, [&](int m, int half) { return weights[m][i][half]; });
+        }
 #pragma unroll 1
-      for (int i = 0; i < Layout::kOtherTiles; ++i) {
-        multiply(Layout::kRegisterTiles + i,
-                 [&](int m, int half) { return load_shared(other_weights + ((i * kTiles + m) * 2 + half) * 512); });
-      }
+        for (int i = 0; i < Layout::kOtherTiles; ++i) {
+          multiply(Layout::kRegisterTiles + i,
+                   [&](int m, int half) { return load_shared(other_weights + ((i * kTiles + m) * 2 + half) * 512); });
+        }
+      };
+      const auto gradient_of = [&](uint32_t first, int i) {
+        return first + (kStage * kKTiles + i) * (kTileColumns * 64);
+      };
+      const auto multiply_by_lane = [&](auto columns) {
+        float parts[kTiles][2][columns()] = {};
+        for_all_tiles([&](int i, const auto& fragment) {
+          multiply_k_tile_by_lane(parts, fragment, gradient_of(first_gradients, i));
+        });
+        gather_columns(parts, sum);
+      };
+      with_few_columns<T>(place.columns, multiply_by_lane, [&] {
+        for_all_tiles([&](int i, const auto& fragment) {
+          multiply_k_tile<T>(sum, fragment, load_shared(gradient_of(gradients_in, i)));
+        });
+      });
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if (sub * 2 + e >= place.columns || timed_out) continue;

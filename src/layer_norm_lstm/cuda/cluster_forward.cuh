@@ -205,6 +205,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   uint32_t sums_out =
       shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats + (part * kTileRows + lane / 4) * 4]);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * 4]);
+  const uint32_t first_states = shared_address(&shared.states[0][share][0][sub]);
   pin_in_register(states);
   pin_in_register(sums_out);
   uint32_t other_weights = shared_address(&shared.weights[warp][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
@@ -226,19 +227,31 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     wait_for_arrival(arrived + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
     __syncwarp();
     float sum[2][2][4] = {};
-    const auto multiply = [&](int i, const auto& fragment) {
-      const uint4 b = load_shared(states + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64));
-      multiply_k_tile<T>(sum, fragment, b);
-    };
+    // multiply(k-tile of this warp, its weights)
+    const auto for_all_tiles = [&](const auto& multiply) {
 #pragma unroll
-    for (int i = 0; i < Layout::kRegisterTiles; ++i) {
-      multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
-    }
+      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+        multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
+      }
 #pragma unroll 2
-    for (int i = 0; i < Layout::kOtherTiles; ++i) {
-      multiply(Layout::kRegisterTiles + i,
-               [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
-    }
+      for (int i = 0; i < Layout::kOtherTiles; ++i) {
+        multiply(Layout::kRegisterTiles + i,
+                 [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
+      }
+    };
+    const auto state_of = [&](uint32_t first, int i) {
+      return first + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64);
+    };
+    const auto multiply_by_lane = [&](auto columns) {
+      float parts[2][2][columns()] = {};
+      for_all_tiles(
+          [&](int i, const auto& fragment) { multiply_k_tile_by_lane(parts, fragment, state_of(first_states, i)); });
+      gather_columns(parts, sum);
+    };
+    with_few_columns<T>(place.columns, multiply_by_lane, [&] {
+      for_all_tiles(
+          [&](int i, const auto& fragment) { multiply_k_tile<T>(sum, fragment, load_shared(state_of(states, i))); });
+    });
     const auto total = [&](int g, int e) { return sum[0][g / 2][g % 2 * 2 + e] + sum[1][g / 2][g % 2 * 2 + e]; };
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
