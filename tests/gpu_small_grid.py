@@ -103,9 +103,12 @@ class LayerNormCase(Case):
 
 
 def layer_norm() -> Iterator[LayerNormCase]:
-    """Clusters of 8 and 16 blocks, and steps."""
-    for hidden, normalize in ((72, "gates"), (200, "products"), (500, "gates"), (540, "products")):
-        yield LayerNormCase(4, 9, hidden, normalize, masks=True)
+    """Clusters of 8 and 16 blocks with one to six sequences, and steps."""
+    yield LayerNormCase(4, 9, 72, "gates", masks=True)
+    yield LayerNormCase(4, 40, 200, "products", reverse=True, has_lengths=True)
+    yield LayerNormCase(3, 9, 500, "gates", masks=True, has_lengths=True)
+    yield LayerNormCase(3, 40, 500, "products")
+    yield LayerNormCase(4, 9, 540, "products", masks=True, has_lengths=True)
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

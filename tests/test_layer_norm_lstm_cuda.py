@@ -44,6 +44,7 @@ def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
 
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
 SIZES += [(512, 64), (512, 8), (256, 130), (31, 5)]
+SIZES += [(100, 60), (256, 40), (300, 20), (512, 28)]  # 3 and 4 sequences a cluster
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
