@@ -112,14 +112,15 @@ PRNN_API prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prnnL
 /* What runs a call. */
 typedef enum {
   PRNN_LAYER_NORM_LSTM_CPU = 0,
-  PRNN_LAYER_NORM_LSTM_STEPS = 1,  /* two launches a timestep: a matrix product and the rest */
-  PRNN_LAYER_NORM_LSTM_CLUSTER = 2 /* one launch; R stays in the registers of a thread-block cluster */
+  PRNN_LAYER_NORM_LSTM_STEPS = 1,   /* two launches a timestep: a matrix product and the rest */
+  PRNN_LAYER_NORM_LSTM_CLUSTER = 2, /* one launch; R stays in the registers of a thread-block cluster */
+  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch for up to 32 sequences; R stays in the registers of the whole GPU */
 } prnnLayerNormLSTMEngine_t;
 
 typedef struct {
   prnnLayerNormLSTMEngine_t engine;
   int clusters; /* CLUSTER: thread-block clusters in a launch, each with a share of the sequences; else 0 */
-  int blocks;   /* CLUSTER: blocks of each; else 0 */
+  int blocks;   /* CLUSTER: blocks of each; GRID: of a forward launch; else 0 */
 } prnnLayerNormLSTMInfo_t;
 
 /* The plan of calls with these options. gpu: NULL for the handle's device; else a row of the GPU table

@@ -103,12 +103,14 @@ class LayerNormCase(Case):
 
 
 def layer_norm() -> Iterator[LayerNormCase]:
-    """Clusters of 8 and 16 blocks with one to six sequences, and steps."""
+    """Clusters of 8 and 16 blocks with one to six sequences, the grid, and steps."""
     yield LayerNormCase(4, 9, 72, "gates", masks=True)
     yield LayerNormCase(4, 40, 200, "products", reverse=True, has_lengths=True)
     yield LayerNormCase(3, 9, 500, "gates", masks=True, has_lengths=True)
     yield LayerNormCase(3, 40, 500, "products")
     yield LayerNormCase(4, 9, 540, "products", masks=True, has_lengths=True)
+    yield LayerNormCase(2, 3, 1060, "gates")
+    yield LayerNormCase(2, 3, 2000, "gates")
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

@@ -37,8 +37,20 @@ def test_steps_in_float64(hidden: int, batch: int, normalize: str) -> None:
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
-    case = Case(6, batch, 1100, normalize)
+    case = Case(6, batch, 2000, normalize)
     assert engine_of(case, dtype) == "steps"
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(
+    ("hidden", "batch"),
+    [(513, 1), (640, 8), (770, 3), (1024, 12), (1024, 32), (600, 33), (1100, 7), (1536, 16), (1920, 17)],
+)
+def test_grid(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, batch, hidden, normalize)
+    assert engine_of(case, dtype) == ("steps" if dtype == torch.float32 and hidden > 1024 else "grid")
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
@@ -58,6 +70,7 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("hidden", [72, 530])
 @pytest.mark.parametrize(
     "options",
     [
@@ -71,8 +84,8 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
         {"has_lengths": True, "reverse": True, "masks": True},
     ],
 )
-def test_options(options: dict[str, object], normalize: str, dtype: torch.dtype) -> None:
-    case = Case(**{"steps": 7, "batch": 3, "hidden": 72, "normalize": normalize, **options})
+def test_options(options: dict[str, object], hidden: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options})
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
@@ -86,8 +99,9 @@ def test_a_large_mean_costs_no_digits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_results_are_reproducible(dtype: torch.dtype) -> None:
-    case = Case(20, 17, 160, masks=True)
+@pytest.mark.parametrize("hidden", [160, 1024])
+def test_results_are_reproducible(hidden: int, dtype: torch.dtype) -> None:
+    case = Case(20, 17, hidden, masks=True)
     first, second = (results(case, dtype, "cuda", False) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -1,8 +1,10 @@
 #include "layer_norm_lstm/plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "rnn/plan/cluster.h"
+#include "rnn/plan/mma.h"
 
 namespace prnn {
 
@@ -20,6 +22,58 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
   const int64_t replicas = std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));
   plan.columns_per_cluster = static_cast<int>(ceil_div(o.batch, replicas));
   plan.clusters = static_cast<int>(ceil_div(o.batch, plan.columns_per_cluster));
+  return plan;
+}
+
+namespace {
+
+// `k_tiles`: of K. See MmaProduct for the layout.
+bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int row_tiles,
+                   int64_t k_tiles, LayerNormLstmGridPass* pass) {
+  constexpr int64_t kMostLaunches = 2;
+  const int64_t units = int64_t{unit_tiles} * kTileRows * cluster, tiles = layer_norm_lstm_grid_tiles(unit_tiles);
+  const int64_t of_warp = ceil_div(k_tiles / cluster, kResidentWarps), wave = wave_tiles(row_tiles, unit_tiles);
+  const int64_t in_shared = std::max<int64_t>(ceil_div(of_warp, 2) * 2 - register_k_tiles(row_tiles), 0);
+  const int64_t tile_floats = kTileRows * kTileColumns;
+  const int64_t sums = 2 * kResidentWarps * wave * row_tiles * (tile_floats + 1) * 4;
+  const int64_t partial = 2 * int64_t{cluster} * wave * unit_tiles * tile_floats * 4;
+  const int64_t of_lanes = 4 * kResidentThreads * (3 * tiles + 4) * unit_tiles;  // static; and 2 KB of less
+  pass->unit_tiles = unit_tiles;
+  pass->cluster = cluster;
+  pass->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
+  pass->columns = static_cast<int>(std::min(batch, tiles * kTileColumns));
+  pass->state_columns = static_cast<int>(
+      pass->columns > kTileColumns ? ceil_div(pass->columns, kTileColumns) * kTileColumns : pass->columns);
+  pass->shared_bytes = sums + partial + in_shared * row_tiles * 512 * kResidentWarps;
+  return batch <= kMostLaunches * pass->columns &&
+         pass->blocks <= std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) &&
+         pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
+}
+
+}  // namespace
+
+LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& o) {
+  constexpr int kGates = 4;
+  LayerNormLstmGrid plan{};
+  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 512 || o.hiddenSize > 4096) return plan;
+  if (o.steps > std::numeric_limits<int>::max() / o.batch) return plan;
+  const bool is_float32 = o.dataType == PRNN_DATA_FLOAT;
+  const int64_t k_tiles = ceil_div(o.hiddenSize, k_tile_elements(is_float32));
+  const int64_t padded = k_tiles * k_tile_elements(is_float32);
+  plan.padded = static_cast<int>(padded);
+  const auto forward_fits = [&](int unit_tiles) {
+    return set_grid_pass(row, o.batch, padded, unit_tiles, 1, unit_tiles * kGates, k_tiles, &plan.forward);
+  };
+  const auto backward_fits = [&](int unit_tiles, int cluster) {
+    return set_grid_pass(row, o.batch, padded, unit_tiles, cluster, unit_tiles * cluster, kGates * k_tiles,
+                         &plan.backward);
+  };
+  plan.fits = (forward_fits(1) || (!is_float32 && forward_fits(2))) &&
+              (backward_fits(1, 2) || (!is_float32 && backward_fits(2, 4)));
+  const auto& delays = row.delays->mma;
+  const bool few_states = padded * plan.forward.columns < 6144;
+  plan.forward.poll_delay_cycles = few_states ? delays.forward_few_states : delays.forward;
+  plan.backward.poll_delay_cycles = delays.backward;
   return plan;
 }
 

@@ -11,15 +11,28 @@
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
 #include "layer_norm_lstm/cuda/cluster.h"
+#include "layer_norm_lstm/cuda/grid.h"
 #include "layer_norm_lstm/cuda/steps.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
 
 namespace prnn {
 namespace {
 
+// What the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
+struct GridExchange {
+  int64_t states, moments;  // bytes, and floats
+
+  GridExchange(const LayerNormLstmOptions& o, const LayerNormLstmGrid& grid, bool backward) {
+    const LayerNormLstmGridPass& pass = backward ? grid.backward : grid.forward;
+    const int64_t rows = backward ? 4 * pass.columns : pass.state_columns;
+    states = o.steps * rows * grid.padded * static_cast<int64_t>(type_size(o.dataType));
+    moments = o.steps * pass.columns * pass.blocks * 4;
+  }
+};
+
 template <class Real>
 struct Workspace {
-  Workspace(const LayerNormLstmOptions& o, void* base) : arena(base) {
+  Workspace(const LayerNormLstmOptions& o, const LayerNormLstmPlan& plan, void* base) : arena(base) {
     const int64_t state = o.batch * o.hiddenSize, rows = o.steps * state;
     const int64_t bytes = static_cast<int64_t>(type_size(o.dataType));
     products = arena.take<Real>(4 * state);
@@ -29,6 +42,10 @@ struct Workspace {
     sums = arena.take<Real>(kLayerNormLstmParameterRows * state);
     h_prev = arena.take<char>(rows * bytes);
     da = arena.take<char>(o.normalize == PRNN_NORMALIZE_PRODUCTS ? 4 * rows * bytes : 0);
+    const GridExchange forward(o, plan.grid, false), backward(o, plan.grid, true);
+    states = arena.take<char>(std::max(forward.states, backward.states));
+    moments = arena.take<float>(std::max(forward.moments, backward.moments));
+    kept_sums = arena.take<float>(plan.on_grid() ? 4 * o.steps * o.batch : 0);
   }
 
   Arena arena;
@@ -39,6 +56,9 @@ struct Workspace {
   Real* sums;      // [N, kLayerNormLstmParameterRows, H]
   char* h_prev;    // [T, N, H]: m * h_{t-1}
   char* da;        // [T, N, 4 H]; GATES: unused
+  // GRID alone: LayerNormLstmGridParams
+  char* states;
+  float *moments, *kept_sums;
 };
 
 template <class Real>
@@ -59,10 +79,10 @@ template <class Real>
 class Pass {
  public:
   Pass(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, void* workspace,
-       const LayerNormLstmClusters& clusters)
-      : handle_(handle), stream_(handle->stream), o_(o), clusters_(clusters), ws_(o, workspace) {
-    p_.sizes = {static_cast<int>(o.hiddenSize), static_cast<int>(o.steps), static_cast<int>(o.batch),
-                clusters.columns_per_cluster,   clusters.clusters,         1};
+       const LayerNormLstmPlan& plan)
+      : handle_(handle), stream_(handle->stream), o_(o), plan_(plan), ws_(o, plan, workspace) {
+    p_.sizes = {static_cast<int>(o.hiddenSize),    static_cast<int>(o.steps),           static_cast<int>(o.batch),
+                plan.clusters.columns_per_cluster, std::max(plan.clusters.clusters, 1), 1};
     p_.reverse = o.reverse != 0;
     p_.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
     p_.epsilon = static_cast<Real>(o.epsilon);
@@ -85,12 +105,46 @@ class Pass {
     p_.y = args.y;
     p_.cy = args.cy;
     if (args.reserve != nullptr) set_reserve(args.reserve);
-    if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<float>,
-                     launch_layer_norm_lstm_cluster_forward<__half>,
-                     launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
-      return;
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      if (plan_.on_clusters()) {
+        return launch("layer_norm_lstm_cluster_forward", plan_.clusters, p_,
+                      launch_layer_norm_lstm_cluster_forward<float>, launch_layer_norm_lstm_cluster_forward<__half>,
+                      launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
+      }
+      if (plan_.on_grid()) {
+        return run_grid(false, "layer_norm_lstm_grid_forward", launch_layer_norm_lstm_grid_forward<float>,
+                        launch_layer_norm_lstm_grid_forward<__half>,
+                        launch_layer_norm_lstm_grid_forward<__nv_bfloat16>);
+      }
     }
+    run_forward_steps();
+  }
+
+  void backward(const LayerNormLstmBackwardArgs& args) {
+    const LayerNormLstmGradients& g = args.gradients;
+    p_.y = const_cast<void*>(args.y);
+    p_.dy = args.dy;
+    p_.dcy = args.dcy;
+    p_.dx = g.dx;
+    p_.da = p_.products ? ws_.da : g.dx;
+    p_.dh0 = g.dh0;
+    p_.dc0 = g.dc0;
+    p_.sums = ws_.sums;
+    set_reserve(const_cast<void*>(args.reserve));
+    run_backward_timesteps();
+    if (g.dRecurrent != nullptr) {
+      gather_layer_norm_lstm_states(o_.dataType, p_, ws_.h_prev, stream_);
+      multiply(4 * H, H, o_.steps * N, {p_.da, o_.dataType, 4 * H, true}, {ws_.h_prev, o_.dataType, H}, g.dRecurrent,
+               o_.dataType);
+    }
+    store_sums(g.dGateGain, 0, 4);
+    store_sums(g.dGateBias, 4, 4);
+    store_sums(g.dCellGain, 8, 1);
+    store_sums(g.dCellBias, 9, 1);
+  }
+
+ private:
+  void run_forward_steps() {
     char* const masked = p_.recurrent_mask != nullptr ? ws_.masked : nullptr;
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
     const void* h = p_.h0;
@@ -109,36 +163,22 @@ class Pass {
     }
   }
 
-  void backward(const LayerNormLstmBackwardArgs& args) {
-    const LayerNormLstmGradients& g = args.gradients;
-    p_.y = const_cast<void*>(args.y);
-    p_.dy = args.dy;
-    p_.dcy = args.dcy;
-    p_.dx = g.dx;
-    p_.da = p_.products ? ws_.da : g.dx;
-    p_.dh0 = g.dh0;
-    p_.dc0 = g.dc0;
-    p_.sums = ws_.sums;
-    set_reserve(const_cast<void*>(args.reserve));
-    if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<float>,
-                     launch_layer_norm_lstm_cluster_backward<__half>,
-                     launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
-    } else {
-      run_backward_steps();
+  void run_backward_timesteps() {
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      if (plan_.on_clusters()) {
+        return launch("layer_norm_lstm_cluster_backward", plan_.clusters, p_,
+                      launch_layer_norm_lstm_cluster_backward<float>, launch_layer_norm_lstm_cluster_backward<__half>,
+                      launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
+      }
+      if (plan_.on_grid()) {
+        return run_grid(true, "layer_norm_lstm_grid_backward", launch_layer_norm_lstm_grid_backward<float>,
+                        launch_layer_norm_lstm_grid_backward<__half>,
+                        launch_layer_norm_lstm_grid_backward<__nv_bfloat16>);
+      }
     }
-    if (g.dRecurrent != nullptr) {
-      gather_layer_norm_lstm_states(o_.dataType, p_, ws_.h_prev, stream_);
-      multiply(4 * H, H, o_.steps * N, {p_.da, o_.dataType, 4 * H, true}, {ws_.h_prev, o_.dataType, H}, g.dRecurrent,
-               o_.dataType);
-    }
-    store_sums(g.dGateGain, 0, 4);
-    store_sums(g.dGateBias, 4, 4);
-    store_sums(g.dCellGain, 8, 1);
-    store_sums(g.dCellBias, 9, 1);
+    run_backward_steps();
   }
 
- private:
   void run_backward_steps() {
     load_layer_norm_lstm_state<Real>(o_.dataType, N * H, nullptr, ws_.direct, stream_);
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.dcy, ws_.carried, stream_);
@@ -153,15 +193,50 @@ class Pass {
     store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
   }
 
-  using Launch = cudaError_t (*)(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&, cudaStream_t);
+  template <class Plan, class Params>
+  using Launch = cudaError_t (*)(const Plan&, const Params&, cudaStream_t);
 
-  void launch_cluster(const char* name, Launch single, Launch half, Launch bfloat16) {
-    if constexpr (sizeof(Real) == sizeof(float)) {
-      const Launch launch = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
-      const cudaError_t error = launch(clusters_, p_, stream_);
-      if (error != cudaSuccess)
-        fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+  // `name` with the kernel of the problem's type.
+  template <class Plan, class Params>
+  void launch(const char* name, const Plan& plan, const Params& params, Launch<Plan, Params> single,
+              Launch<Plan, Params> half, Launch<Plan, Params> bfloat16) {
+    const auto kernel = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
+    const cudaError_t error = kernel(plan, params, stream_);
+    if (error != cudaSuccess)
+      fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+  }
+
+  // One launch after the other, each for some of the sequences.
+  using GridLaunch = Launch<LayerNormLstmGrid, LayerNormLstmGridParams>;
+  void run_grid(bool is_backward, const char* name, GridLaunch single, GridLaunch half, GridLaunch bfloat16) {
+    constexpr int kMomentsDelay = 500;  // cycles
+    const LayerNormLstmGridPass& pass = is_backward ? plan_.grid.backward : plan_.grid.forward;
+    const GridExchange exchange(o_, plan_.grid, is_backward);
+    LayerNormLstmGridParams params{p_};
+    params.padded = plan_.grid.padded;
+    params.blocks = pass.blocks;
+    params.poll_delay_cycles = pass.poll_delay_cycles;
+    params.moments_delay_cycles = kMomentsDelay;
+    params.states = ws_.states;
+    params.moments = ws_.moments;
+    params.kept_sums = ws_.kept_sums;
+    for (params.launch_index = 0; params.launch_index < grid_launches(pass); ++params.launch_index) {
+      params.first_column = params.launch_index * pass.columns;
+      params.columns = std::min(pass.columns, p_.sizes.batch - params.first_column);
+      clear(ws_.states, exchange.states);
+      clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
+      launch(name, plan_.grid, params, single, half, bfloat16);
     }
+  }
+
+  void clear(void* words, int64_t size) {
+    const cudaError_t error = cudaMemsetAsync(words, 0xFF, static_cast<size_t>(size), stream_);
+    if (error != cudaSuccess)
+      fail(PRNN_STATUS_EXECUTION_FAILED, "a memset could not be enqueued: %s", cudaGetErrorString(error));
+  }
+
+  int grid_launches(const LayerNormLstmGridPass& pass) const {
+    return static_cast<int>(ceil_div(o_.batch, pass.columns));
   }
 
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
@@ -170,7 +245,9 @@ class Pass {
   }
 
   void store_sums(void* out, int first, int count) {
-    const int64_t partials = clusters_.clusters > 0 ? clusters_.clusters : N;
+    const int64_t partials = plan_.on_clusters() ? plan_.clusters.clusters
+                             : plan_.on_grid()   ? grid_launches(plan_.grid.backward)
+                                                 : N;
     if (out != nullptr) store_layer_norm_lstm_sums(o_.dataType, p_, partials, first, count, out, stream_);
   }
 
@@ -187,7 +264,7 @@ class Pass {
   prnnHandle_t handle_;
   cudaStream_t stream_;
   const LayerNormLstmOptions& o_;
-  const LayerNormLstmClusters& clusters_;
+  const LayerNormLstmPlan& plan_;
   const Workspace<Real> ws_;
   const int64_t N = o_.batch, H = o_.hiddenSize;
   LayerNormLstmParams<Real> p_{};
@@ -199,8 +276,8 @@ auto with_real(prnnDataType_t type, Function&& function) {
   return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
-LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
-  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o);
+LayerNormLstmPlan plan_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
+  return plan_layer_norm_lstm(cuda_gpu_row(*handle), o);
 }
 
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
@@ -215,10 +292,11 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
            o.hiddenSize, most);
   }
   prnnLayerNormLSTMInfo_t plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
-    return layer_norm_lstm_info(clusters_for(handle, o));
+    return layer_norm_lstm_info(plan_for(handle, o));
   }
-  size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
-    return with_real(o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, nullptr).arena.size(); });
+  size_t workspace_size(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    return with_real(
+        o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, plan_for(handle, o), nullptr).arena.size(); });
   }
   size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_real(o.dataType, [&](auto real) { return Reserve<decltype(real)>(o, nullptr).arena.size(); });
@@ -226,16 +304,16 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
   void forward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                const LayerNormLstmForwardArgs& args) const override {
     check_earlier_calls(*handle);
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
-              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).forward(args); });
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).forward(args); });
   }
   void backward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                 const LayerNormLstmBackwardArgs& args) const override {
     check_earlier_calls(*handle);
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
-              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).backward(args); });
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).backward(args); });
   }
 };
 

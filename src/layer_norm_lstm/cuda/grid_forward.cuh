@@ -1,0 +1,309 @@
+// The forward grid kernel of the LSTM with layer normalisation. Three exchanges a timestep through L2, of words that
+// are their own flags: m * h, as in rnn/cuda/mma/forward.cuh; the moments of a over all gates; the moments of c'.
+#pragma once
+
+#include "layer_norm_lstm/cuda/grid_common.cuh"
+
+namespace prnn {
+
+// The moments of what all blocks have, UNITS times ELEMENTS numbers each, from each block's sum and its squares around
+// its own mean, which are brought to the common mean: a large mean costs no digits.
+template <int UNITS, int ELEMENTS, int TILES>
+struct GridMoments {
+  static constexpr int kLoads = kLayerNormLstmGridBlocks / 64;  // two blocks a lane and load
+
+  const LayerNormLstmGridParams& params;
+
+  // Where the blocks' pairs of a column are. kind: 0 of a, 1 of c'.
+  __device__ __forceinline__ float* at(int s, int kind, int column) const {
+    return params.moments + ((int64_t{s} * 2 + kind) * params.columns + column) * params.blocks * 2;
+  }
+
+  // Sends the block's: of `values`, of the lanes that `counts`.
+  template <int ROUNDS>
+  __device__ __forceinline__ void publish(int s, int kind, const float (&values)[TILES][ROUNDS], bool counts,
+                                          float share) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sum[TILES], squares[TILES];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      sum[j] = 0;
+#pragma unroll
+      for (int r = 0; r < ROUNDS; ++r) sum[j] += counts ? values[j][r] : 0;
+    }
+    sum_over_warp(sum);
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      const float mean = sum[j] * share;
+      squares[j] = 0;
+#pragma unroll
+      for (int r = 0; r < ROUNDS; ++r) {
+        const int unit = blockIdx.x * UNITS + r * kTileRows + lane / 4;
+        const float off = values[j][r] - mean;
+        squares[j] += counts && unit < params.sizes.hidden ? off * off : 0;
+      }
+    }
+    sum_over_warp(squares);
+    using E = Element<float>;
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      const int column = j * kTileColumns + warp;
+      publish_words(lane == 0 && column < params.columns, at(s, kind, column) + blockIdx.x * 2, E::pack(sum[j], 0),
+                    E::pack(squares[j], 0));
+    }
+  }
+
+  // {mean, 1 / deviation} of the warp's sequence of each tile.
+  __device__ __forceinline__ void wait(int s, int kind, bool& timed_out, float2 (&moments)[TILES]) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint4 words[TILES * kLoads];
+    const auto address = [&](int i) {
+      return at(s, kind, i / kLoads * kTileColumns + warp) + (lane + i % kLoads * 32) * 4;
+    };
+#pragma unroll
+    for (int i = 0; i < TILES * kLoads; ++i) {
+      const bool wanted =
+          i / kLoads * kTileColumns + warp < params.columns && (lane + i % kLoads * 32) * 2 < params.blocks;
+      words[i] = load_or_zeros(wanted, address(i));
+    }
+    poll_words(words, address, params.timed_out, timed_out);
+    const auto number = [](uint32_t word) { return __uint_as_float(word); };
+    float sum[TILES], squares[TILES];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      sum[j] = 0;
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) sum[j] += number(words[j * kLoads + i].x) + number(words[j * kLoads + i].z);
+    }
+    sum_over_warp(sum);
+    const int hidden = pin_in_register(params.sizes.hidden);
+    const float share = 1.0f / (hidden * ELEMENTS);
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      const float mean = sum[j] * share;
+      moments[j].x = mean;
+      squares[j] = 0;
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const auto around_mean = [&](int block, uint32_t own_sum, uint32_t own_squares) {
+          const float count = max(0, min(UNITS, hidden - block * UNITS)) * ELEMENTS;
+          const float off = number(own_sum) - mean * count;
+          return count > 0 ? number(own_squares) + off * off / count : 0;
+        };
+        const uint4& two = words[j * kLoads + i];
+        const int block = (lane + i * 32) * 2;
+        squares[j] += around_mean(block, two.x, two.y) + around_mean(block + 1, two.z, two.w);
+      }
+    }
+    sum_over_warp(squares);
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) moments[j].y = rsqrtf(squares[j] * share + params.epsilon);
+  }
+};
+
+// A block has UNIT_TILES times 8 units. TILES: of 8 sequences, at most; with one, the loops over them fall away.
+template <class T, int UNIT_TILES, int TILES>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    layer_norm_lstm_grid_forward(const __grid_constant__ LayerNormLstmGridParams params) {
+  constexpr int kGates = 4, kRowTiles = UNIT_TILES * kGates, kUnits = UNIT_TILES * kTileRows, kRounds = UNIT_TILES;
+  constexpr int kWave = TILES == 1 ? 1 : wave_tiles(kRowTiles, kRounds);
+  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
+  constexpr int kStride = kTileFloats + 1, kSumFloats = kRowTiles * kStride;
+  using Product = MmaProduct<T, kRowTiles, kStride, TILES == 1, true>;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
+  const int first_unit = blockIdx.x * kUnits, unit = first_unit + lane / 4;
+  const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = params.columns;
+  const bool products = params.products != 0;
+  const auto exists = [&](int r) { return unit + r * kTileRows < hidden; };
+
+  extern __shared__ uint4 shared[];
+  __shared__ GridParameters<kRounds> parameters;
+  __shared__ LaneNumbers<TILES, kRounds> before, carried, mask;  // h and c after the last step
+  float* const sums = reinterpret_cast<float*>(shared);          // [2][tile of a wave][warps][row tiles][kStride]
+  parameters.template load<T>(params, first_unit);
+
+  Product product;
+  product.replica_columns = &params.columns;
+  product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
+    const int of_unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
+    const int k = k_tile * kKTile + gate * (16 / static_cast<int>(sizeof(T)));
+    return load_row_fragment(static_cast<const T*>(params.recurrent),
+                             (int64_t{row_tile % kGates} * hidden + of_unit) * hidden + k,
+                             of_unit < hidden ? hidden - k : 0);
+  });
+
+  // Where this lane's states are, of a step: by tile, k-tile, column of the tile.
+  const int tile_columns = min(columns, kTileColumns), tile_elements = tile_columns * padded;
+  const int tiles = (columns + kTileColumns - 1) / kTileColumns;
+  const int64_t step_elements = int64_t{tiles} * tile_elements;
+  T* const states = static_cast<T*>(params.states);
+  product.k_tile_stride = tile_columns * 64 * kResidentWarps;
+  const char* const states_of_lane =
+      reinterpret_cast<const char*>(states) + (warp * tile_columns + product.column_of(lane)) * 64 + gate * 16;
+  constexpr int kKTileElements = 64 / sizeof(T);
+  const auto publish = [&](int s, int j, int r) {
+    const float h = mask.at(j, r) * before.at(j, r);
+    const int column = j * kTileColumns + warp, u = first_unit + r * kTileRows;
+    T* const row =
+        states + (s * step_elements + j * tile_elements + u / kKTileElements * (tile_columns * kKTileElements) +
+                  warp * kKTileElements + u % kKTileElements);
+    publish_unit_tile(row, lane, h, column < columns && u < padded);
+  };
+
+  // The warp's sequence of a tile; where there is none, any.
+  const auto sequence = [&](int j) {
+    const int column = j * kTileColumns + warp;
+    return params.first_column + (column < columns ? column : 0);
+  };
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < TILES; ++j) {
+    const int n = sequence(j);
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int64_t at = exists(r) ? int64_t{n} * hidden + unit + r * kTileRows : 0;
+      const auto load = [&](const void* from, float otherwise) {
+        return from != nullptr && exists(r) ? load_float<T>(from, at) : otherwise;
+      };
+      before.at(j, r) = load(params.h0, 0);
+      carried.at(j, r) = load(params.c0, 0);
+      mask.at(j, r) = load(params.recurrent_mask, 1);
+      publish(0, j, r);
+    }
+  }
+  unsigned published = clock_low();
+  bool timed_out = false;
+  int buffer = 0;
+  const int units_here = max(0, min(kUnits, hidden - first_unit));
+  const float share = units_here > 0 ? 1.0f / units_here : 0;
+
+#pragma unroll 1
+  for (int s = 0; s < steps; ++s) {
+    const auto row_of = [&](int j) { return params.row_of(s) + sequence(j); };
+    T input[TILES][kRounds];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int u = exists(r) ? unit + r * kTileRows : 0;
+        input[j][r] = __ldcs(static_cast<const T*>(params.x) + ((row_of(j) * 4 + gate) * hidden + u));
+      }
+    }
+
+    float a[TILES][kRounds];
+    wait_poll_delay(published, params.poll_delay_cycles);
+#pragma unroll
+    for (int first = 0; first < TILES; first += kWave) {
+      const int count = min(kWave, tiles - first);
+      if (first > 0 && count <= 0) continue;
+      const auto states_at = [&](int tile) {
+        return states_of_lane + (s * step_elements + (first + tile) * tile_elements) * static_cast<int>(sizeof(T));
+      };
+      const auto reads = [&](int tile) { return (first + tile) * kTileColumns + product.column_of(lane) < columns; };
+      product.prefetch(states_at, reads, count);
+      float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
+      buffer ^= 1;
+      product.template run<kWave>(count, false, states_at, reads, params.timed_out, timed_out,
+                                  wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          a[first + j][r] = j < count ? sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats,
+                                                       (r * kGates + gate) * kStride + sum_index(lane / 4, warp))
+                                      : 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const bool is_active = exists(r) && j * kTileColumns + warp < columns;
+        a[j][r] = is_active ? (products ? a[j][r] : a[j][r] + Element<T>::to_float(input[j][r])) : 0;
+      }
+    }
+
+    float2 moments[TILES];
+    const GridMoments<kUnits, kGates, TILES> of_gates{params};
+    of_gates.publish(s, 0, a, true, share * (1.0f / kGates));
+    wait_poll_delay(clock_low(), params.moments_delay_cycles);
+    of_gates.wait(s, 0, timed_out, moments);
+    float c[TILES][kRounds], output_gate[TILES][kRounds], deviation[TILES];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      deviation[j] = moments[j].y;
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        a[j][r] = (a[j][r] - moments[j].x) * moments[j].y;
+        const float u = parameters.gate_gain[r][lane] * a[j][r] + parameters.gate_bias[r][lane];
+        const float own = squash<kExact<T>>(products ? u + Element<T>::to_float(input[j][r]) : u, gate == 2);
+        float value[kGates];
+#pragma unroll
+        for (int g = 0; g < kGates; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
+        c[j][r] =
+            exists(r) && j * kTileColumns + warp < columns ? value[1] * carried.at(j, r) + value[0] * value[2] : 0;
+        output_gate[j][r] = value[3];
+      }
+    }
+
+    const GridMoments<kUnits, 1, TILES> of_cells{params};
+    of_cells.publish(s, 1, c, gate == 0, share);
+    const unsigned sent = clock_low();
+    float kept[TILES][kRounds];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const int64_t at = row_of(j) * hidden + (exists(r) ? unit + r * kTileRows : 0);
+        kept[j][r] = params.zoneout_mask != nullptr ? load_float<T>(params.zoneout_mask, at) : params.zoneout;
+        // LN(a), while the moments are on their way.
+        const bool is_active = exists(r) && j * kTileColumns + warp < columns;
+        if (is_active && params.gates != nullptr) store_float<T>(params.gates, at * 4 + gate, a[j][r]);
+      }
+    }
+    wait_poll_delay(sent, params.moments_delay_cycles);
+    of_cells.wait(s, 1, timed_out, moments);
+    float normalized[TILES][kRounds];
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      const bool runs = params.timestep_of(s) < params.length_of(sequence(j));
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        normalized[j][r] = (c[j][r] - moments[j].x) * moments[j].y;
+        const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
+        if (runs) carried.at(j, r) = products ? c[j][r] : v;
+        float h = output_gate[j][r] * hyperbolic_tangent<kExact<T>>(v);
+        h = runs ? h + kept[j][r] * (before.at(j, r) - h) : before.at(j, r);
+        before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
+        if (s + 1 < steps) publish(s + 1, j, r);
+      }
+    }
+    published = clock_low();
+
+    // Off the critical path: no block polls these stores.
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) {
+      if (j * kTileColumns + warp >= columns) continue;
+      const int64_t row = row_of(j);
+      if (params.stats != nullptr && blockIdx.x == 0 && lane == 0) {
+        *reinterpret_cast<float4*>(params.stats + row * 4) = {deviation[j], moments[j].x, moments[j].y, 0};
+      }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        if (!exists(r)) continue;
+        const int64_t at = row * hidden + unit + r * kTileRows;
+        if (gate == 0) store_float<T>(params.y, at, before.at(j, r));
+        if (gate == 1 && params.cells != nullptr) store_float<T>(params.cells, at, normalized[j][r]);
+        if (gate == 2 && s + 1 == steps && params.cy != nullptr) {
+          const int64_t n = params.first_column + j * kTileColumns + warp;
+          store_float<T>(params.cy, n * hidden + unit + r * kTileRows, carried.at(j, r));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace prnn
