@@ -22,6 +22,7 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
   const int64_t replicas = std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));
   plan.columns_per_cluster = static_cast<int>(ceil_div(o.batch, replicas));
   plan.clusters = static_cast<int>(ceil_div(o.batch, plan.columns_per_cluster));
+  plan.rounds = static_cast<int>(ceil_div(plan.clusters, room));
   return plan;
 }
 
@@ -37,16 +38,19 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
   const int64_t tile_floats = kTileRows * kTileColumns;
   const int64_t sums = 2 * kResidentWarps * wave * row_tiles * (tile_floats + 1) * 4;
   const int64_t partial = 2 * int64_t{cluster} * wave * unit_tiles * tile_floats * 4;
-  const int64_t of_lanes = 4 * kResidentThreads * (3 * tiles + 4) * unit_tiles;  // static; and 2 KB of less
+  const int64_t of_lanes = 4 * kResidentThreads * (4 * tiles + 4) * unit_tiles;  // static; and 2 KB of less
   pass->unit_tiles = unit_tiles;
   pass->cluster = cluster;
   pass->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
-  pass->columns = static_cast<int>(std::min(batch, tiles * kTileColumns));
+  const int64_t room = std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) / pass->blocks;
+  if (room < 1) return false;
+  const int64_t replicas = std::max(ceil_div(batch, tiles * kTileColumns), std::min(batch, room));
+  pass->columns = static_cast<int>(ceil_div(batch, replicas));
+  pass->replicas = static_cast<int>(std::min(room, ceil_div(batch, pass->columns)));
   pass->state_columns = static_cast<int>(
       pass->columns > kTileColumns ? ceil_div(pass->columns, kTileColumns) * kTileColumns : pass->columns);
   pass->shared_bytes = sums + partial + in_shared * row_tiles * 512 * kResidentWarps;
-  return batch <= kMostLaunches * pass->columns &&
-         pass->blocks <= std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) &&
+  return batch <= kMostLaunches * pass->replicas * pass->columns &&
          pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
 }
 
@@ -55,21 +59,29 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& o) {
   constexpr int kGates = 4;
   LayerNormLstmGrid plan{};
-  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 512 || o.hiddenSize > 4096) return plan;
+  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 256 || o.hiddenSize > 4096) return plan;
   if (o.steps > std::numeric_limits<int>::max() / o.batch) return plan;
   const bool is_float32 = o.dataType == PRNN_DATA_FLOAT;
   const int64_t k_tiles = ceil_div(o.hiddenSize, k_tile_elements(is_float32));
   const int64_t padded = k_tiles * k_tile_elements(is_float32);
   plan.padded = static_cast<int>(padded);
-  const auto forward_fits = [&](int unit_tiles) {
-    return set_grid_pass(row, o.batch, padded, unit_tiles, 1, unit_tiles * kGates, k_tiles, &plan.forward);
+  // Blocks of many units leave room for other replicas: better where that makes fewer tiles one after the other.
+  const auto choose = [&](LayerNormLstmGridPass* best, int gates, int wide_cluster) {
+    int64_t least = 0;
+    for (const int unit_tiles : {1, 2}) {
+      if (unit_tiles == 2 && is_float32) continue;
+      LayerNormLstmGridPass pass{};
+      const int cluster = unit_tiles == 1 ? (wide_cluster + 1) / 2 : wide_cluster;
+      const int row_tiles = unit_tiles * (gates == 1 ? kGates : cluster);
+      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, row_tiles, gates * k_tiles, &pass)) continue;
+      const int64_t tiles =
+          ceil_div(o.batch, int64_t{pass.replicas} * pass.columns) * ceil_div(pass.columns, kTileColumns);
+      if (least == 0 || tiles < least) *best = pass;
+      least = least == 0 ? tiles : std::min(tiles, least);
+    }
+    return least > 0;
   };
-  const auto backward_fits = [&](int unit_tiles, int cluster) {
-    return set_grid_pass(row, o.batch, padded, unit_tiles, cluster, unit_tiles * cluster, kGates * k_tiles,
-                         &plan.backward);
-  };
-  plan.fits = (forward_fits(1) || (!is_float32 && forward_fits(2))) &&
-              (backward_fits(1, 2) || (!is_float32 && backward_fits(2, 4)));
+  plan.fits = choose(&plan.forward, 1, 1) && choose(&plan.backward, kGates, 4);
   const auto& delays = row.delays->mma;
   const bool few_states = padded * plan.forward.columns < 6144;
   plan.forward.poll_delay_cycles = few_states ? delays.forward_few_states : delays.forward;

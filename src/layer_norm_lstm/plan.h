@@ -10,6 +10,7 @@ namespace prnn {
 struct LayerNormLstmClusters {
   int hidden, cluster;  // of the kernel: H at most, and blocks
   int clusters, columns_per_cluster;
+  int rounds;  // of clusters that the GPU keeps resident, one after the other
 };
 
 // Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
@@ -18,8 +19,8 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
 // One pass of a layer on a grid of blocks, all of them resident at once, in clusters that split K.
 struct LayerNormLstmGridPass {
   int unit_tiles, cluster, blocks;  // a block has unit_tiles * 8 units
-  int columns;                      // sequences of a launch
-  int state_columns;                // the same in whole tiles, where there are several
+  int replicas, columns;            // copies of the weights in a launch, and sequences of each
+  int state_columns;                // the latter in whole tiles, where there are several
   int poll_delay_cycles;
   int64_t shared_bytes;
 };
@@ -35,7 +36,7 @@ constexpr int kLayerNormLstmGridBlocks = 128;  // at most
 // Tiles of 8 sequences that a launch has at most.
 constexpr int layer_norm_lstm_grid_tiles(int unit_tiles) { return 4 / unit_tiles; }
 
-// Not double; H above 512, as far as the weights fit on the chip.
+// Not double; H above 256, as far as the weights fit on the chip.
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
 // What runs calls with these options: the clusters, else the grid, else a kernel for each timestep.
@@ -49,7 +50,9 @@ struct LayerNormLstmPlan {
 
 inline LayerNormLstmPlan plan_layer_norm_lstm(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options) {
   LayerNormLstmPlan plan{plan_layer_norm_lstm_clusters(row, options), {}};
-  if (!plan.on_clusters()) plan.grid = plan_layer_norm_lstm_grid(row, options);
+  const LayerNormLstmGrid grid = plan_layer_norm_lstm_grid(row, options);
+  if (plan.clusters.rounds > 1 && grid.fits) plan.clusters = {};
+  if (!plan.on_clusters()) plan.grid = grid;
   return plan;
 }
 

@@ -24,9 +24,9 @@ struct GridExchange {
 
   GridExchange(const LayerNormLstmOptions& o, const LayerNormLstmGrid& grid, bool backward) {
     const LayerNormLstmGridPass& pass = backward ? grid.backward : grid.forward;
-    const int64_t rows = backward ? 4 * pass.columns : pass.state_columns;
-    states = o.steps * rows * grid.padded * static_cast<int64_t>(type_size(o.dataType));
-    moments = o.steps * pass.columns * pass.blocks * 4;
+    const int64_t columns = int64_t{pass.replicas} * (backward ? 4 * pass.columns : pass.state_columns);
+    states = o.steps * columns * grid.padded * static_cast<int64_t>(type_size(o.dataType));
+    moments = o.steps * pass.replicas * pass.columns * pass.blocks * 4;
   }
 };
 
@@ -212,20 +212,24 @@ class Pass {
     constexpr int kMomentsDelay = 500;  // cycles
     const LayerNormLstmGridPass& pass = is_backward ? plan_.grid.backward : plan_.grid.forward;
     const GridExchange exchange(o_, plan_.grid, is_backward);
-    LayerNormLstmGridParams params{p_};
+    LayerNormLstmGridParams params{};
+    static_cast<LayerNormLstmParams<float>&>(params) = p_;
     params.padded = plan_.grid.padded;
     params.blocks = pass.blocks;
+    params.sizes.columns_per_replica = pass.columns;
     params.poll_delay_cycles = pass.poll_delay_cycles;
     params.moments_delay_cycles = kMomentsDelay;
     params.states = ws_.states;
     params.moments = ws_.moments;
     params.kept_sums = ws_.kept_sums;
-    for (params.launch_index = 0; params.launch_index < grid_launches(pass); ++params.launch_index) {
-      params.first_column = params.launch_index * pass.columns;
-      params.columns = std::min(pass.columns, p_.sizes.batch - params.first_column);
+    const int together = pass.replicas * pass.columns;
+    for (; params.first_column < p_.sizes.batch; params.first_column += together) {
+      params.columns = std::min(together, p_.sizes.batch - params.first_column);
+      params.sizes.replicas = static_cast<int>(ceil_div(params.columns, pass.columns));
       clear(ws_.states, exchange.states);
       clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
       launch(name, plan_.grid, params, single, half, bfloat16);
+      params.first_partial += params.sizes.replicas;
     }
   }
 
@@ -235,10 +239,6 @@ class Pass {
       fail(PRNN_STATUS_EXECUTION_FAILED, "a memset could not be enqueued: %s", cudaGetErrorString(error));
   }
 
-  int grid_launches(const LayerNormLstmGridPass& pass) const {
-    return static_cast<int>(ceil_div(o_.batch, pass.columns));
-  }
-
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
                 prnnDataType_t c_type) {
     run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n);
@@ -246,7 +246,7 @@ class Pass {
 
   void store_sums(void* out, int first, int count) {
     const int64_t partials = plan_.on_clusters() ? plan_.clusters.clusters
-                             : plan_.on_grid()   ? grid_launches(plan_.grid.backward)
+                             : plan_.on_grid()   ? ceil_div(N, plan_.grid.backward.columns)
                                                  : N;
     if (out != nullptr) store_layer_norm_lstm_sums(o_.dataType, p_, partials, first, count, out, stream_);
   }

@@ -7,16 +7,18 @@
 
 namespace prnn {
 
+// `sizes`: of the launch. Its replicas have a copy of R each and a share of the sequences.
 struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
   int padded;                 // H rounded up to whole k-tiles
-  int blocks;                 // of the launch
+  int blocks;                 // of a replica
   int first_column, columns;  // sequences [first_column, first_column + columns) are this launch's
-  int launch_index;           // number of the launch: its partial sums
+  int first_partial;          // of `sums`: replica 0's
   int poll_delay_cycles;      // from a block's own store of states to its first look at the others'
   int moments_delay_cycles;   // the same of sums
-  // What blocks exchange, all bytes 0xFF beforehand. Forward: m * h before each step as ForwardDirection::exchange, and
-  // {T, 2, columns, blocks} pairs of floats, the moments of a and of c'. Backward: {T, columns, 4, padded}, of da, and
-  // {T, columns, blocks} times 4 floats.
+  // What the blocks of a replica exchange, all bytes 0xFF beforehand. C: columns of a replica. Forward: m * h before
+  // each step, {replicas, T, tiles} as ForwardDirection::exchange has a tile; {replicas, T, 2, C, blocks} pairs of
+  // floats, the moments of a and of c'. Backward: {replicas, T, C, 4, padded}, of da; {replicas, T, C, blocks} times 4
+  // floats.
   void* states;
   float* moments;
   float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient

@@ -124,16 +124,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
-  const int first_unit = blockIdx.x * kUnits, cluster_unit = first_unit - rank * kUnits, unit = first_unit + lane / 4;
-  const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = params.columns;
+  const GridPlace place = place_in_grid(params);
+  const int first_unit = place.block * kUnits, cluster_unit = first_unit - rank * kUnits, unit = first_unit + lane / 4;
+  const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = place.columns;
   const bool products = params.products != 0;
   const auto exists = [&](int r) { return unit + r * kTileRows < hidden; };
 
   // [2][tile of a wave][warps][row tiles][64] sums of warps; [2][ranks][tile of a wave][unit tiles][64] sums of blocks.
   extern __shared__ uint4 shared[];
   __shared__ GridParameters<kRounds> parameters;
-  __shared__ LaneNumbers<TILES, kRounds> dc, direct, mask;  // direct: the gradient of h that went past the matrix
+  __shared__ LaneNumbers<TILES, kRounds> forget, dc, direct,
+      mask;                                           // direct: the gradient of h that went past the matrix
   __shared__ LaneNumbers<4, kRounds> parameter_sums;  // of gateGain, gateBias; of cellGain, cellBias in lanes of gate 0
+  __shared__ float deviations[TILES][kResidentWarps];  // 1 / deviation of a
   __shared__ uint64_t barriers[2];
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.replica_columns = &params.columns;
+  product.replica_columns = &params.sizes.columns_per_replica;
   product.k_tile_stride = 64 * kResidentWarps;
   product.load_weights(block_k_tiles, partial + 2 * CLUSTER * kWave * kOwnFloats, [&](int row_tile, int k_tile) {
     const int of_unit = cluster_unit + row_tile * kTileRows + lane / 4;
@@ -165,7 +168,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   }
   // The warp's sequence of a tile; where there is none, any.
   const auto sequence = [&](int j) {
-    return params.first_column + (j * kTileColumns + warp < columns ? j * kTileColumns + warp : 0);
+    return place.first_column + (j * kTileColumns + warp < columns ? j * kTileColumns + warp : 0);
   };
 #pragma unroll
   for (int j = 0; j < TILES; ++j) {
@@ -179,8 +182,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   }
 
-  T* const exchange = static_cast<T*>(params.states);
-  const int row_elements = kGates * padded;
+  const int row_elements = kGates * padded, most_columns = params.sizes.columns_per_replica;
+  const int64_t first_row = int64_t{place.replica} * steps * most_columns;  // of what the replica exchanges
+  T* const exchange = static_cast<T*>(params.states) + first_row * row_elements;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + gate * 16;
   const float cell_share = 1.0f / hidden, gate_share = 0.25f / hidden;
   unsigned published = clock_low();
@@ -190,14 +194,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // R' da of the step done before, to all lanes of a unit.
   const auto multiply = [&](int s, float (&product_sum)[TILES][kRounds]) {
     wait_poll_delay(published, params.poll_delay_cycles);
-    const int tiles = (columns + kTileColumns - 1) / kTileColumns;
+    const int tiles = (most_columns + kTileColumns - 1) / kTileColumns;
 #pragma unroll
     for (int first = 0; first < TILES; first += kWave) {
       const int count = min(kWave, tiles - first);
       if (first > 0 && count <= 0) continue;
       const auto column_of = [&](int tile) { return (first + tile) * kTileColumns + product.column_of(lane); };
       const auto gradients_at = [&](int tile) {
-        const T* const row = exchange + (int64_t{s - 1} * columns + column_of(tile)) * row_elements;
+        const T* const row = exchange + (int64_t{s - 1} * most_columns + column_of(tile)) * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) { return column_of(tile) < columns; };
@@ -229,7 +233,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   for (int s = 0; s < steps; ++s) {
     const int step = steps - 1 - s;
     GridGate gates[TILES][kRounds];
-    float cell[TILES][kRounds], kept[TILES][kRounds], deviation[TILES], cell_deviation[TILES];
+    const int own_unit = pin_in_register(unit);
+    __syncwarp();  // `deviations` of the step before have been read
+    float cell[TILES][kRounds], kept[TILES][kRounds], cell_deviation[TILES];
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const int n = sequence(j);
@@ -237,12 +243,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int length = params.length_of(n);
       const bool runs = params.timestep_of(step) < length, is_first = params.is_first(step, length);
       const float4 stats = load_grid_stats(params, step, n);
-      deviation[j] = stats.x;
+      if (lane == 0) deviations[j][warp] = stats.x;
       cell_deviation[j] = stats.z;
       const float4 stats_before = load_grid_stats(params, step - 1, n);
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int u = exists(r) ? unit + r * kTileRows : 0;
+        const int u = exists(r) ? own_unit + r * kTileRows : 0;
         const int64_t at = (params.row_of(step) + n) * hidden + u;
         const GridSaved<T> saved = load_grid_saved<T>(params, step, n, u);
         direct.at(j, r) += load_float<T>(params.dy, at);
@@ -250,10 +256,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         const bool counts = runs && exists(r) && is_active;
         gates[j][r] = grid_gate<T>(parameters, r, products, saved, stats_before, is_first,
                                    is_first ? initial_grid_cell<T>(params, n, u) : 0, counts);
+        forget.at(j, r) = gates[j][r].forget;
         cell[j][r] = counts ? Element<T>::to_float(saved.cell) : 0;
       }
     }
 
+    __syncwarp();
     float through_product[TILES][kRounds] = {};
     if (s > 0) multiply(s, through_product);
 
@@ -285,12 +293,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     sum_over_warp(own);
     const auto sums_at = [&](int j) {
-      return params.moments + ((int64_t{s} * columns + j * kTileColumns + warp) * params.blocks) * 4;
+      return params.moments + ((first_row + int64_t{s} * most_columns + j * kTileColumns + warp) * params.blocks) * 4;
     };
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const float values[4] = {own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]};
-      publish_words(lane == 0 && j * kTileColumns + warp < columns, sums_at(j) + blockIdx.x * 4, values);
+      publish_words(lane == 0 && j * kTileColumns + warp < columns, sums_at(j) + place.block * 4, values);
     }
     const unsigned sent = clock_low();
 #pragma unroll
@@ -331,18 +339,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         const GridGate& g = gates[j][r];
         const float of_c = d[j][r] - cell_deviation[j] * (s1 + cell[j][r] * s2);
         const float du = counts ? (gate == 3 ? through[j][r] : of_c) * g.of_gate : 0;
-        if (counts) dc.at(j, r) = of_c * g.forget;
+        if (counts) dc.at(j, r) = of_c * forget.at(j, r);
         const float scaled = parameters.gate_gain[r][lane] * du;
-        const float da = counts ? deviation[j] * (scaled - mean - g.normalized * dot) : 0;
+        const float da = counts ? deviations[j][warp] * (scaled - mean - g.normalized * dot) : 0;
         const int u = first_unit + r * kTileRows, column = j * kTileColumns + warp;
         if (step > 0 || params.dh0 != nullptr) {
-          T* const to = exchange + (int64_t{s} * columns + column) * row_elements + gate * padded + u;
+          T* const to = exchange + (int64_t{s} * most_columns + column) * row_elements + gate * padded + u;
           publish_gate_tiles(to, lane, da, is_active && u < padded);
         }
         parameter_sums.at(0, r) += du * g.normalized;
         parameter_sums.at(1, r) += du;
         if (!is_active || !exists(r)) continue;
-        const int64_t at = (row * 4 + gate) * hidden + unit + r * kTileRows;
+        const int64_t at = (row * 4 + gate) * hidden + pin_in_register(unit) + r * kTileRows;
         store_float<T>(params.da, at, da);
         if (products) store_float<T>(params.dx, at, du);
       }
@@ -380,7 +388,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     float sum = 0;
     for (int w = 0; w < kResidentWarps; ++w) sum += sums[w * kRounds * 128 + i];
     const int row = kind < 2 ? kind * 4 + of_gate : 6 + kind;
-    params.sums[(int64_t{params.launch_index} * kLayerNormLstmParameterRows + row) * hidden + u] = sum;
+    params.sums[(int64_t{params.first_partial + place.replica} * kLayerNormLstmParameterRows + row) * hidden + u] = sum;
   }
   // No block leaves while others may still write to its shared memory.
   sync_cluster();

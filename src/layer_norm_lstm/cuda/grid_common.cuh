@@ -8,6 +8,22 @@
 
 namespace prnn {
 
+// What a block works on: units of a replica, whose sequences are [first_column, first_column + columns).
+struct GridPlace {
+  int block, replica;
+  int first_column, columns;
+};
+
+__device__ __forceinline__ GridPlace place_in_grid(const LayerNormLstmGridParams& params) {
+  const int most = params.sizes.columns_per_replica;
+  GridPlace place;
+  place.block = blockIdx.x % static_cast<unsigned>(params.blocks);
+  place.replica = blockIdx.x / static_cast<unsigned>(params.blocks);
+  place.first_column = params.first_column + place.replica * most;
+  place.columns = min(most, params.columns - place.replica * most);
+  return place;
+}
+
 // Adds over the warp, in all lanes.
 template <int COUNT>
 __device__ __forceinline__ void sum_over_warp(float (&values)[COUNT]) {

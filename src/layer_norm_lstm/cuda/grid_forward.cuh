@@ -13,10 +13,12 @@ struct GridMoments {
   static constexpr int kLoads = kLayerNormLstmGridBlocks / 64;  // two blocks a lane and load
 
   const LayerNormLstmGridParams& params;
+  const GridPlace& place;
 
   // Where the blocks' pairs of a column are. kind: 0 of a, 1 of c'.
   __device__ __forceinline__ float* at(int s, int kind, int column) const {
-    return params.moments + ((int64_t{s} * 2 + kind) * params.columns + column) * params.blocks * 2;
+    const int64_t step = int64_t{place.replica} * params.sizes.steps + s;
+    return params.moments + ((step * 2 + kind) * params.sizes.columns_per_replica + column) * params.blocks * 2;
   }
 
   // Sends the block's: of `values`, of the lanes that `counts`.
@@ -38,7 +40,7 @@ struct GridMoments {
       squares[j] = 0;
 #pragma unroll
       for (int r = 0; r < ROUNDS; ++r) {
-        const int unit = blockIdx.x * UNITS + r * kTileRows + lane / 4;
+        const int unit = place.block * UNITS + r * kTileRows + lane / 4;
         const float off = values[j][r] - mean;
         squares[j] += counts && unit < params.sizes.hidden ? off * off : 0;
       }
@@ -48,7 +50,7 @@ struct GridMoments {
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const int column = j * kTileColumns + warp;
-      publish_words(lane == 0 && column < params.columns, at(s, kind, column) + blockIdx.x * 2, E::pack(sum[j], 0),
+      publish_words(lane == 0 && column < place.columns, at(s, kind, column) + place.block * 2, E::pack(sum[j], 0),
                     E::pack(squares[j], 0));
     }
   }
@@ -63,7 +65,7 @@ struct GridMoments {
 #pragma unroll
     for (int i = 0; i < TILES * kLoads; ++i) {
       const bool wanted =
-          i / kLoads * kTileColumns + warp < params.columns && (lane + i % kLoads * 32) * 2 < params.blocks;
+          i / kLoads * kTileColumns + warp < place.columns && (lane + i % kLoads * 32) * 2 < params.blocks;
       words[i] = load_or_zeros(wanted, address(i));
     }
     poll_words(words, address, params.timed_out, timed_out);
@@ -112,19 +114,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   using Product = MmaProduct<T, kRowTiles, kStride, TILES == 1, true>;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
-  const int first_unit = blockIdx.x * kUnits, unit = first_unit + lane / 4;
-  const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = params.columns;
+  const GridPlace place = place_in_grid(params);
+  const int first_unit = place.block * kUnits, unit = first_unit + lane / 4;
+  const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = place.columns;
   const bool products = params.products != 0;
   const auto exists = [&](int r) { return unit + r * kTileRows < hidden; };
 
   extern __shared__ uint4 shared[];
   __shared__ GridParameters<kRounds> parameters;
-  __shared__ LaneNumbers<TILES, kRounds> before, carried, mask;  // h and c after the last step
-  float* const sums = reinterpret_cast<float*>(shared);          // [2][tile of a wave][warps][row tiles][kStride]
+  __shared__ LaneNumbers<TILES, kRounds> before, carried, mask, output_gate;  // h, c after the last step
+  float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
   parameters.template load<T>(params, first_unit);
 
   Product product;
-  product.replica_columns = &params.columns;
+  product.replica_columns = &params.sizes.columns_per_replica;
   product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
     const int of_unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
     const int k = k_tile * kKTile + gate * (16 / static_cast<int>(sizeof(T)));
@@ -134,27 +137,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   });
 
   // Where this lane's states are, of a step: by tile, k-tile, column of the tile.
-  const int tile_columns = min(columns, kTileColumns), tile_elements = tile_columns * padded;
-  const int tiles = (columns + kTileColumns - 1) / kTileColumns;
-  const int64_t step_elements = int64_t{tiles} * tile_elements;
-  T* const states = static_cast<T*>(params.states);
+  const int most_columns = params.sizes.columns_per_replica, tile_columns = min(most_columns, kTileColumns);
+  const int tile_elements = tile_columns * padded, tiles = (most_columns + kTileColumns - 1) / kTileColumns;
+  const int step_elements = tiles * tile_elements;
+  T* const states = static_cast<T*>(params.states) + int64_t{place.replica} * steps * step_elements;
   product.k_tile_stride = tile_columns * 64 * kResidentWarps;
-  const char* const states_of_lane =
-      reinterpret_cast<const char*>(states) + (warp * tile_columns + product.column_of(lane)) * 64 + gate * 16;
+  const auto states_of = [&](int of_lane) {
+    return reinterpret_cast<const char*>(states) + (warp * tile_columns + product.column_of(of_lane)) * 64 +
+           of_lane % 4 * 16;
+  };
   constexpr int kKTileElements = 64 / sizeof(T);
   const auto publish = [&](int s, int j, int r) {
     const float h = mask.at(j, r) * before.at(j, r);
     const int column = j * kTileColumns + warp, u = first_unit + r * kTileRows;
     T* const row =
-        states + (s * step_elements + j * tile_elements + u / kKTileElements * (tile_columns * kKTileElements) +
-                  warp * kKTileElements + u % kKTileElements);
+        states + (int64_t{s} * step_elements + j * tile_elements +
+                  u / kKTileElements * (tile_columns * kKTileElements) + warp * kKTileElements + u % kKTileElements);
     publish_unit_tile(row, lane, h, column < columns && u < padded);
   };
 
   // The warp's sequence of a tile; where there is none, any.
   const auto sequence = [&](int j) {
     const int column = j * kTileColumns + warp;
-    return params.first_column + (column < columns ? column : 0);
+    return place.first_column + (column < columns ? column : 0);
   };
   __syncthreads();
 #pragma unroll
@@ -182,11 +187,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   for (int s = 0; s < steps; ++s) {
     const auto row_of = [&](int j) { return params.row_of(s) + sequence(j); };
     T input[TILES][kRounds];
+    const int input_unit = pin_in_register(unit);
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int u = exists(r) ? unit + r * kTileRows : 0;
+        const int u = exists(r) ? input_unit + r * kTileRows : 0;
         input[j][r] = __ldcs(static_cast<const T*>(params.x) + ((row_of(j) * 4 + gate) * hidden + u));
       }
     }
@@ -198,7 +204,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int count = min(kWave, tiles - first);
       if (first > 0 && count <= 0) continue;
       const auto states_at = [&](int tile) {
-        return states_of_lane + (s * step_elements + (first + tile) * tile_elements) * static_cast<int>(sizeof(T));
+        return states_of(TILES == 1 ? lane : pin_in_register(lane)) +
+               (int64_t{s} * step_elements + (first + tile) * tile_elements) * static_cast<int>(sizeof(T));
       };
       const auto reads = [&](int tile) { return (first + tile) * kTileColumns + product.column_of(lane) < columns; };
       product.prefetch(states_at, reads, count);
@@ -227,14 +234,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
 
     float2 moments[TILES];
-    const GridMoments<kUnits, kGates, TILES> of_gates{params};
+    const GridMoments<kUnits, kGates, TILES> of_gates{params, place};
     of_gates.publish(s, 0, a, true, share * (1.0f / kGates));
     wait_poll_delay(clock_low(), params.moments_delay_cycles);
     of_gates.wait(s, 0, timed_out, moments);
-    float c[TILES][kRounds], output_gate[TILES][kRounds], deviation[TILES];
+    float c[TILES][kRounds];
+    const bool stores_stats = params.stats != nullptr && place.block == 0 && lane == 0;
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
-      deviation[j] = moments[j].y;
+      if (stores_stats && j * kTileColumns + warp < columns) params.stats[row_of(j) * 4] = moments[j].y;
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         a[j][r] = (a[j][r] - moments[j].x) * moments[j].y;
@@ -245,19 +253,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int g = 0; g < kGates; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
         c[j][r] =
             exists(r) && j * kTileColumns + warp < columns ? value[1] * carried.at(j, r) + value[0] * value[2] : 0;
-        output_gate[j][r] = value[3];
+        output_gate.at(j, r) = value[3];
       }
     }
 
-    const GridMoments<kUnits, 1, TILES> of_cells{params};
+    const GridMoments<kUnits, 1, TILES> of_cells{params, place};
     of_cells.publish(s, 1, c, gate == 0, share);
     const unsigned sent = clock_low();
     float kept[TILES][kRounds];
+    const int kept_unit = pin_in_register(unit);
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
-        const int64_t at = row_of(j) * hidden + (exists(r) ? unit + r * kTileRows : 0);
+        const int64_t at = row_of(j) * hidden + (exists(r) ? kept_unit + r * kTileRows : 0);
         kept[j][r] = params.zoneout_mask != nullptr ? load_float<T>(params.zoneout_mask, at) : params.zoneout;
         // LN(a), while the moments are on their way.
         const bool is_active = exists(r) && j * kTileColumns + warp < columns;
@@ -275,7 +284,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         normalized[j][r] = (c[j][r] - moments[j].x) * moments[j].y;
         const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
         if (runs) carried.at(j, r) = products ? c[j][r] : v;
-        float h = output_gate[j][r] * hyperbolic_tangent<kExact<T>>(v);
+        float h = output_gate.at(j, r) * hyperbolic_tangent<kExact<T>>(v);
         h = runs ? h + kept[j][r] * (before.at(j, r) - h) : before.at(j, r);
         before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
         if (s + 1 < steps) publish(s + 1, j, r);
@@ -284,22 +293,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     published = clock_low();
 
     // Off the critical path: no block polls these stores.
+    const int own_unit = pin_in_register(unit);
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       if (j * kTileColumns + warp >= columns) continue;
       const int64_t row = row_of(j);
-      if (params.stats != nullptr && blockIdx.x == 0 && lane == 0) {
-        *reinterpret_cast<float4*>(params.stats + row * 4) = {deviation[j], moments[j].x, moments[j].y, 0};
+      if (stores_stats) {
+        params.stats[row * 4 + 1] = moments[j].x;
+        params.stats[row * 4 + 2] = moments[j].y;
       }
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         if (!exists(r)) continue;
-        const int64_t at = row * hidden + unit + r * kTileRows;
+        const int64_t at = row * hidden + own_unit + r * kTileRows;
         if (gate == 0) store_float<T>(params.y, at, before.at(j, r));
         if (gate == 1 && params.cells != nullptr) store_float<T>(params.cells, at, normalized[j][r]);
         if (gate == 2 && s + 1 == steps && params.cy != nullptr) {
-          const int64_t n = params.first_column + j * kTileColumns + warp;
-          store_float<T>(params.cy, n * hidden + unit + r * kTileRows, carried.at(j, r));
+          const int64_t n = sequence(j);
+          store_float<T>(params.cy, n * hidden + own_unit + r * kTileRows, carried.at(j, r));
         }
       }
     }

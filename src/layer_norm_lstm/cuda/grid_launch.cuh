@@ -15,7 +15,7 @@ inline cudaError_t launch_grid(LayerNormLstmGridKernel one_tile, LayerNormLstmGr
   shape.blocks = pass.blocks;
   shape.cluster = pass.cluster;
   shape.shared_bytes = pass.shared_bytes;
-  return launch_resident(params.columns <= kTileColumns ? one_tile : tiles, shape, params, stream);
+  return launch_resident(params.sizes.columns_per_replica <= kTileColumns ? one_tile : tiles, shape, params, stream);
 }
 
 template <class T>
@@ -36,7 +36,7 @@ cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid& plan, c
 template <class T>
 cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
                                                  cudaStream_t stream) {
-  if (params.launch_index == 0) {
+  if (params.first_partial == 0) {
     const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
     layer_norm_lstm_grid_kept_sums<T><<<rows, kResidentThreads, 0, stream>>>(params);
     const cudaError_t error = cudaGetLastError();
