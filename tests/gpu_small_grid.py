@@ -111,6 +111,8 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(4, 9, 540, "products", masks=True, has_lengths=True)
     yield LayerNormCase(2, 3, 1060, "gates")
     yield LayerNormCase(2, 3, 2000, "gates")
+    yield LayerNormCase(2, 3, 2100, "gates")
+    yield LayerNormCase(2, 60, 300, "gates")
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

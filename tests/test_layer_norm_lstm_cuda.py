@@ -37,12 +37,23 @@ def test_steps_in_float64(hidden: int, batch: int, normalize: str) -> None:
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
-    case = Case(6, batch, 2000, normalize)
+    case = Case(6, batch, 2100, normalize)
     assert engine_of(case, dtype) == "steps"
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
-GRID_SIZES = [(513, 1), (640, 8), (770, 3), (1024, 12), (1024, 32), (600, 33), (1100, 7), (1536, 16), (1920, 17)]
+GRID_SIZES = [
+    (513, 1),
+    (640, 8),
+    (770, 3),
+    (1024, 12),
+    (1024, 32),
+    (600, 33),
+    (1100, 7),
+    (1536, 16),
+    (1920, 17),
+    (2048, 9),
+]
 GRID_SIZES += [(512, 64), (300, 60), (512, 100), (768, 30)]  # several copies of the weights
 
 

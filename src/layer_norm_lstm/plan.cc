@@ -1,7 +1,9 @@
 #include "layer_norm_lstm/plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/mma.h"
@@ -32,7 +34,8 @@ namespace {
 bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int row_tiles,
                    int64_t k_tiles, LayerNormLstmGridPass* pass) {
   constexpr int64_t kMostLaunches = 2;
-  const int64_t units = int64_t{unit_tiles} * kTileRows * cluster, tiles = layer_norm_lstm_grid_tiles(unit_tiles);
+  const int64_t units = int64_t{unit_tiles} * kTileRows * cluster;
+  const int64_t tiles = layer_norm_lstm_grid_tiles(unit_tiles, cluster);
   const int64_t of_warp = ceil_div(k_tiles / cluster, kResidentWarps), wave = wave_tiles(row_tiles, unit_tiles);
   const int64_t in_shared = std::max<int64_t>(ceil_div(of_warp, 2) * 2 - register_k_tiles(row_tiles), 0);
   const int64_t tile_floats = kTileRows * kTileColumns;
@@ -65,23 +68,27 @@ LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNo
   const int64_t k_tiles = ceil_div(o.hiddenSize, k_tile_elements(is_float32));
   const int64_t padded = k_tiles * k_tile_elements(is_float32);
   plan.padded = static_cast<int>(padded);
-  // Blocks of many units leave room for other replicas: better where that makes fewer tiles one after the other.
-  const auto choose = [&](LayerNormLstmGridPass* best, int gates, int wide_cluster) {
-    int64_t least = 0;
-    for (const int unit_tiles : {1, 2}) {
+  // The better one of layouts, {unit tiles, cluster}: fewer tiles one after the other, then the earlier one. Blocks of
+  // many units leave room for other replicas.
+  using Layouts = std::initializer_list<std::pair<int, int>>;
+  const auto choose = [&](LayerNormLstmGridPass* best, bool backward, Layouts layouts) {
+    int64_t fewest = std::numeric_limits<int64_t>::max();
+    for (const auto& [unit_tiles, cluster] : layouts) {
       if (unit_tiles == 2 && is_float32) continue;
       LayerNormLstmGridPass pass{};
-      const int cluster = unit_tiles == 1 ? (wide_cluster + 1) / 2 : wide_cluster;
-      const int row_tiles = unit_tiles * (gates == 1 ? kGates : cluster);
-      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, row_tiles, gates * k_tiles, &pass)) continue;
-      const int64_t tiles =
-          ceil_div(o.batch, int64_t{pass.replicas} * pass.columns) * ceil_div(pass.columns, kTileColumns);
-      if (least == 0 || tiles < least) *best = pass;
-      least = least == 0 ? tiles : std::min(tiles, least);
+      const int row_tiles = unit_tiles * (backward ? cluster : kGates);
+      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, row_tiles, backward ? kGates * k_tiles : k_tiles,
+                         &pass)) {
+        continue;
+      }
+      const int64_t launches = ceil_div(o.batch, int64_t{pass.replicas} * pass.columns);
+      const int64_t tiles = launches * ceil_div(pass.columns, kTileColumns);
+      if (tiles < fewest) *best = pass;
+      fewest = std::min(tiles, fewest);
     }
-    return least > 0;
+    return best->replicas > 0;
   };
-  plan.fits = choose(&plan.forward, 1, 1) && choose(&plan.backward, kGates, 4);
+  plan.fits = choose(&plan.forward, false, {{1, 1}, {2, 1}}) && choose(&plan.backward, true, {{1, 2}, {2, 4}, {2, 2}});
   const auto& delays = row.delays->mma;
   const bool few_states = padded * plan.forward.columns < 6144;
   plan.forward.poll_delay_cycles = few_states ? delays.forward_few_states : delays.forward;

@@ -33,8 +33,10 @@ struct LayerNormLstmGrid {
 };
 
 constexpr int kLayerNormLstmGridBlocks = 128;  // at most
-// Tiles of 8 sequences that a launch has at most.
-constexpr int layer_norm_lstm_grid_tiles(int unit_tiles) { return 4 / unit_tiles; }
+// Tiles of 8 sequences that a replica has at most: what registers allow.
+constexpr int layer_norm_lstm_grid_tiles(int unit_tiles, int cluster) {
+  return unit_tiles == 1 ? 4 : cluster == 2 ? 1 : 2;
+}
 
 // Not double; H above 256, as far as the weights fit on the chip.
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
