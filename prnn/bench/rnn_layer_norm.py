@@ -1,5 +1,5 @@
-"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps, and beside torch.nn.LSTM,
-which normalises nothing: `prnn bench rnn --layer-norm`.
+"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps, and beside
+torch.nn.LSTM, which normalises nothing: `prnn bench rnn --layer-norm`.
 
 Microseconds per timestep, forward (inference) / training step with the gradients of input and parameters, all replayed
 from a CUDA graph. Ratios are the time of torch's operations over prnn's. Input size = hidden size.
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import prnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
-from prnn.bench.rnn_gpu import per_step, time_graph, time_module
+from prnn.bench.rnn_gpu import per_step, time_module
 
 
 class WrittenOut(torch.nn.Module):

@@ -7,7 +7,8 @@
 namespace prnn {
 
 // The moments of what all blocks have, UNITS times ELEMENTS numbers each, from each block's sum and its squares around
-// its own mean, which are brought to the common mean: a large mean costs no digits.
+// its own mean. Both sides first subtract one of the numbers that they add up: a large mean costs no digits, and the
+// sums of the differences and of their squares go over the lanes together.
 template <int UNITS, int ELEMENTS, int TILES>
 struct GridMoments {
   static constexpr int kLoads = kLayerNormLstmGridBlocks / 64;  // two blocks a lane and load
@@ -23,35 +24,33 @@ struct GridMoments {
 
   // Sends the block's: of `values`, of the lanes that `counts`.
   template <int ROUNDS>
-  __device__ __forceinline__ void publish(int s, int kind, const float (&values)[TILES][ROUNDS], bool counts,
-                                          float share) const {
+  __device__ __forceinline__ void publish(int s, int kind, const float (&values)[TILES][ROUNDS], bool counts) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float sum[TILES], squares[TILES];
+    const int first_unit = pin_in_register(place.block * UNITS),
+              units = max(0, min(UNITS, params.sizes.hidden - first_unit));
+    const int count = units * ELEMENTS;
+    const float share = count > 0 ? 1.0f / count : 0;
+    float origin[TILES], sums[2 * TILES];
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
-      sum[j] = 0;
-#pragma unroll
-      for (int r = 0; r < ROUNDS; ++r) sum[j] += counts ? values[j][r] : 0;
-    }
-    sum_over_warp(sum);
-#pragma unroll
-    for (int j = 0; j < TILES; ++j) {
-      const float mean = sum[j] * share;
-      squares[j] = 0;
+      origin[j] = __shfl_sync(kWholeWarp, values[j][0], 0);
+      sums[2 * j] = sums[2 * j + 1] = 0;
 #pragma unroll
       for (int r = 0; r < ROUNDS; ++r) {
-        const int unit = place.block * UNITS + r * kTileRows + lane / 4;
-        const float off = values[j][r] - mean;
-        squares[j] += counts && unit < params.sizes.hidden ? off * off : 0;
+        const bool exists = r * kTileRows + lane / 4 < units;
+        const float off = counts && exists ? values[j][r] - origin[j] : 0;
+        sums[2 * j] += off;
+        sums[2 * j + 1] += off * off;
       }
     }
-    sum_over_warp(squares);
+    sum_over_warp(sums);
     using E = Element<float>;
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const int column = j * kTileColumns + warp;
-      publish_words(lane == 0 && column < place.columns, at(s, kind, column) + place.block * 2, E::pack(sum[j], 0),
-                    E::pack(squares[j], 0));
+      const float sum = sums[2 * j], squares = fmaxf(sums[2 * j + 1] - sum * sum * share, 0);
+      publish_words(lane == 0 && column < place.columns, at(s, kind, column) + place.block * 2,
+                    E::pack(sum + count * origin[j], 0), E::pack(squares, 0));
     }
   }
 
@@ -70,36 +69,33 @@ struct GridMoments {
     }
     poll_words(words, address, params.timed_out, timed_out);
     const auto number = [](uint32_t word) { return __uint_as_float(word); };
-    float sum[TILES], squares[TILES];
-#pragma unroll
-    for (int j = 0; j < TILES; ++j) {
-      sum[j] = 0;
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) sum[j] += number(words[j * kLoads + i].x) + number(words[j * kLoads + i].z);
-    }
-    sum_over_warp(sum);
     const int hidden = pin_in_register(params.sizes.hidden);
     const float share = 1.0f / (hidden * ELEMENTS);
+    float origin[TILES], sums[2 * TILES];
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
-      const float mean = sum[j] * share;
-      moments[j].x = mean;
-      squares[j] = 0;
+      origin[j] = __shfl_sync(kWholeWarp, number(words[j * kLoads].x), 0) * (1.0f / (UNITS * ELEMENTS));
+      sums[2 * j] = sums[2 * j + 1] = 0;
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
-        const auto around_mean = [&](int block, uint32_t own_sum, uint32_t own_squares) {
+        const auto add = [&](int block, uint32_t sum, uint32_t squares) {
           const float count = max(0, min(UNITS, hidden - block * UNITS)) * ELEMENTS;
-          const float off = number(own_sum) - mean * count;
-          return count > 0 ? number(own_squares) + off * off / count : 0;
+          const float off = number(sum) - origin[j] * count;
+          sums[2 * j] += off;
+          sums[2 * j + 1] += count > 0 ? number(squares) + off * off / count : 0;
         };
         const uint4& two = words[j * kLoads + i];
-        const int block = (lane + i * 32) * 2;
-        squares[j] += around_mean(block, two.x, two.y) + around_mean(block + 1, two.z, two.w);
+        add((lane + i * 32) * 2, two.x, two.y);
+        add((lane + i * 32) * 2 + 1, two.z, two.w);
       }
     }
-    sum_over_warp(squares);
+    sum_over_warp(sums);
 #pragma unroll
-    for (int j = 0; j < TILES; ++j) moments[j].y = rsqrtf(squares[j] * share + params.epsilon);
+    for (int j = 0; j < TILES; ++j) {
+      const float off = sums[2 * j] * share;
+      moments[j].x = origin[j] + off;
+      moments[j].y = rsqrtf(fmaxf(sums[2 * j + 1] * share - off * off, 0) + params.epsilon);
+    }
   }
 };
 
@@ -122,7 +118,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   extern __shared__ uint4 shared[];
   __shared__ GridParameters<kRounds> parameters;
-  __shared__ LaneNumbers<TILES, kRounds> before, carried, mask, output_gate;  // h, c after the last step
+  __shared__ LaneNumbers<TILES, kRounds> before, carried;  // h and c after the last step
+  __shared__ LaneNumbers<TILES, kRounds> mask, output_gate, kept;
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
   parameters.template load<T>(params, first_unit);
 
@@ -158,7 +155,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   // The warp's sequence of a tile; where there is none, any.
   const auto sequence = [&](int j) {
-    const int column = j * kTileColumns + warp;
+    const int column = j * kTileColumns + (TILES == 1 ? warp : pin_in_register(warp));
     return place.first_column + (column < columns ? column : 0);
   };
   __syncthreads();
@@ -180,8 +177,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   unsigned published = clock_low();
   bool timed_out = false;
   int buffer = 0;
-  const int units_here = max(0, min(kUnits, hidden - first_unit));
-  const float share = units_here > 0 ? 1.0f / units_here : 0;
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
@@ -235,7 +230,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
     float2 moments[TILES];
     const GridMoments<kUnits, kGates, TILES> of_gates{params, place};
-    of_gates.publish(s, 0, a, true, share * (1.0f / kGates));
+    of_gates.publish(s, 0, a, true);
     wait_poll_delay(clock_low(), params.moments_delay_cycles);
     of_gates.wait(s, 0, timed_out, moments);
     float c[TILES][kRounds];
@@ -258,16 +253,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
 
     const GridMoments<kUnits, 1, TILES> of_cells{params, place};
-    of_cells.publish(s, 1, c, gate == 0, share);
+    of_cells.publish(s, 1, c, gate == 0);
     const unsigned sent = clock_low();
-    float kept[TILES][kRounds];
     const int kept_unit = pin_in_register(unit);
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const int64_t at = row_of(j) * hidden + (exists(r) ? kept_unit + r * kTileRows : 0);
-        kept[j][r] = params.zoneout_mask != nullptr ? load_float<T>(params.zoneout_mask, at) : params.zoneout;
+        kept.at(j, r) = params.zoneout_mask != nullptr ? load_float<T>(params.zoneout_mask, at) : params.zoneout;
         // LN(a), while the moments are on their way.
         const bool is_active = exists(r) && j * kTileColumns + warp < columns;
         if (is_active && params.gates != nullptr) store_float<T>(params.gates, at * 4 + gate, a[j][r]);
@@ -285,7 +279,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
         if (runs) carried.at(j, r) = products ? c[j][r] : v;
         float h = output_gate.at(j, r) * hyperbolic_tangent<kExact<T>>(v);
-        h = runs ? h + kept[j][r] * (before.at(j, r) - h) : before.at(j, r);
+        h = runs ? h + kept.at(j, r) * (before.at(j, r) - h) : before.at(j, r);
         before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
         if (s + 1 < steps) publish(s + 1, j, r);
       }
