@@ -41,8 +41,7 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
   const int64_t tile_floats = kTileRows * kTileColumns;
   const int64_t sums = 2 * kResidentWarps * wave * row_tiles * (tile_floats + 1) * 4;
   const int64_t partial = 2 * int64_t{cluster} * wave * unit_tiles * tile_floats * 4;
-  const int64_t of_lanes =
-      4 * kResidentThreads * (4 * tiles + 4) * unit_tiles;  // static; and 2 KB of less
+  const int64_t of_lanes = 4 * kResidentThreads * (4 * tiles + 4) * unit_tiles;  // static; and 2 KB of less
   pass->unit_tiles = unit_tiles;
   pass->cluster = cluster;
   pass->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
