@@ -174,17 +174,20 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const auto exchange_moments = [&](auto kind, int s, const auto& values) {
     constexpr uint32_t kKind = decltype(kind)::value, kOffset = kKind * sizeof(shared.moments[0]);
     constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>>;
-    float sum[1] = {0}, squares[1] = {0};
+    // Around one of the numbers, so that a large mean costs no digits and both sums go over the lanes together.
+    const float origin = __shfl_sync(kWholeWarp, values[0], 0, kUnits);
+    float sums[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) sum[0] += values[i];
-    sum_over_lanes<kUnits>(sum);
-    const float mean = sum[0] * (mean_share * (1.0f / kElements));
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) squares[0] += (values[i] - mean) * (values[i] - mean);
-    if (!exists) squares[0] = 0;
-    sum_over_lanes<kUnits>(squares);
+    for (int i = 0; i < kElements; ++i) {
+      const float off = exists ? values[i] - origin : 0;
+      sums[0] += off;
+      sums[1] += off * off;
+    }
+    sum_over_lanes<kUnits>(sums);
+    const float sum = sums[0] + units_here * kElements * origin;
+    const float squares = fmaxf(sums[1] - sums[0] * sums[0] * (mean_share * (1.0f / kElements)), 0);
     if (is_active && own_unit < CLUSTER && !timed_out) {
-      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum[0], squares[0]);
+      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum, squares);
     }
     if (threadIdx.x == 0) {
       expect_bytes(&shared.moments_arrived[kKind], place.columns * CLUSTER * static_cast<int>(sizeof(float2)));
