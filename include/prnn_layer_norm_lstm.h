@@ -70,8 +70,7 @@ typedef struct {
   const void* zoneoutMask;   /* {T, N, H}: z_t, 1 keeps h_{t-1}, 0 takes h'; NULL: the options' zoneout */
   const void* recurrentMask; /* {N, H}: m, 0 or 1 / (1 - p); NULL: ones */
   const int* lengths;        /* {N}: each 0 to T; NULL: all are T. From timestep lengths[n] on, in either direction,
-                              * sequence n's h and c stay as they are: y_t is h, dx_t is 0, and x_t does not count.
-                              * CPU handles alone: a CUDA handle answers NOT_SUPPORTED */
+                              * sequence n's h and c stay as they are: y_t is h, dx_t is 0, and x_t does not count */
 } prnnLayerNormLSTMInputs_t;
 
 /* What a backward call writes; nothing is added to what was there. dh0, dc0 and each gradient of a parameter may be
@@ -113,14 +112,15 @@ PRNN_API prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prnnL
 /* What runs a call. */
 typedef enum {
   PRNN_LAYER_NORM_LSTM_CPU = 0,
-  PRNN_LAYER_NORM_LSTM_STEPS = 1,  /* two launches a timestep: a matrix product and the rest */
-  PRNN_LAYER_NORM_LSTM_CLUSTER = 2 /* one launch; R stays in the registers of a thread-block cluster */
+  PRNN_LAYER_NORM_LSTM_STEPS = 1,   /* two launches a timestep: a matrix product and the rest */
+  PRNN_LAYER_NORM_LSTM_CLUSTER = 2, /* one launch; R stays in the registers of a thread-block cluster */
+  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch or two; R stays on the chip, spread over the whole GPU */
 } prnnLayerNormLSTMEngine_t;
 
 typedef struct {
   prnnLayerNormLSTMEngine_t engine;
   int clusters; /* CLUSTER: thread-block clusters in a launch, each with a share of the sequences; else 0 */
-  int blocks;   /* CLUSTER: blocks of each; else 0 */
+  int blocks;   /* CLUSTER: blocks of each; GRID: of a forward launch; else 0 */
 } prnnLayerNormLSTMInfo_t;
 
 /* The plan of calls with these options. gpu: NULL for the handle's device; else a row of the GPU table

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.parameter import Parameter
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
 __all__ = ["LayerNormLSTM"]
+
+Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 
 # Parameters of torchaudio's layer, and the ones that they are here.
 _TORCHAUDIO = {
@@ -157,6 +160,10 @@ class LayerNormLSTM(torch.nn.Module):
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
 
+    @property
+    def _state_count(self) -> int:
+        return self.num_layers * self._directions
+
     @staticmethod
     def _full_name(name: str, layer: int, direction: int) -> str:
         return f"{name}_l{layer}{'_reverse' if direction else ''}"
@@ -203,30 +210,34 @@ class LayerNormLSTM(torch.nn.Module):
 
     def forward(
         self,
-        input: Tensor,
+        input: Sequences,
         hx: tuple[Tensor, Tensor] | None = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Sequences, tuple[Tensor, Tensor]]:
         """Runs the layers over a batch of sequences.
 
         Args:
-            input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence.
+            input: (T, N, I), or (N, T, I) with batch_first, or (T, I) for one sequence, or a PackedSequence.
             hx: initial states (h, c), each (L D, N, H), (L D, H) for one sequence; None is zeros. L layers, D
                 directions, H hidden_size.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers or
-                a sequence of int. On the CPU alone.
+                a sequence of int. One on the GPU is not looked at by the host: lengths beyond T count as T.
 
         Returns:
-            output: (T, N, D H) in the layout of input; zero beyond each length.
+            output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
             (h, c): each sequence's last states, in the shape of hx.
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: float16 or bfloat16 on the CPU; lengths on a GPU.
+            prnn.NotSupportedError: float16 or bfloat16 on the CPU.
         """
+        if isinstance(input, PackedSequence):
+            if lengths is not None:
+                raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
+            return self._forward_packed(input, hx)
         if not isinstance(input, Tensor):
-            raise TypeError(f"input is a {type(input).__name__}; it must be a tensor")
+            raise TypeError(f"input is a {type(input).__name__}; it must be a tensor or a PackedSequence")
         weights = self._weights(input)
         dtype = weights["weight_ih_l0"].dtype
         if not _is_autocast(input):
@@ -239,6 +250,20 @@ class LayerNormLSTM(torch.nn.Module):
         self._check_input(input, dtype)
         with torch.autocast(input.device.type, enabled=False):
             return self._forward(input, hx, weights, lengths)
+
+    def _forward_packed(
+        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None
+    ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        padded, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
+        if sorted_indices is not None and hx is not None:
+            self._check_states(hx, (self._state_count, lengths.numel(), self.hidden_size), data)
+            hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
+        output, (h, c) = self.forward(padded, hx, lengths=lengths)
+        packed = pack_padded_sequence(output, lengths, self.batch_first)
+        if unsorted_indices is not None:
+            h, c = h.index_select(1, unsorted_indices), c.index_select(1, unsorted_indices)
+        return PackedSequence(packed.data, batch_sizes, sorted_indices, unsorted_indices), (h, c)
 
     def _weights(self, input: Tensor) -> Mapping[str, Tensor]:
         """The parameters, in autocast's type where it casts: on a GPU."""
@@ -271,21 +296,25 @@ class LayerNormLSTM(torch.nn.Module):
         if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
             raise NotSupportedError(f"input has dtype {dtype}; on the CPU recurrent layers take float32 and float64")
 
+    @staticmethod
+    def _check_states(hx: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor) -> None:
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
+            raise TypeError("hx must be a tuple of two tensors, (h, c)")
+        for name, state in zip(("h", "c"), hx, strict=True):
+            if state.shape != expected:
+                raise ValueError(f"{name} of hx has shape {tuple(state.shape)}; it must be {expected}")
+            if state.device != input.device:
+                raise ValueError(f"{name} of hx is on {state.device}, but input is on {input.device}")
+
     def _states(
         self, hx: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor
     ) -> tuple[list[Tensor] | None, list[Tensor] | None]:
         """h and c of each layer and direction, (N, H)."""
         if hx is None:
             return None, None
-        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
-            raise TypeError("hx must be a tuple of two tensors, (h, c)")
-        count = self.num_layers * self._directions
-        expected = (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size)
+        count = self._state_count
+        self._check_states(hx, (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size), input)
         for name, state in zip(("h", "c"), hx, strict=True):
-            if state.shape != expected:
-                raise ValueError(f"{name} of hx has shape {tuple(state.shape)}; it must be {expected}")
-            if state.device != input.device:
-                raise ValueError(f"{name} of hx is on {state.device}, but input is on {input.device}")
             if state.dtype != input.dtype:
                 raise ValueError(f"{name} of hx has dtype {state.dtype}, but input has {input.dtype}")
         h, c = (list(state.reshape(count, batch, self.hidden_size).unbind(0)) for state in hx)

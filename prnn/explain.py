@@ -101,7 +101,7 @@ def explain(
     layers = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.LayerNormLSTM):
-            layers.append(_explain_layer_norm(name, layer, sizes, gpu, dtype))
+            layers.append(_explain_layer_norm(name, layer, sizes[0], gpu, dtype))
         elif isinstance(layer, (*_OURS, *_TORCH)):
             layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
     return Explanation(sizes[0], tuple(layers))
@@ -143,17 +143,15 @@ def _describe(layer: torch.nn.RNNBase | nn.LayerNormLSTM) -> str:
 
 
 def _explain_layer_norm(
-    name: str, layer: nn.LayerNormLSTM, sizes: list[int], gpu: str | None, dtype: torch.dtype | None
+    name: str, layer: nn.LayerNormLSTM, batch: int, gpu: str | None, dtype: torch.dtype | None
 ) -> LayerExplanation:
     weight = next(layer.parameters())
     dtype = dtype or weight.dtype
     device = torch.device("cpu") if gpu is not None else weight.device
-    shape = (layer.normalize, sizes[0], layer.hidden_size)
+    shape = (layer.normalize, batch, layer.hidden_size)
     names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
     on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
     try:
-        if len(set(sizes)) > 1 and (gpu is not None or weight.is_cuda):
-            raise NotSupportedError("sequences of different lengths run on the CPU alone")
         engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, dtype, *shape)
     except NotSupportedError as error:
         return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))

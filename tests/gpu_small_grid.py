@@ -103,9 +103,16 @@ class LayerNormCase(Case):
 
 
 def layer_norm() -> Iterator[LayerNormCase]:
-    """Clusters of 8 and 16 blocks, and steps."""
-    for hidden, normalize in ((72, "gates"), (200, "products"), (500, "gates"), (540, "products")):
-        yield LayerNormCase(4, 9, hidden, normalize, masks=True)
+    """Clusters of 8 and 16 blocks with one to six sequences, the grid, and steps."""
+    yield LayerNormCase(4, 9, 72, "gates", masks=True)
+    yield LayerNormCase(4, 40, 200, "products", reverse=True, has_lengths=True)
+    yield LayerNormCase(3, 9, 500, "gates", masks=True, has_lengths=True)
+    yield LayerNormCase(3, 40, 500, "products")
+    yield LayerNormCase(4, 9, 540, "products", masks=True, has_lengths=True)
+    yield LayerNormCase(2, 3, 1060, "gates")
+    yield LayerNormCase(2, 3, 2000, "gates")
+    yield LayerNormCase(2, 3, 2100, "gates")
+    yield LayerNormCase(2, 60, 300, "gates")
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

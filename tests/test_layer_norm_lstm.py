@@ -11,6 +11,7 @@ import torch
 from layer_norm_lstm_case import Case, compare, results
 from reference.layer_norm_lstm import TorchaudioLSTM
 from reference.layer_norm_lstm import layer_norm_lstm as reference
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import prnn
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm, layer_norm_lstm_plan
@@ -195,6 +196,29 @@ def test_lengths(normalize: str) -> None:
     assert torch.equal(again, output)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
+    """As padded input with lengths, in the order of the caller's sequences."""
+    module = prnn.nn.LayerNormLSTM(3, 4, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
+    lengths = [6, 4, 1] if enforce_sorted else [4, 1, 6]
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    input = torch.randn(3, 6, 3, dtype=torch.float64) if batch_first else torch.randn(6, 3, 3, dtype=torch.float64)
+    input.requires_grad_()
+    packed = pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
+    found = []
+    for argument, options in ((packed, {}), (input, {"lengths": lengths})):
+        output, (h, c) = module(argument, hx, **options)
+        if argument is packed:
+            assert torch.equal(output.batch_sizes, packed.batch_sizes)
+            output, _ = pad_packed_sequence(output, batch_first)
+        gradients = torch.autograd.grad(
+            output.sin().sum() + h.sum() + c.square().sum(), [input, *hx, *module.parameters()]
+        )
+        found.append((output, h, c, *gradients))
+    torch.testing.assert_close(*found)
+
+
 def test_loads_torchaudio() -> None:
     theirs = TorchaudioLSTM(6, 8)
     for parameter in theirs.parameters():
@@ -288,6 +312,7 @@ def test_autocast_computes_in_float32_on_the_cpu() -> None:
     assert torch.equal(output, module(input.float())[0])
 
 
+PACKED = pack_sequence([torch.zeros(1, 3), torch.zeros(2, 3)], enforce_sorted=False)
 MODULE = prnn.nn.LayerNormLSTM
 BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(0, 4), ValueError, "input_size is 0; it must be at least 1"),
@@ -298,7 +323,7 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(3, 4, recurrent_dropout=-0.5), ValueError, "recurrent_dropout is -0.5"),
     (lambda: MODULE(3, 4, dropout="no"), TypeError, "dropout is 'no'; it must be a number"),
     (lambda: MODULE(3, 4, eps=-1.0), ValueError, "eps is -1.0; it must be at least 0"),
-    (lambda: MODULE(3, 4)([1]), TypeError, "input is a list; it must be a tensor"),
+    (lambda: MODULE(3, 4)([1]), TypeError, "input is a list; it must be a tensor or a PackedSequence"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 5)), ValueError, r"input has 5 features .*input_size is 3"),
     (lambda: MODULE(3, 4)(torch.zeros(3)), ValueError, "input has 1 dimensions"),
     (lambda: MODULE(3, 4)(torch.zeros(0, 2, 3)), ValueError, "at least one timestep and sequence"),
@@ -320,6 +345,17 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=torch.ones(2)), TypeError, "lengths has dtype torch.float32"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), lengths=[1]), ValueError, r"lengths has shape \(1,\)"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 3), lengths=[2]), ValueError, "lengths is given, but input has 2 dimensions"),
+    (
+        lambda: MODULE(3, 4)(pack_sequence([torch.zeros(2, 3)]), lengths=[2]),
+        ValueError,
+        "lengths is given, but input is a PackedSequence, which has its own",
+    ),
+    (
+        lambda: MODULE(3, 4)(PACKED, (torch.zeros(1, 3, 4), torch.zeros(1, 2, 4))),
+        ValueError,
+        r"h of hx has shape \(1, 3, 4\); it must be \(1, 2, 4\)",
+    ),
+    (lambda: MODULE(5, 4)(PACKED), ValueError, "input has 3 features .*input_size is 5"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3, device="meta")), ValueError, "input is on meta"),
     (
         lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half()),
@@ -341,10 +377,23 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
         (None, torch.float64, 3, 16, ("cpu", 0, 0)),
         ("H200", torch.float16, 1, 512, ("cluster", 1, 16)),
         ("H200", torch.bfloat16, 8, 512, ("cluster", 4, 16)),
-        ("h200", torch.bfloat16, 64, 512, ("cluster", 8, 16)),
+        ("h200", torch.bfloat16, 56, 512, ("cluster", 7, 16)),
+        ("H200", torch.bfloat16, 64, 512, ("grid", 0, 32)),
+        ("H200", torch.float32, 64, 512, ("grid", 0, 64)),
+        ("H200", torch.float16, 130, 256, ("cluster", 17, 8)),
         ("H200", torch.float16, 64, 100, ("cluster", 13, 8)),
         ("H200", torch.float16, 300, 512, ("steps", 0, 0)),
-        ("H200", torch.float16, 8, 513, ("steps", 0, 0)),
+        ("H200", torch.float16, 8, 513, ("grid", 0, 68)),
+        ("H200", torch.float32, 64, 1024, ("grid", 0, 128)),
+        ("H200", torch.float32, 65, 1024, ("steps", 0, 0)),
+        ("H200", torch.float32, 8, 1025, ("steps", 0, 0)),
+        ("H200", torch.bfloat16, 32, 1920, ("grid", 0, 120)),
+        ("H200", torch.bfloat16, 33, 1920, ("steps", 0, 0)),
+        ("H200", torch.bfloat16, 8, 2048, ("grid", 0, 128)),
+        ("H200", torch.bfloat16, 17, 2048, ("steps", 0, 0)),
+        ("H200", torch.bfloat16, 8, 2049, ("steps", 0, 0)),
+        ("H200", torch.float64, 8, 600, ("steps", 0, 0)),
+        ("A100", torch.float16, 8, 600, ("steps", 0, 0)),
         ("H200", torch.float32, 8, 64, ("cluster", 8, 8)),
         ("H200", torch.float64, 8, 64, ("steps", 0, 0)),
         ("A100", torch.float16, 8, 64, ("steps", 0, 0)),
@@ -368,10 +417,6 @@ def test_explain() -> None:
     (refused,) = prnn.explain(model[0], 4, dtype=torch.float16).layers
     assert not refused.supported
     assert "dataType is PRNN_DATA_HALF" in refused.notes[0]
-    (ragged,) = prnn.explain(model[0], [5, 4], gpu="H200").layers
-    assert (ragged.supported, ragged.notes) == (False, ("sequences of different lengths run on the CPU alone",))
-    (on_cpu,) = prnn.explain(model[0], [5, 4]).layers
-    assert on_cpu.supported
 
 
 def test_results_are_reproducible() -> None:

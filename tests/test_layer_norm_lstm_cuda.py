@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
+from reference.layer_norm_lstm import layer_norm_lstm as reference
 from test_rnn_cuda import why_not
 
 import prnn
-from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -36,13 +37,38 @@ def test_steps_in_float64(hidden: int, batch: int, normalize: str) -> None:
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps(batch: int, normalize: str, dtype: torch.dtype) -> None:
-    case = Case(6, batch, 1100, normalize)
+    case = Case(6, batch, 2100, normalize)
     assert engine_of(case, dtype) == "steps"
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
+GRID_SIZES = [
+    (513, 1),
+    (640, 8),
+    (770, 3),
+    (1024, 12),
+    (1024, 32),
+    (600, 33),
+    (1100, 7),
+    (1536, 16),
+    (1920, 17),
+    (2048, 9),
+]
+GRID_SIZES += [(512, 64), (300, 60), (512, 100), (768, 30)]  # several copies of the weights
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize(("hidden", "batch"), GRID_SIZES)
+def test_grid(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(6, batch, hidden, normalize)
+    assert engine_of(case, dtype) == ("steps" if dtype == torch.float32 and hidden > 1024 else "grid")
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
-SIZES += [(512, 64), (512, 8), (256, 130), (31, 5)]
+SIZES += [(512, 56), (512, 8), (256, 130), (31, 5)]
+SIZES += [(100, 60), (256, 40), (300, 20), (512, 28)]  # 3 and 4 sequences a cluster
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -56,6 +82,7 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("hidden", [72, 530])
 @pytest.mark.parametrize(
     "options",
     [
@@ -65,10 +92,12 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
         {"masks": True},
         {"steps": 1},
         {"steps": 2},
+        {"has_lengths": True},
+        {"has_lengths": True, "reverse": True, "masks": True},
     ],
 )
-def test_options(options: dict[str, object], normalize: str, dtype: torch.dtype) -> None:
-    case = Case(**{"steps": 7, "batch": 3, "hidden": 72, "normalize": normalize, **options})
+def test_options(options: dict[str, object], hidden: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options})
     compare(case, dtype, TOLERANCES[dtype], "cuda")
 
 
@@ -82,8 +111,9 @@ def test_a_large_mean_costs_no_digits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_results_are_reproducible(dtype: torch.dtype) -> None:
-    case = Case(20, 17, 160, masks=True)
+@pytest.mark.parametrize("hidden", [160, 1024])
+def test_results_are_reproducible(hidden: int, dtype: torch.dtype) -> None:
+    case = Case(20, 17, hidden, masks=True)
     first, second = (results(case, dtype, "cuda", False) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -121,10 +151,19 @@ def test_autocast() -> None:
     assert module.weight_hh_l0.grad.dtype == torch.float32
 
 
-def test_lengths_are_refused() -> None:
-    module = prnn.nn.LayerNormLSTM(8, 64, device="cuda")
-    with pytest.raises(prnn.NotSupportedError, match="lengths is given; on a GPU all sequences of an LSTM"):
-        module(torch.randn(5, 3, 8, device="cuda"), lengths=[3, 5, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+def test_padding_does_not_count(dtype: torch.dtype) -> None:
+    module = prnn.nn.LayerNormLSTM(8, 64, 2, bidirectional=True, device="cuda", dtype=dtype)
+    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype)
+    lengths = torch.tensor([3, 5, 1], device="cuda")
+    first, _ = module(x, lengths=lengths)
+    for n, length in enumerate((3, 5, 1)):
+        x[length:, n] = torch.nan
+    x.requires_grad_()
+    second, (h, c) = module(x, lengths=lengths)
+    assert torch.equal(second, first)
+    (second.sum() + h.sum() + c.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in (x, *module.parameters()))
 
 
 def test_long_sequences_do_not_drift() -> None:
@@ -132,6 +171,16 @@ def test_long_sequences_do_not_drift() -> None:
     compare(case, torch.float16, 2e-2, "cuda")
 
 
-def test_too_large_a_layer_is_refused() -> None:
-    with pytest.raises(prnn.NotSupportedError, match="hiddenSize is 20000; a timestep has room for"):
-        engine_of(Case(1, 1, 20000), torch.float32)
+def test_the_largest_layer() -> None:
+    hidden = 9642
+    with pytest.raises(prnn.NotSupportedError, match=f"hiddenSize is {hidden + 1}; a timestep has room for {hidden} "):
+        engine_of(Case(1, 1, hidden + 1), torch.float16)
+    x = torch.randn(2, 1, 4 * hidden, device="cuda").half().requires_grad_()
+    recurrent = torch.zeros(4 * hidden, hidden, device="cuda", dtype=torch.float16)
+    gains = [torch.ones(4 * hidden, device="cuda").half(), torch.zeros(4 * hidden, device="cuda").half()]
+    gains += [gain[:hidden] for gain in gains]
+    y, _, _ = call_layer_norm_lstm(x, None, None, recurrent, *gains, None, None, None, 0, False, 1e-5, 0.0, True)
+    y.sum().backward()
+    expected, _ = reference(x.detach().float(), None, None, recurrent.float(), *(gain.float() for gain in gains))
+    assert (y.float() - expected).abs().max() < 0.01
+    assert torch.isfinite(x.grad).all()

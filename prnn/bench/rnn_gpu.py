@@ -146,7 +146,7 @@ def main() -> None:
     if arguments.layer_norm:
         from prnn.bench import rnn_layer_norm
 
-        rnn_layer_norm.compare(steps, repeats)
+        rnn_layer_norm.compare(dtype, arguments.hidden, arguments.batch, steps, repeats)
         return
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     print(f"{torch.cuda.get_device_name()}, {versions}, {arguments.dtype}, T = {steps}\n")

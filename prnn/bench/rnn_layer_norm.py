@@ -1,11 +1,12 @@
-"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps:
-`prnn bench rnn --layer-norm`.
+"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps, and beside
+torch.nn.LSTM, which normalises nothing: `prnn bench rnn --layer-norm`.
 
-Microseconds per timestep of 256, forward (inference) / training step with the gradients of input and parameters, eager
-and replayed from a CUDA graph. Ratios are the rival's time over prnn's. Input size = hidden size.
+Microseconds per timestep, forward (inference) / training step with the gradients of input and parameters, all replayed
+from a CUDA graph. Ratios are the time of torch's operations over prnn's. Input size = hidden size. Torch's operations
+run over 64 timesteps at most, since a graph of them is slow to record.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -13,10 +14,7 @@ from torch.nn import functional
 
 import prnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
-from prnn.bench.rnn_gpu import per_step, time_calls, time_graph
-
-BATCHES = (1, 8, 32, 64)
-SIZES = {torch.bfloat16: (128, 256, 512, 1024), torch.float32: (128, 256, 512, 1024)}
+from prnn.bench.rnn_gpu import per_step, time_module
 
 
 class WrittenOut(torch.nn.Module):
@@ -48,38 +46,21 @@ class WrittenOut(torch.nn.Module):
         return torch.stack(outputs), c
 
 
-def calls(module: torch.nn.Module, x: torch.Tensor) -> tuple[Callable[[], None], Callable[[], None]]:
-    dy = torch.randn_like(x)
-
-    def forward() -> None:
-        with torch.no_grad():
-            module(x)
-
-    def train() -> None:
-        for tensor in (x, *module.parameters()):
-            tensor.grad = None
-        module(x)[0].backward(dy)
-
-    return forward, train
-
-
-def compare(steps: int, repeats: int) -> None:
-    print("| normalize | type | H | N | engine | prnn | replayed | torch | replayed | ratio | ratio replayed |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for (dtype, sizes), normalize in product(SIZES.items(), ("gates", "products")):
-        for hidden, batch in product(sizes, BATCHES):
-            if normalize == "products" and hidden != 512:
-                continue
-            module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
-            x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
-            engine, *_ = layer_norm_lstm_plan(x.device, None, dtype, normalize, batch, hidden)
-            ours, theirs = calls(module, x), calls(WrittenOut(module), x)
-            for call in (*ours, *theirs):
-                call()
-            mine = [[time(call, repeats) for call in ours] for time in (time_calls, time_graph)]
-            rival = [[time(call, 2) for call in theirs] for time in (time_calls, time_graph)]
-            columns = [normalize, str(dtype).removeprefix("torch."), str(hidden), str(batch), engine]
-            columns += [per_step((times[0], times[1]), steps) for times in (*mine, *rival)]
-            for times, own in zip(rival, mine, strict=True):
-                columns.append(" / ".join(f"{a / b:.1f}" for a, b in zip(times, own, strict=True)))
-            print(f"| {' | '.join(columns)} |", flush=True)
+def compare(dtype: torch.dtype, sizes: Sequence[int], batches: Sequence[int], steps: int, repeats: int) -> None:
+    print("| normalize | H | N | engine | prnn | torch operations | ratio | torch.nn.LSTM |")
+    print("|---|---|---|---|---|---|---|---|")
+    for normalize, hidden, batch in product(("gates", "products"), sizes, batches):
+        if normalize == "products" and hidden != 512:
+            continue
+        module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
+        x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
+        dy = torch.randn_like(x)
+        engine, *_ = layer_norm_lstm_plan(x.device, None, dtype, normalize, batch, hidden)
+        ours = time_module(module, x, dy, repeats)
+        written_steps = min(steps, 64)
+        part = x[:written_steps].detach().requires_grad_()
+        theirs = time_module(WrittenOut(module), part, dy[:written_steps], repeats)
+        plain = time_module(torch.nn.LSTM(hidden, hidden, device="cuda", dtype=dtype), x, dy, repeats)
+        ratio = " / ".join(f"{a / written_steps / (b / steps):.1f}" for a, b in zip(theirs, ours, strict=True))
+        columns = [normalize, str(hidden), str(batch), engine, per_step(ours, steps), per_step(theirs, written_steps)]
+        print(f"| {' | '.join([*columns, ratio, per_step(plain, steps)])} |", flush=True)

@@ -41,7 +41,7 @@ prnnLayerNormLSTMInfo_t plan_for_gpu(const char* gpu, const LayerNormLstmOptions
   const GpuRow* const row = find_gpu_row(gpu);
   if (row == nullptr)
     fail(PRNN_STATUS_BAD_PARAM, "gpu is \"%.64s\"; the GPU table has %s", gpu, gpu_row_names().c_str());
-  return layer_norm_lstm_info(plan_layer_norm_lstm_clusters(*row, options));
+  return layer_norm_lstm_info(plan_layer_norm_lstm(*row, options));
 }
 
 void check_inputs(prnnHandle_t handle, const LayerNormLstmOptions& options, const LayerNormLstmInputs* inputs) {

@@ -1,5 +1,6 @@
 // Which engine runs an LSTM with layer normalisation on a GPU. Plain C++ that needs no GPU.
 #pragma once
+#include <cstdlib>
 
 #include "core/gpu_table.h"
 #include "prnn_layer_norm_lstm.h"
@@ -10,14 +11,62 @@ namespace prnn {
 struct LayerNormLstmClusters {
   int hidden, cluster;  // of the kernel: H at most, and blocks
   int clusters, columns_per_cluster;
+  int rounds;  // of clusters that the GPU keeps resident, one after the other
 };
 
 // Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
 LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
-inline prnnLayerNormLSTMInfo_t layer_norm_lstm_info(const LayerNormLstmClusters& plan) {
-  if (plan.clusters == 0) return {PRNN_LAYER_NORM_LSTM_STEPS, 0, 0};
-  return {PRNN_LAYER_NORM_LSTM_CLUSTER, plan.clusters, plan.cluster};
+// One pass of a layer on a grid of blocks, all of them resident at once, in clusters that split K.
+struct LayerNormLstmGridPass {
+  int unit_tiles, cluster, blocks;  // a block has unit_tiles * 8 units
+  int replicas, columns;            // copies of the weights in a launch, and sequences of each
+  int state_columns;                // the latter in whole tiles, where there are several
+  int poll_delay_cycles;
+  int64_t shared_bytes;
+};
+
+// How a layer lies on the whole GPU.
+struct LayerNormLstmGrid {
+  bool fits;
+  int padded;  // H rounded up to whole k-tiles
+  LayerNormLstmGridPass forward, backward;
+};
+
+constexpr int kLayerNormLstmGridBlocks = 128;  // at most
+// Tiles of 8 sequences that a replica has at most: what registers allow.
+constexpr int layer_norm_lstm_grid_tiles(int unit_tiles, int cluster) {
+  return unit_tiles == 1 ? 4 : cluster == 2 ? 1 : 2;
+}
+
+// Not double; H above 256, as far as the weights fit on the chip.
+LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
+
+// What runs calls with these options: the clusters, else the grid, else a kernel for each timestep.
+struct LayerNormLstmPlan {
+  LayerNormLstmClusters clusters;
+  LayerNormLstmGrid grid;
+
+  bool on_clusters() const { return clusters.clusters > 0; }
+  bool on_grid() const { return grid.fits; }
+};
+
+inline LayerNormLstmPlan plan_layer_norm_lstm(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options) {
+  LayerNormLstmPlan plan{plan_layer_norm_lstm_clusters(row, options), {}};
+  LayerNormLstmGrid grid = plan_layer_norm_lstm_grid(row, options);
+  const char* const engine = getenv("LN_ENGINE");
+  const char which = engine ? engine[0] : 'a';
+  if (which == 's') return {};
+  if (which == 'c') grid = {};
+  if ((which == 'g' || plan.clusters.rounds > 1) && grid.fits) plan.clusters = {};
+  if (!plan.on_clusters()) plan.grid = grid;
+  return plan;
+}
+
+inline prnnLayerNormLSTMInfo_t layer_norm_lstm_info(const LayerNormLstmPlan& plan) {
+  if (plan.on_clusters()) return {PRNN_LAYER_NORM_LSTM_CLUSTER, plan.clusters.clusters, plan.clusters.cluster};
+  if (plan.on_grid()) return {PRNN_LAYER_NORM_LSTM_GRID, 0, plan.grid.forward.blocks};
+  return {PRNN_LAYER_NORM_LSTM_STEPS, 0, 0};
 }
 
 }  // namespace prnn

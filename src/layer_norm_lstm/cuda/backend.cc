@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cinttypes>
 
 #include "core/cuda/arena.h"
@@ -11,15 +12,28 @@
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
 #include "layer_norm_lstm/cuda/cluster.h"
+#include "layer_norm_lstm/cuda/grid.h"
 #include "layer_norm_lstm/cuda/steps.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
 
 namespace prnn {
 namespace {
 
+// What the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
+struct GridExchange {
+  int64_t states, moments;  // bytes, and floats
+
+  GridExchange(const LayerNormLstmOptions& o, const LayerNormLstmGrid& grid, bool backward) {
+    const LayerNormLstmGridPass& pass = backward ? grid.backward : grid.forward;
+    const int64_t columns = int64_t{pass.replicas} * (backward ? 4 * pass.columns : pass.state_columns);
+    states = o.steps * columns * grid.padded * static_cast<int64_t>(type_size(o.dataType));
+    moments = o.steps * pass.replicas * pass.columns * pass.blocks * 4;
+  }
+};
+
 template <class Real>
 struct Workspace {
-  Workspace(const LayerNormLstmOptions& o, void* base) : arena(base) {
+  Workspace(const LayerNormLstmOptions& o, const LayerNormLstmPlan& plan, void* base) : arena(base) {
     const int64_t state = o.batch * o.hiddenSize, rows = o.steps * state;
     const int64_t bytes = static_cast<int64_t>(type_size(o.dataType));
     products = arena.take<Real>(4 * state);
@@ -29,6 +43,10 @@ struct Workspace {
     sums = arena.take<Real>(kLayerNormLstmParameterRows * state);
     h_prev = arena.take<char>(rows * bytes);
     da = arena.take<char>(o.normalize == PRNN_NORMALIZE_PRODUCTS ? 4 * rows * bytes : 0);
+    const GridExchange forward(o, plan.grid, false), backward(o, plan.grid, true);
+    states = arena.take<char>(std::max(forward.states, backward.states));
+    moments = arena.take<float>(std::max(forward.moments, backward.moments));
+    kept_sums = arena.take<float>(plan.on_grid() ? 4 * o.steps * o.batch : 0);
   }
 
   Arena arena;
@@ -39,6 +57,9 @@ struct Workspace {
   Real* sums;      // [N, kLayerNormLstmParameterRows, H]
   char* h_prev;    // [T, N, H]: m * h_{t-1}
   char* da;        // [T, N, 4 H]; GATES: unused
+  // GRID alone: LayerNormLstmGridParams
+  char* states;
+  float *moments, *kept_sums;
 };
 
 template <class Real>
@@ -59,10 +80,10 @@ template <class Real>
 class Pass {
  public:
   Pass(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, void* workspace,
-       const LayerNormLstmClusters& clusters)
-      : handle_(handle), stream_(handle->stream), o_(o), clusters_(clusters), ws_(o, workspace) {
-    p_.sizes = {static_cast<int>(o.hiddenSize), static_cast<int>(o.steps), static_cast<int>(o.batch),
-                clusters.columns_per_cluster,   clusters.clusters,         1};
+       const LayerNormLstmPlan& plan)
+      : handle_(handle), stream_(handle->stream), o_(o), plan_(plan), ws_(o, plan, workspace) {
+    p_.sizes = {static_cast<int>(o.hiddenSize),    static_cast<int>(o.steps),           static_cast<int>(o.batch),
+                plan.clusters.columns_per_cluster, std::max(plan.clusters.clusters, 1), 1};
     p_.reverse = o.reverse != 0;
     p_.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
     p_.epsilon = static_cast<Real>(o.epsilon);
@@ -78,34 +99,26 @@ class Pass {
     p_.cell_bias = in.cellBias;
     p_.zoneout_mask = in.zoneoutMask;
     p_.recurrent_mask = in.recurrentMask;
+    p_.lengths = in.lengths;
   }
 
   void forward(const LayerNormLstmForwardArgs& args) {
     p_.y = args.y;
     p_.cy = args.cy;
     if (args.reserve != nullptr) set_reserve(args.reserve);
-    if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_forward", launch_layer_norm_lstm_cluster_forward<float>,
-                     launch_layer_norm_lstm_cluster_forward<__half>,
-                     launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
-      return;
-    }
-    char* const masked = p_.recurrent_mask != nullptr ? ws_.masked : nullptr;
-    load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
-    const void* h = p_.h0;
-    if (masked != nullptr && h != nullptr) {
-      copy_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
-    }
-    for (int s = 0; s < p_.sizes.steps; ++s) {
-      if (h == nullptr) {
-        load_layer_norm_lstm_state<Real>(o_.dataType, 4 * N * H, nullptr, ws_.products, stream_);
-      } else {
-        multiply(N, 4 * H, H, {masked != nullptr ? masked : h, o_.dataType, H}, {p_.recurrent, o_.dataType, H, true},
-                 ws_.products, sum_type());
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      if (plan_.on_clusters()) {
+        return launch("layer_norm_lstm_cluster_forward", plan_.clusters, p_,
+                      launch_layer_norm_lstm_cluster_forward<float>, launch_layer_norm_lstm_cluster_forward<__half>,
+                      launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
       }
-      run_layer_norm_lstm_forward_step(o_.dataType, p_, s, ws_.products, ws_.carried, masked, stream_);
-      h = static_cast<char*>(p_.y) + p_.row_of(s) * H * bytes();
+      if (plan_.on_grid()) {
+        return run_grid(false, "layer_norm_lstm_grid_forward", launch_layer_norm_lstm_grid_forward<float>,
+                        launch_layer_norm_lstm_grid_forward<__half>,
+                        launch_layer_norm_lstm_grid_forward<__nv_bfloat16>);
+      }
     }
+    run_forward_steps();
   }
 
   void backward(const LayerNormLstmBackwardArgs& args) {
@@ -119,13 +132,7 @@ class Pass {
     p_.dc0 = g.dc0;
     p_.sums = ws_.sums;
     set_reserve(const_cast<void*>(args.reserve));
-    if (clusters_.clusters > 0) {
-      launch_cluster("layer_norm_lstm_cluster_backward", launch_layer_norm_lstm_cluster_backward<float>,
-                     launch_layer_norm_lstm_cluster_backward<__half>,
-                     launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
-    } else {
-      run_backward_steps();
-    }
+    run_backward_timesteps();
     if (g.dRecurrent != nullptr) {
       gather_layer_norm_lstm_states(o_.dataType, p_, ws_.h_prev, stream_);
       multiply(4 * H, H, o_.steps * N, {p_.da, o_.dataType, 4 * H, true}, {ws_.h_prev, o_.dataType, H}, g.dRecurrent,
@@ -138,6 +145,41 @@ class Pass {
   }
 
  private:
+  void run_forward_steps() {
+    char* const masked = p_.recurrent_mask != nullptr ? ws_.masked : nullptr;
+    load_layer_norm_lstm_state(o_.dataType, N * H, p_.c0, ws_.carried, stream_);
+    const void* h = p_.h0;
+    if (masked != nullptr && h != nullptr) {
+      mask_layer_norm_lstm_state<Real>(o_.dataType, N * H, h, p_.recurrent_mask, masked, stream_);
+    }
+    for (int s = 0; s < p_.sizes.steps; ++s) {
+      if (h == nullptr) {
+        load_layer_norm_lstm_state<Real>(o_.dataType, 4 * N * H, nullptr, ws_.products, stream_);
+      } else {
+        multiply(N, 4 * H, H, {masked != nullptr ? masked : h, o_.dataType, H}, {p_.recurrent, o_.dataType, H, true},
+                 ws_.products, sum_type());
+      }
+      run_layer_norm_lstm_forward_step(o_.dataType, p_, s, ws_.products, ws_.carried, masked, stream_);
+      h = static_cast<char*>(p_.y) + p_.row_of(s) * H * bytes();
+    }
+  }
+
+  void run_backward_timesteps() {
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      if (plan_.on_clusters()) {
+        return launch("layer_norm_lstm_cluster_backward", plan_.clusters, p_,
+                      launch_layer_norm_lstm_cluster_backward<float>, launch_layer_norm_lstm_cluster_backward<__half>,
+                      launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
+      }
+      if (plan_.on_grid()) {
+        return run_grid(true, "layer_norm_lstm_grid_backward", launch_layer_norm_lstm_grid_backward<float>,
+                        launch_layer_norm_lstm_grid_backward<__half>,
+                        launch_layer_norm_lstm_grid_backward<__nv_bfloat16>);
+      }
+    }
+    run_backward_steps();
+  }
+
   void run_backward_steps() {
     load_layer_norm_lstm_state<Real>(o_.dataType, N * H, nullptr, ws_.direct, stream_);
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.dcy, ws_.carried, stream_);
@@ -152,15 +194,51 @@ class Pass {
     store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
   }
 
-  using Launch = cudaError_t (*)(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&, cudaStream_t);
+  template <class Plan, class Params>
+  using Launch = cudaError_t (*)(const Plan&, const Params&, cudaStream_t);
 
-  void launch_cluster(const char* name, Launch single, Launch half, Launch bfloat16) {
-    if constexpr (sizeof(Real) == sizeof(float)) {
-      const Launch launch = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
-      const cudaError_t error = launch(clusters_, p_, stream_);
-      if (error != cudaSuccess)
-        fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+  // `name` with the kernel of the problem's type.
+  template <class Plan, class Params>
+  void launch(const char* name, const Plan& plan, const Params& params, Launch<Plan, Params> single,
+              Launch<Plan, Params> half, Launch<Plan, Params> bfloat16) {
+    const auto kernel = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
+    const cudaError_t error = kernel(plan, params, stream_);
+    if (error != cudaSuccess)
+      fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+  }
+
+  // One launch after the other, each for some of the sequences.
+  using GridLaunch = Launch<LayerNormLstmGrid, LayerNormLstmGridParams>;
+  void run_grid(bool is_backward, const char* name, GridLaunch single, GridLaunch half, GridLaunch bfloat16) {
+    constexpr int kMomentsDelay = 500;  // cycles
+    const LayerNormLstmGridPass& pass = is_backward ? plan_.grid.backward : plan_.grid.forward;
+    const GridExchange exchange(o_, plan_.grid, is_backward);
+    LayerNormLstmGridParams params{};
+    static_cast<LayerNormLstmParams<float>&>(params) = p_;
+    params.padded = plan_.grid.padded;
+    params.blocks = pass.blocks;
+    params.sizes.columns_per_replica = pass.columns;
+    params.poll_delay_cycles = pass.poll_delay_cycles;
+    params.moments_delay_cycles = getenv("LN_DELAY") ? atoi(getenv("LN_DELAY")) : kMomentsDelay;
+    if (getenv("LN_POLL")) params.poll_delay_cycles = atoi(getenv("LN_POLL"));
+    params.states = ws_.states;
+    params.moments = ws_.moments;
+    params.kept_sums = ws_.kept_sums;
+    const int together = pass.replicas * pass.columns;
+    for (; params.first_column < p_.sizes.batch; params.first_column += together) {
+      params.columns = std::min(together, p_.sizes.batch - params.first_column);
+      params.sizes.replicas = static_cast<int>(ceil_div(params.columns, pass.columns));
+      clear(ws_.states, exchange.states);
+      clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
+      launch(name, plan_.grid, params, single, half, bfloat16);
+      params.first_partial += params.sizes.replicas;
     }
+  }
+
+  void clear(void* words, int64_t size) {
+    const cudaError_t error = cudaMemsetAsync(words, 0xFF, static_cast<size_t>(size), stream_);
+    if (error != cudaSuccess)
+      fail(PRNN_STATUS_EXECUTION_FAILED, "a memset could not be enqueued: %s", cudaGetErrorString(error));
   }
 
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
@@ -169,7 +247,9 @@ class Pass {
   }
 
   void store_sums(void* out, int first, int count) {
-    const int64_t partials = clusters_.clusters > 0 ? clusters_.clusters : N;
+    const int64_t partials = plan_.on_clusters() ? plan_.clusters.clusters
+                             : plan_.on_grid()   ? ceil_div(N, plan_.grid.backward.columns)
+                                                 : N;
     if (out != nullptr) store_layer_norm_lstm_sums(o_.dataType, p_, partials, first, count, out, stream_);
   }
 
@@ -186,7 +266,7 @@ class Pass {
   prnnHandle_t handle_;
   cudaStream_t stream_;
   const LayerNormLstmOptions& o_;
-  const LayerNormLstmClusters& clusters_;
+  const LayerNormLstmPlan& plan_;
   const Workspace<Real> ws_;
   const int64_t N = o_.batch, H = o_.hiddenSize;
   LayerNormLstmParams<Real> p_{};
@@ -198,14 +278,8 @@ auto with_real(prnnDataType_t type, Function&& function) {
   return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
-LayerNormLstmClusters clusters_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
-  return plan_layer_norm_lstm_clusters(cuda_gpu_row(*handle), o);
-}
-
-void require_one_length(const LayerNormLstmInputs& inputs) {
-  if (inputs.lengths != nullptr)
-    fail(PRNN_STATUS_NOT_SUPPORTED,
-         "lengths is given; on a GPU all sequences of an LSTM with layer normalisation have T timesteps");
+LayerNormLstmPlan plan_for(prnnHandle_t handle, const LayerNormLstmOptions& o) {
+  return plan_layer_norm_lstm(cuda_gpu_row(*handle), o);
 }
 
 class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
@@ -220,29 +294,28 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
            o.hiddenSize, most);
   }
   prnnLayerNormLSTMInfo_t plan(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
-    return layer_norm_lstm_info(clusters_for(handle, o));
+    return layer_norm_lstm_info(plan_for(handle, o));
   }
-  size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
-    return with_real(o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, nullptr).arena.size(); });
+  size_t workspace_size(prnnHandle_t handle, const LayerNormLstmOptions& o) const override {
+    return with_real(
+        o.dataType, [&](auto real) { return Workspace<decltype(real)>(o, plan_for(handle, o), nullptr).arena.size(); });
   }
   size_t reserve_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_real(o.dataType, [&](auto real) { return Reserve<decltype(real)>(o, nullptr).arena.size(); });
   }
   void forward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                const LayerNormLstmForwardArgs& args) const override {
-    require_one_length(inputs);
     check_earlier_calls(*handle);
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
-              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).forward(args); });
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).forward(args); });
   }
   void backward(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                 const LayerNormLstmBackwardArgs& args) const override {
-    require_one_length(inputs);
     check_earlier_calls(*handle);
-    const LayerNormLstmClusters clusters = clusters_for(handle, o);
+    const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
-              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, clusters).backward(args); });
+              [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).backward(args); });
   }
 };
 

@@ -138,6 +138,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   const int unit = first_unit + own_unit, n = place.first_column + column;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
   const bool is_active = column < place.columns, exists = unit < hidden && is_active;
+  const int length = is_active ? params.length_of(n) : 0;
   const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
   const float mask = params.recurrent_mask != nullptr && exists ? load_float<T>(params.recurrent_mask, state_at) : 1.0f;
   const float cell_share = 1.0f / hidden, gate_share = 0.25f / hidden;
@@ -175,6 +176,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.means_arrived[0]);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns][own_unit]);
   uint32_t gradients_in = shared_address(&shared.gradients[0][0][min(lane / 4, place.columns - 1)][sub]);
+  const uint32_t first_gradients = shared_address(&shared.gradients[0][0][0][sub]);
   uint32_t gradients_out[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
@@ -240,24 +242,25 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   const auto do_step = [&](auto stage_constant, int s) {
     constexpr int kStage = decltype(stage_constant)::value;
     const int step = steps - 1 - s;
+    const bool runs = exists && params.timestep_of(step) < length;
     float du[4] = {0, 0, 0, 0}, da[4] = {0, 0, 0, 0};
     float normalized[4], cell_value = 0, of_v = 0;
     if (finishes) {
       // All that does not need dh.
-      unpack_gates<T>(gates, exists, normalized);
+      unpack_gates<T>(gates, runs, normalized);
       float value[4];
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
         const float sum = parameter(g) * normalized[g] + parameter(4 + g);
         value[g] = squash<kExact<T>>(products ? sum + value_of_bits<T>(input[g]) : sum, g == 2);
       }
-      cell_value = exists ? value_of_bits<T>(cell) : 0;
+      cell_value = runs ? value_of_bits<T>(cell) : 0;
       const float deviation = stats.x, cell_deviation = stats.z, cell_gain = parameter(8);
       const float squashed = hyperbolic_tangent<kExact<T>>(cell_gain * cell_value + parameter(9));
       const float kept = value_of_bits<T>(cell_before);
-      const float c_before = step == 0  ? initial_cell
-                             : products ? stats_before.y + kept / stats_before.z
-                                        : cell_gain * kept + parameter(9);
+      const float c_before = params.is_first(step, length) ? initial_cell
+                             : products                    ? stats_before.y + kept / stats_before.z
+                                                           : cell_gain * kept + parameter(9);
       const float added = value_of_bits<T>(dy);
       const float zoneout = params.zoneout_mask != nullptr ? value_of_bits<T>(zone) : params.zoneout;
       const float i = value[0], f = value[1], candidate = value[2], o = value[3];
@@ -266,7 +269,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       float k1 = 0, k2 = 0;
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
-        const float scaled = exists ? parameter(g) * of_gate[g] : 0;
+        const float scaled = runs ? parameter(g) * of_gate[g] : 0;
         k1 += scaled;
         k2 += scaled * normalized[g];
       }
@@ -275,10 +278,10 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
 
       const float dh = (s > 0 ? add_parts(kStage, s) * mask : 0) + direct + added;
-      direct = zoneout * dh;
+      direct = runs ? zoneout * dh : dh;
       const float through = dh - direct;
-      of_v = exists ? through * of_h + (products ? 0 : dc) : 0;
-      const float w = cell_gain * of_v, through_o = exists ? parameter(3) * of_o * through : 0;
+      of_v = runs ? through * of_h + (products ? 0 : dc) : 0;
+      const float w = cell_gain * of_v, through_o = runs ? parameter(3) * of_o * through : 0;
       const float d = cell_deviation * w + (products ? dc : 0);
       float second[4] = {w, w * cell_value, k1 * d + through_o, k2 * d + through_o * normalized[3]};
       send_means(kStage, 1, second);
@@ -302,11 +305,11 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
 #pragma unroll
       for (int g = 0; g < 3; ++g) du[g] = of_c * of_gate[g];
       du[3] = through * of_o;
-      dc = exists ? of_c * f : 0;
+      if (runs) dc = of_c * f;
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
-        du[g] = exists ? du[g] : 0;
-        da[g] = exists ? deviation * (parameter(g) * du[g] - mean - normalized[g] * dot) : 0;
+        du[g] = runs ? du[g] : 0;
+        da[g] = runs ? deviation * (parameter(g) * du[g] - mean - normalized[g] * dot) : 0;
         const uint32_t to = gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0]));
         if constexpr (sizeof(T) == 4) {
           store_shared(true, to, da[g]);
@@ -337,19 +340,33 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
 
     if (step > 0 || params.dh0 != nullptr) {
       float sum[kSets][kTiles][4] = {};
-      const auto multiply = [&](int i, const auto& fragment) {
-        const uint4 b = load_shared(gradients_in + (kStage * kKTiles + i) * (kTileColumns * 64));
-        multiply_k_tile<T>(sum, fragment, b);
-      };
+      // multiply(k-tile, its weights)
+      const auto for_all_tiles = [&](const auto& multiply) {
 #pragma unroll
-      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
-        multiply(i, [&](int m, int half) { return weights[m][i][half]; });
-      }
+        for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+          multiply(i, [&](int m, int half) { return weights[m][i][half]; });
+        }
 #pragma unroll 1
-      for (int i = 0; i < Layout::kOtherTiles; ++i) {
-        multiply(Layout::kRegisterTiles + i,
-                 [&](int m, int half) { return load_shared(other_weights + ((i * kTiles + m) * 2 + half) * 512); });
-      }
+        for (int i = 0; i < Layout::kOtherTiles; ++i) {
+          multiply(Layout::kRegisterTiles + i,
+                   [&](int m, int half) { return load_shared(other_weights + ((i * kTiles + m) * 2 + half) * 512); });
+        }
+      };
+      const auto gradient_of = [&](uint32_t first, int i) {
+        return first + (kStage * kKTiles + i) * (kTileColumns * 64);
+      };
+      const auto multiply_by_lane = [&](auto columns) {
+        float parts[kTiles][2][columns()] = {};
+        for_all_tiles([&](int i, const auto& fragment) {
+          multiply_k_tile_by_lane(parts, fragment, gradient_of(first_gradients, i));
+        });
+        gather_columns(parts, sum);
+      };
+      with_few_columns<T>(place.columns, multiply_by_lane, [&] {
+        for_all_tiles([&](int i, const auto& fragment) {
+          multiply_k_tile<T>(sum, fragment, load_shared(gradient_of(gradients_in, i)));
+        });
+      });
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if (sub * 2 + e >= place.columns || timed_out) continue;

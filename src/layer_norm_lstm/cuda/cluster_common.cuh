@@ -2,6 +2,8 @@
 // block for one sequence; a warp has one group or two.
 #pragma once
 
+#include <type_traits>
+
 #include "layer_norm_lstm/cuda/cluster.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
 #include "rnn/cuda/common/activations.cuh"
@@ -112,6 +114,72 @@ __device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], co
     for (int m = 0; m < TILES; ++m) {
       Element<T>::mma(sum[0][m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
       Element<T>::mma(sum[SETS - 1][m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+    }
+  }
+}
+
+// The same for floats and few columns, on the multiply-add units: each lane has rows of `weights` by itself, of which
+// the lanes of a row multiply a quarter of K each. `column`: address of this lane's elements of the first one.
+template <int TILES, int COLUMNS, class Weights>
+__device__ __forceinline__ void multiply_k_tile_by_lane(float (&sum)[TILES][2][COLUMNS], const Weights& weights,
+                                                        uint32_t column) {
+  float4 x[COLUMNS];
+#pragma unroll
+  for (int c = 0; c < COLUMNS; ++c) load_shared(column + c * 64, x[c]);
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 w = weights(m, half);
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {
+        float& to = sum[m][half][c];
+        to = fmaf(__uint_as_float(w.x), x[c].x, to);
+        to = fmaf(__uint_as_float(w.y), x[c].y, to);
+        to = fmaf(__uint_as_float(w.z), x[c].z, to);
+        to = fmaf(__uint_as_float(w.w), x[c].w, to);
+      }
+    }
+  }
+}
+
+// Adds what the lanes of a row have, and leaves it where the matrix instruction would: two columns a lane.
+template <int SETS, int TILES, int COLUMNS>
+__device__ __forceinline__ void gather_columns(const float (&parts)[TILES][2][COLUMNS], float (&sum)[SETS][TILES][4]) {
+  const bool is_odd = threadIdx.x % 2 != 0;  // has columns 2 and 3
+  const auto from_lane = [](float value, int distance) { return __shfl_xor_sync(kWholeWarp, value, distance); };
+#pragma unroll
+  for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int e = 0; e < (COLUMNS < 2 ? COLUMNS : 2); ++e) {
+        float value = parts[m][half][e];
+        if constexpr (COLUMNS == 4) {
+          const float other = parts[m][half][2 + e];
+          value = (is_odd ? other : value) + from_lane(is_odd ? value : other, 1);
+        } else {
+          value += from_lane(value, 1);
+        }
+        sum[0][m][half * 2 + e] = value + from_lane(value, 2);
+      }
+    }
+  }
+}
+
+// Calls few(1, 2 or 4, a constant) for floats of so many columns at most, otherwise().
+template <class T, class Few, class Otherwise>
+__device__ __forceinline__ void with_few_columns(int columns, const Few& few, const Otherwise& otherwise) {
+  using std::integral_constant;
+  if (!kExact<T> || columns > 4) {
+    otherwise();
+  } else if constexpr (kExact<T>) {
+    if (columns == 1) {
+      few(integral_constant<int, 1>());
+    } else if (columns == 2) {
+      few(integral_constant<int, 2>());
+    } else {
+      few(integral_constant<int, 4>());
     }
   }
 }

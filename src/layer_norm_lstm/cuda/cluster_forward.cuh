@@ -124,6 +124,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const int unit = first_unit + own_unit, n = place.first_column + column;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
   const bool is_active = column < place.columns, exists = unit < hidden && is_active;
+  const int length = is_active ? params.length_of(n) : 0;
   const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
   const float units_here = static_cast<float>(max(0, min(kUnits, hidden - first_unit)));
   const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the block's units
@@ -173,17 +174,20 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const auto exchange_moments = [&](auto kind, int s, const auto& values) {
     constexpr uint32_t kKind = decltype(kind)::value, kOffset = kKind * sizeof(shared.moments[0]);
     constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>>;
-    float sum[1] = {0}, squares[1] = {0};
+    // Around one of the numbers, so that a large mean costs no digits and both sums go over the lanes together.
+    const float origin = __shfl_sync(kWholeWarp, values[0], 0, kUnits);
+    float sums[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) sum[0] += values[i];
-    sum_over_lanes<kUnits>(sum);
-    const float mean = sum[0] * (mean_share * (1.0f / kElements));
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) squares[0] += (values[i] - mean) * (values[i] - mean);
-    if (!exists) squares[0] = 0;
-    sum_over_lanes<kUnits>(squares);
+    for (int i = 0; i < kElements; ++i) {
+      const float off = exists ? values[i] - origin : 0;
+      sums[0] += off;
+      sums[1] += off * off;
+    }
+    sum_over_lanes<kUnits>(sums);
+    const float sum = sums[0] + units_here * kElements * origin;
+    const float squares = fmaxf(sums[1] - sums[0] * sums[0] * (mean_share * (1.0f / kElements)), 0);
     if (is_active && own_unit < CLUSTER && !timed_out) {
-      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum[0], squares[0]);
+      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum, squares);
     }
     if (threadIdx.x == 0) {
       expect_bytes(&shared.moments_arrived[kKind], place.columns * CLUSTER * static_cast<int>(sizeof(float2)));
@@ -204,6 +208,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   uint32_t sums_out =
       shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats + (part * kTileRows + lane / 4) * 4]);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * 4]);
+  const uint32_t first_states = shared_address(&shared.states[0][share][0][sub]);
   pin_in_register(states);
   pin_in_register(sums_out);
   uint32_t other_weights = shared_address(&shared.weights[warp][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
@@ -225,19 +230,31 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     wait_for_arrival(arrived + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
     __syncwarp();
     float sum[2][2][4] = {};
-    const auto multiply = [&](int i, const auto& fragment) {
-      const uint4 b = load_shared(states + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64));
-      multiply_k_tile<T>(sum, fragment, b);
-    };
+    // multiply(k-tile of this warp, its weights)
+    const auto for_all_tiles = [&](const auto& multiply) {
 #pragma unroll
-    for (int i = 0; i < Layout::kRegisterTiles; ++i) {
-      multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
-    }
+      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
+        multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
+      }
 #pragma unroll 2
-    for (int i = 0; i < Layout::kOtherTiles; ++i) {
-      multiply(Layout::kRegisterTiles + i,
-               [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
-    }
+      for (int i = 0; i < Layout::kOtherTiles; ++i) {
+        multiply(Layout::kRegisterTiles + i,
+                 [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
+      }
+    };
+    const auto state_of = [&](uint32_t first, int i) {
+      return first + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64);
+    };
+    const auto multiply_by_lane = [&](auto columns) {
+      float parts[2][2][columns()] = {};
+      for_all_tiles(
+          [&](int i, const auto& fragment) { multiply_k_tile_by_lane(parts, fragment, state_of(first_states, i)); });
+      gather_columns(parts, sum);
+    };
+    with_few_columns<T>(place.columns, multiply_by_lane, [&] {
+      for_all_tiles(
+          [&](int i, const auto& fragment) { multiply_k_tile<T>(sum, fragment, load_shared(state_of(states, i))); });
+    });
     const auto total = [&](int g, int e) { return sum[0][g / 2][g % 2 * 2 + e] + sum[1][g / 2][g % 2 * 2 + e]; };
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -271,9 +288,10 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     const float2 cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
     const float normalized = (c[0] - cells.x) * cells.y;
     const float v = parameter(8) * normalized + parameter(9);
-    carried = products ? c[0] : v;
+    const bool runs = params.timestep_of(s) < length;
+    if (runs) carried = products ? c[0] : v;
     float h = gate[3] * hyperbolic_tangent<kExact<T>>(v);
-    h += kept * (before - h);
+    h = runs ? h + kept * (before - h) : before;
     const T stored = Element<T>::from_float(exists ? h : 0);
     before = Element<T>::to_float(stored);
     if (s + 1 < steps && !timed_out) publish(1 - kStage, mask * before);

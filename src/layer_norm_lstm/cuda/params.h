@@ -31,6 +31,7 @@ struct LayerNormLstmParams {
   const void* cell_bias;
   const void* zoneout_mask;    // {T, N, H} or NULL
   const void* recurrent_mask;  // {N, H} or NULL
+  const int* lengths;          // {N} or NULL
   void* y;                     // {T, N, H}
   void* cy;                    // {N, H} or NULL
 
@@ -47,8 +48,12 @@ struct LayerNormLstmParams {
   void* dc0;   // {N, H} or NULL
   Real* sums;  // partial sums, {replicas or N, kLayerNormLstmParameterRows, H}
 
-  // The row of sequence 0 at step s of the recurrence.
-  __host__ __device__ int64_t row_of(int s) const { return int64_t{reverse ? sizes.steps - 1 - s : s} * sizes.batch; }
+  // The timestep of step s of the recurrence, and the row of sequence 0 there.
+  __host__ __device__ int timestep_of(int s) const { return reverse ? sizes.steps - 1 - s : s; }
+  __host__ __device__ int64_t row_of(int s) const { return int64_t{timestep_of(s)} * sizes.batch; }
+  // Timesteps of sequence n, and whether step s is its first one, before which it has its initial state.
+  __device__ int length_of(int n) const { return lengths != nullptr ? lengths[n] : sizes.steps; }
+  __device__ bool is_first(int s, int length) const { return s == 0 || (reverse && timestep_of(s) == length - 1); }
 };
 
 }  // namespace prnn

@@ -55,18 +55,59 @@ __device__ Real* shared_values() {
   return reinterpret_cast<Real*>(values);
 }
 
-// u of gate g of a unit, from LN(a).
+// The four gates' elements of unit u in [4, H] from `at` on.
 template <class T, class Real>
-__device__ Real gate_sum(const LayerNormLstmParams<Real>& p, int64_t row, int g, int u, Real normalized) {
-  using A = Access<T, Real>;
-  const int at = g * p.sizes.hidden + u;
-  const Real sum = A::get(p.gate_gain, at) * normalized + A::get(p.gate_bias, at);
-  return p.products ? sum + A::get(p.x, row * 4 * p.sizes.hidden + at) : sum;
+__device__ void load_gates(const void* base, int64_t at, int hidden, int u, Real (&to)[4]) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) to[g] = Access<T, Real>::get(base, at + g * hidden + u);
 }
+
+// What turns LN(a) of a unit into the sums of its gates. All of it is loaded before anything is stored: the compiler
+// takes every store for one that may change what a later load reads.
+template <class T, class Real>
+struct GateSums {
+  Real gain[4], bias[4];
+
+  __device__ GateSums(const LayerNormLstmParams<Real>& p, int64_t row, int u) {
+    const int H = p.sizes.hidden;
+    load_gates<T>(p.gate_gain, 0, H, u, gain);
+    load_gates<T>(p.gate_bias, 0, H, u, bias);
+    if (p.products) {
+      Real x[4];
+      load_gates<T>(p.x, row * 4 * H, H, u, x);
+#pragma unroll
+      for (int g = 0; g < 4; ++g) bias[g] += x[g];
+    }
+  }
+  __device__ Real of(int g, Real normalized) const { return gain[g] * normalized + bias[g]; }
+};
 
 template <class T, class Real>
 __device__ Real zoneout_of(const LayerNormLstmParams<Real>& p, int64_t at) {
   return p.zoneout_mask != nullptr ? Access<T, Real>::get(p.zoneout_mask, at) : p.zoneout;
+}
+
+// h before step s, of unit u of sequence n.
+template <class T, class Real>
+__device__ Real state_before(const LayerNormLstmParams<Real>& p, int s, int n, int u) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  if (s > 0) return A::get(p.y, (p.row_of(s - 1) + n) * H + u);
+  return p.h0 != nullptr ? A::get(p.h0, int64_t{n} * H + u) : 0;
+}
+
+// A step that the sequence does not have.
+template <class T, class Real>
+__device__ void pass_by_forward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* c, void* masked) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
+  for (int u = threadIdx.x; u < H; u += blockDim.x) {
+    const Real h = state_before<T>(p, s, n, u);
+    A::put(p.y, row * H + u, h);
+    if (masked != nullptr) A::put(masked, state + u, A::get(p.recurrent_mask, state + u) * h);
+    if (s == p.sizes.steps - 1 && p.cy != nullptr) A::put(p.cy, state + u, c[state + u]);
+  }
 }
 
 // One sequence a block. A thread has the units threadIdx.x, + blockDim.x, ..., of which no other reads what it leaves
@@ -78,14 +119,19 @@ __global__ void __launch_bounds__(kMostThreads)
   const int H = p.sizes.hidden, n = blockIdx.x;
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   Real *const gates = shared_values<Real>(), *const cells = gates + 4 * H;
+  if (p.timestep_of(s) >= p.length_of(n)) {
+    pass_by_forward<T>(p, s, n, c, masked);
+    return;
+  }
 
   Real sum = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    for (int g = 0; g < 4; ++g) {
-      Real a = product[state * 4 + g * H + u];
-      if (!p.products) a += A::get(p.x, (row * 4 + g) * H + u);
-      sum += gates[g * H + u] = a;
-    }
+    Real a[4], x[4] = {0, 0, 0, 0};
+    if (!p.products) load_gates<T>(p.x, row * 4 * H, H, u, x);
+#pragma unroll
+    for (int g = 0; g < 4; ++g) a[g] = product[state * 4 + g * H + u];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) sum += gates[g * H + u] = a[g] + x[g];
   }
   const Real mean = block_sum(sum) / (4 * H);
   sum = 0;
@@ -99,13 +145,19 @@ __global__ void __launch_bounds__(kMostThreads)
 
   sum = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    Real value[4];
+    const GateSums<T, Real> sums(p, row, u);
+    const Real before = c[state + u];
+    Real normalized[4], value[4];
+#pragma unroll
     for (int g = 0; g < 4; ++g) {
-      value[g] = (gates[g * H + u] - mean) * deviation;
-      if (p.gates != nullptr) A::put(p.gates, (row * H + u) * 4 + g, value[g]);
-      value[g] = gate_sum<T>(p, row, g, u, value[g]);
+      normalized[g] = (gates[g * H + u] - mean) * deviation;
+      value[g] = sums.of(g, normalized[g]);
     }
-    sum += cells[u] = logistic(value[1]) * c[state + u] + logistic(value[0]) * tangent(value[2]);
+    if (p.gates != nullptr) {
+#pragma unroll
+      for (int g = 0; g < 4; ++g) A::put(p.gates, (row * H + u) * 4 + g, normalized[g]);
+    }
+    sum += cells[u] = logistic(value[1]) * before + logistic(value[0]) * tangent(value[2]);
     gates[u] = logistic(value[3]);
   }
   const Real cell_mean = block_sum(sum) / H;
@@ -114,21 +166,20 @@ __global__ void __launch_bounds__(kMostThreads)
   const Real cell_deviation = 1 / sqrt(block_sum(sum) / H + p.epsilon);
 
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    const Real normalized = (cells[u] - cell_mean) * cell_deviation;
-    if (p.cells != nullptr) A::put(p.cells, row * H + u, normalized);
-    const Real v = A::get(p.cell_gain, u) * normalized + A::get(p.cell_bias, u);
+    const Real gain = A::get(p.cell_gain, u), bias = A::get(p.cell_bias, u);
+    const bool zones = p.zoneout_mask != nullptr || p.zoneout != 0;
+    const Real kept = zones ? zoneout_of<T>(p, row * H + u) : 0;
+    const Real before = zones ? state_before<T>(p, s, n, u) : 0;
+    const Real mask = masked != nullptr ? A::get(p.recurrent_mask, state + u) : 0;
+    const Real normalized = (cells[u] - cell_mean) * cell_deviation, v = gain * normalized + bias;
     const Real carried = p.products ? cells[u] : v;
-    c[state + u] = carried;
-    if (s == p.sizes.steps - 1 && p.cy != nullptr) A::put(p.cy, state + u, carried);
     Real h = gates[u] * tangent(v);
-    if (p.zoneout_mask != nullptr || p.zoneout != 0) {
-      const Real before = s > 0             ? A::get(p.y, (p.row_of(s - 1) + n) * H + u)
-                          : p.h0 != nullptr ? A::get(p.h0, state + u)
-                                            : 0;
-      h += zoneout_of<T>(p, row * H + u) * (before - h);
-    }
+    h += kept * (before - h);
+    c[state + u] = carried;
+    if (p.cells != nullptr) A::put(p.cells, row * H + u, normalized);
+    if (s == p.sizes.steps - 1 && p.cy != nullptr) A::put(p.cy, state + u, carried);
     A::put(p.y, row * H + u, h);
-    if (masked != nullptr) A::put(masked, state + u, A::get(p.recurrent_mask, state + u) * h);
+    if (masked != nullptr) A::put(masked, state + u, mask * h);
   }
   if (threadIdx.x == 0 && p.stats != nullptr) {
     p.stats[row * 4] = deviation;
@@ -142,11 +193,28 @@ template <class T, class Real>
 __device__ Real cell_before(const LayerNormLstmParams<Real>& p, int s, int n, int u) {
   using A = Access<T, Real>;
   const int H = p.sizes.hidden;
-  if (s == 0) return p.c0 != nullptr ? A::get(p.c0, int64_t{n} * H + u) : 0;
+  if (p.is_first(s, p.length_of(n))) return p.c0 != nullptr ? A::get(p.c0, int64_t{n} * H + u) : 0;
   const int64_t row = p.row_of(s - 1) + n;
   const Real normalized = A::get(p.cells, row * H + u);
   return p.products ? p.stats[row * 4 + 1] + normalized / p.stats[row * 4 + 2]
                     : A::get(p.cell_gain, u) * normalized + A::get(p.cell_bias, u);
+}
+
+template <class T, class Real>
+__device__ void pass_by_backward(const LayerNormLstmParams<Real>& p, int s, int n, const Real* product, Real* direct,
+                                 Real* sums) {
+  using A = Access<T, Real>;
+  const int H = p.sizes.hidden;
+  const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
+  for (int u = threadIdx.x; u < H; u += blockDim.x) {
+    const Real mask = p.recurrent_mask != nullptr ? A::get(p.recurrent_mask, state + u) : 1;
+    direct[state + u] += A::get(p.dy, row * H + u) + (product != nullptr ? mask * product[state + u] : 0);
+    for (int g = 0; g < 4; ++g) {
+      A::put(p.dx, (row * 4 + g) * H + u, 0);
+      A::put(p.da, (row * 4 + g) * H + u, 0);
+    }
+    for (int i = 0; s == p.sizes.steps - 1 && i < kLayerNormLstmParameterRows; ++i) sums[i * H + u] = 0;
+  }
 }
 
 template <class T, class Real>
@@ -158,28 +226,31 @@ __global__ void __launch_bounds__(kMostThreads)
   const bool is_first = s == p.sizes.steps - 1;
   Real *const gradients = shared_values<Real>(), *const dv = gradients + 4 * H;
   Real* const sums = p.sums + int64_t{n} * kLayerNormLstmParameterRows * H;
-  const auto add = [&](int at, Real value) { sums[at] = is_first ? value : sums[at] + value; };
+  if (p.timestep_of(s) >= p.length_of(n)) {
+    pass_by_backward<T>(p, s, n, product, direct, sums);
+    return;
+  }
+  const auto old_sum = [&](int at) { return is_first ? 0 : sums[at]; };
   const auto normalized = [&](int g, int u) { return A::get(p.gates, (row * H + u) * 4 + g); };
   const Real deviation = p.stats[row * 4], cell_deviation = p.stats[row * 4 + 2];
 
   Real sum = 0, dot = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    Real dh = A::get(p.dy, row * H + u) + direct[state + u];
-    if (product != nullptr) {
-      const Real through = product[state + u];
-      dh += p.recurrent_mask != nullptr ? A::get(p.recurrent_mask, state + u) * through : through;
-    }
-    const Real past = zoneout_of<T>(p, row * H + u) * dh;
+    const GateSums<T, Real> gate_sums(p, row, u);
+    const Real through = product != nullptr ? product[state + u] : 0;
+    const Real mask = p.recurrent_mask != nullptr ? A::get(p.recurrent_mask, state + u) : 1;
+    const Real kept = zoneout_of<T>(p, row * H + u), cell = A::get(p.cells, row * H + u);
+    const Real gain = A::get(p.cell_gain, u), bias = A::get(p.cell_bias, u), of_o = normalized(3, u);
+    const Real gain_sum = old_sum(8 * H + u), bias_sum = old_sum(9 * H + u);
+    Real dh = A::get(p.dy, row * H + u) + direct[state + u] + mask * through;
+    const Real carried = p.products ? 0 : dc[state + u], past = kept * dh;
     dh -= past;
+    const Real squashed = tangent(gain * cell + bias), o = logistic(gate_sums.of(3, of_o));
+    const Real of_v = dh * o * (1 - squashed * squashed) + carried;
     direct[state + u] = past;
-    const Real cell = A::get(p.cells, row * H + u), gain = A::get(p.cell_gain, u);
-    const Real squashed = tangent(gain * cell + A::get(p.cell_bias, u));
-    const Real o = logistic(gate_sum<T>(p, row, 3, u, normalized(3, u)));
-    Real of_v = dh * o * (1 - squashed * squashed);
-    if (!p.products) of_v += dc[state + u];
     dv[u] = of_v;
-    add(8 * H + u, of_v * cell);
-    add(9 * H + u, of_v);
+    sums[8 * H + u] = gain_sum + of_v * cell;
+    sums[9 * H + u] = bias_sum + of_v;
     gradients[3 * H + u] = dh * squashed * o * (1 - o);
     sum += gain * of_v;
     dot += gain * of_v * cell;
@@ -188,21 +259,28 @@ __global__ void __launch_bounds__(kMostThreads)
 
   sum = dot = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    const Real cell = A::get(p.cells, row * H + u);
-    Real of_c = cell_deviation * (A::get(p.cell_gain, u) * dv[u] - cell_mean - cell * cell_dot);
-    if (p.products) of_c += dc[state + u];
-    Real value[4];
-    for (int g = 0; g < 4; ++g) value[g] = normalized(g, u);
-    const Real i = logistic(gate_sum<T>(p, row, 0, u, value[0])), f = logistic(gate_sum<T>(p, row, 1, u, value[1]));
-    const Real g = tangent(gate_sum<T>(p, row, 2, u, value[2]));
-    const Real du[4] = {of_c * g * i * (1 - i), of_c * cell_before<T>(p, s, n, u) * f * (1 - f), of_c * i * (1 - g * g),
+    const GateSums<T, Real> gate_sums(p, row, u);
+    const Real cell = A::get(p.cells, row * H + u), carried = p.products ? dc[state + u] : 0;
+    const Real before = cell_before<T>(p, s, n, u), gain = A::get(p.cell_gain, u);
+    Real value[4], gain_sums[4], bias_sums[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      value[g] = normalized(g, u);
+      gain_sums[g] = old_sum(g * H + u);
+      bias_sums[g] = old_sum((4 + g) * H + u);
+    }
+    const Real of_c = cell_deviation * (gain * dv[u] - cell_mean - cell * cell_dot) + carried;
+    const Real i = logistic(gate_sums.of(0, value[0])), f = logistic(gate_sums.of(1, value[1]));
+    const Real g = tangent(gate_sums.of(2, value[2]));
+    const Real du[4] = {of_c * g * i * (1 - i), of_c * before * f * (1 - f), of_c * i * (1 - g * g),
                         gradients[3 * H + u]};
     dc[state + u] = of_c * f;
+#pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (p.products) A::put(p.dx, (row * 4 + k) * H + u, du[k]);
-      add(k * H + u, du[k] * value[k]);
-      add((4 + k) * H + u, du[k]);
-      const Real scaled = A::get(p.gate_gain, k * H + u) * du[k];
+      sums[k * H + u] = gain_sums[k] + du[k] * value[k];
+      sums[(4 + k) * H + u] = bias_sums[k] + du[k];
+      const Real scaled = gate_sums.gain[k] * du[k];
       gradients[k * H + u] = scaled;
       sum += scaled;
       dot += scaled * value[k];
@@ -210,8 +288,12 @@ __global__ void __launch_bounds__(kMostThreads)
   }
   const Real mean = block_sum(sum) / (4 * H), dot_mean = block_sum(dot) / (4 * H);
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
+    Real value[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) value[g] = normalized(g, u);
+#pragma unroll
     for (int g = 0; g < 4; ++g) {
-      A::put(p.da, (row * 4 + g) * H + u, deviation * (gradients[g * H + u] - mean - normalized(g, u) * dot_mean));
+      A::put(p.da, (row * 4 + g) * H + u, deviation * (gradients[g * H + u] - mean - value[g] * dot_mean));
     }
   }
 }
@@ -219,12 +301,11 @@ __global__ void __launch_bounds__(kMostThreads)
 __device__ int64_t global_thread() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 template <class T, class Real>
-__global__ void __launch_bounds__(kThreads) copy_state(int64_t elements, const void* from, const void* mask, void* to) {
+__global__ void __launch_bounds__(kThreads) mask_state(int64_t elements, const void* from, const void* mask, void* to) {
   using A = Access<T, Real>;
   const int64_t i = global_thread();
   if (i >= elements) return;
-  const Real value = from != nullptr ? A::get(from, i) : 0;
-  A::put(to, i, mask != nullptr ? A::get(mask, i) * value : value);
+  A::put(to, i, A::get(mask, i) * A::get(from, i));
 }
 
 template <class T, class Real>
@@ -311,12 +392,12 @@ void run_layer_norm_lstm_backward_step(prnnDataType_t type, const LayerNormLstmP
 }
 
 template <class Real>
-void copy_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
+void mask_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
                                 cudaStream_t stream) {
   with_element<Real>(type, [&](auto t) {
-    copy_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, mask, to);
+    mask_state<decltype(t), Real><<<blocks_for(elements), kThreads, 0, stream>>>(elements, from, mask, to);
   });
-  check_launch("copy_state");
+  check_launch("mask_state");
 }
 
 template <class Real>
@@ -363,7 +444,7 @@ void store_layer_norm_lstm_sums(prnnDataType_t type, const LayerNormLstmParams<R
                                                  Real*, void*, cudaStream_t);                                          \
   template void run_layer_norm_lstm_backward_step(prnnDataType_t, const LayerNormLstmParams<Real>&, int, const Real*,  \
                                                   Real*, Real*, cudaStream_t);                                         \
-  template void copy_layer_norm_lstm_state<Real>(prnnDataType_t, int64_t, const void*, const void*, void*,             \
+  template void mask_layer_norm_lstm_state<Real>(prnnDataType_t, int64_t, const void*, const void*, void*,             \
                                                  cudaStream_t);                                                        \
   template void load_layer_norm_lstm_state(prnnDataType_t, int64_t, const void*, Real*, cudaStream_t);                 \
   template void store_layer_norm_lstm_initial(prnnDataType_t, const LayerNormLstmParams<Real>&, const Real*,           \

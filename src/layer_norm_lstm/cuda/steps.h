@@ -24,9 +24,9 @@ template <class Real>
 void run_layer_norm_lstm_backward_step(prnnDataType_t type, const LayerNormLstmParams<Real>& params, int s,
                                        const Real* product, Real* direct, Real* dc, cudaStream_t stream);
 
-// {N, H}: from = initial (zeros where NULL), times `mask` unless that is NULL.
+// to = from times `mask`, of the problem's type.
 template <class Real>
-void copy_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
+void mask_layer_norm_lstm_state(prnnDataType_t type, int64_t elements, const void* from, const void* mask, void* to,
                                 cudaStream_t stream);
 
 // `c` = `from` (zeros where NULL).

@@ -1,0 +1,34 @@
+// The kernels of PRNN_LAYER_NORM_LSTM_GRID: all timesteps in one launch, R in the registers and shared memory of blocks
+// that exchange through L2.
+#pragma once
+
+#include "layer_norm_lstm/cuda/params.h"
+#include "layer_norm_lstm/plan.h"
+
+namespace prnn {
+
+// `sizes`: of the launch. Its replicas have a copy of R each and a share of the sequences.
+struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
+  int padded;                 // H rounded up to whole k-tiles
+  int blocks;                 // of a replica
+  int first_column, columns;  // sequences [first_column, first_column + columns) are this launch's
+  int first_partial;          // of `sums`: replica 0's
+  int poll_delay_cycles;      // from a block's own store of states to its first look at the others'
+  int moments_delay_cycles;   // the same of sums
+  // What the blocks of a replica exchange, all bytes 0xFF beforehand. C: columns of a replica. Forward: m * h before
+  // each step, {replicas, T, tiles} as ForwardDirection::exchange has a tile; {replicas, T, 2, C, blocks} pairs of
+  // floats, the moments of a and of c'. Backward: {replicas, T, C, 4, padded}, of da; {replicas, T, C, blocks} times 4
+  // floats.
+  void* states;
+  float* moments;
+  float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient
+};
+
+// T: float, __half, __nv_bfloat16.
+template <class T>
+cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid&, const LayerNormLstmGridParams&, cudaStream_t);
+template <class T>
+cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid&, const LayerNormLstmGridParams&,
+                                                 cudaStream_t);
+
+}  // namespace prnn

@@ -1,0 +1,66 @@
+// The launch functions of the grid kernels, for the files that instantiate them for a type.
+#pragma once
+
+#include "layer_norm_lstm/cuda/grid_backward.cuh"
+#include "layer_norm_lstm/cuda/grid_forward.cuh"
+
+namespace prnn {
+
+using LayerNormLstmGridKernel = void (*)(LayerNormLstmGridParams);
+
+inline cudaError_t launch_grid(LayerNormLstmGridKernel one_tile, LayerNormLstmGridKernel tiles,
+                               const LayerNormLstmGridPass& pass, const LayerNormLstmGridParams& params,
+                               cudaStream_t stream) {
+  ResidentShape shape;
+  shape.blocks = pass.blocks;
+  shape.cluster = pass.cluster;
+  shape.shared_bytes = pass.shared_bytes;
+  return launch_resident(params.sizes.columns_per_replica <= kTileColumns ? one_tile : tiles, shape, params, stream);
+}
+
+template <class T>
+cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
+                                                cudaStream_t stream) {
+  const auto launch = [&](auto unit_tiles) {
+    constexpr int kUnitTiles = decltype(unit_tiles)::value;
+    return launch_grid(layer_norm_lstm_grid_forward<T, kUnitTiles, 1>,
+                       layer_norm_lstm_grid_forward<T, kUnitTiles, layer_norm_lstm_grid_tiles(kUnitTiles, 1)>,
+                       plan.forward, params, stream);
+  };
+  if constexpr (sizeof(T) == 2) {
+    if (plan.forward.unit_tiles == 2) return launch(std::integral_constant<int, 2>());
+  }
+  return launch(std::integral_constant<int, 1>());
+}
+
+template <class T>
+cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
+                                                 cudaStream_t stream) {
+  if (params.first_partial == 0) {
+    const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
+    layer_norm_lstm_grid_kept_sums<T><<<rows, kResidentThreads, 0, stream>>>(params);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  const auto launch = [&](auto unit_tiles, auto cluster) {
+    constexpr int kUnitTiles = decltype(unit_tiles)::value, kCluster = decltype(cluster)::value;
+    return launch_grid(
+        layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, 1>,
+        layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, layer_norm_lstm_grid_tiles(kUnitTiles, kCluster)>,
+        plan.backward, params, stream);
+  };
+  using std::integral_constant;
+  if constexpr (sizeof(T) == 2) {
+    if (plan.backward.cluster == 4) return launch(integral_constant<int, 2>(), integral_constant<int, 4>());
+    if (plan.backward.unit_tiles == 2) return launch(integral_constant<int, 2>(), integral_constant<int, 2>());
+  }
+  return launch(integral_constant<int, 1>(), integral_constant<int, 2>());
+}
+
+#define PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(T)                                           \
+  template cudaError_t prnn::launch_layer_norm_lstm_grid_forward<T>(                       \
+      const prnn::LayerNormLstmGrid&, const prnn::LayerNormLstmGridParams&, cudaStream_t); \
+  template cudaError_t prnn::launch_layer_norm_lstm_grid_backward<T>(                      \
+      const prnn::LayerNormLstmGrid&, const prnn::LayerNormLstmGridParams&, cudaStream_t);
+
+}  // namespace prnn
