@@ -8,9 +8,7 @@ namespace {
 class Forward : LayerRun {
  public:
   Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, const RnnForwardArgs& args)
-      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve),
-        args_(args),
-        training_(args.reserve != nullptr) {}
+      : LayerRun(handle, problem, plan_of_call, args), args_(args), training_(args.reserve != nullptr) {}
 
   void run() {
     store_table();
@@ -50,11 +48,11 @@ class Forward : LayerRun {
   // Rows and gates of what input_products() leaves.
   int xw_row(int64_t layer) const { return static_cast<int>(reads_input(layer) ? p.hidden : p.gates() * p.hidden); }
   int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
-  const void* input_products(int64_t layer, int64_t direction, const void* input) {
+  // `last`: the highest of the layers that run together with this one.
+  const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
     const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
-    // The gates' gradients take their place in the backward pass.
-    void* const xw = training_ ? saved.directions[layer * p.directions + direction].dgates : work.xw[direction];
+    void* const xw = training_ ? saved.directions[last * p.directions + direction].products : work.xw[direction];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
     if (p.has_input_matrices(layer)) {
       multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,
@@ -96,7 +94,7 @@ class Forward : LayerRun {
   void run_together(int64_t first, int64_t count, const void* input) {
     WavefrontForwardParams params{};
     params.sizes = wavefront_sizes(wavefront.forward, count);
-    params.xw = input_products(first, 0, input);
+    params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
     std::vector<void*> outputs;
@@ -142,7 +140,7 @@ class Forward : LayerRun {
       dir.weights = recurrent_weights(args_.w, layer, d);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-      dir.xw = input_products(layer, d, input);
+      dir.xw = input_products(layer, layer, d, input);
       dir.initial = work.initial[layer * p.directions + d];
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
