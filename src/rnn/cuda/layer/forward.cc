@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer/run.h"
+#include "rnn/cuda/step/forward.h"
+#include "rnn/plan/step.h"
 
 namespace prnn {
 namespace {
@@ -16,11 +18,14 @@ class Forward : LayerRun {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
     const void* input = args_.x;
-    const int64_t at_once = wavefront.forward_layers;
+    const bool step_by_step = !training_ && runs_step_by_step(p);
+    const int64_t at_once = step_by_step ? 1 : wavefront.forward_layers;
     for (int64_t layer = 0; layer < p.layers;) {
       const int64_t count = std::min(at_once, p.layers - layer);
       if (count > 1) {
         run_together(layer, count, input);
+      } else if (step_by_step) {
+        for (int64_t d = 0; d < p.directions; ++d) run_steps(layer, d, input, output_of(layer));
       } else {
         run_layer(layer, input, output_of(layer));
       }
@@ -170,6 +175,56 @@ class Forward : LayerRun {
     });
     for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
+  }
+
+  // One direction of a layer of a uniform batch, a launch or two for each timestep.
+  void run_steps(int64_t layer, int64_t direction, const void* input, void* output) {
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
+    const int64_t width = p.layer_input(layer), batch = p.max_batch(), y_row = p.directions * p.state();
+    StepParams step{};
+    step.h = h_state(args_.hx, layer, direction);
+    step.x_stride = width;
+    step.h_stride = p.state();
+    step.inputs = static_cast<int>(width);
+    step.states = static_cast<int>(p.state());
+    step.input = at(args_.w, offsets.input);
+    step.recurrent = at(args_.w, offsets.recurrent);
+    step.input_bias = at(args_.w, offsets.input_bias);
+    step.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+    step.initial = p.mode == PRNN_LSTM ? c_state(args_.cx, layer, direction) : step.h;
+    step.out_stride = projects() ? p.hidden : y_row;
+    step.hidden = static_cast<int>(p.hidden);
+    step.batch = static_cast<int>(batch);
+    step.relu = p.mode == PRNN_RNN_RELU;
+    float* const carried = reinterpret_cast<float*>(work.xw[direction]);  // no larger than a timestep's products
+    for (int64_t i = 0; i < p.steps(); ++i) {
+      const bool is_last = i + 1 == p.steps();
+      const int64_t row = (direction == 0 ? i : p.steps() - 1 - i) * batch;
+      void* const y = at(output, row * y_row + direction * p.state());
+      void* const hy = is_last ? h_state(args_.hy, layer, direction) : nullptr;
+      step.x = at(input, row * width);
+      step.out = projects() ? work.cell_outputs[direction] : y;
+      step.hy = projects() ? nullptr : hy;
+      step.cy = is_last ? c_state(args_.cy, layer, direction) : nullptr;
+      step.carries = is_last ? nullptr : carried;
+      require_launch(run_step(p.type, p.mode, step, stream), "the kernel of a timestep");
+      if (projects()) {
+        ProjectionParams projection{};
+        projection.m = step.out;
+        projection.m_stride = p.hidden;
+        projection.weights = at(args_.w, offsets.projection);
+        projection.h = y;
+        projection.h_stride = y_row;
+        projection.hy = hy;
+        projection.hidden = static_cast<int>(p.hidden);
+        projection.states = static_cast<int>(p.projection);
+        projection.batch = static_cast<int>(batch);
+        require_launch(run_projection(p.type, projection, stream), "the kernel of a projection");
+      }
+      step.h = y;
+      step.h_stride = y_row;
+      step.carried = carried;
+    }
   }
 
   // c of every timestep, for the caller.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
@@ -98,9 +99,10 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
-  // Layers one after the other need one: when a layer's output is written, its input has been read. Together, they all
-  // write. In training the outputs are in the reserve space.
-  const int64_t arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : plan.inference_layers);
+  // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that runs
+  // step by step, not yet. Together, they all write. In training the outputs are in the reserve space.
+  const int64_t at_once = runs_step_by_step(p) ? 2 : plan.inference_layers,
+                arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
     between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
   }
