@@ -63,8 +63,8 @@ RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int6
 int64_t rnn_params_count(const RnnProblem& problem);  // elements
 
 // Pointers of one call. Optional ones are NULL as persistent_rnn.h allows. All void pointers are of problem.type.
-// keeps_gates: whether the reserve space is as large as RnnBackend::reserve_size() with this argument; of all calls of
-// a training step the same.
+// keeps_gates: that of RnnBackend::reserve_size(), for the reserve space that was given; the same in all calls of a
+// training step.
 struct RnnForwardArgs {
   const void *x, *hx, *cx, *w;
   void *y, *hy, *cy;
