@@ -16,7 +16,7 @@ by_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
 @by_type
-@pytest.mark.parametrize("batch_sizes", [[1], [1] * 3, [3] * 2, [8] * 4, [9], [32] * 3], ids=str)
+@pytest.mark.parametrize("batch_sizes", [[1], [1] * 3, [3] * 2, [8] * 4, [9], [14] * 2, [17] * 2, [32] * 3], ids=str)
 @pytest.mark.parametrize(("layers", "directions"), [(1, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("hidden", [37, 64, 520])  # rows that are no whole words, and that are
 @pytest.mark.parametrize(("mode", "projection"), LAYERS.values(), ids=LAYERS)
