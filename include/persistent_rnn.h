@@ -119,13 +119,16 @@ PRNN_API prnnStatus_t prnnGetRNNWorkspaceSize(prnnHandle_t handle, const prnnRNN
                                               const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                               size_t* sizeInBytes);
 
-/* Bytes of the reserve space that carries a training step from prnnRNNForwardTraining to the two backward calls. */
+/* Bytes of the reserve space that carries a training step from prnnRNNForwardTraining to the two backward calls, which
+ * may then come several times after one forward call; not on cuDNN. */
 PRNN_API prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                     const int seqLength, const prnnTensorDescriptor_t* xDesc,
                                                     size_t* sizeInBytes);
 
 /* Both in one call, and no more than the mode wants, as of cuDNN v8: the workspace of prnnRNNForwardInference alone,
- * and no reserve space; or the workspace of each of the three calls of a training step, and the reserve space. */
+ * and no reserve space; or the workspace of each of the three calls of a training step, and the least reserve space.
+ * With less than prnnGetRNNTrainingReserveSize prnnRNNBackwardData may leave gradients where the gates were: it runs
+ * once after each forward call, as cuDNN's. The calls of a training step are given the same size. */
 PRNN_API prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                                prnnForwardMode_t fwdMode, const int seqLength,
                                                const prnnTensorDescriptor_t* xDesc, size_t* workSpaceSize,

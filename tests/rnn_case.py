@@ -87,7 +87,10 @@ class RnnCase:
             "dw": torch.zeros(reference.params_size(stack), dtype=self.dtype),
         }
         self.workspace = torch.full((self.size("GetRNNWorkspaceSize"),), 0x5A, dtype=torch.uint8)
-        self.reserve = torch.full((self.size("GetRNNTrainingReserveSize"),), 0x5A, dtype=torch.uint8)
+        self.reserve = torch.full((self.reserve_size(),), 0x5A, dtype=torch.uint8)
+
+    def reserve_size(self) -> int:
+        return self.size("GetRNNTrainingReserveSize")
 
     def size(self, name: str) -> int:
         return capi.size_from(

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not(
 
 
 class CudaCase(RnnCase):
-    """RnnCase with everything in GPU memory, on the resident kernels."""
+    """RnnCase with everything in GPU memory, on the resident kernels; the reserve space is the least that will do."""
 
     def __init__(self, stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype, **changes: object) -> None:
         super().__init__(stack, batch_sizes, dtype, handle=capi.Object("Create", "Destroy"), **changes)
@@ -38,6 +38,20 @@ class CudaCase(RnnCase):
     def set_rnn(self, **changes: object) -> None:
         super().set_rnn(**changes)
         capi.check("SetRNNBackend", rnnDesc=self.rnn.pointer, backend=0)
+
+    def reserve_size(self) -> int:
+        work, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        capi.check(
+            "GetRNNTempSpaceSizes",
+            handle=self.handle.pointer,
+            rnnDesc=self.rnn.pointer,
+            fwdMode=1,
+            seqLength=len(self.batch_sizes),
+            xDesc=self.x_desc,
+            workSpaceSize=ctypes.byref(work),
+            reserveSpaceSize=ctypes.byref(reserve),
+        )
+        return reserve.value
 
     def make_data(self) -> None:
         super().make_data()
@@ -94,6 +108,31 @@ def test_training_step(
     case = CudaCase(reference.Stack(mode, 40 if skip else 24, 40, layers, directions, skip), batch_sizes, dtype)
     case.train()
     assert_results(case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float", "half"])
+@pytest.mark.parametrize("hidden", [64, 100])  # one layer after the other, or several at once; with padding
+@pytest.mark.parametrize(("layers", "directions"), [(1, 1), (2, 1), (5, 1), (3, 2)])
+@pytest.mark.parametrize("mode", [MODES["tanh"], MODES["lstm"], MODES["gru"]], ids=["tanh", "lstm", "gru"])
+def test_a_larger_reserve_space_serves_several_backward_calls(
+    mode: int, layers: int, directions: int, hidden: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(9)
+    case = CudaCase(reference.Stack(mode, 24, hidden, layers, directions), [6] * 5, dtype)
+    larger = case.size("GetRNNTrainingReserveSize")
+    if mode == MODES["tanh"] or layers == 1:  # no gates are kept, or none are those of a layer above
+        assert larger == case.reserve.numel()
+    else:
+        assert larger > case.reserve.numel()
+    case.train()
+    once = case.results()
+    case.reserve = torch.full((larger,), 0x5A, dtype=torch.uint8, device="cuda")
+    case.check("RNNForwardTraining")
+    for _ in range(2):
+        case.data["dw"].zero_()
+        case.check("RNNBackwardData")
+        case.check("RNNBackwardWeights")
+        assert all(torch.equal(once[name], case.data[name]) for name in OUTPUTS)
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)

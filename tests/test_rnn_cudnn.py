@@ -284,8 +284,9 @@ def test_backward_twice(cell: str, lengths: list[int] | None, hidden: int, backe
         assert torch.equal(a, c)
 
 
-def test_compiled_backward_twice() -> None:
-    module = prnn.nn.LSTM(24, 40, num_layers=2, proj_size=16, device="cuda", backend="cudnn")
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+def test_compiled_backward_twice(backend: str) -> None:
+    module = prnn.nn.LSTM(24, 40, num_layers=2, proj_size=16, device="cuda", backend=backend)
     torch.compiler.reset()
     run = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = torch.randn(5, 3, 24, device="cuda", requires_grad=True)

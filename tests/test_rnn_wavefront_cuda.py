@@ -56,7 +56,7 @@ def test_skip_input(mode: int) -> None:
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_inference_and_no_states(mode: int) -> None:
     torch.manual_seed(3)
-    case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 6, torch.float16)
+    case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 10, torch.float16)
     case.check("RNNForwardInference")
     assert_results(case, ("y", "hy", "cy"))
     case.data["hx"].zero_()

@@ -53,6 +53,8 @@ class Layer:
         if dtype not in DTYPES:
             raise TypeError(f"input has dtype {dtype}; recurrent layers take float32, float64, float16 and bfloat16")
         self.config = config
+        self.dtype = dtype
+        self.input_size = input_size
         self.device = device
         directions = 2 if config.bidirectional else 1
         self.is_lstm = config.mode == MODES["LSTM"]
@@ -129,11 +131,16 @@ class Layer:
             _told.add(reason)
             warnings.warn(f"prnn: not the persistent kernels: {reason}", stacklevel=3)
 
-    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> bool:
-        """Whether the backward pass leaves gradients where the gates were, as cuDNN's does, so that it can run once."""
+    def spends_reserve(self, handle: "_C.Handle", batch_sizes: Sequence[int], reserve_size: int) -> bool:
+        """Whether the backward pass leaves gradients where the gates were, so that it can run once: always cuDNN's, and
+        the resident kernels' where the reserve space is too small for both."""
         if self.device.type != "cuda":
             return False
-        return self.settled(handle, batch_sizes, is_traced=True).backend == BACKENDS["cudnn"]
+        config = self.settled(handle, batch_sizes, is_traced=True)
+        if config.backend == BACKENDS["cudnn"]:
+            return True
+        stack = layer(config, self.dtype, self.input_size, self.device)
+        return reserve_size < stack.rnn.reserve_size(handle, batch_sizes)
 
     def follow_precision(self) -> None:
         """Lets float32 products on a GPU be rounded to tf32 where torch lets those of its own recurrent layers."""

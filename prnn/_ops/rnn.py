@@ -128,7 +128,7 @@ def _rnn_backward(
     require_states(hx, cx, stack, batch, input)
     require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     gradients = (grad_output, grad_hy, grad_cy, grad_cells)
-    if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes):
+    if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes, reserve.numel()):
         reserve = reserve.clone()  # of which the schema says that it is not written to
     results = kernels.backward(
         gradients, input, hx, cx, weights, batch_sizes, lengths, reset, output, reserve, config, wanted
@@ -222,9 +222,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.has_run = False
 
 
-def _spends_reserve(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, config: Config) -> bool:
+def _spends_reserve(
+    input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, reserve: Tensor, config: Config
+) -> bool:
     sizes, stack = steps_of(input, batch_sizes, lengths).sizes, layer(config, input.dtype, input.size(-1), input.device)
-    return bool(sizes) and sizes[0] > 0 and stack.spends_reserve(handle(input.device), sizes)
+    return bool(sizes) and sizes[0] > 0 and stack.spends_reserve(handle(input.device), sizes, reserve.numel())
 
 
 class _RnnFunction(torch.autograd.Function):
@@ -249,7 +251,7 @@ class _RnnFunction(torch.autograd.Function):
         needs, config = ctx.needs_input_grad, ctx.config
         needs_weights = needs[9:]
         wanted = [*needs[:3], any(needs_weights)]
-        if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, config):  # with retain_graph=True
+        if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
             reserve = _run(input, hx, cx, batch_sizes, lengths, reset, seed, ctx.max_batch, config, *weights)[3]
         ctx.has_run = True
         gradients, data = (grad_output, grad_hy, grad_cy, grad_cells), (input, hx, cx)

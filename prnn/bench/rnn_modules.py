@@ -1,9 +1,9 @@
 """Layers as models have them, prnn.nn beside torch.nn: `prnn bench rnn --modules`.
 
 LSTMs with a projection, stacks with dropout and with sequences of different lengths, layers too large for the resident
-kernels, float64, float32 as torch ships it (tf32), and the cuDNN backend by itself. Microseconds per timestep of 256,
-forward (inference) / training step, eager and replayed from a CUDA graph; ratios are torch's time over prnn's. Both
-modules of a row are measured in one run, one after the other. Input size = hidden size.
+kernels, float64, large batches, float32 as torch ships it (tf32) and exact, and the cuDNN backend by itself.
+Microseconds per timestep of 256, forward (inference) / training step, eager and replayed from a CUDA graph; ratios are
+torch's time over prnn's. Both modules of a row are measured in one run, one after the other. Input size = hidden size.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +31,7 @@ class Case:
     dropout: float = 0.0
     has_lengths: bool = False
     bidirectional: bool = False
+    is_exact: bool = False  # float32 without tf32
     backend: str = "best"
 
     def __str__(self) -> str:
@@ -40,6 +41,7 @@ class Case:
             "both directions" if self.bidirectional else "",
             f"dropout {self.dropout}" if self.dropout else "",
             "lengths" if self.has_lengths else "",
+            "exact" if self.is_exact else "",
         ]
         name = " ".join(option for option in (self.cell, size, *options) if option)
         return f"{name} | {str(self.dtype).removeprefix('torch.')} | {self.batch} | {self.backend}"
@@ -85,6 +87,10 @@ def cases() -> Iterator[Case]:
     yield Case("LSTM", 512, 16, DOUBLE, layers=3, dropout=0.1, bidirectional=True)
     for cell, hidden in product(("LSTM", "GRU", "RNN"), (512, 1024)):
         yield from (Case(cell, hidden, batch, FLOAT) for batch in (16, 64, 128, 256, 512))
+    for cell, (hidden, batches) in product(("LSTM", "GRU"), ((512, (1024,)), (1024, (256, 512, 1024)))):
+        yield from (Case(cell, hidden, batch, BFLOAT16) for batch in batches)
+    for hidden, batches in ((128, (128, 256, 512, 1024)), (256, (512, 1024)), (512, (512, 1024)), (1024, (256, 512))):
+        yield from (Case("LSTM", hidden, batch, FLOAT, is_exact=True) for batch in batches)
     for cell, dtype in product(("LSTM", "GRU"), (HALF, BFLOAT16, FLOAT)):
         yield from (Case(cell, hidden, 8, dtype, backend="cudnn") for hidden in (128, 512, 1024))
     yield Case("LSTM", 1024, 8, BFLOAT16, layers=5, backend="cudnn")
@@ -134,8 +140,7 @@ def ratio(theirs: tuple[float, float], mine: tuple[float, float]) -> str:
 
 
 def compare(words: list[str], steps: int, repeats: int) -> None:
-    """Prints the table, or its rows that have all the words, with float32 as torch ships it."""
-    torch.backends.cudnn.allow_tf32 = True
+    """Prints the table, or its rows that have all the words."""
     print(
         "| layer | type | N | backend | torch eager | replayed | prnn eager | replayed | ratio eager | ratio replayed |"
     )
@@ -144,6 +149,7 @@ def compare(words: list[str], steps: int, repeats: int) -> None:
     for case in cases():
         if not all(word in str(case) for word in words):
             continue
+        torch.backends.cudnn.allow_tf32 = not case.is_exact
         torch.manual_seed(0)
         x = case.input(steps)
         try:

@@ -93,8 +93,9 @@ size_t workspace_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnPr
   return select_backend(*handle, rnn, problem).workspace_size(handle, problem);
 }
 
-size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
-  return reserve_header_size(*handle) + select_backend(*handle, rnn, problem).reserve_size(handle, problem);
+size_t reserve_size(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem, bool keeps_gates) {
+  const RnnBackend& backend = select_backend(*handle, rnn, problem);
+  return reserve_header_size(*handle) + backend.reserve_size(handle, problem, keeps_gates);
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ extern "C" prnnStatus_t prnnGetRNNTrainingReserveSize(prnnHandle_t handle, const
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = reserve_size(handle, rnn, problem);
+    *sizeInBytes = reserve_size(handle, rnn, problem, true);
   });
 }
 
@@ -142,7 +143,7 @@ extern "C" prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnn
     require_not_null(workSpaceSize, "workSpaceSize");
     require_not_null(reserveSpaceSize, "reserveSpaceSize");
     const size_t workspace = workspace_size(handle, rnn, problem);
-    *reserveSpaceSize = is_training ? reserve_size(handle, rnn, problem) : 0;
+    *reserveSpaceSize = is_training ? reserve_size(handle, rnn, problem, false) : 0;
     *workSpaceSize = workspace;
   });
 }

@@ -63,33 +63,39 @@ RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int6
 int64_t rnn_params_count(const RnnProblem& problem);  // elements
 
 // Pointers of one call. Optional ones are NULL as persistent_rnn.h allows. All void pointers are of problem.type.
+// keeps_gates: that of RnnBackend::reserve_size(), for the reserve space that was given; the same in all calls of a
+// training step.
 struct RnnForwardArgs {
   const void *x, *hx, *cx, *w;
   void *y, *hy, *cy;
   void* workspace;
   void* reserve;  // NULL: inference
+  bool keeps_gates = true;
 };
 
 struct RnnBackwardDataArgs {
   const void *y, *dy, *dhy, *dcy, *w, *hx, *cx;
   void *dx, *dhx, *dcx;
   void *workspace, *reserve;
+  bool keeps_gates = true;
 };
 
 struct RnnBackwardWeightsArgs {
   const void *x, *hx, *y;
   void* dw;
   void *workspace, *reserve;
+  bool keeps_gates = true;
 };
 
 // A backend. Both sizes are upper bounds over the calls for this problem, and monotonic enough that a caller who asked
-// with the same descriptors always has room.
+// with the same descriptors always has room. keeps_gates: the backward calls may come again after one forward call;
+// else backward_data() may leave gradients where the gates were, and the size is no larger. cuDNN never keeps them.
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
   virtual prnnRNNBackend_t kind() const { return PRNN_PERSISTENT_BACKEND; }
   virtual size_t workspace_size(prnnHandle_t, const RnnProblem&) const = 0;
-  virtual size_t reserve_size(prnnHandle_t, const RnnProblem&) const = 0;
+  virtual size_t reserve_size(prnnHandle_t, const RnnProblem&, bool keeps_gates) const = 0;
   virtual void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const = 0;
   virtual void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const = 0;
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;

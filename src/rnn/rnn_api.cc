@@ -17,11 +17,6 @@ struct ForwardDescriptors {
   prnnTensorDescriptor_t hy, cy;
 };
 
-// The backend's part of the reserve space.
-void* after_header(const prnnContext& context, const void* reserve) {
-  return static_cast<char*>(const_cast<void*>(reserve)) + reserve_header_size(context);
-}
-
 // Checks everything but the reserve space, and drops the cell states where the mode has none.
 RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
                          RnnForwardArgs& args) {
@@ -43,10 +38,15 @@ void require_workspace(prnnHandle_t handle, const RnnBackend& backend, const Rnn
   require_space(workspace, size, backend.workspace_size(handle, problem), "workspace", "workSpaceSizeInBytes");
 }
 
-void require_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
-                     size_t size) {
-  require_space(reserve, size, reserve_header_size(*handle) + backend.reserve_size(handle, problem), "reserveSpace",
+// Sets the reserve space of the call's arguments.
+template <class Args>
+void take_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* reserve,
+                  size_t size, Args* args) {
+  const size_t header = reserve_header_size(*handle);
+  require_space(reserve, size, header + backend.reserve_size(handle, problem, false), "reserveSpace",
                 "reserveSpaceSizeInBytes");
+  args->reserve = static_cast<char*>(const_cast<void*>(reserve)) + header;  // the backend's part
+  args->keeps_gates = size >= header + backend.reserve_size(handle, problem, true);
 }
 
 }  // namespace
@@ -88,8 +88,7 @@ extern "C" prnnStatus_t prnnRNNForwardTraining(
     require_dropout_states(problem, rnn, *handle);
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
-    args.reserve = after_header(*handle, reserveSpace);
+    take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     backend.forward(handle, problem, args);
     stamp_reserve(*handle, reserveSpace, problem, TrainingStage::kForward);
   });
@@ -133,9 +132,8 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     require_state(problem, dcxDesc, args.dcx, problem.hidden, "dcxDesc");
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kForward);
-    args.reserve = after_header(*handle, reserveSpace);
     backend.backward_data(handle, problem, args);
     stamp_reserve(*handle, const_cast<void*>(reserveSpace), problem, TrainingStage::kBackwardData);
   });
@@ -158,9 +156,9 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     require_weights(problem, dwDesc, dw, "dwDesc", "dw");
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
-    require_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes);
+    RnnBackwardWeightsArgs args{x, hx, y, dw, const_cast<void*>(workspace), nullptr};
+    take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
-    backend.backward_weights(handle, problem,
-                             {x, hx, y, dw, const_cast<void*>(workspace), after_header(*handle, reserveSpace)});
+    backend.backward_weights(handle, problem, args);
   });
 }

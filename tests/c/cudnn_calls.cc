@@ -79,7 +79,7 @@ void run(const std::string& step) {
                     {x.data(), nullptr, nullptr, weights, y.data(), nullptr, nullptr, workspace.data(), nullptr});
   } else if (step == "train") {
     std::vector<float> dw(w.size());
-    backend.reserve_size(&context, problem);
+    backend.reserve_size(&context, problem, true);
     backend.forward(
         &context, problem,
         {x.data(), nullptr, nullptr, w.data(), y.data(), nullptr, nullptr, workspace.data(), reserve.data()});

@@ -18,7 +18,7 @@ class CpuRnnBackend : public RnnBackend {
   size_t workspace_size(prnnHandle_t, const RnnProblem& p) const override {
     return p.type == PRNN_DATA_DOUBLE ? workspace_bytes<double>(p) : workspace_bytes<float>(p);
   }
-  size_t reserve_size(prnnHandle_t, const RnnProblem& p) const override {
+  size_t reserve_size(prnnHandle_t, const RnnProblem& p, bool) const override {
     return p.type == PRNN_DATA_DOUBLE ? Reserve<double>(p, nullptr).size : Reserve<float>(p, nullptr).size;
   }
   void forward(prnnHandle_t, const RnnProblem& p, const RnnForwardArgs& args) const override {

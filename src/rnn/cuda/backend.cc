@@ -56,8 +56,8 @@ size_t ResidentBackend::workspace_size(prnnHandle_t, const RnnProblem& problem) 
   return Workspace(problem, plan_, nullptr).size;
 }
 
-size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem& problem) const {
-  return Reserve(problem, nullptr).size;
+size_t ResidentBackend::reserve_size(prnnHandle_t, const RnnProblem& problem, bool keeps_gates) const {
+  return Reserve(problem, plan_, keeps_gates, nullptr).size;
 }
 
 void ResidentBackend::forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const {

@@ -13,7 +13,7 @@ class ResidentBackend : public RnnBackend {
   const RnnPlan& plan() const { return plan_; }
 
   size_t workspace_size(prnnHandle_t, const RnnProblem&) const override;
-  size_t reserve_size(prnnHandle_t, const RnnProblem&) const override;
+  size_t reserve_size(prnnHandle_t, const RnnProblem&, bool keeps_gates) const override;
   void forward(prnnHandle_t, const RnnProblem&, const RnnForwardArgs&) const override;
   void backward_data(prnnHandle_t, const RnnProblem&, const RnnBackwardDataArgs&) const override;
   void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const override;

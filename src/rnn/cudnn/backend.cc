@@ -138,7 +138,7 @@ class CudnnBackend : public RnnBackend {
   size_t workspace_size(prnnHandle_t handle, const RnnProblem& problem) const override {
     return CudnnWorkspace(cudnn_stack(*handle, problem), problem.training, nullptr).size;
   }
-  size_t reserve_size(prnnHandle_t handle, const RnnProblem& problem) const override {
+  size_t reserve_size(prnnHandle_t handle, const RnnProblem& problem, bool) const override {
     return CudnnReserve(cudnn_stack(*handle, problem), nullptr).size;
   }
   void forward(prnnHandle_t handle, const RnnProblem& problem, const RnnForwardArgs& args) const override {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "rnn/plan/step.h"
+
 namespace prnn {
 namespace {
 
@@ -137,15 +139,16 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
 }
 
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
-  return is_faster(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference) ||
-         (!problem.training && has_too_few_steps(problem));
+  if (problem.training) return is_faster(plan.cudnn_time.training);
+  return !runs_step_by_step(problem) && (is_faster(plan.cudnn_time.inference) || has_too_few_steps(problem));
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
   const CudnnTime& time = plan.cudnn_time;
-  const bool in_training = is_faster(time.training), in_inference = is_faster(time.inference);
+  const bool step_by_step = runs_step_by_step(inference_of(problem));
+  const bool in_training = is_faster(time.training), in_inference = !step_by_step && is_faster(time.inference);
   if (!in_training && !in_inference) {
-    return has_too_few_steps(problem)
+    return !step_by_step && has_too_few_steps(problem)
                ? "in inference, cuDNN is faster for a projection and T = " + std::to_string(problem.steps())
                : "";
   }

@@ -10,8 +10,9 @@ namespace {
 
 // Sequences beyond which layers one after the other are as fast: each has the whole GPU, and the wgmma
 // instructions for its input products. Measured on an H200.
-int64_t most_sequences(const RnnProblem& problem) {
+int64_t most_sequences(const RnnProblem& problem, Pass pass) {
   if (problem.gates() == 1) return 64;
+  if (pass == Pass::kBackward && problem.mode == PRNN_LSTM && problem.hidden > 256) return problem.hidden > 512 ? 8 : 16;
   return problem.hidden > 512 ? 8 : std::min<int64_t>(64, 16384 / problem.hidden);
 }
 
@@ -91,9 +92,9 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 }
 
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
-  const int layers = choose_wgmma_wavefront(row, problem, pass, best);
+  const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, pass, best) : 1;
   if (layers > 1) return layers;
-  const int64_t most = most_sequences(problem);
+  const int64_t most = most_sequences(problem, pass);
   if (problem.max_batch() > most) {
     *reason = "layers of hidden size " + std::to_string(problem.hidden) + " run together for up to " +
               std::to_string(most) + " sequences; N is " + std::to_string(problem.max_batch());

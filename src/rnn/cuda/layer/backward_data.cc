@@ -10,7 +10,7 @@ class BackwardData : LayerRun {
  public:
   BackwardData(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call,
                const RnnBackwardDataArgs& args)
-      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve), args_(args) {}
+      : LayerRun(handle, problem, plan_of_call, args), args_(args) {}
 
   void run() {
     store_table();

@@ -7,7 +7,7 @@ class BackwardWeights : LayerRun {
  public:
   BackwardWeights(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call,
                   const RnnBackwardWeightsArgs& args)
-      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve), args_(args) {}
+      : LayerRun(handle, problem, plan_of_call, args), args_(args) {}
 
   void run() {
     store_table();

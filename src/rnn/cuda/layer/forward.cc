@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer/run.h"
+#include "rnn/cuda/step/forward.h"
+#include "rnn/plan/step.h"
 
 namespace prnn {
 namespace {
@@ -8,9 +10,7 @@ namespace {
 class Forward : LayerRun {
  public:
   Forward(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, const RnnForwardArgs& args)
-      : LayerRun(handle, problem, plan_of_call, args.workspace, args.reserve),
-        args_(args),
-        training_(args.reserve != nullptr) {}
+      : LayerRun(handle, problem, plan_of_call, args), args_(args), training_(args.reserve != nullptr) {}
 
   void run() {
     store_table();
@@ -18,11 +18,14 @@ class Forward : LayerRun {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
     const void* input = args_.x;
-    const int64_t at_once = wavefront.forward_layers;
+    const bool step_by_step = !training_ && runs_step_by_step(p);
+    const int64_t at_once = step_by_step ? 1 : wavefront.forward_layers;
     for (int64_t layer = 0; layer < p.layers;) {
       const int64_t count = std::min(at_once, p.layers - layer);
       if (count > 1) {
         run_together(layer, count, input);
+      } else if (step_by_step) {
+        for (int64_t d = 0; d < p.directions; ++d) run_steps(layer, d, input, output_of(layer));
       } else {
         run_layer(layer, input, output_of(layer));
       }
@@ -50,11 +53,11 @@ class Forward : LayerRun {
   // Rows and gates of what input_products() leaves.
   int xw_row(int64_t layer) const { return static_cast<int>(reads_input(layer) ? p.hidden : p.gates() * p.hidden); }
   int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
-  const void* input_products(int64_t layer, int64_t direction, const void* input) {
+  // `last`: the highest of the layers that run together with this one.
+  const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
     const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
-    // The gates' gradients take their place in the backward pass.
-    void* const xw = training_ ? saved.directions[layer * p.directions + direction].dgates : work.xw[direction];
+    void* const xw = training_ ? saved.directions[last * p.directions + direction].products : work.xw[direction];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
     if (p.has_input_matrices(layer)) {
       multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,
@@ -96,7 +99,7 @@ class Forward : LayerRun {
   void run_together(int64_t first, int64_t count, const void* input) {
     WavefrontForwardParams params{};
     params.sizes = wavefront_sizes(wavefront.forward, count);
-    params.xw = input_products(first, 0, input);
+    params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
     std::vector<void*> outputs;
@@ -142,7 +145,7 @@ class Forward : LayerRun {
       dir.weights = recurrent_weights(args_.w, layer, d);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-      dir.xw = input_products(layer, d, input);
+      dir.xw = input_products(layer, layer, d, input);
       dir.initial = work.initial[layer * p.directions + d];
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
@@ -172,6 +175,56 @@ class Forward : LayerRun {
     });
     for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
+  }
+
+  // One direction of a layer of a uniform batch, a launch or two for each timestep.
+  void run_steps(int64_t layer, int64_t direction, const void* input, void* output) {
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
+    const int64_t width = p.layer_input(layer), batch = p.max_batch(), y_row = p.directions * p.state();
+    StepParams step{};
+    step.h = h_state(args_.hx, layer, direction);
+    step.x_stride = width;
+    step.h_stride = p.state();
+    step.inputs = static_cast<int>(width);
+    step.states = static_cast<int>(p.state());
+    step.input = at(args_.w, offsets.input);
+    step.recurrent = at(args_.w, offsets.recurrent);
+    step.input_bias = at(args_.w, offsets.input_bias);
+    step.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+    step.initial = p.mode == PRNN_LSTM ? c_state(args_.cx, layer, direction) : step.h;
+    step.out_stride = projects() ? p.hidden : y_row;
+    step.hidden = static_cast<int>(p.hidden);
+    step.batch = static_cast<int>(batch);
+    step.relu = p.mode == PRNN_RNN_RELU;
+    float* const carried = reinterpret_cast<float*>(work.xw[direction]);  // no larger than a timestep's products
+    for (int64_t i = 0; i < p.steps(); ++i) {
+      const bool is_last = i + 1 == p.steps();
+      const int64_t row = (direction == 0 ? i : p.steps() - 1 - i) * batch;
+      void* const y = at(output, row * y_row + direction * p.state());
+      void* const hy = is_last ? h_state(args_.hy, layer, direction) : nullptr;
+      step.x = at(input, row * width);
+      step.out = projects() ? work.cell_outputs[direction] : y;
+      step.hy = projects() ? nullptr : hy;
+      step.cy = is_last ? c_state(args_.cy, layer, direction) : nullptr;
+      step.carries = is_last ? nullptr : carried;
+      require_launch(run_step(p.type, p.mode, step, stream), "the kernel of a timestep");
+      if (projects()) {
+        ProjectionParams projection{};
+        projection.m = step.out;
+        projection.m_stride = p.hidden;
+        projection.weights = at(args_.w, offsets.projection);
+        projection.h = y;
+        projection.h_stride = y_row;
+        projection.hy = hy;
+        projection.hidden = static_cast<int>(p.hidden);
+        projection.states = static_cast<int>(p.projection);
+        projection.batch = static_cast<int>(batch);
+        require_launch(run_projection(p.type, projection, stream), "the kernel of a projection");
+      }
+      step.h = y;
+      step.h_stride = y_row;
+      step.carried = carried;
+    }
   }
 
   // c of every timestep, for the caller.

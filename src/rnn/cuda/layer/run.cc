@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
@@ -48,12 +49,11 @@ void require_launch(cudaError_t error, const char* what) {
        cudaGetErrorString(error));
 }
 
-Reserve::Reserve(const RnnProblem& p, void* base) {
+Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, void* base) {
   Arena arena(base);
   const int64_t element = type_bytes(p.type), gates = p.gates();
   for (int64_t i = 0; i < p.layers * p.directions; ++i) {
     PerDirection d{};
-    if (gates > 1) d.gates = arena.take<char>(p.rows * p.hidden * 4 * element);
     if (p.mode == PRNN_LSTM) d.cells = arena.take<char>(p.rows * p.hidden * element);
     d.bias_sums = arena.take<float>(p.max_batch() * (gates > 1 ? 4 : 1) * p.hidden);
     if (p.projection > 0) {
@@ -62,9 +62,28 @@ Reserve::Reserve(const RnnProblem& p, void* base) {
     }
     directions.push_back(d);
   }
-  for (PerDirection& d : directions) d.dgates = arena.take<char>(p.rows * gates * padded_hidden(p) * element);
-  if (p.mode == PRNN_GRU) {
-    for (PerDirection& d : directions) d.dcandidate = arena.take<char>(p.rows * p.hidden * element);
+  const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
+  const int64_t at_once = std::max(1, plan.wavefront.backward_layers);
+  // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
+  const int64_t above = !is_gated ? 0 : keeps_gates ? p.layers : std::min(at_once, p.layers);
+  const int64_t dgates = p.rows * gates * padded_hidden(p) * element,
+                of_gradients = dgates + (is_gru ? p.rows * p.hidden * element : 0),
+                of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0;
+  for (int64_t place = 0; place < p.layers + above; ++place) {
+    const bool has_gates = place < p.layers, has_gradients = place >= above;
+    for (int64_t d = 0; d < p.directions; ++d) {
+      char* const start = arena.take<char>(std::max(has_gates ? of_gates : 0, has_gradients ? of_gradients : 0));
+      if (has_gates && is_gated) directions[place * p.directions + d].gates = start;
+      if (has_gradients) {
+        PerDirection& own = directions[(place - above) * p.directions + d];
+        own.dgates = start;
+        own.dcandidate = is_gru && start != nullptr ? start + dgates : nullptr;
+      }
+      // Layer l + 1 writes its gates later, unless it runs together with this one.
+      if (place >= is_gated && place - is_gated < p.layers) {
+        directions[(place - is_gated) * p.directions + d].products = start;
+      }
+    }
   }
   const bool drops = p.dropout.probability > 0;
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
@@ -80,9 +99,10 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
-  // Layers one after the other need one: when a layer's output is written, its input has been read. Together, they all
-  // write. In training the outputs are in the reserve space.
-  const int64_t arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : plan.inference_layers);
+  // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that runs
+  // step by step, not yet. Together, they all write. In training the outputs are in the reserve space.
+  const int64_t at_once = runs_step_by_step(p) ? 2 : plan.inference_layers,
+                arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
     between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
   }
@@ -117,14 +137,14 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
 }
 
 LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan_of_call, void* workspace,
-                   void* reserve)
+                   void* reserve, bool keeps_gates)
     : p(problem),
       context(*handle),
       stream(handle->stream),
       plan(plan_of_call),
       wavefront(plan.wavefront),
       work(problem, plan, workspace),
-      saved(problem, reserve),
+      saved(problem, plan, keeps_gates, reserve),
       element(type_bytes(problem.type)),
       padded(padded_hidden(problem)),
       varies(batch_varies(problem)) {

@@ -19,15 +19,18 @@ void require_launch(cudaError_t error, const char* what);
 inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
-// Its size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
+// Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
+// backward pass. If it does, its size is linear in the rows and in N whatever the plan, so that a framework can compute
+// it from symbols.
 struct Reserve {
-  Reserve(const RnnProblem& problem, void* base);
+  Reserve(const RnnProblem& problem, const RnnPlan& plan, bool keeps_gates, void* base);
 
   struct PerDirection {
     char* gates;       // [rows, H, 4]: ForwardDirection::gates; not for RNN
     char* cells;       // [rows, H]: LSTM
     char* dgates;      // [rows, G, padded]
     char* dcandidate;  // [rows, H]: GRU
+    char* products;    // [rows, G H]: the input products of layers that run together up to this one
     float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
     // With a projection:
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
@@ -70,7 +73,11 @@ struct Workspace {
 
 // What every call works out first.
 struct LayerRun {
-  LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan, void* workspace, void* reserve);
+  template <class Args>
+  LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan, const Args& args)
+      : LayerRun(handle, problem, plan, args.workspace, args.reserve, args.keeps_gates) {}
+  LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan& plan, void* workspace, void* reserve,
+           bool keeps_gates);
 
   const RnnProblem& p;
   prnnContext& context;

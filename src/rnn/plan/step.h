@@ -1,0 +1,14 @@
+// Which calls run one launch a timestep (rnn/cuda/step/) in the place of the resident kernels, which load their
+// weights, and with a projection merge two matrices, before the first timestep. Measured on an H200.
+#pragma once
+
+#include "rnn/problem.h"
+
+namespace prnn {
+
+constexpr int64_t kStepSequences = 32;  // at most; more than 8 read the weights once for each 8
+
+// Whether inference on the problem does, where its layers stay resident.
+bool runs_step_by_step(const RnnProblem& problem);
+
+}  // namespace prnn
