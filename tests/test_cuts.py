@@ -159,7 +159,13 @@ def test_trained_on_stored_features(folder: Path, tmp_path: Path, where: str) ->
         stored = stored.map(lambda cut: cut.drop_recording())
     stored.to_file(tmp_path / "stored.jsonl.gz")
     manifest = tmp_path / "stored.jsonl.gz"
-    options = replace(small(manifest, tmp_path / "out"), features_on=where, pictures=1)
+    shar = tmp_path / "shar"
+    shar.mkdir()
+    with SharWriter(str(shar), fields={"features": "numpy"}) as writer:
+        for cut in stored:
+            writer.write(cut)
+    valid = shar if where == "workers" else manifest
+    options = replace(small(manifest, tmp_path / "out"), valid=valid, features_on=where, pictures=1)
     train(options, progress=False)
     mean = read_checkpoint(best_checkpoint(options.output))["state_dict"]["model.encoder.feature_mean"]
     expected = torch.cat([CutDataset(manifest, CharTokenizer("abc "), FeatureConfig()).loaded(c, False) for c in cuts])

@@ -119,10 +119,20 @@ def _contents(tar: Path) -> dict[str, tuple[tarfile.TarInfo, tarfile.TarInfo]]:
     }
 
 
+def _shard(cut: Cut, field: str) -> Path:
+    """Where a shard keeps a cut's recording or features."""
+    shard = Path(cut.shard_origin)
+    return shard.with_name(f"{field}.{shard.name.split('.')[1]}.tar")
+
+
+def _has_recording(cut: Cut) -> bool:
+    """Whether there are samples; cuts of a Shar speak of their recordings without them, too."""
+    return bool(_shard(cut, "recording").exists() if hasattr(cut, "shard_origin") else cut.has_recording)
+
+
 def _from_shard(cut: Cut, field: str) -> Any:
     """A cut's recording or features, read from its shard."""
-    shard = Path(cut.shard_origin)
-    tar = shard.with_name(f"{field}.{shard.name.split('.')[1]}.tar")
+    tar = _shard(cut, field)
     data, meta = _contents(tar)[cut.id]
     with tar.open("rb") as file:
 
@@ -203,7 +213,7 @@ class CutDataset:
 
     def shown(self, cut: Cut) -> Shown:
         """A cut for the log."""
-        audio = self.loaded(cut, audio=True) if cut.has_recording else None
+        audio = self.loaded(cut, audio=True) if _has_recording(cut) else None
         if audio is not None and (self._from_audio or not cut.has_features):
             features = compute_features(audio.numpy(), self.config.sample_rate, self.config)
         else:
