@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from test_interrupted_training import Killed, Killer, assert_same_training, kill
 
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, read_manifest
 from prnn.asr.augment import Augmentation
+from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.cuts import CutDataset, CutManifest, CutOrder, load_samples
 from prnn.asr.dataset import Position, Request, UtteranceDataset
+from prnn.asr.folder import best_checkpoint
 from prnn.asr.loader import BatchLoader
 from prnn.asr.perturb import Perturbation, add_noise, add_room, change_speed
 from prnn.asr.training import train
@@ -143,6 +146,30 @@ def test_stored_features(folder: Path, tmp_path: Path) -> None:
     narrow = CutDataset(tmp_path, CharTokenizer("abc "), FeatureConfig(num_mel_bins=40))
     with pytest.raises(InputError, match=r"cut cut-0 has 80 stored features every 0.01 s; the configuration asks for"):
         narrow.loaded(stored[0], audio=False)
+
+
+@pytest.mark.parametrize("where", ["workers", "device"])
+def test_trained_on_stored_features(folder: Path, tmp_path: Path, where: str) -> None:
+    """Without recordings, if they are those of the configuration; with these, others do not matter on a device."""
+    bins = {"workers": 80, "device": 40}[where]
+    extractor = Fbank(FbankConfig(num_mel_bins=bins))
+    cuts = CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+    stored = cuts.compute_and_store_features(extractor, str(tmp_path / "features"), progress_bar=False)
+    if where == "workers":
+        stored = stored.map(lambda cut: cut.drop_recording())
+    stored.to_file(tmp_path / "stored.jsonl.gz")
+    manifest = tmp_path / "stored.jsonl.gz"
+    shar = tmp_path / "shar"
+    shar.mkdir()
+    with SharWriter(str(shar), fields={"features": "numpy"}) as writer:
+        for cut in stored:
+            writer.write(cut)
+    valid = shar if where == "workers" else manifest
+    options = replace(small(manifest, tmp_path / "out"), valid=valid, features_on=where, pictures=1)
+    train(options, progress=False)
+    mean = read_checkpoint(best_checkpoint(options.output))["state_dict"]["model.encoder.feature_mean"]
+    expected = torch.cat([CutDataset(manifest, CharTokenizer("abc "), FeatureConfig()).loaded(c, False) for c in cuts])
+    torch.testing.assert_close(mean, expected.mean(dim=0), atol=0.02, rtol=0)
 
 
 def write_lines(path: Path, lines: list[Any]) -> Path:

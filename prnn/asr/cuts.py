@@ -23,10 +23,10 @@ from lhotse.utils import fastcopy
 from torch import Tensor
 
 from .augment import Augmentation
-from .dataset import Batch, Example, Request, audio_or_features, augmented, collate, encoded, require_frames
+from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
 from .fbank import frame_count
-from .features import FeatureConfig, check_samples
+from .features import FeatureConfig, check_samples, compute_features
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
@@ -119,10 +119,20 @@ def _contents(tar: Path) -> dict[str, tuple[tarfile.TarInfo, tarfile.TarInfo]]:
     }
 
 
+def _shard(cut: Cut, field: str) -> Path:
+    """Where a shard keeps a cut's recording or features."""
+    shard = Path(cut.shard_origin)
+    return shard.with_name(f"{field}.{shard.name.split('.')[1]}.tar")
+
+
+def _has_recording(cut: Cut) -> bool:
+    """Whether there are samples; cuts of a Shar speak of their recordings without them, too."""
+    return bool(_shard(cut, "recording").exists() if hasattr(cut, "shard_origin") else cut.has_recording)
+
+
 def _from_shard(cut: Cut, field: str) -> Any:
     """A cut's recording or features, read from its shard."""
-    shard = Path(cut.shard_origin)
-    tar = shard.with_name(f"{field}.{shard.name.split('.')[1]}.tar")
+    tar = _shard(cut, field)
     data, meta = _contents(tar)[cut.id]
     with tar.open("rb") as file:
 
@@ -178,6 +188,7 @@ class CutDataset:
         self._augmentation = augmentation
         changes = augmentation is not None and augmentation.of_recordings
         self._perturbation = Perturbation(augmentation, config.sample_rate) if augmentation and changes else None
+        self._from_audio = audio or self._perturbation is not None
         self._seed = seed
         self._pass_over_unknown = pass_over_unknown
 
@@ -196,6 +207,19 @@ class CutDataset:
         require_frames(frames, len(samples), config.sample_rate, f"{self.path}: cut {cut.id}")
         return audio_or_features(samples, audio, config)
 
+    def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
+        """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""
+        return (self.loaded(cut, self._from_audio or not cut.has_features) for cut in cuts)
+
+    def shown(self, cut: Cut) -> Shown:
+        """A cut for the log."""
+        audio = self.loaded(cut, audio=True) if _has_recording(cut) else None
+        if audio is not None and (self._from_audio or not cut.has_features):
+            features = compute_features(audio.numpy(), self.config.sample_rate, self.config)
+        else:
+            features = self.loaded(cut, audio=False)
+        return Shown(audio, features, text_of(cut, self.path))
+
     def _stored(self, cut: Cut) -> Tensor:
         config = self.config
         if (cut.num_features, cut.frame_shift) != (config.num_mel_bins, config.frame_shift_ms / 1000):
@@ -211,7 +235,7 @@ class CutDataset:
         """A cut as an epoch sees it."""
         text = text_of(cut, self.path)
         targets = encoded(text, self._tokenizer, self._pass_over_unknown, f"{self.path}: cut {cut.id}")
-        loaded = self.loaded(cut, self.audio or self._perturbation is not None)
+        loaded = self.loaded(cut, self._from_audio)
         key = [self._seed, epoch, binascii.crc32(cut.id.encode())]
         if self._perturbation is not None:
             samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prnn._fields import shown
 
-from .dataset import UtteranceDataset, load_audio, load_features
+from .dataset import Shown, UtteranceDataset, load_audio, load_features
 from .errors import InputError
 from .loader import Batches, BatchLoader
 from .manifest import read_manifest
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from .cuts import CutDataset
 
 _SAMPLED = 500  # utterances for the statistics of features
-
-
-class Shown(NamedTuple):
-    """An utterance for the log: samples (S,) at the features' sample rate, features (T, bins), text."""
-
-    audio: Tensor
-    features: Tensor
-    text: str
 
 
 @dataclass
@@ -153,7 +145,7 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
         tokenizer,
         order.cuts,
         order.hours,
-        lambda: (dataset.loaded(cut, not cut.has_features) for cut in order.sampled[process :: options.processes]),
+        lambda: dataset.sample(order.sampled[process :: options.processes]),
     )
 
 
@@ -188,8 +180,5 @@ def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
         dataset,
         batches,
         unknown_characters(tokenizer, (text_of(cut, options.valid) for cut in cuts)),
-        lambda count: [
-            Shown(dataset.loaded(cut, audio=True), dataset.loaded(cut, audio=False), text_of(cut, options.valid))
-            for cut in cuts[:count]
-        ],
+        lambda count: [dataset.shown(cut) for cut in cuts[:count]],
     )

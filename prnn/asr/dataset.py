@@ -69,6 +69,15 @@ class Example(NamedTuple):
     masks: Masks | None = None
 
 
+class Shown(NamedTuple):
+    """An utterance for the log: samples (S,) at the features' sample rate, if it has a recording; features (T, bins);
+    text."""
+
+    audio: Tensor | None
+    features: Tensor
+    text: str
+
+
 def _load_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
     try:
         return read_audio(utterance.audio, utterance.offset, utterance.duration)

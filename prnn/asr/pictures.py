@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib import pyplot
 
-from .data import Shown
+from .dataset import Shown
 from .plots import alignment_figure
 from .recogniser import Recogniser
 from .task import TransducerTask
@@ -33,7 +33,7 @@ class Pictures(Callback):
         log, step = trainer.logger.experiment, trainer.global_step
         recogniser = Recogniser(module.model, module.features, module.tokenizer)
         for number, (audio, features, text) in enumerate(self._utterances):
-            if not self._heard:
+            if not self._heard and audio is not None:
                 log.add_audio(f"valid/{number}", audio.clamp(-1, 1), step, module.features.sample_rate)
             if module.model.config.loss != "tdt":
                 figure = alignment_figure(recogniser, features, text)
