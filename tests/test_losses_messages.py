@@ -382,3 +382,17 @@ def test_numbers_of_numpy() -> None:
         zero_infinity=np.bool_(True),
     )
     assert torch.equal(wanted, got)
+
+
+@pytest.mark.parametrize("loss", [prnn.ctc_loss, prnn.rnnt_loss])
+def test_options_like_those_of_an_earlier_call_are_checked(loss: Callable[..., torch.Tensor]) -> None:
+    """1 and True are equal, and a call with 1 was fine; a list has no hash."""
+    shape = (4, 1, 3) if loss is prnn.ctc_loss else (1, 4, 2, 3)
+    arguments = torch.zeros(shape), torch.tensor([[2]]), [4], [1]
+    loss(*arguments, blank=1, zero_infinity=1)
+    for blank, said in ((True, "blank is True"), (1.0, r"blank is 1\.0"), ([1], r"blank is \[1\]")):
+        with pytest.raises(TypeError, match=said):
+            loss(*arguments, blank=blank, zero_infinity=1)
+    with pytest.raises(TypeError, match=r"zero_infinity is \[1\]; it must be True or False"):
+        loss(*arguments, blank=1, zero_infinity=[1])
+    assert not loss(*arguments, blank=1, zero_infinity=1).isnan()

@@ -19,7 +19,7 @@ DTYPES = {
 
 class _Handles(threading.local):
     def __init__(self) -> None:
-        self.of: dict[torch.device, _C.Handle] = {}
+        self.of: dict[torch.device, tuple[_C.Handle, bool]] = {}  # and whether it is a GPU's
 
 
 _handles = _Handles()
@@ -28,20 +28,23 @@ _NOTHING = nullcontext()
 
 def handle(device: torch.device) -> _C.Handle:
     """The calling thread's handle for `device`, set to torch's current stream there."""
-    found = _handles.of.get(device)
-    if found is None:
-        if device.type not in ("cpu", "cuda"):
-            raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
-        if device.type == "cpu":
-            found = _C.Handle.cpu()
-        else:
-            with torch.cuda.device(device):
-                found = _C.Handle.cuda()
-        _handles.of[device] = found
-    if device.type == "cuda":
+    found, is_cuda = _handles.of.get(device) or _new(device)
+    if is_cuda:
         # torch.cuda.current_stream() would make an object of it, at ten times the cost.
         found.set_stream(torch._C._cuda_getCurrentRawStream(device.index))
     return found
+
+
+def _new(device: torch.device) -> tuple[_C.Handle, bool]:
+    if device.type not in ("cpu", "cuda"):
+        raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
+    if device.type == "cpu":
+        made = _C.Handle.cpu()
+    else:
+        with torch.cuda.device(device):
+            made = _C.Handle.cuda()
+    _handles.of[device] = made, device.type == "cuda"
+    return _handles.of[device]
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -1,9 +1,11 @@
 """Argument checks of the losses. Each names the argument and its value, and returns what the operators take."""
 
+import functools
 import reprlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +14,13 @@ from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn._ops._reduction import Reduction
 
+Result = TypeVar("Result")
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 _FLOATING = (torch.float32, torch.float64, *_HALF_TYPES)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+_INT32, _STRIDED = torch.int32, torch.strided  # each look-up takes time
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, *_UNSIGNED)
+_is_compiling = torch.compiler.is_compiling
 _HOST = torch.device("cpu")
 _PLAIN = (Tensor, torch.nn.Parameter)
 _INT_MAX = 2**31 - 1
@@ -24,24 +29,40 @@ REDUCTIONS = ("none", "mean", "sum")
 RNNT_TYPES = ("regular", "modified", "constrained", "final_blank")
 
 
+def remembered(check: Callable[..., Result]) -> Callable[..., Result]:
+    """`check`, a function of options alone, which is called once for equal options of the same types: the calls of a
+    training differ in their tensors. What it refuses is not kept."""
+    kept = functools.lru_cache(maxsize=64, typed=True)(check)
+
+    @functools.wraps(check)
+    def call(*options: object) -> Result:
+        if not _is_compiling():
+            try:
+                return kept(*options)
+            except TypeError:  # also of what has no hash; `check` says what it should be
+                pass
+        return check(*options)
+
+    return call
+
+
 def activations(value: object, name: str, ranks: dict[int, str]) -> Tensor:
     """A floating tensor of one of the ranks, which the caller describes; half types become float32 on the CPU."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor")
     if value.dtype not in _FLOATING:
         raise TypeError(f"{name} is of {value.dtype}; it must be float32, float64, float16 or bfloat16")
-    if value.layout != torch.strided:
+    if value.layout is not _STRIDED:
         raise TypeError(f"{name} has the layout {value.layout}; it must be torch.strided")
     if value.dim() not in ranks:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must be {' or '.join(ranks.values())}")
     if value.numel() == 0:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; no dimension may be empty")
-    kind = value.device.type
-    if kind == "cpu":
-        return value.float() if value.dtype in _HALF_TYPES else value
-    if kind not in ("cuda", "meta"):
+    if value.is_cuda or value.is_meta:
+        return value
+    if not value.is_cpu:
         raise NotSupportedError(f"{name} is on the device {value.device}; the losses run on cpu and cuda")
-    return value
+    return value.float() if value.dtype in _HALF_TYPES else value
 
 
 def _tensor(value: object, name: str) -> Tensor:
@@ -61,7 +82,7 @@ def _tensor(value: object, name: str) -> Tensor:
 def integers(value: object, name: str, device: torch.device) -> Tensor:
     """An integer tensor, array, list or number as int32 on the device. Values that int32 lacks stay out of any valid
     range."""
-    if isinstance(value, Tensor) and value.dtype == torch.int32 and value.device == device:
+    if isinstance(value, Tensor) and value.dtype is _INT32 and value.device == device:
         return value.contiguous()
     result = _tensor(value, name)
     if result.dtype not in _INTEGERS:
@@ -81,10 +102,11 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
 def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
     """One length for each sequence of the batch."""
     result = integers(value, name, device)
-    if result.shape == () and batch == 1:
+    found = result.shape
+    if found != (batch,):
+        if found != () or batch != 1:
+            raise ValueError(f"{name} has the shape {tuple(found)}; it must be ({batch},), one for each sequence")
         result = result.reshape(1)
-    if result.shape != (batch,):
-        raise ValueError(f"{name} has the shape {tuple(result.shape)}; it must be ({batch},), one for each sequence")
     return result
 
 

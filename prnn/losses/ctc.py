@@ -1,6 +1,7 @@
 """Connectionist temporal classification (Graves et al. 2006)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -8,6 +9,8 @@ from prnn import _C
 from prnn._ops import ctc as ops
 from prnn.losses import _checks
 from prnn.losses._module import LossModule
+
+_SHAPES = {3: "(T, N, V)", 2: "(T, V)"}
 
 
 def ctc_loss(
@@ -60,13 +63,13 @@ def ctc_loss(
             and symbols are checked there: a bad sequence costs NaN and has zero gradients; targets left over are
             refused if the lengths are on the host, and else count as padding.
     """
-    x = _checks.activations(log_probs, "log_probs", {3: "(T, N, V)", 2: "(T, V)"})
+    x = _checks.activations(log_probs, "log_probs", _SHAPES)
     single = x.dim() == 2
     if single:
         x = x.unsqueeze(1)
     _, batch, classes = x.shape
-    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    blank = _checks.blank_index(blank, classes)
+    device = x.device
+    options = _options(classes, blank, reduction, zero_infinity, from_logits)
     padded = isinstance(targets, Tensor) and targets.dim() == 2
     bound = _checks.length_bound(
         max_target_length,
@@ -76,14 +79,13 @@ def ctc_loss(
         "it goes with targets (sum of target_lengths,)" if padded else None,
     )
     given = target_lengths
-    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, x.device)
-    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, x.device)
-    targets = _checks.integers(targets, "targets", x.device)
-    if targets.dim() not in (1, 2) or (targets.dim() == 2 and targets.shape[0] != batch):
-        raise ValueError(
-            f"targets has the shape {tuple(targets.shape)}; it must be ({batch}, L) or (sum of target_lengths,)"
-        )
-    known = None if targets.dim() == 2 or x.device.type == "cpu" else _checks.host_lengths(given, "target_lengths")
+    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, device)
+    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
+    targets = _checks.integers(targets, "targets", device)
+    found = targets.shape
+    if len(found) != 1 and (len(found) != 2 or found[0] != batch):
+        raise ValueError(f"targets has the shape {tuple(found)}; it must be ({batch}, L) or (sum of target_lengths,)")
+    known = None if len(found) == 2 or x.is_cpu else _checks.host_lengths(given, "target_lengths")
     if known is not None and min(known) >= 0:
         _checks.total(targets.numel(), "the number of targets", sum(known), "target_lengths add up to")
     if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
@@ -99,14 +101,22 @@ def ctc_loss(
         input_lengths,
         target_lengths,
         bound,
-        *ops.ctc_options(
-            input=_C.LOSS_LOGITS if _checks.flag(from_logits, "from_logits") else _C.LOSS_LOG_PROBS,
-            blank=blank,
-            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
-        ),
+        *options,
         keep,
     )
     return loss[0] if single and reduction == "none" else loss
+
+
+@_checks.remembered
+def _options(
+    classes: int, blank: object, reduction: object, zero_infinity: object, from_logits: object
+) -> tuple[Any, ...]:
+    _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
+    return ops.ctc_options(
+        input=_C.LOSS_LOGITS if _checks.flag(from_logits, "from_logits") else _C.LOSS_LOG_PROBS,
+        blank=_checks.blank_index(blank, classes),
+        zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+    )
 
 
 class CTCLoss(LossModule):

@@ -1,7 +1,7 @@
 """RNN-T, the transducer loss (Graves 2012)."""
 
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from prnn.losses.recursion import lattice_scores, mutual_information_recursion
 
 Lengths = Tensor | Sequence[int] | int
 Occupation = tuple[Tensor, Tensor]
+_SHAPES = {4: "(N, T, U + 1, V)", 2: "(rows, V)"}
 
 
 def batch_arguments(
@@ -204,13 +205,20 @@ def rnnt_loss(
             and symbols are checked there: a bad sequence costs NaN and has zero gradients; rows and targets left over
             are refused if the lengths are on the host, and else count as padding.
     """
-    x = _checks.activations(logits, "logits", {4: "(N, T, U + 1, V)", 2: "(rows, V)"})
+    x = _checks.activations(logits, "logits", _SHAPES)
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    _checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)
     gathered, average_frames = _checks.flag(gathered, "gathered"), _checks.flag(average_frames, "average_frames")
     return_grad = _checks.flag(return_grad, "return_grad")
-    input = input_kind(x, _checks.flag(fused_log_softmax, "fused_log_softmax"), gathered)
-    blank = 0 if gathered else _checks.blank_index(blank, x.shape[-1])
+    options = _options(
+        input_kind(x, _checks.flag(fused_log_softmax, "fused_log_softmax"), gathered),
+        x.shape[-1],
+        blank,
+        clamp,
+        fastemit_lambda,
+        delay_penalty,
+        rnnt_type,
+        zero_infinity,
+    )
     packed, padded = x.dim() == 2, isinstance(targets, Tensor) and targets.dim() == 2
     bounds = (
         _checks.length_bound(
@@ -235,7 +243,6 @@ def rnnt_loss(
     keep = _checks.wants_gradient(x)
     if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "logits")
-    penalty = _checks.number(delay_penalty, "delay_penalty")
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
     loss = call(
         _checks.reduction_of(reduction, frames.shape[0], frames if average_frames else None),
@@ -245,15 +252,7 @@ def rnnt_loss(
         lengths,
         None,
         *bounds,
-        *ops.rnnt_options(
-            input=input,
-            rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
-            blank=blank,
-            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
-            fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
-            clamp=_checks.clamp_limit(clamp),
-            delay_penalty=penalty,
-        ),
+        *options,
         keep,
     )
     if average_frames and reduction == "none":
@@ -261,7 +260,29 @@ def rnnt_loss(
     if not return_grad:
         return loss
     with torch.no_grad():
-        return loss, _occupation(x, symbols, frames, lengths, input, rnnt_type, blank, penalty)
+        return loss, _occupation(x, symbols, frames, lengths, rnnt_type, ops.rnnt_options.named(options))
+
+
+@_checks.remembered
+def _options(
+    input: int,
+    classes: int,
+    blank: object,
+    clamp: object,
+    fastemit_lambda: object,
+    delay_penalty: object,
+    rnnt_type: object,
+    zero_infinity: object,
+) -> tuple[Any, ...]:
+    return ops.rnnt_options(
+        input=input,
+        rnnt_type=_checks.RNNT_TYPES.index(_checks.choice(rnnt_type, "rnnt_type", _checks.RNNT_TYPES)),
+        blank=0 if input == _C.LOSS_GATHERED else _checks.blank_index(blank, classes),
+        zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+        fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+        clamp=_checks.clamp_limit(clamp),
+        delay_penalty=_checks.number(delay_penalty, "delay_penalty"),
+    )
 
 
 def _occupation(
@@ -269,11 +290,10 @@ def _occupation(
     symbols: Tensor,
     frames: Tensor,
     lengths: Tensor,
-    input: int,
     rnnt_type: str,
-    blank: int,
-    delay_penalty: float,
+    options: dict[str, Any],
 ) -> Occupation:
+    input, blank, delay_penalty = (options[name] for name in ("input", "blank", "delay_penalty"))
     zeros = torch.zeros_like(lengths)
     boundary = torch.stack((zeros, zeros, lengths, frames), dim=1).long()
     if input == _C.LOSS_LOGITS:
