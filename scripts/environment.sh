@@ -19,3 +19,9 @@ use_environment() {
   export PATH=$PWD/$venv/bin:$PATH VIRTUAL_ENV=$PWD/$venv
   [[ $venv != /* ]] || export PATH=$venv/bin:$PATH VIRTUAL_ENV=$venv
 }
+
+# An environment with another torch, its version in $1.
+use_torch() {
+  PRNN_VENV=${PRNN_VENV:-.venv}-torch-$1
+  use_environment torch.txt "torch==$1"
+}

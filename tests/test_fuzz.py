@@ -1,4 +1,4 @@
-"""Two minutes of the fuzz campaign (scripts/fuzz, docs/testing.md), and that it sees what it is there to see."""
+"""Some of the fuzz campaign (scripts/fuzz, docs/testing.md), and that it sees what it is there to see."""
 
 import ctypes
 import faulthandler
@@ -15,7 +15,7 @@ from fuzz.memory import Memory
 from torch import Tensor
 
 SEED = 1  # the same cases every time, as many as there is time for
-SECONDS = 40
+SECONDS = 15
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -33,6 +33,7 @@ from prnn.asr.order import BatchOrder
 from prnn.asr.progress import Progress, ends
 from prnn.asr.task import TransducerTask
 from prnn.asr.training import train
+from prnn.cli import main
 
 TEXTS = ["ab ca", "cab", "b", "acc ab", "ba", "c b"]
 
@@ -345,9 +346,10 @@ def command(manifest: Path, output: Path, *more: object) -> list[str]:
     )]  # fmt: skip
 
 
-def prnn(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def prnn(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """For trainings with several processes, of which the first starts the others with its own command line."""
     process = [sys.executable, "-m", "prnn", *arguments]
-    return subprocess.run(process, capture_output=True, text=True, timeout=240, check=False, **options)
+    return subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
 
 
 def free_port() -> int:
@@ -377,8 +379,7 @@ def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
     assert last[0]["global_step"] == 4 * 3
     assert_same_weights(*last)
 
-    alone = prnn(*command(manifest, tmp_path / "two", "--epochs", 6))
-    assert alone.returncode == 0, alone.stderr
+    assert main(command(manifest, tmp_path / "two", "--epochs", 6)) == 0
     checkpoint = read_checkpoint(tmp_path / "two" / "last.ckpt")
     assert checkpoint["global_step"] == 4 * 3 + 2 * 6
     assert checkpoint["progress"]["processes"] == 1
@@ -387,10 +388,9 @@ def test_two_nodes_of_torchrun(manifest: Path, tmp_path: Path) -> None:
 def test_processes_accumulate_together(manifest: Path, tmp_path: Path) -> None:
     """Two processes with three batches each make the step of one process with six."""
     still = ["--epochs", 1, "--warmup", 0, "--gain-db", 0, "--mask-bins", 0, "--mask-frames", 0]
-    for name, devices, accumulate in (("one", 1, 6), ("two", 2, 3)):
-        more = [*still, "--devices", devices, "--accumulate", accumulate]
-        result = prnn(*command(manifest, tmp_path / name, *more))
-        assert result.returncode == 0, result.stderr
+    assert main(command(manifest, tmp_path / "one", *still, "--accumulate", 6)) == 0
+    two = prnn(*command(manifest, tmp_path / "two", *still, "--devices", 2, "--accumulate", 3))
+    assert two.returncode == 0, two.stderr
     last = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("one", "two")]
     assert [checkpoint["global_step"] for checkpoint in last] == [1, 1]
     assert_same_weights(*last, 1e-5)
@@ -430,13 +430,16 @@ def test_other_devices_in_the_midst_of_a_pass() -> None:
     assert begun.with_processes(10, 1).batch == 1
 
 
-def test_nodes_that_nobody_started(manifest: Path, tmp_path: Path) -> None:
+def test_nodes_that_nobody_started(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = small(manifest, tmp_path / "out", num_nodes=2)
     with pytest.raises(InputError, match=r"^num_nodes is 2: torchrun must start prnn train on every node"):
         run(options)
-    started = {**os.environ, "TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "RANK": "0"}
-    refused = prnn(*command(manifest, tmp_path / "out"), env=started)
-    assert refused.returncode == 2
+    started = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "RANK": "0"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert main(command(manifest, tmp_path / "out")) == 2
     message = "torchrun started 2 processes on this node; devices 1 and num_nodes 1 make it 1"
-    assert refused.stderr == f"prnn: {message}\n"
+    assert capsys.readouterr().err == f"prnn: {message}\n"
     assert not (tmp_path / "out").exists()
