@@ -1,8 +1,11 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--shapes FILE [--every N]] [--json FILE]
+    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--host] [--shapes FILE [--every N]] [--json FILE]
 
 --kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
+
+--host adds what a step of small problems takes in a loop that waits for nothing, which is the host's time where the GPU
+needs less; beside the rivals an autograd function that does nothing.
 
 --shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
@@ -349,10 +352,60 @@ def kernel_table(
     return rows
 
 
+class Empty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.new_empty(())
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(ctx.saved_tensors[0])
+
+
+def empty_step() -> Callable[[], None]:
+    x = torch.randn(16, 28, device="cuda", requires_grad=True)
+
+    def run() -> None:
+        Empty.apply(x).backward()
+        x.grad = None
+
+    return run
+
+
+def loop_time(step: Callable[[], None], count: int = 150) -> float:
+    """Microseconds a step of `count` of them, one after the other."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / count * 1e6
+
+
+def host_table(
+    title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[str, Callable[[], None]]], blocks: int = 9
+) -> list[dict]:
+    rows = []
+    print(f"\n{title}: us a step of a loop that waits for nothing, the least of {blocks}")
+    for n, t, u, v in shapes:
+        losses = {**steps(n, t, u, v), "an empty function": empty_step()}
+        times: dict[str, list[float]] = {name: [] for name in losses}
+        for _ in range(blocks + 1):  # all in turns; the first is a warm-up
+            for name, step in losses.items():
+                times[name].append(loop_time(step))
+        least = {name: round(min(found[1:]), 1) for name, found in times.items()}
+        print(f"  N={n} T={t} U={u} V={v}: {', '.join(f'{name} {time}' for name, time in least.items())}", flush=True)
+        rows.append({"loss": title, "N": n, "T": t, "U": u, "V": v, "loop": least})
+        torch.cuda.empty_cache()
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s)")
     parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
+    parser.add_argument("--host", action="store_true", help="also the host's time of small problems")
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--every", type=int, default=1, help="of those batches, every N-th (%(default)s)")
     parser.add_argument("--json", help="file to write the rows to")
@@ -363,10 +416,16 @@ def main() -> None:
         rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
         if options.kernels:
             rows += kernel_table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
+        if options.host:
+            rows += host_table(
+                "RNN-T from logits, float32", [shape for shape in RNNT_SHAPES if shape[3] == 28], rnnt_steps
+            )
     if "ctc" in options.only:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
         if options.kernels:
             rows += kernel_table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
+        if options.host:
+            rows += host_table("CTC from logits, float32", [shape for shape in CTC_SHAPES if shape[3] == 28], ctc_steps)
     if "durations" in options.only:
         for family in FAMILIES:
             rows += duration_rows(family)
