@@ -34,6 +34,12 @@ def pip_install(python: pathlib.Path, source: pathlib.Path, *options: str) -> No
     run(python, "-m", "pip", "install", "--quiet", *options, cwd=source)
 
 
+def test_groups_have_a_worker_each(request: pytest.FixtureRequest) -> None:
+    """By suffixes of the tests' names, which pytest-xdist 3.8 fails to write with pytest 9.2."""
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@install")
+
+
 def test_pip_install(source: pathlib.Path, python: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pip_install(python, source, ".")
     version, package, extension = run(python, "-c", REPORT, cwd=tmp_path).split()
