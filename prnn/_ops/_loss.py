@@ -13,11 +13,12 @@ traces or transforms the call.
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from prnn._ops._handles import device_of, handle
 from prnn._ops._reduction import Reduction
 
 
@@ -55,49 +56,86 @@ def _reserve(size: int, like: Tensor) -> Tensor:
 _SMALL = 2**20  # bytes
 
 
-def _forward_space(
+class _Calls(NamedTuple):
+    """The calls of libprnn that make up a loss. They take a handle, options, and addresses."""
+
+    sizes: Callable[..., tuple[int, int]]
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+
+
+def _run_forward(
+    calls: _Calls,
+    names: dict[str, str],
+    options: Any,
     activations: Tensor,
+    inputs: tuple[int, ...],
     batch: int,
-    sizes: tuple[int, int],
     keep: bool,
     reduction: Reduction | None,
     reserve: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, tuple[int | float, ...]]:
-    """The result of a forward call, the reserve space (`reserve`, if given), the workspace, and what the binding takes
-    from the costs on. sizes: of workspace and reserve space. With a reduction there is room behind the reserve space
-    for the costs, and later for their gradients."""
-    dtype = torch.float64 if activations.dtype == torch.float64 else torch.float32
-    size, reserve_size = sizes[0], sizes[1] if keep else 0
-    room = 0 if reduction is None else 8 * batch
-    if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece of memory, for each takes time
-        workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
-        begin = reserve.data_ptr()
-        workspace_at = begin + reserve_size
-    else:
-        workspace = activations.new_empty(size, dtype=torch.uint8)
-        workspace_at = workspace.data_ptr()
-        if reserve is None:
-            reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
-        begin = reserve.data_ptr()
-    length = reserve.numel()
-    spaces = workspace_at, size, begin if keep else 0, length
-    result = activations.new_empty(batch if reduction is None else (), dtype=dtype)
-    if reduction is None or reduction.changes_nothing():
-        return result, reserve, workspace, (result.data_ptr(), *spaces, 1.0, 0, 0)
-    return result, reserve, workspace, (begin + length - room, *spaces, *reduction.weights(), result.data_ptr())
+) -> tuple[Tensor, Tensor]:
+    """The costs of a batch, or what the reduction makes of them, and the reserve space, `reserve` if given. With a
+    reduction there is room behind the reserve space for the costs, and later for their gradients."""
+    device = activations.device
+    dtype = torch.float64 if activations.dtype is torch.float64 else torch.float32
+    with device_of(activations):
+        library = handle(device)
+        try:
+            size, reserve_size = calls.sizes(library, options)
+            if not keep:
+                reserve_size = 0
+            room = 0 if reduction is None else 8 * batch
+            if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece, for each takes time
+                workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
+                begin = reserve.data_ptr()
+                workspace_at = begin + reserve_size
+            else:
+                workspace = activations.new_empty(size, dtype=torch.uint8)
+                workspace_at = workspace.data_ptr()
+                if reserve is None:
+                    reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
+                begin = reserve.data_ptr()
+            length = reserve.numel()
+            spaces = workspace_at, size, begin if keep else 0, length
+            if reduction is None:
+                result = activations.new_empty(batch, dtype=dtype)
+            else:  # new_empty(()) takes half as long again
+                result = torch.empty_strided((), (), dtype=dtype, device=device)
+            if reduction is None or reduction.changes_nothing():
+                calls.forward(library, options, *inputs, result.data_ptr(), *spaces, 1.0, 0, 0)
+            else:
+                costs_at = begin + length - room
+                calls.forward(library, options, *inputs, costs_at, *spaces, *reduction.weights(), result.data_ptr())
+        except ValueError as error:
+            raise _in_python(error, names) from None
+    return result, reserve
 
 
-def _backward_space(
-    gradient: Tensor, reserve: Tensor, reduction: Reduction | None
-) -> tuple[Tensor, tuple[int | float, ...]]:
-    """What the binding takes from the gradients of the costs on, and the tensor that has to stay while it is used.
-    gradient: of the costs, or of the loss if there is a reduction."""
+def _run_backward(
+    calls: _Calls,
+    names: dict[str, str],
+    options: Any,
+    activations: Tensor,
+    inputs_and_gradients: tuple[int, ...],
+    gradient: Tensor,
+    reserve: Tensor,
+    reduction: Reduction | None,
+) -> None:
+    """gradient: of the costs, or of the loss if there is a reduction."""
     begin, length = reserve.data_ptr(), reserve.numel()
-    if reduction is None or reduction.changes_nothing():
-        gradient = gradient.contiguous()
-        return gradient, (gradient.data_ptr(), begin, length, 1.0, 0, 0)
-    costs_at = begin + length - 8 * reduction.batch
-    return gradient, (costs_at, begin, length, *reduction.weights(), gradient.data_ptr())
+    with device_of(activations):
+        library = handle(activations.device)
+        try:
+            if reduction is None or reduction.changes_nothing():
+                gradient = gradient.contiguous()
+                space = gradient.data_ptr(), begin, length, 1.0, 0, 0
+            else:
+                costs_at = begin + length - 8 * reduction.batch
+                space = costs_at, begin, length, *reduction.weights(), gradient.data_ptr()
+            calls.backward(library, options, *inputs_and_gradients, *space)
+        except ValueError as error:
+            raise _in_python(error, names) from None
 
 
 def _bound(lengths: Tensor, given: int, total: int) -> int:
@@ -129,7 +167,11 @@ def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -
     try:
         return function(*arguments)
     except ValueError as error:
-        raise ValueError(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))) from None
+        raise _in_python(error, names) from None
+
+
+def _in_python(error: ValueError, names: dict[str, str]) -> ValueError:
+    return ValueError(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error)))
 
 
 def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:

@@ -10,16 +10,17 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._loss import (
     _SHARED_NAMES,
-    _backward_space,
     _blocks,
     _bound,
+    _Calls,
     _Chosen,
-    _forward_space,
     _gradients_for,
     _new_costs,
     _pointer,
     _reserve,
     _run,
+    _run_backward,
+    _run_forward,
     _space,
     _workspace,
 )
@@ -29,6 +30,7 @@ from prnn._ops._reduction import Reduction
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
+_CALLS = _Calls(_C.ctc_loss_sizes, _C.ctc_loss_forward, _C.ctc_loss_backward)
 ctc_options = _Chosen(_C.CtcLossOptions, "input")
 
 
@@ -36,17 +38,19 @@ def _options(
     activations: Tensor, targets: Tensor, target_lengths: Tensor, max_targets: int, *chosen: Any
 ) -> _C.CtcLossOptions:
     frames, batch, classes = activations.shape
-    padded = targets.dim() == 2
-    elements = targets.numel()
+    time_stride, batch_stride, _ = activations.stride()
+    width, padded = targets.shape[-1], targets.dim() == 2
+    elements = targets.numel() if padded else width
     return _C.CtcLossOptions(
         DTYPES[activations.dtype],
         _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
         batch,
         frames,
-        targets.shape[1] if padded else _bound(target_lengths, max_targets, elements),
+        width if padded else _bound(target_lengths, max_targets, elements),
         elements,
         classes,
-        *activations.stride()[:2],
+        time_stride,
+        batch_stride,
         *chosen,
     )
 
@@ -66,23 +70,10 @@ def _ctc_forward(
     """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
     (T, N, V), targets (N, L) or (sum of lengths,)."""
     activations, targets, input_lengths, target_lengths = inputs[:4]
-    keep = inputs[-1]
     options = _options(activations, targets, target_lengths, *inputs[4:-1])
-    with device_of(activations):
-        library = handle(activations.device)
-        sizes = _run(_C.ctc_loss_sizes, _CTC_NAMES, library, options)
-        result, reserve, _, space = _forward_space(activations, activations.shape[1], sizes, keep, reduction, reserve)
-        _run(
-            _C.ctc_loss_forward,
-            _CTC_NAMES,
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            *space,
-        )
+    addresses = activations.data_ptr(), targets.data_ptr(), input_lengths.data_ptr(), target_lengths.data_ptr()
+    batch, keep = input_lengths.shape[0], inputs[-1]
+    result, reserve = _run_forward(_CALLS, _CTC_NAMES, options, activations, addresses, batch, keep, reduction, reserve)
     return result, reserve, options
 
 
@@ -102,20 +93,22 @@ def _ctc_backward(
     inplace: bool = False,
 ) -> Tensor:
     gradients = _gradients_for(activations, inplace)
-    with device_of(activations):
-        gradient, space = _backward_space(gradient, reserve, reduction)
-        _run(
-            _C.ctc_loss_backward,
-            _CTC_NAMES,
-            handle(activations.device),
-            options,
+    _run_backward(
+        _CALLS,
+        _CTC_NAMES,
+        options,
+        activations,
+        (
             activations.data_ptr(),
             targets.data_ptr(),
             input_lengths.data_ptr(),
             target_lengths.data_ptr(),
             gradients.data_ptr(),
-            *space,
-        )
+        ),
+        gradient,
+        reserve,
+        reduction,
+    )
     return gradients
 
 

@@ -13,16 +13,16 @@ from typing import Any
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops._handles import DTYPES, device_of, handle
+from prnn._ops._handles import DTYPES
 from prnn._ops._loss import (
-    _backward_space,
     _blocks,
+    _Calls,
     _Chosen,
-    _forward_space,
     _new_costs,
     _pointer,
     _reserve,
-    _run,
+    _run_backward,
+    _run_forward,
 )
 from prnn._ops._operator import differentiate, directly, operator
 from prnn._ops._reduction import Reduction
@@ -34,6 +34,7 @@ _NAMES = {
 }
 
 
+_CALLS = _Calls(_C.duration_rnnt_loss_sizes, _C.duration_rnnt_loss_forward, _C.duration_rnnt_loss_backward)
 duration_options = _Chosen(_C.DurationRnntLossOptions, "type")
 
 
@@ -56,6 +57,23 @@ def _duration_pointer(logits: Tensor, duration_logits: Tensor | None, options: _
     return _pointer(duration_logits)
 
 
+def _addresses(
+    logits: Tensor,
+    duration_logits: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    options: _C.DurationRnntLossOptions,
+) -> tuple[int, ...]:
+    return (
+        logits.data_ptr(),
+        _duration_pointer(logits, duration_logits, options),
+        targets.data_ptr(),
+        logit_lengths.data_ptr(),
+        target_lengths.data_ptr(),
+    )
+
+
 def _reserve_size(logits: Tensor, durations: list[int]) -> int:
     """At least what libprnn wants on any device: per cell 2 normalisers and a multiple of 4 for the shares of symbol,
     blanks and durations and their sums."""
@@ -69,25 +87,18 @@ def _forward(
     """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. logits are
     (N, T, U + 1, C), targets (N, U)."""
     logits, duration_logits, targets, logit_lengths, target_lengths, durations, type = inputs[:7]
-    keep = inputs[-1]
     options = _options(logits, duration_logits, durations, *inputs[6:-1])
-    with device_of(logits):
-        library = handle(logits.device)
-        names = _NAMES[type]
-        sizes = _run(_C.duration_rnnt_loss_sizes, names, library, options)
-        result, reserve, _, space = _forward_space(logits, logits.shape[0], sizes, keep, reduction, reserve)
-        _run(
-            _C.duration_rnnt_loss_forward,
-            names,
-            library,
-            options,
-            logits.data_ptr(),
-            _duration_pointer(logits, duration_logits, options),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            *space,
-        )
+    result, reserve = _run_forward(
+        _CALLS,
+        _NAMES[type],
+        options,
+        logits,
+        _addresses(logits, duration_logits, targets, logit_lengths, target_lengths, options),
+        logits.shape[0],
+        inputs[-1],
+        reduction,
+        reserve,
+    )
     return result, reserve, options
 
 
@@ -108,22 +119,12 @@ def _backward(
     reduction: Reduction | None,
 ) -> tuple[Tensor, Tensor]:
     gradients, duration_gradients = _loss_backward_fake(gradient, logits, duration_logits)
-    with device_of(logits):
-        gradient, space = _backward_space(gradient, reserve, reduction)
-        _run(
-            _C.duration_rnnt_loss_backward,
-            _NAMES[options.type],
-            handle(logits.device),
-            options,
-            logits.data_ptr(),
-            _duration_pointer(logits, duration_logits, options),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            gradients.data_ptr(),
-            _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
-            *space,
-        )
+    addresses = _addresses(logits, duration_logits, targets, logit_lengths, target_lengths, options)
+    addresses += (
+        gradients.data_ptr(),
+        _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
+    )
+    _run_backward(_CALLS, _NAMES[options.type], options, logits, addresses, gradient, reserve, reduction)
     return gradients, duration_gradients
 
 

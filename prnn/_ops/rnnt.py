@@ -10,16 +10,17 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._loss import (
     _SHARED_NAMES,
-    _backward_space,
     _blocks,
     _bound,
+    _Calls,
     _Chosen,
-    _forward_space,
     _gradients_for,
     _new_costs,
     _pointer,
     _reserve,
     _run,
+    _run_backward,
+    _run_forward,
     _space,
     _workspace,
 )
@@ -34,6 +35,7 @@ _RNNT_NAMES = {
 }
 
 
+_CALLS = _Calls(_C.rnnt_loss_sizes, _C.rnnt_loss_forward, _C.rnnt_loss_backward)
 rnnt_options = _Chosen(_C.RnntLossOptions, "input")
 
 
@@ -66,6 +68,22 @@ def _options(
     )
 
 
+def _addresses(
+    activations: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    range_begins: Tensor | None,
+) -> tuple[int, ...]:
+    return (
+        activations.data_ptr(),
+        targets.data_ptr(),
+        logit_lengths.data_ptr(),
+        target_lengths.data_ptr(),
+        _pointer(range_begins),
+    )
+
+
 def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
     rows = activations.numel() // activations.shape[-1]
     per_row = 4 if input == _C.LOSS_LOGITS else 2
@@ -78,24 +96,18 @@ def _rnnt_forward(
     """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
     (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V)."""
     activations, targets, logit_lengths, target_lengths, range_begins = inputs[:5]
-    keep = inputs[-1]
     options = _options(*inputs[:-1])
-    with device_of(activations):
-        library = handle(activations.device)
-        sizes = _run(_C.rnnt_loss_sizes, _RNNT_NAMES, library, options)
-        result, reserve, _, space = _forward_space(activations, logit_lengths.shape[0], sizes, keep, reduction, reserve)
-        _run(
-            _C.rnnt_loss_forward,
-            _RNNT_NAMES,
-            library,
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            _pointer(range_begins),
-            *space,
-        )
+    result, reserve = _run_forward(
+        _CALLS,
+        _RNNT_NAMES,
+        options,
+        activations,
+        _addresses(activations, targets, logit_lengths, target_lengths, range_begins),
+        logit_lengths.shape[0],
+        inputs[-1],
+        reduction,
+        reserve,
+    )
     return result, reserve, options
 
 
@@ -116,21 +128,9 @@ def _rnnt_backward(
     inplace: bool = False,
 ) -> Tensor:
     gradients = _gradients_for(activations, inplace)
-    with device_of(activations):
-        gradient, space = _backward_space(gradient, reserve, reduction)
-        _run(
-            _C.rnnt_loss_backward,
-            _RNNT_NAMES,
-            handle(activations.device),
-            options,
-            activations.data_ptr(),
-            targets.data_ptr(),
-            logit_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            _pointer(range_begins),
-            gradients.data_ptr(),
-            *space,
-        )
+    addresses = _addresses(activations, targets, logit_lengths, target_lengths, range_begins)
+    addresses = *addresses, gradients.data_ptr()
+    _run_backward(_CALLS, _RNNT_NAMES, options, activations, addresses, gradient, reserve, reduction)
     return gradients
 
 
