@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   // [2][tile of a wave][warps][row tiles][64] sums of warps; [2][ranks][tile of a wave][unit row tiles][64] sums of
   // blocks, in clusters; the sums for the biases, [tile][warp][round][lane].
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2];
+  __shared__ BarrierPair barriers;
   __shared__ float carried[kMaxTiles][kResidentWarps][kGated ? kUnits : 1];  // the gradient that goes past the matrix
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
@@ -44,10 +44,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   const int tiles = (max(replica_columns, 0) + kTileColumns - 1) / kTileColumns;
   const int bias_floats = kResidentWarps * kRounds * 32;  // of one tile
   for (int i = threadIdx.x; i < tiles * bias_floats; i += kResidentThreads) bias_sums[i] = 0;
-  if (CLUSTER > 1 && threadIdx.x == 0) {
-    init_barrier(&barriers[0]);
-    init_barrier(&barriers[1]);
-  }
+  if constexpr (CLUSTER > 1) barriers.init();
 
   // K runs over the gates one after the other, each rounded up to whole k-tiles; a block of a cluster has its share.
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
@@ -152,8 +149,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
 
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
       if constexpr (CLUSTER > 1) {
-        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, &barriers[buffer],
-                                                                      rank, round / 2, sizes.timed_out, timed_out);
+        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, barriers, rank,
+                                                                      round, sizes.timed_out, timed_out);
       }
       ++round;
 
@@ -202,15 +199,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
 
-          if (!was_active) {
-            const FinalGradients last = load_final_gradients<T, MODE>(dir, state_index, is_active && exists);
-            dh = last.dh;
-            past = last.dc;
-          } else if (!is_active && exists) {  // what is left belongs to the initial state
-            store_initial_gradients<T, MODE>(dir, state_index, dh, past, kGated ? sub : 0);
-          }
+          begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, past, kGated ? sub : 0);
           if (!is_active) continue;
-          const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+          const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
           float da = lanes_backward<MODE, sizeof(T) == 4>(Element<T>::to_float(saved[j][r].own),
                                                           Element<T>::to_float(saved[j][r].other), has_before, dh, past,
                                                           sub, sizes.relu);

@@ -5,22 +5,6 @@
 
 namespace prnn {
 
-// sum_over_warps() of sums at a shared address.
-template <int FLOATS_PER_WARP>
-__device__ __forceinline__ float sum_over_warps(uint32_t address) {
-  float value[kResidentWarps];
-#pragma unroll
-  for (int w = 0; w < kResidentWarps; ++w) {
-    asm volatile("ld.shared.f32 %0,[%1];" : "=f"(value[w]) : "r"(address + w * FLOATS_PER_WARP * 4) : "memory");
-  }
-#pragma unroll
-  for (int step = 1; step < kResidentWarps; step *= 2) {
-#pragma unroll
-    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
-  }
-  return value[0];
-}
-
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the part of the candidate that comes from the input), and the row tile of units of an RNN.
 // SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
@@ -70,11 +54,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
-  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const int own_gate = input_gate<MODE>(sub);
   const auto exists = [&](int round) { return own_lane && unit + round * kTileRows < hidden; };
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const float bias = load_lane_bias<T, MODE>(dir, hidden, unit + r * kTileRows, sub, exists(r));
+    const float bias = load_bias<T, MODE>(dir, hidden, unit + r * kTileRows, sub, exists(r));
     if (warp == 0) biases[r][lane] = bias;
   }
 
@@ -105,7 +89,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   T* const cells_of_lane = cells_of(unit);
   T* const y_of_lane = y_of(unit);
   const auto input_of = [&](int u) {
-    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
+    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{own_gate} * params.xw_gate + u : 0);
   };
   const T* const input_of_lane = input_of(unit);
   float bias_of_lane[kRounds], carried_by_lane[kRounds];  // kReady
@@ -193,7 +177,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
-      const int first_sum = (kGated ? input_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
+      const int first_sum = (kGated ? own_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
       uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
       T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
       if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // computed before the wait
@@ -203,7 +187,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
       // Where a sequence starts, what it carries comes from its initial state.
       if (kGated && replica_column + min(columns, first + kWave * kTileColumns) > previous.batch) {
-        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
         const int first_of_lane = pin_in_register(unit);
 #pragma unroll
         for (int j = 0; j < kWave; ++j) {
@@ -212,8 +195,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
-            const float value =
-                initial != nullptr && u < hidden ? Element<T>::to_float(initial[int64_t{n} * hidden + u]) : 0;
+            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden);
             if constexpr (kReady) {
               carried_by_lane[r] = value;
             } else if (sub == 0) {
@@ -235,7 +217,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           const int at = first_sum + r * kGates * kStride;
           value[j][r] = 0;
           if constexpr (kReady) {
-            value[j][r] = sum_over_warps<kSumFloats>(sums_of_lane + r * kGates * kStride * 4);
+            value[j][r] = sum_over_warps(sums_of_lane + r * kGates * kStride * 4, kSumFloats);
           } else if (j < count) {
             value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
           }

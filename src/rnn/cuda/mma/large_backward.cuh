@@ -137,18 +137,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float dh = from_next[r], past = kGated ? *carry : 0;
       __syncwarp();
 
-      if (!was_active) {
-        const FinalGradients last = load_final_gradients<T, MODE>(dir, state_index, exists(r));
-        dh = last.dh;
-        past = last.dc;
-      } else if (!is_active) {  // what is left belongs to the initial state
-        if (exists(r)) store_initial_gradients<T, MODE>(dir, state_index, dh, past, sub);
-        continue;
-      }
+      begin_or_end_sequence<T, MODE>(dir, state_index, exists(r), is_active, was_active, dh, past, sub);
+      if (!is_active) continue;
       const int of_warp = kInputsWait ? warp : 0;
       const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : saved[r].own);
       const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : saved[r].other);
-      const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
       float da = lanes_backward<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub, sizes.relu);
       da = u < hidden ? da : 0;
       if (kGated && sub == 0 && own_unit < kUnits) *carry = past;

@@ -56,6 +56,20 @@ __device__ __forceinline__ void multiply_row_tile(float (&first_sum)[4], float (
   });
 }
 
+// The two operands of a k-tile's instructions, 16 rows each, from two row tiles' fragments.
+struct WeightOperands {
+  uint4 first, second;
+};
+__device__ __forceinline__ WeightOperands operands_of(const uint4& low, const uint4& high) {
+  return {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+}
+
+// Of a warp's k-tiles, which are w + 8 i: how many there are of `total`.
+__device__ __forceinline__ int k_tiles_of_warp(int total) {
+  const int warp = threadIdx.x / 32;
+  return warp < total ? (total - warp + kResidentWarps - 1) / kResidentWarps : 0;
+}
+
 // Where row `row` of a row tile and column `column` are among the row tile's sums.
 __device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
 
@@ -92,7 +106,7 @@ struct MmaProduct {
   template <class Load>
   __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
     const int warp = threadIdx.x / 32;
-    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    k_tiles = k_tiles_of_warp(total_k_tiles);
     chunks = (k_tiles + kChunkKTiles - 1) / kChunkKTiles;
     more_weights = static_cast<uint4*>(shared) + threadIdx.x;
 #pragma unroll
@@ -105,9 +119,10 @@ struct MmaProduct {
     for (int i = kInRegisters; i < k_tiles; ++i) {
       uint4* const to = more_weights + (i - kInRegisters) * ROW_TILES * kResidentThreads;
       for (int o = 0; o + 1 < ROW_TILES; o += 2) {  // in the order of the instruction's operand
-        const uint4 low = load(o, warp + i * kResidentWarps), high = load(o + 1, warp + i * kResidentWarps);
-        to[o * kResidentThreads] = {low.x, high.x, low.y, high.y};
-        to[(o + 1) * kResidentThreads] = {low.z, high.z, low.w, high.w};
+        const WeightOperands a =
+            operands_of(load(o, warp + i * kResidentWarps), load(o + 1, warp + i * kResidentWarps));
+        to[o * kResidentThreads] = a.first;
+        to[(o + 1) * kResidentThreads] = a.second;
       }
       if (ROW_TILES % 2 == 1) to[(ROW_TILES - 1) * kResidentThreads] = load(ROW_TILES - 1, warp + i * kResidentWarps);
     }
@@ -144,17 +159,11 @@ struct MmaProduct {
       const uint4* const from = more_weights + (k_tile - kInRegisters) * ROW_TILES * kResidentThreads;
 #pragma unroll
       for (int o = 0; o + 1 < ROW_TILES; o += 2) {
-        uint4 first, second;  // halves of the k-tile, 16 rows each
-        if (known < kInRegisters) {
-          const uint4 low = weights[known < kInRegisters ? known : 0][o];
-          const uint4 high = weights[known < kInRegisters ? known : 0][o + 1];
-          first = {low.x, high.x, low.y, high.y};
-          second = {low.z, high.z, low.w, high.w};
-        } else {
-          first = from[o * kResidentThreads];
-          second = from[(o + 1) * kResidentThreads];
-        }
-        multiply_k_tile<T, APART>(sums[0][o / 2], sums[kSets - 1][o / 2], first, second, b);
+        const int k = known < kInRegisters ? known : 0;
+        const WeightOperands a = known < kInRegisters
+                                     ? operands_of(weights[k][o], weights[k][o + 1])
+                                     : WeightOperands{from[o * kResidentThreads], from[(o + 1) * kResidentThreads]};
+        multiply_k_tile<T, APART>(sums[0][o / 2], sums[kSets - 1][o / 2], a.first, a.second, b);
       }
       if (ROW_TILES % 2 == 1) {
         const uint4 last = known < kInRegisters ? weights[known < kInRegisters ? known : 0][ROW_TILES - 1]
@@ -315,14 +324,20 @@ __device__ __forceinline__ float sum_over_warps(const float* sums, int floats_pe
   float value[kResidentWarps];
 #pragma unroll
   for (int w = 0; w < kResidentWarps; ++w) value[w] = sums[w * floats_per_warp + index];
-#pragma unroll
-  for (int step = 1; step < kResidentWarps; step *= 2) {
-#pragma unroll
-    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
-  }
+  add_all(value);
   return value[0];
 }
 
+// The same of an element at a shared address.
+__device__ __forceinline__ float sum_over_warps(uint32_t address, int floats_per_warp) {
+  float value[kResidentWarps];
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) load_shared(address + w * floats_per_warp * 4, value[w]);
+  add_all(value);
+  return value[0];
+}
+
+// Without add_to(), with which the loop around it is unrolled less and a wavefront kernel spills 4 bytes.
 __device__ __forceinline__ float4 sum4_over_warps(const float* sums, int floats_per_warp, int index) {
   float4 total = {0, 0, 0, 0};
 #pragma unroll
@@ -345,20 +360,21 @@ __device__ __forceinline__ int bias_index(int own, int bias) {
 
 // Every block of a cluster has sums of all the cluster's units, over its own share of K: sends each block the sums of
 // its units and waits for its own. `wave_sums`: [WAVE][warps][SUM_FLOATS], of which `count` tiles count. `partial`:
-// [ranks][WAVE][OWN_FLOATS], of this block's units. `phase`: how often the barrier has been used.
+// [ranks][WAVE][OWN_FLOATS], of this block's units. `round`: how many such exchanges there were before.
 template <int CLUSTER, int WAVE, int SUM_FLOATS, int OWN_FLOATS>
 __device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, int count, float* partial,
-                                                      uint64_t* barrier, int rank, int phase, int* fault,
+                                                      BarrierPair& barriers, int rank, int round, int* fault,
                                                       bool& timed_out) {
-  if (threadIdx.x == 0) expect_bytes(barrier, CLUSTER * count * OWN_FLOATS * sizeof(float));
+  const uint32_t barrier = barriers.address(round & 1);
+  barriers.expect(round & 1, CLUSTER * count * OWN_FLOATS * sizeof(float));
   for (int i = threadIdx.x * 4; i < count * SUM_FLOATS; i += kResidentThreads * 4) {
     const int j = i / SUM_FLOATS, index = i % SUM_FLOATS;
     const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * SUM_FLOATS, SUM_FLOATS, index);
     const uint32_t owner = index / OWN_FLOATS;
     const float* const place = partial + (rank * WAVE + j) * OWN_FLOATS + index % OWN_FLOATS;
-    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(shared_address(barrier), owner), sum);
+    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(barrier, owner), sum);
   }
-  wait_for_arrival_by_warp(shared_address(barrier), phase & 1, fault, timed_out);
+  barriers.wait(round, fault, timed_out);
 }
 
 }  // namespace prnn

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 gradients[2][kSends ? Product::kElements / 4 : 1];
-  __shared__ uint64_t arrived[2];  // counts the bytes of `gradients`
+  __shared__ BarrierPair arrived;  // count the bytes of `gradients`
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -39,11 +39,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const auto size_at = [&](int s) { return step_of_pass(sizes, steps, !dir.reverse, s); };
 
   if constexpr (kSends) {
-    if (threadIdx.x == 0) {
-      init_barrier(&arrived[0]);
-      init_barrier(&arrived[1]);
-      fence_barriers();
-    }
+    arrived.init();
     for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads) {
       gradients[0][i] = gradients[1][i] = {0, 0, 0, 0};
     }
@@ -77,11 +73,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int64_t state_at = int64_t{n} * hidden + unit;
   float carried = 0;           // the gradient that goes past the matrix
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
-  const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+  const bool has_initial = initial_states<float, MODE>(dir) != nullptr;
 
   float* const dgates = static_cast<float*>(dir.dgates);
   const int row_elements = kGates * padded, k_of_lane = Product::first_element();
-  const uint32_t barrier = shared_address(&arrived[0]), own_gradients = shared_address(&gradients[0][0]);
+  const uint32_t barrier = arrived.address(0), own_gradients = shared_address(&gradients[0][0]);
   constexpr uint32_t kStageBytes = sizeof(gradients[0]);
   constexpr int kPeers = !kSends ? 1 : kGated ? kCluster : kCluster / 4;  // that a lane sends to
   uint32_t places[kPeers], counts[kPeers];
@@ -140,14 +136,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(saved.own);
     pin_in_register(saved.other);
     float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
-    if (!was_active) {
-      const FinalGradients last = load_final_gradients<float, MODE>(dir, state_at, is_active && exists);
-      dh = last.dh;
-      carried = last.dc;
-    } else {
-      if (restarted) dh = carried = 0;
-      if (!is_active && exists) store_initial_gradients<float, MODE>(dir, state_at, dh, carried, sub);  // what is left
-    }
+    if (restarted) dh = carried = 0;
+    begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
       biases += bias;
       bias = 0;
@@ -170,7 +160,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
           send_word(places[i] + (s + 1) % 2 * kStageBytes, counts[i] + (s + 1) % 2 * 8, __float_as_uint(da));
         }
       }
-      if (threadIdx.x == 0 && s < last_step) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+      if (s < last_step) arrived.expect((s + 1) % 2, kBytes);
       if (is_gate && unit < padded) *out = da;
     } else {
       publish_word(is_gate && unit < padded, out, Element<float>::pack(da, 0));

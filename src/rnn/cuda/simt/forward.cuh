@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
 
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 states[2][kSends ? Product::kElements / 4 : 1];
-  __shared__ uint64_t arrived[2];  // counts the bytes of `states`
+  __shared__ BarrierPair arrived;  // count the bytes of `states`
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -37,12 +37,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto size_at = [&](int s) { return step_of_pass(sizes, steps, dir.reverse, s); };
 
   if constexpr (kSends) {
-    if (threadIdx.x == 0) {
-      init_barrier(&arrived[0]);
-      init_barrier(&arrived[1]);
-      fence_barriers();
-      expect_bytes(&arrived[0], kBytes);
-    }
+    arrived.init();
+    arrived.expect(0, kBytes);
     for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads)
       states[0][i] = states[1][i] = {0, 0, 0, 0};
   }
@@ -68,19 +64,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const int column = warp / kRowTiles, n = replica_column + column;
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
-  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const int own_gate = input_gate<MODE>(sub);
   const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
-  const float bias = load_lane_bias<float, MODE>(dir, hidden, unit, sub, exists);
+  const float bias = load_bias<float, MODE>(dir, hidden, unit, sub, exists);
   float carried = 0;  // c (LSTM), h (GRU)
   const auto input_at = [&](int64_t row) {
-    return row * params.xw_row + int64_t{pin_in_register(input_gate)} * params.xw_gate + unit;
+    return row * params.xw_row + int64_t{pin_in_register(own_gate)} * params.xw_gate + unit;
   };
-  const auto begin_sequence = [&](bool restarts) {
-    const bool loads = exists && !restarts;
-    const float h = loads && dir.hx != nullptr ? load_float<float>(dir.hx, initial_at()) : 0;
-    if (MODE == PRNN_GRU) carried = h;
-    if (MODE == PRNN_LSTM) carried = loads && dir.cx != nullptr ? load_float<float>(dir.cx, initial_at()) : 0;
-    return h;
+  const auto begin = [&](bool restarts) {
+    return begin_sequence<float, MODE>(dir, initial_at(), exists && !restarts, carried);
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
@@ -89,7 +81,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto step_elements = [&] { return int64_t{sizes.exchange_columns()} * sizes.padded; };
   const auto state_at = [&](int k, int c) { return (k / 16 * tile_columns + c) * 16 + k % 16; };
   const int k_of_lane = Product::first_element(), states_of_lane = state_at(k_of_lane, 0);
-  const uint32_t barrier = shared_address(&arrived[0]), own_states = shared_address(&states[0][0]);
+  const uint32_t barrier = arrived.address(0), own_states = shared_address(&states[0][0]);
   constexpr uint32_t kStageBytes = sizeof(states[0]);
   constexpr int kPeers = kSends ? kCluster / 4 : 1;  // that a lane sends to
   uint32_t places[kPeers], counts[kPeers];
@@ -121,7 +113,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   Step current, next = size_at(0);
   // Whether the sequence's next step starts from zeros.
   const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
-  if (finishes && n < next.batch) publish(0, begin_sequence(restarts_next()));
+  if (finishes && n < next.batch) publish(0, begin(restarts_next()));
   load_input(next);
   bool timed_out = false;
   unsigned passed = clock_low();
@@ -163,9 +155,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
       done.h = gate;
     }
     if (will_be && !timed_out) {
-      publish(s + 1, !is_active ? begin_sequence(false) : unit < hidden && !restarts ? done.h : 0);
+      publish(s + 1, !is_active ? begin(false) : unit < hidden && !restarts ? done.h : 0);
     }
-    if (kSends && threadIdx.x == 0 && s + 1 < steps) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+    if (kSends && s + 1 < steps) arrived.expect((s + 1) % 2, kBytes);
 
     // Off the critical path: no block polls these stores.
     load_input(next);

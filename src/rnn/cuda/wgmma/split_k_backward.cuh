@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     return Element<T>::to_float(*reinterpret_cast<const T*>(saved_here + saved_at(array, r)));
   };
   const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-  const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+  const T* const initial = initial_states<T, MODE>(dir);
   const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
   const bool whole_words = ((reinterpret_cast<uintptr_t>(dir.dy) | reinterpret_cast<uintptr_t>(states) |
                              reinterpret_cast<uintptr_t>(initial) | params.y_row * sizeof(T)) %
