@@ -10,6 +10,7 @@
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/cluster.h"
 
@@ -73,17 +74,13 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   // This warp's weights: its k-tiles are share + kShares i.
   const int part = warp / Layout::kShares, share = warp % Layout::kShares;
   uint4 weights[kOwnKTiles][kRowTiles];
-#pragma unroll
-  for (int i = 0; i < kOwnKTiles; ++i) {
-#pragma unroll
-    for (int o = 0; o < kRowTiles; ++o) {
-      const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
-      const int k = (share + Layout::kShares * i) * 32 + sub * 8;
-      const int64_t row = int64_t{o % kGates} * hidden + unit;
-      weights[i][o] =
-          load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
-    }
-  }
+  unroll<kOwnKTiles, kRowTiles>([&](int i, int o) {
+    const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
+    const int k = (share + Layout::kShares * i) * 32 + sub * 8;
+    const int64_t row = int64_t{o % kGates} * hidden + unit;
+    weights[i][o] =
+        load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
+  });
 
   // What this thread finishes: one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
@@ -203,22 +200,18 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
       if (kSets == 2 || kOwnKTiles == 1) return sum[0][m][q] + sum[1][m][q];
       return sum[0][m][q] + sum[1][m][q] + (sum[kSets - 2][m][q] + sum[kSets - 1][m][q]);
     };
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int o = 0; o < Layout::kUnitTiles; ++o) {
-        constexpr int kFloat = sizeof(float);
-        const uint32_t to = sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) +
-                            (e * Layout::kColumnFloats + o * kTileRows * Layout::kUnitFloats) * kFloat;
-        if constexpr (kGated) {
-          store_shared(has_column[e], to,
-                       float4{total(o * kGates, e), total(o * kGates + 1, e), total(o * kGates + 2, e),
-                              kGates == 4 ? total(o * kGates + kGates - 1, e) : 0});
-        } else {
-          store_shared(has_column[e], to, total(o, e));
-        }
+    unroll<2, Layout::kUnitTiles>([&](int e, int o) {
+      constexpr int kFloat = sizeof(float);
+      const uint32_t to = sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) +
+                          (e * Layout::kColumnFloats + o * kTileRows * Layout::kUnitFloats) * kFloat;
+      if constexpr (kGated) {
+        store_shared(has_column[e], to,
+                     float4{total(o * kGates, e), total(o * kGates + 1, e), total(o * kGates + 2, e),
+                            kGates == 4 ? total(o * kGates + kGates - 1, e) : 0});
+      } else {
+        store_shared(has_column[e], to, total(o, e));
       }
-    }
+    });
     __syncthreads();
     if (!finishes) return;
 

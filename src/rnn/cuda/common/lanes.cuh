@@ -4,6 +4,7 @@
 #pragma once
 
 #include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 
 namespace prnn {
 

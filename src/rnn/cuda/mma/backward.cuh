@@ -121,20 +121,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
 
       // What the forward pass saved of this lane's units: in flight while the gradients are.
       LaneSaved<T> saved[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp, n = replica_column + column;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const bool wanted =
-              own_lane && column < replica_columns && n < current.batch && unit + r * kTileRows < hidden;
-          const bool has_before = wanted && n < next.batch;
-          const int u = wanted ? unit + r * kTileRows : 0;
-          const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
-          saved[j][r] = load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, row_before,
-                                                 wanted ? int64_t{n} * hidden + u : 0, sub);
-        }
-      }
+        const bool wanted = own_lane && column < replica_columns && n < current.batch && unit + r * kTileRows < hidden;
+        const bool has_before = wanted && n < next.batch;
+        const int u = wanted ? unit + r * kTileRows : 0;
+        const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
+        saved[j][r] = load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, row_before,
+                                               wanted ? int64_t{n} * hidden + u : 0, sub);
+      });
 
       if (SINGLE || !prefetched) {
         if (SINGLE) wait_poll_delay(published, sizes.poll_delay_cycles);
@@ -156,28 +151,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
 
       // dh from the next timestep. The subs of a unit share the work where they can.
       float from_next[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          float& dh = from_next[j][r];
-          dh = 0;
-          if (j >= count) continue;
-          const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
-          const int index = (kGated ? r : own_lane ? own_tile : 0) * kTileFloats + sum_index(lane / 4, warp);
-          if constexpr (!kGated) {
-            dh = sum_over_warps(tile_sums, kSumFloats, index);
+      unroll<kWave, kRounds>([&](int j, int r) {
+        float& dh = from_next[j][r];
+        dh = 0;
+        if (j >= count) return;
+        const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
+        const int index = (kGated ? r : own_lane ? own_tile : 0) * kTileFloats + sum_index(lane / 4, warp);
+        if constexpr (!kGated) {
+          dh = sum_over_warps(tile_sums, kSumFloats, index);
+        } else {
+          if constexpr (CLUSTER > 1) {
+            dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
           } else {
-            if constexpr (CLUSTER > 1) {
-              dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
-            } else {
-              dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
-            }
-            dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-            dh += __shfl_xor_sync(kWholeWarp, dh, 2);
+            dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
           }
+          dh += __shfl_xor_sync(kWholeWarp, dh, 1);
+          dh += __shfl_xor_sync(kWholeWarp, dh, 2);
         }
-      }
+      });
 
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {

@@ -156,15 +156,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       // waits for another.
       const T* const input_here = kTight ? input_of(pin_in_register(unit)) : input_of_lane;
       T input[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp;
         const int row = column < columns ? current.row + replica_column + column : 0;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
-        }
-      }
+        input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
+      });
 
       if (SINGLE) {
         const char* only = states_at(0);
@@ -209,56 +205,43 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum and gate.
       float value[kWave][kRounds];
       LaneForward done[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
-          const int at = first_sum + r * kGates * kStride;
-          value[j][r] = 0;
-          if constexpr (kReady) {
-            value[j][r] = sum_over_warps(sums_of_lane + r * kGates * kStride * 4, kSumFloats);
-          } else if (j < count) {
-            value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
-          }
+      unroll<kWave, kRounds>([&](int j, int r) {
+        // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
+        const int at = first_sum + r * kGates * kStride;
+        value[j][r] = 0;
+        if constexpr (kReady) {
+          value[j][r] = sum_over_warps(sums_of_lane + r * kGates * kStride * 4, kSumFloats);
+        } else if (j < count) {
+          value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
         }
-      }
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
-          value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      });
+      unroll<kWave, kRounds>([&](int j, int r) {
+        const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
+        value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
+      });
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp;
         const int tile = kReady ? 0 : min(column / kTileColumns, kMaxTiles - 1);
         T* const out = exchange + (int64_t{s + 1} * step_elements + tile * tile_elements);
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const int u = unit + r * kTileRows;
-          const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
-          float* const carry =
-              kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
-          if constexpr (kGated) {
-            done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
-            if (!kReady) __syncwarp();
-            if (kReady || sub == 0) *carry = done[j][r].carried;
-          } else {
-            done[j][r].h = value[j][r];
-          }
-          const float h = u < hidden ? done[j][r].h : 0;
-          if constexpr (kReady) {
-            publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
-          } else if constexpr (kGated) {
-            publish_unit_tile(out + state_at(first_unit + r * kTileRows, warp), lane, h, publishes);
-          } else {
-            publish_gate_tiles(out + state_at(unit - lane / 4, warp), lane, h, publishes);
-          }
+        const int u = unit + r * kTileRows;
+        const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
+        float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        if constexpr (kGated) {
+          done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
+          if (!kReady) __syncwarp();
+          if (kReady || sub == 0) *carry = done[j][r].carried;
+        } else {
+          done[j][r].h = value[j][r];
         }
-      }
+        const float h = u < hidden ? done[j][r].h : 0;
+        if constexpr (kReady) {
+          publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
+        } else if constexpr (kGated) {
+          publish_unit_tile(out + state_at(first_unit + r * kTileRows, warp), lane, h, publishes);
+        } else {
+          publish_gate_tiles(out + state_at(unit - lane / 4, warp), lane, h, publishes);
+        }
+      });
       if (SINGLE) published = clock_low();
 
       // Off the critical path: no block polls these stores.

@@ -199,13 +199,9 @@ struct MmaLargeProduct {
   // The warp's sums into `shared`.
   static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
     const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        shared[sum_at(m * 2 * kTileRows + e / 2 * kTileRows + row, column + e % 2)] = sums.tiles[m][e];
-      }
-    }
+    unroll<kTiles, 4>([&](int m, int e) {
+      shared[sum_at(m * 2 * kTileRows + e / 2 * kTileRows + row, column + e % 2)] = sums.tiles[m][e];
+    });
 #pragma unroll
     for (int e = 0; e < 2; ++e) {  // transposed
       if (kWhole % 2 == 1) shared[sum_at((kWhole - 1) * kTileRows + column + e, row)] = sums.single[e];

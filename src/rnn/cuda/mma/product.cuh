@@ -109,13 +109,8 @@ struct MmaProduct {
     k_tiles = k_tiles_of_warp(total_k_tiles);
     chunks = (k_tiles + kChunkKTiles - 1) / kChunkKTiles;
     more_weights = static_cast<uint4*>(shared) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < kInRegisters; ++i) {
-#pragma unroll
-      for (int o = 0; o < ROW_TILES; ++o) {
-        weights[i][o] = i < k_tiles ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
-      }
-    }
+    unroll<kInRegisters, ROW_TILES>(
+        [&](int i, int o) { weights[i][o] = i < k_tiles ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0}; });
     for (int i = kInRegisters; i < k_tiles; ++i) {
       uint4* const to = more_weights + (i - kInRegisters) * ROW_TILES * kResidentThreads;
       for (int o = 0; o + 1 < ROW_TILES; o += 2) {  // in the order of the instruction's operand
@@ -188,16 +183,12 @@ struct MmaProduct {
       }
       return;
     }
-#pragma unroll
-    for (int o = 0; o < ROW_TILES; ++o) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int q = o % 2 * 2 + e;
-        const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
-        const bool is_transposed = ROW_TILES % 2 == 1 && o == ROW_TILES - 1;
-        shared[o * STRIDE + (is_transposed ? sum_index(lane % 4 * 2 + e, lane / 4) : e * 32 + lane)] = sum;
-      }
-    }
+    unroll<ROW_TILES, 2>([&](int o, int e) {
+      const int q = o % 2 * 2 + e;
+      const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
+      const bool is_transposed = ROW_TILES % 2 == 1 && o == ROW_TILES - 1;
+      shared[o * STRIDE + (is_transposed ? sum_index(lane % 4 * 2 + e, lane / 4) : e * 32 + lane)] = sum;
+    });
   }
 
   // Issues the first loads of the first states of a wave of `count` tiles; base and reads as for run().

@@ -10,6 +10,7 @@
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/simt.h"
 
@@ -63,14 +64,10 @@ struct SimtProduct {
   // Issues the first loads of `columns` vectors in global memory, of which `elements` count. `from`: this lane's first
   // vec.
   __device__ __forceinline__ void prefetch(const float* from, int elements, int columns, int apart, int column_stride) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-#pragma unroll
-      for (int i = 0; i < LOADS; ++i) {
-        vecs[c * LOADS + i] = load_or_zeros(first_element() + i * kApart < elements && (COLUMNS == 1 || c < columns),
-                                            from + c * column_stride + i * apart);
-      }
-    }
+    unroll<COLUMNS, LOADS>([&](int c, int i) {
+      vecs[c * LOADS + i] = load_or_zeros(first_element() + i * kApart < elements && (COLUMNS == 1 || c < columns),
+                                          from + c * column_stride + i * apart);
+    });
   }
 
   // Waits until all of them have arrived.
@@ -92,17 +89,13 @@ struct SimtProduct {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       float sum[kRowSums] = {};
-#pragma unroll
-      for (int i = 0; i < LOADS; ++i) {
+      unroll<LOADS, 4>([&](int i, int j) {
         const uint4& vec = vecs[c * LOADS + i];
         const float k[4] = {__uint_as_float(vec.x), __uint_as_float(vec.y), __uint_as_float(vec.z),
                             __uint_as_float(vec.w)};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-#pragma unroll
-          for (int r = 0; r < ROWS; ++r) sum[r] = fmaf(weights[i][r][j], k[j], sum[r]);
-        }
-      }
+        for (int r = 0; r < ROWS; ++r) sum[r] = fmaf(weights[i][r][j], k[j], sum[r]);
+      });
       sum_over_lanes<kRowSums, kLanes>(sum, lane);
       float* const to = sums + c * kColumnStride + threadIdx.x / 32 * kStride + row_group_of_lane() * kRowSums + lane;
 #pragma unroll

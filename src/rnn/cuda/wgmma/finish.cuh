@@ -7,6 +7,7 @@
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 
 namespace prnn {

@@ -135,28 +135,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-      for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
-    }
+    const auto load_given = [&] {
+      unroll<kRounds, kGates>([&](int r, int g) { given[r][g] = load_word(sums_at(own_gate, buffer, g, r)); });
+    };
+    load_given();
     wait_for_all_copies();
     __syncwarp();
     SpinTimeout timeout;
     while (!timed_out) {
       bool all = true;
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) all &= g == own_gate || (given[r][g] & 1) == phase;
-      }
+      unroll<kRounds, kGates>([&](int r, int g) { all &= g == own_gate || (given[r][g] & 1) == phase; });
       if (__all_sync(kWholeWarp, all)) break;
       if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
-      }
+      load_given();
     }
 
     float dh[kRounds];
