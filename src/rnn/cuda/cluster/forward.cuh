@@ -65,11 +65,8 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
 
   Step current, next = size_at(0), following = size_at(1);
-  const auto expect_states = [&](int stage, const Step& step) {
-    shared.arrived.expect(stage, columns_of(step) * (K_TILES * 64));
-  };
-  shared.arrived.init();
-  expect_states(0, next);
+  const auto state_bytes = [&](const Step& step) { return columns_of(step) * (K_TILES * 64); };
+  shared.arrived.init(state_bytes(next));
 
   // This warp's weights: its k-tiles are share + kShares i.
   const int part = warp / Layout::kShares, share = warp % Layout::kShares;
@@ -241,7 +238,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     publish(1 - kStage, published, publishes);
 
     // Off the critical path: no block polls these stores.
-    if (s + 1 < steps) expect_states(1 - kStage, next);
+    if (s + 1 < steps) shared.arrived.expect(1 - kStage, state_bytes(next));
     if (!exists || column >= columns) return;
     const int64_t row = current.row + n;
     store_float<T>(dir.y, row * params.y_row + unit, done.h);

@@ -101,12 +101,13 @@ __device__ __forceinline__ void fence_barriers() {
 struct BarrierPair {
   uint64_t barrier[2];
 
-  // A barrier of the block and of the cluster must follow.
-  __device__ __forceinline__ void init() {
+  // A barrier of the block and of the cluster must follow. `first_bytes`: that step 0 waits for; 0: expect() says it.
+  __device__ __forceinline__ void init(uint32_t first_bytes = 0) {
     if (threadIdx.x != 0) return;
     init_barrier(&barrier[0]);
     init_barrier(&barrier[1]);
     fence_barriers();
+    if (first_bytes > 0) expect_bytes(&barrier[0], first_bytes);
   }
   __device__ __forceinline__ uint32_t address(int buffer) { return shared_address(&barrier[buffer]); }
   __device__ __forceinline__ void expect(int buffer, uint32_t bytes) {

@@ -1,4 +1,4 @@
-// Elements, matrix instructions and activations of the resident kernels.
+// The data types of the resident kernels: conversions, words, and the matrix instruction.
 #pragma once
 
 #include <cuda_bf16.h>

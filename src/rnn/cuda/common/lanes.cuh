@@ -8,6 +8,11 @@
 
 namespace prnn {
 
+__device__ __forceinline__ float sum_over_subs(float value) {
+  value += __shfl_xor_sync(kWholeWarp, value, 1);
+  return value + __shfl_xor_sync(kWholeWarp, value, 2);
+}
+
 // ---- forward ----
 
 // The lane's gate value from its row's product, its input product and its bias. HAS_INPUT_PRODUCT: lane 3 of a GRU has

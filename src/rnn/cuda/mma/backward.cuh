@@ -165,8 +165,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           } else {
             dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
           }
-          dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-          dh += __shfl_xor_sync(kWholeWarp, dh, 2);
+          dh = sum_over_subs(dh);
         }
       });
 

@@ -1,5 +1,5 @@
-// The large-layer mma backward kernel: all timesteps of one layer whose weights
-// fit no other kernel. Without clusters: every block reads the gradients of all gates.
+// The large-layer mma backward kernel: all timesteps of one layer whose weights fit no other kernel. Without clusters:
+// every block reads the gradients of all gates.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
@@ -121,9 +121,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int r = 0; r < kRounds; ++r) {
       const int index = Product::sum_at(min(own + r * kRoundUnits, kUnits - 1), warp);
       if constexpr (kGated) {
-        float dh = sums[sub * Product::kSumFloats + index] + sums[(sub + 4) * Product::kSumFloats + index];
-        dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-        from_next[r] = dh + __shfl_xor_sync(kWholeWarp, dh, 2);
+        from_next[r] =
+            sum_over_subs(sums[sub * Product::kSumFloats + index] + sums[(sub + 4) * Product::kSumFloats + index]);
       } else {
         from_next[r] = sum_over_warps(sums, Product::kSumFloats, index);
       }

@@ -1,5 +1,4 @@
-// The large-layer mma forward kernel: all timesteps of one layer whose weights
-// fit no other kernel.
+// The large-layer mma forward kernel: all timesteps of one layer whose weights fit no other kernel.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"

@@ -7,8 +7,8 @@
 
 namespace prnn {
 
-// KERNEL and the lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x + bW.
-// Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
+// Template arguments and lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x +
+// bW. Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -58,10 +58,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
         const uint4 units =
             load_row_fragment(static_cast<const float*>(dir.weights), (int64_t{gate} * hidden + from) * hidden + unit,
                               gate < kGates && from < hidden ? hidden - unit : 0);
-        product.weights[i][r][e] = __uint_as_float(units.x);
-        product.weights[i][r + 1][e] = __uint_as_float(units.y);
-        product.weights[i][r + 2][e] = __uint_as_float(units.z);
-        product.weights[i][r + 3][e] = __uint_as_float(units.w);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) product.weights[i][r + j][e] = float_of(units, j);
       }
     }
   }

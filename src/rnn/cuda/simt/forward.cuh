@@ -6,7 +6,7 @@
 
 namespace prnn {
 
-// KERNEL: which one of the cell's list in simt.h. In clusters, a replica is one, and states go to its blocks' shared
+// UNITS, LOADS, COLUMNS, CLUSTER: SimtKernel's. In clusters, a replica is one, and states go to its blocks' shared
 // memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
 // the gate, as in mma_forward().
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto size_at = [&](int s) { return step_of_pass(sizes, steps, dir.reverse, s); };
 
   if constexpr (kSends) {
-    arrived.init();
-    arrived.expect(0, kBytes);
+    arrived.init(kBytes);
     for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads)
       states[0][i] = states[1][i] = {0, 0, 0, 0};
   }
@@ -53,10 +52,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
       const uint4 vec =
           load_row_fragment(static_cast<const float*>(dir.weights),
                             (int64_t{kGated ? r : 0} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
-      product.weights[i][r][0] = __uint_as_float(vec.x);
-      product.weights[i][r][1] = __uint_as_float(vec.y);
-      product.weights[i][r][2] = __uint_as_float(vec.z);
-      product.weights[i][r][3] = __uint_as_float(vec.w);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) product.weights[i][r][e] = float_of(vec, e);
     }
   }
 

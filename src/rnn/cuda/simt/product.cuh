@@ -16,6 +16,10 @@
 
 namespace prnn {
 
+__device__ __forceinline__ float float_of(const uint4& vec, int element) {
+  return __uint_as_float(element == 0 ? vec.x : element == 1 ? vec.y : element == 2 ? vec.z : vec.w);
+}
+
 // Adds up COUNT values over LANES adjacent lanes: half of the values for half of the lanes, until a lane has one or
 // there is no other lane. Lane l then has the sums of values l % COUNT, and l % COUNT + LANES and so on.
 template <int COUNT, int LANES, int APART = 1>
@@ -90,11 +94,9 @@ struct SimtProduct {
     for (int c = 0; c < COLUMNS; ++c) {
       float sum[kRowSums] = {};
       unroll<LOADS, 4>([&](int i, int j) {
-        const uint4& vec = vecs[c * LOADS + i];
-        const float k[4] = {__uint_as_float(vec.x), __uint_as_float(vec.y), __uint_as_float(vec.z),
-                            __uint_as_float(vec.w)};
+        const float k = float_of(vecs[c * LOADS + i], j);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) sum[r] = fmaf(weights[i][r][j], k[j], sum[r]);
+        for (int r = 0; r < ROWS; ++r) sum[r] = fmaf(weights[i][r][j], k, sum[r]);
       });
       sum_over_lanes<kRowSums, kLanes>(sum, lane);
       float* const to = sums + c * kColumnStride + threadIdx.x / 32 * kStride + row_group_of_lane() * kRowSums + lane;
@@ -115,11 +117,7 @@ struct SimtProduct {
       part[i] = sums[column * kColumnStride + (SHARED ? sub + 4 * i : i) * kStride + index];
     }
     add_all(part);
-    if constexpr (SHARED) {
-      part[0] += __shfl_xor_sync(kWholeWarp, part[0], 1);
-      part[0] += __shfl_xor_sync(kWholeWarp, part[0], 2);
-    }
-    return part[0];
+    return SHARED ? sum_over_subs(part[0]) : part[0];
   }
 };
 

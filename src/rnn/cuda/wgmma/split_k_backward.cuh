@@ -74,7 +74,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   };
   const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
   const T* const initial = initial_states<T, MODE>(dir);
-  const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
   const bool whole_words = ((reinterpret_cast<uintptr_t>(dir.dy) | reinterpret_cast<uintptr_t>(states) |
                              reinterpret_cast<uintptr_t>(initial) | params.y_row * sizeof(T)) %
                             4) == 0;
@@ -88,9 +87,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int u = wanted ? own.unit : 0;
       copy_four(saved + saved_at(-1, r), static_cast<const Four<T>*>(dir.gates) + (row * hidden + u), wanted);
       if (lane % 2 == 0) {
-        const T* const before = has_before           ? states + (int64_t{after.row + n} * state_row + u)
-                                : initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                     : states;
+        const T* const before =
+            state_before<T, MODE>(dir, hidden, params.y_row, u, has_before, has_before ? after.row + n : row,
+                                  wanted ? int64_t{n} * hidden + u : 0);
         copy_two(saved + saved_at(0, r), static_cast<const T*>(dir.dy) + (row * params.y_row + u), wanted, whole_words);
         copy_two(saved + saved_at(1, r), before, wanted && (has_before || initial != nullptr), whole_words);
         if (MODE == PRNN_LSTM) copy_two(saved + saved_at(2, r), states + (row * hidden + u), wanted, whole_words);
