@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kSumFloats = kRowTiles * kTileFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
-  using Product = MmaProduct<T, kRowTiles, kTileFloats, SINGLE, (kRowTiles < 8)>;  // 8 leave no registers
+  using Product = MmaProduct<T, kRowTiles, kTileFloats, (kRowTiles < 8)>;  // 8 leave no registers
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -49,7 +49,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   // K runs over the gates one after the other, each rounded up to whole k-tiles; a block of a cluster has its share.
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.replica_columns = &sizes.columns_per_replica;
   product.k_tile_stride = 64 * kResidentWarps;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(block_k_tiles, bias_sums + tiles * bias_floats, [&](int row_tile, int k_tile) {
@@ -107,15 +106,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       const auto gradients_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int row_before = of_next ? current.row : previous.row;
-        const int column =
-            (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane);
+        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
         const T* const row = dgates + int64_t{row_before + replica_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int batch_before = of_next ? current.batch : previous.batch;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
                min(replica_columns, batch_before - replica_column);
       };
 

@@ -19,9 +19,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   constexpr SimtSplit kSplit = simt_split(kGates, true, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * kGates * 4;
   constexpr bool kSends = kCluster > 1;
-  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(true)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
+  extern __shared__ float4 more_weights[];
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 gradients[2][kSends ? Product::kElements / 4 : 1];
   __shared__ BarrierPair arrived;  // count the bytes of `gradients`
@@ -46,9 +47,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   }
 
   Product product;
-#pragma unroll
-  for (int i = 0; i < kKernel.loads; ++i) {
-    const int k = Product::first_element() + i * Product::kApart, gate = k / pitch;
+  product.load_weights(more_weights, kGates * pitch, [&](int k, float (&rows)[kRows][4]) {
+    const int gate = k / pitch;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int from = k % pitch + e;
@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
             load_row_fragment(static_cast<const float*>(dir.weights), (int64_t{gate} * hidden + from) * hidden + unit,
                               gate < kGates && from < hidden ? hidden - unit : 0);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) product.weights[i][r + j][e] = float_of(units, j);
+        for (int j = 0; j < 4; ++j) rows[r + j][e] = float_of(units, j);
       }
     }
-  }
+  });
 
   // What this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
@@ -116,16 +116,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       if constexpr (kSends) {
         wait_for_arrival(barrier + s % 2 * 8, (s - 1) / 2 & 1, sizes.timed_out, timed_out);
         __syncwarp();
-        product.read(own_gradients + s % 2 * kStageBytes + k_of_lane * 4);
+        product.run(own_gradients + s % 2 * kStageBytes + k_of_lane * 4, sums[s % 2]);
       } else {
         const float* from = dgates + int64_t{previous.row + replica_column} * row_elements + k_of_lane;
         asm volatile("" : "+l"(from));  // computed before the delay
         wait_poll_delay(passed, sizes.poll_delay_cycles);
-        product.prefetch(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
-                         row_elements);
-        product.wait_loads(from, Product::kApart, row_elements, sizes.timed_out, timed_out);
+        product.run(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
+                    row_elements, sizes.timed_out, timed_out, sums[s % 2]);
       }
-      product.multiply(sums[s % 2]);
       __syncthreads();
       passed = clock_low();
     }

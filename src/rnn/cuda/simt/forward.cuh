@@ -18,9 +18,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   constexpr SimtSplit kSplit = simt_split(gate_count(MODE), false, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * 4;
   constexpr bool kSends = kCluster > 1;
-  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(false)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
+  extern __shared__ float4 more_weights[];
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 states[2][kSends ? Product::kElements / 4 : 1];
   __shared__ BarrierPair arrived;  // count the bytes of `states`
@@ -43,19 +44,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   }
 
   Product product;
-#pragma unroll
-  for (int i = 0; i < kKernel.loads; ++i) {
-    const int k = Product::first_element() + i * Product::kApart;
+  product.load_weights(more_weights, sizes.padded, [&](int k, float (&rows)[kRows][4]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int unit = first_unit + Product::row_group_of_lane() * (kGated ? 1 : kRows) + (kGated ? 0 : r);
+      const int64_t row = int64_t{kGated ? r : 0} * hidden + unit;
       const uint4 vec =
-          load_row_fragment(static_cast<const float*>(dir.weights),
-                            (int64_t{kGated ? r : 0} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
+          load_row_fragment(static_cast<const float*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) product.weights[i][r][e] = float_of(vec, e);
+      for (int e = 0; e < 4; ++e) rows[r][e] = float_of(vec, e);
     }
-  }
+  });
 
   // What this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
@@ -73,7 +72,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
-  const int tile_columns = sizes.tile_columns();
+  const int tile_columns = kColumns == 1 ? 1 : sizes.tile_columns();
   float* exchange = static_cast<float*>(dir.exchange) + int64_t{replica} * tile_columns * sizes.padded;  // of a step
   const auto step_elements = [&] { return int64_t{sizes.exchange_columns()} * sizes.padded; };
   const auto state_at = [&](int k, int c) { return (k / 16 * tile_columns + c) * 16 + k % 16; };
@@ -125,17 +124,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     if constexpr (kSends) {
       wait_for_arrival(barrier + s % 2 * 8, s / 2 & 1, sizes.timed_out, timed_out);
       __syncwarp();
-      product.read(own_states + s % 2 * kStageBytes + k_of_lane * 4);
+      product.run(own_states + s % 2 * kStageBytes + k_of_lane * 4, sums[s % 2]);
     } else {
       const float* from = exchange + states_of_lane;
       asm volatile("" : "+l"(from));  // computed before the delay
       wait_poll_delay(passed, sizes.poll_delay_cycles);
       const int apart = Product::kApart * tile_columns, columns = min(replica_columns, current.batch - replica_column);
-      product.prefetch(from, sizes.padded, columns, apart, 16);
-      product.wait_loads(from, apart, 16, sizes.timed_out, timed_out);
+      product.run(from, sizes.padded, columns, apart, 16, sizes.timed_out, timed_out, sums[s % 2]);
     }
     exchange += step_elements();
-    product.multiply(sums[s % 2]);
     __syncthreads();
     passed = clock_low();
     if (!finishes) continue;
