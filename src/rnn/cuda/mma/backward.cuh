@@ -178,10 +178,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kTileRows;
           const bool exists = own_lane && u < hidden;
-          // Computed here alone, since it is rarely wanted. Which factor is pinned: with the other one, a kernel of
-          // each cell spilled 4 bytes.
-          const int64_t state_index =
-              MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u : int64_t{n} * hidden + pin_in_register(u);
+          // Computed here alone, since it is rarely wanted. Which number is pinned: with another one, some kernel
+          // spilled 4 bytes.
+          const int64_t state_index = MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u
+                                      : kExact<T>      ? int64_t{pin_in_register(n)} * hidden + u
+                                                       : int64_t{n} * hidden + pin_in_register(u);
           float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
