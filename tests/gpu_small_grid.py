@@ -46,11 +46,14 @@ def cluster() -> Iterator[CudaCase]:
 
 
 def simt() -> Iterator[CudaCase]:
-    """Float layers of a few sequences: in clusters of 8 and 16, over L2, and some sequences a replica."""
+    """Float layers of a few sequences: in clusters of 8 and 16, over L2, with weights in shared memory, and some
+    sequences a replica."""
     for cell, hidden in itertools.product(("tanh", "lstm", "gru"), (72, 300, 800)):
         yield CudaCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
     for cell in ("tanh", "lstm", "gru"):
         yield CudaCase(reference.Stack(MODES[cell], 8, 72, 1, 2), [4, 3, 1], torch.float32)
+    for cell, hidden in (("tanh", 2060), ("lstm", 1040), ("gru", 1040)):
+        yield CudaCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
     for batch_sizes in ([1] * 3, [4, 4, 1]):
         yield CudaCase(reference.Stack(MODES["tanh"], 8, 1100), batch_sizes, torch.float32)
 

@@ -75,7 +75,9 @@ def test_training_step(mode: int, layers: int, directions: int, batch_sizes: lis
         ("simt", GRU, 256, 2, [2] * 6, FLOAT),
         ("simt", GRU, 1000, 1, [1] * 6, FLOAT),
         ("simt", LSTM, 1000, 1, [1] * 6, FLOAT),
+        ("simt", GRU, 1100, 1, [1] * 6, FLOAT),
         ("simt", TANH, 1500, 1, [4, 4, 3, 2], FLOAT),
+        ("simt", TANH, 1000, 1, [4, 4, 3, 2], FLOAT),
         ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
     ],
 )

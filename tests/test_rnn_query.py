@@ -347,6 +347,9 @@ def test_a_plan_of_split_k_kernels(mode: int) -> None:
         ({"hidden": 1024, "batch": 32}, b"wgmma-split-k", b"wgmma-split-k"),
         ({"hidden": 2432}, b"mma-large", b"mma-large"),
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),
+        ({"hidden": 1344, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),  # weights also in shared memory
+        ({"hidden": 1345, "data_type": capi.FLOAT, "batch": 1}, b"mma-large", b"mma-large"),
+        ({"mode": RNN_TANH, "hidden": 1024, "data_type": capi.FLOAT, "batch": 4}, b"simt", b"simt"),  # a replica each
         ({"hidden": 512, "batch": 8, "layers": 5}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 1024, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"wgmma-split-k"),
         ({"hidden": 6000}, b"", b""),
@@ -448,6 +451,7 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         (1, 512, 4, b"simt"),
         (2, 512, 4, b"mma"),
         (0, 2048, 4, b"mma"),
+        (0, 2200, 1, b"mma"),
     ):
         layer = Layer(mode, hidden, capi.FLOAT, batch)
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)

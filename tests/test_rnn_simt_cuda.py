@@ -37,6 +37,26 @@ def test_large_layers_without_gates(mode: int, hidden: int, batch: int) -> None:
     assert_results(case)
 
 
+@pytest.mark.parametrize(
+    ("cell", "hidden"), [("lstm", 1025), ("lstm", 1344), ("gru", 1025), ("gru", 1792), ("tanh", 2049), ("tanh", 2688)]
+)
+def test_weights_in_shared_memory(cell: str, hidden: int) -> None:
+    """Of one sequence, from the smallest to the largest layer."""
+    torch.manual_seed(6)
+    case = make_case(MODES[cell], hidden, [1] * 4)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("batch_sizes", [[3] * 4, [4, 4, 3, 1]], ids=str)
+@pytest.mark.parametrize("hidden", [700, 1024])
+def test_a_replica_each_of_blocks_of_32_units(hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(7)
+    case = make_case(reference.RNN_TANH, hidden, batch_sizes)
+    case.train()
+    assert_results(case)
+
+
 @pytest.mark.parametrize("batch_sizes", [[3, 1], [2, 2, 1, 1, 1], [4, 4, 3, 2, 1]], ids=str)
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("hidden", [72, 300])

@@ -28,7 +28,13 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
   shape->replicas = static_cast<int>(ceil_div(problem.max_batch(), kernel.columns));
   shape->blocks = static_cast<int>(ceil_div(units, kernel.units));
   shape->tiles = 1;
-  shape->register_bytes = int64_t{16} * kResidentThreads * kernel.loads * split.rows * shape->blocks;
+  const int64_t load_bytes = int64_t{16} * kResidentThreads * split.rows;  // of the weights of all lanes' loads
+  const int in_registers = simt_register_loads(split.rows, kernel.loads);
+  shape->register_bytes = load_bytes * in_registers * shape->blocks;
+  shape->shared_bytes = load_bytes * (kernel.loads - in_registers);
+  shape->shared_weight_bytes = shape->shared_bytes * shape->blocks;
+  constexpr int64_t kStaticBytes = 8192;  // more than the kernels have beside the weights
+  if (shape->shared_bytes > 0 && (problem.tf32 || shape->shared_bytes + kStaticBytes > row.shared_bytes)) return false;
   shape->poll_delay_cycles = poll_delay(row, problem, id->pass, kernel);
   const int blocks = resident_blocks(row, is_cluster ? 4 : 1), room = blocks / kernel.cluster * kernel.cluster;
   if (kernel.cluster > row.largest_cluster || (kernel.cluster == 16 && blocks < kWholeGpu)) return false;
@@ -40,16 +46,13 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
 bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
   const int64_t sequences = problem.max_batch();
   if (sequences > kSimtSequences) return false;
-  // With tf32 the mma kernels multiply once instead of three times: they are ahead where sequences go together. Else
-  // they are as fast where they do with few blocks, of 32 units each: for one small layer without gates, and
-  // where every one of some sequences has a replica.
-  const bool is_large = problem.gates() > 1 || problem.hidden > 640;
-  const bool is_crowded = ceil_div(problem.hidden, 32) * sequences * directions > row.multiprocessors;
+  // With tf32 the mma kernels multiply once instead of three times: they are ahead of all but clusters and one sequence
+  // whose weights lie in registers, and for one small layer without gates.
+  const bool is_one = sequences == 1 && (problem.gates() > 1 || problem.hidden > 640);
   return any_kernel(row, problem, Engine::kSimt, pass, [&](KernelId id) {
     const SimtKernel kernel{id.shape(0), id.shape(1), id.shape(2), id.shape(3)};
-    const bool is_faster = kernel.columns > 1 ? is_crowded && !problem.tf32 : sequences == 1 && is_large;
-    const bool suits = kernel.cluster > 1 || is_faster;
-    return suits && simt_shape_for(row, problem, id, kernel, directions, best);
+    return (kernel.cluster > 1 || !problem.tf32 || (kernel.columns == 1 && is_one)) &&
+           simt_shape_for(row, problem, id, kernel, directions, best);
   });
 }
 

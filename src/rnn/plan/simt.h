@@ -8,8 +8,8 @@ namespace prnn {
 
 constexpr int64_t kSimtSequences = 4;  // of a layer, at most
 
-// A kernel's shape: units of a block; 16-byte vectors of K that a lane multiplies; sequences of a replica, at most;
-// blocks of the cluster that is a replica, or 1 where the blocks of a replica exchange through L2.
+// A kernel's shape: units of a block; 16-byte loads of K of a lane; sequences of a replica, at most; blocks of the
+// cluster that is a replica, or 1 where the blocks of a replica exchange through L2.
 struct SimtKernel {
   int units, loads, columns, cluster;
 };
@@ -20,6 +20,12 @@ struct SimtSplit {
   int row_groups;  // of such rows, in each warp; 32 / row_groups lanes split K
   int elements;    // of K, all that the block's warps and lanes have room for
 };
+
+// Loads of a large layer that a lane waits for and multiplies together. With 3, backward kernels spill.
+constexpr int simt_chunk(bool backward) { return backward ? 2 : 5; }
+
+// Loads whose weights a lane of so many rows keeps in registers, 128 floats; those of the others lie in shared memory.
+constexpr int simt_register_loads(int rows, int loads) { return loads < 32 / rows ? loads : 32 / rows; }
 
 constexpr SimtSplit simt_split(int gates, bool backward, const SimtKernel& kernel) {
   SimtSplit split{};

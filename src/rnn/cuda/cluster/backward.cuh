@@ -6,13 +6,13 @@
 
 #include <type_traits>
 
-#include "rnn/cuda/common/cell.cuh"
+#include "rnn/cuda/cluster/backward_weights.cuh"
+#include "rnn/cuda/common/block.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
-#include "rnn/cuda/common/step_io.cuh"
-#include "rnn/cuda/common/weights.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
 #include "rnn/plan/cluster.h"
 
 namespace prnn {
@@ -23,6 +23,7 @@ struct ClusterBackward {
   static constexpr int kBiases = kGates > 1 ? 4 : 1;
   static constexpr ClusterBackwardSplit kSplit = cluster_backward_split(kGates, K_TILES, CLUSTER);
   static constexpr int kUnits = kSplit.units, kKTiles = kSplit.k_tiles, kTiles = kSplit.tiles;
+  static constexpr int kRows = K_TILES * 32;  // of R', all units
   static constexpr int kThreads = kSplit.warps * 32;
   static constexpr int kBundle = kSplit.bundle, kBundleTiles = kBundle / 16, kBundles = kTiles / kBundleTiles;
   static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
@@ -33,7 +34,7 @@ struct ClusterBackward {
   struct Shared {
     float sums[2][CLUSTER][kTileColumns][kUnits];  // of each block's gates
     uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order; 16 bits an element
-    uint64_t arrived[2];                           // counts the bytes of `sums`
+    BarrierPair arrived;                           // count the bytes of `sums`
     float biases[kBiases][kTileColumns][kUnits];
   };
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
@@ -67,13 +68,12 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
-  const BackwardDirection& dir = params.direction[blockIdx.x / (CLUSTER * sizes.replicas)];
-  const int replica = blockIdx.x / CLUSTER % sizes.replicas;
-  const int first_unit = rank * kUnits, hidden = sizes.hidden;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const BackwardDirection& dir = params.direction[place.direction];
+  const int first_unit = place.first_unit, hidden = sizes.hidden;
+  const int replica_column = place.first_column, replica_columns = place.columns;
   const int steps = steps_of_column(sizes, replica_column);
-  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? s : steps - 1 - s) : Step{0, 0}; };
+  const auto size_at = [&](int s) { return step_of_pass(sizes, steps, !dir.reverse, s); };
   const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
 
   extern __shared__ uint4 dynamic_shared[];
@@ -84,50 +84,12 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   for (int i = threadIdx.x; i < kBiases * kTileColumns * kUnits; i += Layout::kThreads) {
     (&shared.biases[0][0][0])[i] = 0;
   }
-  if (threadIdx.x == 0) {
-    init_barrier(&shared.arrived[0]);
-    init_barrier(&shared.arrived[1]);
-    fence_barriers();
-  }
+  shared.arrived.init();
 
-  // This warp's weights: rows of its bundles, each of the units of one block; a lane has kLaneUnits adjacent ones. They
-  // are columns of R, whose rows come k-tile by k-tile through shared memory, where the sums will be.
   const auto unit_of_bundle = [&](int bundle) { return (warp * Layout::kBundles + bundle) * Layout::kBundle; };
-  constexpr int kRow = K_TILES * 32, kFragments = kRow / 8;
-  static_assert(32 * kRow * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
-  uint4* const rows = reinterpret_cast<uint4*>(&shared.sums[0][0][0][0]);
+  static_assert(32 * Layout::kRows * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
   uint4 weights[kTiles][kKTiles][2];
-#pragma unroll
-  for (int i = 0; i < kKTiles; ++i) {
-    __syncthreads();
-    for (int j = threadIdx.x; j < 32 * kFragments; j += Layout::kThreads) {
-      const int k = i * 32 + j / kFragments, row = j % kFragments * 8;
-      const int gate = k / kUnits, unit = first_unit + k % kUnits;
-      rows[j] = load_row_fragment(static_cast<const T*>(dir.weights), (int64_t{gate} * hidden + unit) * hidden + row,
-                                  gate < kGates && unit < hidden ? hidden - row : 0);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int bundle = 0; bundle < Layout::kBundles; ++bundle) {
-      constexpr int kWords = Layout::kLaneUnits / 2;
-      uint32_t words[8][kWords];  // of 8 rows of R
-      const int at = unit_of_bundle(bundle) / 2 + lane / 4 * kWords;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
-        }
-      }
-#pragma unroll
-      for (int e = 0; e < Layout::kLaneUnits; ++e) {
-        const auto two_rows = [&](int j) {
-          return __byte_perm(words[j][e / 2], words[j + 1][e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
-        };
-        weights[bundle * Layout::kBundleTiles + e / 2][i][e % 2] = {two_rows(0), two_rows(2), two_rows(4), two_rows(6)};
-      }
-    }
-  }
+  load_backward_weights<T, Layout>(static_cast<const T*>(dir.weights), hidden, first_unit, &shared.sums, weights);
 
   // What this thread finishes: one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
@@ -149,20 +111,17 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       state = load_element(static_cast<const T*>(dir.y) + y_at);
     } else {
       gates = __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(dir.gates) + at * 4));
-      const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-      const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-      const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
-      const int64_t row_before = has_before ? step_before.row + n : row;
-      before = load_element(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                              : states + (row_before * state_row + u));
-      if (MODE == PRNN_LSTM) state = load_element(states + at);
+      before = load_element(state_before<T, MODE>(dir, hidden, params.y_row, static_cast<int>(u), has_before,
+                                                  has_before ? step_before.row + n : row,
+                                                  wanted ? int64_t{n} * hidden + u : 0));
+      if (MODE == PRNN_LSTM) state = load_element(static_cast<const T*>(dir.cells) + at);
       if (MODE == PRNN_LSTM && dir.dcells != nullptr) dcell = load_element(static_cast<const T*>(dir.dcells) + y_at);
     }
   };
 
   // Where this thread reads the sums of its unit and puts its gates' gradients, where its warp reads the latter, and
   // where in every block its sums go.
-  const uint32_t barrier = shared_address(&shared.arrived[0]);
+  const uint32_t barrier = shared.arrived.address(0);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns][own_unit]);
   uint32_t gradients_in = shared_address(&shared.gradients[0][0][min(lane / 4, replica_columns - 1)][sub]);
   uint32_t gradients_out[kGates];
@@ -190,7 +149,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   sync_cluster();                            // after it, all barriers are there
   bool timed_out = false, restarts = false;  // whether the sequence has no state from before the current timestep
   // One more step than timesteps, for the gradients of the initial states.
-  const int last_step = dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+  const int last_step = last_backward_step(dir, sizes, steps);
 
   // Stages are known when compiling: two steps are one iteration.
   const auto do_step = [&](auto stage_constant, int s) {
@@ -212,7 +171,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     const float own_state = element_value<T>(state);
     [[maybe_unused]] UnitDerivatives derivatives;
     if constexpr (kGated) {
-      const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
       const float own_before = (n < next.batch || has_initial) && !restarts ? element_value<T>(before) : 0;
       const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
                               element_value<T>(gates.y >> 16)};
@@ -240,14 +199,12 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       float dh = was_active && !restarted ? parts[0] : 0;
       if (restarted) carried = 0;
       const int64_t at = int64_t{n} * hidden + unit;
-      if (begins) {
-        if (exists && dir.dhy != nullptr) dh = load_float<T>(dir.dhy, at);
-        carried = MODE == PRNN_LSTM && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0;
+      if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
+        const FinalGradients last = load_final_gradients<T, MODE>(dir, at, exists);
+        dh = last.dh;
+        carried = last.dc;
       }
-      if (ends) {  // what is left belongs to the initial state
-        if (dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
-        if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
-      }
+      if (ends) store_initial_gradients<T, MODE>(dir, at, dh, carried, kWholeUnit);
       dh += added;
       if (MODE == PRNN_LSTM) carried += added_to_cell;
       if constexpr (kGated) {
@@ -293,9 +250,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
           send_sums(sums_out[i] + (kOther * CLUSTER * kTileColumns + e) * (kUnits * 4), counts[i] + kOther * 8, part);
         }
       }
-      if (threadIdx.x == 0) {
-        expect_bytes(&shared.arrived[1 - kStage], columns * (CLUSTER * kUnits * static_cast<int>(sizeof(float))));
-      }
+      shared.arrived.expect(1 - kStage, columns * (CLUSTER * kUnits * static_cast<int>(sizeof(float))));
     }
 
     // Off the critical path: no block polls these stores.
@@ -323,7 +278,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     if (first_unit + own >= hidden) continue;
     float sum = 0;
     for (int c = 0; c < kTileColumns; ++c) sum += shared.biases[b][c][own];
-    dir.bias_sums[(int64_t{replica} * kBiases + b) * hidden + first_unit + own] = sum;
+    dir.bias_sums[(int64_t{place.replica} * kBiases + b) * hidden + first_unit + own] = sum;
   }
   // No block leaves while others may still write to its shared memory.
   sync_cluster();

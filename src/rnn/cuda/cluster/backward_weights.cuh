@@ -1,6 +1,7 @@
 // Loading the recurrent weights of a backward cluster kernel into registers.
 #pragma once
 
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 
 namespace prnn {
@@ -29,13 +30,9 @@ __device__ __forceinline__ void load_backward_weights(const T* matrix, int hidde
       constexpr int kWords = Layout::kLaneUnits / 2;
       uint32_t words[8][kWords];  // of 8 rows of R
       const int at = (warp * Layout::kBundles + bundle) * Layout::kBundle / 2 + lane / 4 * kWords;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
-        }
-      }
+      unroll<8, kWords>([&](int j, int w) {
+        words[j][w] = reinterpret_cast<const uint32_t*>(rows)[(sub * 8 + j) * (kRow / 2) + at + w];
+      });
 #pragma unroll
       for (int e = 0; e < Layout::kLaneUnits; ++e) {
         const auto two_rows = [&](int j) {

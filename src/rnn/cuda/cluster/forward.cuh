@@ -4,11 +4,13 @@
 
 #include <type_traits>
 
+#include "rnn/cuda/common/block.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/shared_memory.cuh"
 #include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 #include "rnn/plan/cluster.h"
 
@@ -35,7 +37,7 @@ struct ClusterForward {
   struct Shared {
     uint4 states[2][K_TILES][kTileColumns][4];  // h of a step, in fragment order; 16 bits an element
     float sums[2][kShares][kShareFloats];
-    uint64_t arrived[2];  // counts the bytes of `states`
+    BarrierPair arrived;  // count the bytes of `states`
   };
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
 };
@@ -51,44 +53,31 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
-  const int rank = static_cast<int>(cluster_rank());
-  const ForwardDirection& dir = params.direction[blockIdx.x / (CLUSTER * sizes.replicas)];
-  const int replica = blockIdx.x / CLUSTER % sizes.replicas;
-  const int first_unit = rank * kUnits, hidden = sizes.hidden;
-  const int replica_column = sizes.first_column + replica * sizes.columns_per_replica;
-  const int replica_columns = min(sizes.columns_per_replica, sizes.first_column + sizes.columns - replica_column);
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
+  const int first_unit = place.first_unit, hidden = sizes.hidden;
+  const int replica_column = place.first_column, replica_columns = place.columns;
   const int steps = steps_of_column(sizes, replica_column);
-  const auto size_at = [&](int s) { return s < steps ? step_at(sizes, dir.reverse ? steps - 1 - s : s) : Step{0, 0}; };
+  const auto size_at = [&](int s) { return step_of_pass(sizes, steps, dir.reverse, s); };
   const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
 
   extern __shared__ uint4 dynamic_shared[];
   typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
 
   Step current, next = size_at(0), following = size_at(1);
-  const auto expect_states = [&](int stage, const Step& step) {
-    expect_bytes(&shared.arrived[stage], columns_of(step) * (K_TILES * 64));
-  };
-  if (threadIdx.x == 0) {
-    init_barrier(&shared.arrived[0]);
-    init_barrier(&shared.arrived[1]);
-    fence_barriers();
-    expect_states(0, next);
-  }
+  const auto state_bytes = [&](const Step& step) { return columns_of(step) * (K_TILES * 64); };
+  shared.arrived.init(state_bytes(next));
 
   // This warp's weights: its k-tiles are share + kShares i.
   const int part = warp / Layout::kShares, share = warp % Layout::kShares;
   uint4 weights[kOwnKTiles][kRowTiles];
-#pragma unroll
-  for (int i = 0; i < kOwnKTiles; ++i) {
-#pragma unroll
-    for (int o = 0; o < kRowTiles; ++o) {
-      const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
-      const int k = (share + Layout::kShares * i) * 32 + sub * 8;
-      const int64_t row = int64_t{o % kGates} * hidden + unit;
-      weights[i][o] =
-          load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
-    }
-  }
+  unroll<kOwnKTiles, kRowTiles>([&](int i, int o) {
+    const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
+    const int k = (share + Layout::kShares * i) * 32 + sub * 8;
+    const int64_t row = int64_t{o % kGates} * hidden + unit;
+    weights[i][o] =
+        load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
+  });
 
   // What this thread finishes: one unit of one sequence.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
@@ -109,14 +98,14 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 
   // A word has two units. Even lanes send to the first half of the cluster, odd ones to the other.
   const int state = first_unit + own_unit;
-  const uint32_t place = shared_address(&shared.states[0][0][0][0]) +
-                         ((state / 32 * kTileColumns + column % kTileColumns) * 64 + state % 32 / 2 * 4);
+  const uint32_t own_place = shared_address(&shared.states[0][0][0][0]) +
+                             ((state / 32 * kTileColumns + column % kTileColumns) * 64 + state % 32 / 2 * 4);
   const auto place_of = [&](int stage, int i) {
     const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
-    return address_in_rank(place + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer);
+    return address_in_rank(own_place + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer);
   };
   const auto count_of = [&](int stage, int i) {
-    return address_in_rank(shared_address(&shared.arrived[stage]), lane % 2 * (CLUSTER / 2) + i);
+    return address_in_rank(shared.arrived.address(stage), lane % 2 * (CLUSTER / 2) + i);
   };
   constexpr bool kKeepsPlaces = Layout::kThreads <= 256;  // has the registers for it
   uint32_t places[2][CLUSTER / 2], counts[2][CLUSTER / 2];
@@ -143,13 +132,8 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   };
 
   float carried = 0;  // c (LSTM), h before rounding (GRU)
-  const auto begin_sequence = [&](bool restarts) {
-    const int64_t at = int64_t{n} * hidden + unit;
-    const bool loads = exists && !restarts;
-    const float h = loads && dir.hx != nullptr ? load_float<T>(dir.hx, at) : 0;
-    if (MODE == PRNN_GRU) carried = h;
-    if (MODE == PRNN_LSTM) carried = loads && dir.cx != nullptr ? load_float<T>(dir.cx, at) : 0;
-    return h;
+  const auto begin = [&](bool restarts) {
+    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists && !restarts, carried);
   };
   // Whether the sequence's next step starts from zeros.
   const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
@@ -158,12 +142,12 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   if (finishes) {
     const bool begins = column < columns_of(next);
-    publish(0, begins ? begin_sequence(restarts_next()) : 0, begins);
+    publish(0, begins ? begin(restarts_next()) : 0, begins);
     load_input(next);
   }
 
   // Where this lane reads states, writes sums of rows, and reads those of its unit.
-  const uint32_t barrier = shared_address(&shared.arrived[0]);
+  const uint32_t barrier = shared.arrived.address(0);
   uint32_t states = shared_address(&shared.states[0][share][min(lane / 4, replica_columns - 1)][sub]);
   uint32_t sums_out =
       shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats +
@@ -213,22 +197,18 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
       if (kSets == 2 || kOwnKTiles == 1) return sum[0][m][q] + sum[1][m][q];
       return sum[0][m][q] + sum[1][m][q] + (sum[kSets - 2][m][q] + sum[kSets - 1][m][q]);
     };
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int o = 0; o < Layout::kUnitTiles; ++o) {
-        constexpr int kFloat = sizeof(float);
-        const uint32_t to = sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) +
-                            (e * Layout::kColumnFloats + o * kTileRows * Layout::kUnitFloats) * kFloat;
-        if constexpr (kGated) {
-          store_shared(has_column[e], to,
-                       float4{total(o * kGates, e), total(o * kGates + 1, e), total(o * kGates + 2, e),
-                              kGates == 4 ? total(o * kGates + kGates - 1, e) : 0});
-        } else {
-          store_shared(has_column[e], to, total(o, e));
-        }
+    unroll<2, Layout::kUnitTiles>([&](int e, int o) {
+      constexpr int kFloat = sizeof(float);
+      const uint32_t to = sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) +
+                          (e * Layout::kColumnFloats + o * kTileRows * Layout::kUnitFloats) * kFloat;
+      if constexpr (kGated) {
+        store_shared(has_column[e], to,
+                     float4{total(o * kGates, e), total(o * kGates + 1, e), total(o * kGates + 2, e),
+                            kGates == 4 ? total(o * kGates + kGates - 1, e) : 0});
+      } else {
+        store_shared(has_column[e], to, total(o, e));
       }
-    }
+    });
     __syncthreads();
     if (!finishes) return;
 
@@ -254,16 +234,16 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
       done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
     float published = unit < hidden && !restarts ? done.h : 0;
-    if (begins) published = begin_sequence(false);
+    if (begins) published = begin(false);
     publish(1 - kStage, published, publishes);
 
     // Off the critical path: no block polls these stores.
-    if (threadIdx.x == 0 && s + 1 < steps) expect_states(1 - kStage, next);
+    if (s + 1 < steps) shared.arrived.expect(1 - kStage, state_bytes(next));
     if (!exists || column >= columns) return;
     const int64_t row = current.row + n;
     store_float<T>(dir.y, row * params.y_row + unit, done.h);
     if (kGated) save_unit<T, MODE>(dir, row * hidden + unit, done);
-    if (n >= next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + unit, done);
+    if (n >= next.batch) store_final_states<T, MODE>(dir, int64_t{n} * hidden + unit, done.h, done.carried, kWholeUnit);
   };
 #pragma unroll 1
   for (int s = 0; s < steps; s += 2) {

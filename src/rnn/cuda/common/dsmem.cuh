@@ -90,16 +90,24 @@ __device__ __forceinline__ void wait_for_arrival_by_warp(uint32_t barrier, uint3
   }
 }
 
+// Makes initialised barriers visible to the cluster; a barrier of the cluster must follow.
+__device__ __forceinline__ void fence_barriers() {
+#if PRNN_HAS_CLUSTERS
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
 // Two barriers that count what other blocks of the cluster send in even and in odd steps.
 struct BarrierPair {
   uint64_t barrier[2];
 
-  // A barrier of the block and of the cluster must follow.
-  __device__ __forceinline__ void init() {
-    if (threadIdx.x == 0) {
-      init_barrier(&barrier[0]);
-      init_barrier(&barrier[1]);
-    }
+  // A barrier of the block and of the cluster must follow. `first_bytes`: that step 0 waits for; 0: expect() says it.
+  __device__ __forceinline__ void init(uint32_t first_bytes = 0) {
+    if (threadIdx.x != 0) return;
+    init_barrier(&barrier[0]);
+    init_barrier(&barrier[1]);
+    fence_barriers();
+    if (first_bytes > 0) expect_bytes(&barrier[0], first_bytes);
   }
   __device__ __forceinline__ uint32_t address(int buffer) { return shared_address(&barrier[buffer]); }
   __device__ __forceinline__ void expect(int buffer, uint32_t bytes) {
@@ -110,12 +118,5 @@ struct BarrierPair {
     wait_for_arrival_by_warp(address(s & 1), s / 2 & 1, fault, timed_out);
   }
 };
-
-// Makes initialised barriers visible to the cluster; a barrier of the cluster must follow.
-__device__ __forceinline__ void fence_barriers() {
-#if PRNN_HAS_CLUSTERS
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
 
 }  // namespace prnn

@@ -1,4 +1,4 @@
-// Elements, matrix instructions and activations of the resident kernels.
+// The data types of the resident kernels: conversions, words, and the matrix instruction.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,43 +17,35 @@ constexpr uint32_t kEmpty = 0xFFFFFFFFu;
 // row tiles, `low` and `high`) of weights and 8 columns of states over the K that 16 bytes a thread cover,
 // `mma_transposed` that of one row tile, which is the other operand there.
 template <class T>
-struct Element;
-
-template <>
-struct Element<__half> {
+struct Element {  // 16-bit types
+  static_assert(sizeof(T) == 2);
   static constexpr int kPerWord = 2;
-  static __device__ float to_float(__half value) { return __half2float(value); }
-  static __device__ __half from_float(float value) { return __float2half_rn(value); }
+  static constexpr bool kIsHalf = std::is_same_v<T, __half>;
+
+  static __device__ float to_float(T value) { return static_cast<float>(value); }
+  static __device__ T from_float(float value) { return T(value); }
   static __device__ uint32_t pack(float first, float second) {
-    const __half2 packed = __floats2half2_rn(first, second);
-    return reinterpret_cast<const uint32_t&>(packed);
+    if constexpr (kIsHalf) {
+      const __half2 packed = __floats2half2_rn(first, second);
+      return reinterpret_cast<const uint32_t&>(packed);
+    } else {
+      const __nv_bfloat162 packed = __floats2bfloat162_rn(first, second);
+      return reinterpret_cast<const uint32_t&>(packed);
+    }
   }
   static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                              uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  }
-  static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
-    mma(sum, a0, 0, a2, 0, b0, b1);
-  }
-};
-
-template <>
-struct Element<__nv_bfloat16> {
-  static constexpr int kPerWord = 2;
-  static __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
-  static __device__ __nv_bfloat16 from_float(float value) { return __float2bfloat16_rn(value); }
-  static __device__ uint32_t pack(float first, float second) {
-    const __nv_bfloat162 packed = __floats2bfloat162_rn(first, second);
-    return reinterpret_cast<const uint32_t&>(packed);
-  }
-  static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                             uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#define PRNN_MMA(type)                                                   \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type    \
+               ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])  \
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
+    if constexpr (kIsHalf) {
+      PRNN_MMA("f16");
+    } else {
+      PRNN_MMA("bf16");
+    }
+#undef PRNN_MMA
   }
   static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
     mma(sum, a0, 0, a2, 0, b0, b1);

@@ -3,30 +3,17 @@
 // the others come by shuffles. An RNN's unit has one value, whatever `sub`; its lane with `sub` 0 stores it.
 #pragma once
 
-#include "rnn/cuda/common/cell.cuh"
-#include "rnn/cuda/common/exchange.cuh"
-#include "rnn/cuda/common/params.h"
-#include "rnn/cuda/common/step_io.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 
 namespace prnn {
 
+__device__ __forceinline__ float sum_over_subs(float value) {
+  value += __shfl_xor_sync(kWholeWarp, value, 1);
+  return value + __shfl_xor_sync(kWholeWarp, value, 2);
+}
+
 // ---- forward ----
-
-// The gate of the weights, biases and input products that the lane takes: a GRU's candidate has two lanes.
-template <prnnRNNMode_t MODE>
-__device__ __forceinline__ int input_gate_of_lane(int sub) {
-  return gate_count(MODE) == 1 ? 0 : MODE == PRNN_GRU && sub == 3 ? 2 : sub;
-}
-
-// What the lane's sum has of the biases, or 0 for a unit that does not exist. A GRU's candidate has bR in lane 2 and bW
-// in lane 3.
-template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ float load_lane_bias(const Direction& dir, int hidden, int unit, int sub, bool exists) {
-  const int64_t at = int64_t{input_gate_of_lane<MODE>(sub)} * hidden + unit;
-  const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
-  const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
-  return MODE == PRNN_GRU && sub == 3 ? input : MODE == PRNN_GRU && sub == 2 ? recurrent : input + recurrent;
-}
 
 // The lane's gate value from its row's product, its input product and its bias. HAS_INPUT_PRODUCT: lane 3 of a GRU has
 // a product of its own, W x of the candidate; else its `product` is ignored.
@@ -69,13 +56,6 @@ __device__ __forceinline__ void store_lane_outputs(const ForwardDirection& dir, 
   }
 }
 
-// Stores the states after a sequence's last timestep, at element `at` of [N, H].
-template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ void store_final_states(const Direction& dir, int64_t at, float h, float carried, int sub) {
-  if (sub == 0 && dir.hy != nullptr) store_float<T>(dir.hy, at, h);
-  if (Cell<MODE>::kHasCellState && sub == 2 && dir.cy != nullptr) store_float<T>(dir.cy, at, carried);
-}
-
 // ---- backward ----
 
 // What a lane has of what the forward pass saved. With gates: gate value `sub`, and one of dy (lane 0), c (LSTM, lane
@@ -101,14 +81,12 @@ __device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection&
     return {static_cast<const T*>(dir.y)[y_at], __ldcs(dy)};
   } else {
     constexpr bool kHasCellState = Cell<MODE>::kHasCellState;
-    const T* const states = static_cast<const T*>(kHasCellState ? dir.cells : dir.y);
-    const T* const initial = static_cast<const T*>(kHasCellState ? dir.cx : dir.hx);
-    const T* const before = !has_before && initial != nullptr
-                                ? initial + initial_at
-                                : states + (row_before * (kHasCellState ? hidden : y_row) + u);
+    const T* const before = state_before<T, MODE>(dir, hidden, y_row, u, has_before, row_before, initial_at);
     const bool is_of_cell = HAS_EXTRAS && kHasCellState && sub == 3 && dir.dcells != nullptr;
     const T* const gradient = is_of_cell ? static_cast<const T*>(dir.dcells) + y_at : dy;
-    const T* const other = sub == kBeforeLane<MODE> ? before : kHasCellState && sub == 1 ? states + at : gradient;
+    const T* const other = sub == kBeforeLane<MODE>    ? before
+                           : kHasCellState && sub == 1 ? static_cast<const T*>(dir.cells) + at
+                                                       : gradient;
     return {__ldcs(static_cast<const T*>(dir.gates) + at * 4 + sub), *other};
   }
 }
@@ -140,25 +118,6 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     return lane_gradient<MODE>(Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0), dh,
                                carried, sub);
   }
-}
-
-// The gradients of the states after a sequence's last timestep, at element `at` of [N, H].
-struct FinalGradients {
-  float dh, dc;
-};
-
-template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ FinalGradients load_final_gradients(const Direction& dir, int64_t at, bool exists) {
-  return {exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, at) : 0,
-          Cell<MODE>::kHasCellState && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0};
-}
-
-// Stores the gradients of a unit's initial states; `dh`: through the matrix alone.
-template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ void store_initial_gradients(const Direction& dir, int64_t at, float dh, float carried,
-                                                        int sub) {
-  if (sub == 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
-  if (Cell<MODE>::kHasCellState && sub == 1 && dir.dcx != nullptr) store_float<T>(dir.dcx, at, carried);
 }
 
 // Adds a block's bias gradients, over the sequences of its replica, to those of earlier timesteps, and begins new sums.

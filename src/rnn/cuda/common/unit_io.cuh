@@ -1,5 +1,6 @@
-// Around the arithmetic of a unit that one thread has (Cell of common/cell.cuh): biases, the loads and stores of a
-// timestep, and where sequences begin and end. Gated cells, 16 bits.
+// Around the arithmetic of a unit (Cell of common/cell.cuh): biases, the loads and stores of a timestep, and where
+// sequences begin and end. What is of one thread a unit is of gated cells and 16 bits; units whose gates lie in four
+// lanes: lanes.cuh.
 #pragma once
 
 #include "rnn/cuda/common/cell.cuh"
@@ -9,23 +10,43 @@
 
 namespace prnn {
 
-// The bias of gate `gate` of a unit: both biases' sum. A GRU's candidate has them apart: gate 2 is that of R h, gate 3
-// that of W x. 0 where the unit does not exist.
-template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ float load_bias(const ForwardDirection& dir, int hidden, int unit, int gate, bool exists) {
-  const int64_t at = int64_t{MODE == PRNN_GRU && gate == 3 ? 2 : gate} * hidden + unit;
-  const float of_input = exists ? load_float<T>(dir.input_bias, at) : 0;
-  const float of_recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
-  return MODE == PRNN_GRU && gate == 3   ? of_input
-         : MODE == PRNN_GRU && gate == 2 ? of_recurrent
-                                         : of_input + of_recurrent;
+// The gate of the weights, biases and input products that gate value `gate` of a unit takes: a GRU's candidate has two
+// values, an RNN one, whatever `gate`.
+template <prnnRNNMode_t MODE>
+__device__ __forceinline__ int input_gate(int gate) {
+  return gate_count(MODE) == 1 ? 0 : MODE == PRNN_GRU && gate == 3 ? 2 : gate;
 }
 
-// c (LSTM) or h (GRU) before the first timestep of sequence n, at `index` of cx or hx.
-template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ float initial_carried(const ForwardDirection& dir, int64_t index, bool wanted) {
-  const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
+// The bias of gate value `gate` of a unit: both biases' sum. A GRU's candidate has them apart: value 2 that of R h,
+// value 3 that of W x. 0 where the unit does not exist.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ float load_bias(const Direction& dir, int hidden, int unit, int gate, bool exists) {
+  const int64_t at = int64_t{input_gate<MODE>(gate)} * hidden + unit;
+  const float input = exists ? load_float<T>(dir.input_bias, at) : 0;
+  const float recurrent = exists ? load_float<T>(dir.recurrent_bias, at) : 0;
+  return MODE == PRNN_GRU && gate == 3 ? input : MODE == PRNN_GRU && gate == 2 ? recurrent : input + recurrent;
+}
+
+// The initial states of what is carried, [N, H]: c (LSTM) or h. NULL: zeros.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ const T* initial_states(const Direction& dir) {
+  return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.cx : dir.hx);
+}
+
+// What a sequence carries before its first timestep, at `index` of initial_states(); 0 unless wanted.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted) {
+  const T* const initial = initial_states<T, MODE>(dir);
   return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
+}
+
+// h before a sequence's first timestep, at `index` of [N, H], and what is carried; zeros unless wanted.
+template <class T, prnnRNNMode_t MODE>
+__device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int64_t index, bool wanted,
+                                                float& carried) {
+  const float h = wanted && dir.hx != nullptr ? load_float<T>(dir.hx, index) : 0;
+  carried = MODE == PRNN_LSTM ? initial_carried<T, MODE>(dir, index, wanted) : h;
+  return h;
 }
 
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
@@ -57,28 +78,65 @@ __device__ __forceinline__ void save_unit(const ForwardDirection& dir, int64_t a
   if (MODE == PRNN_LSTM) store_float<T>(dir.cells, at, unit.carried);
 }
 
-// hy and cy of a sequence that ends, at `index` of [N, H].
-template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ void store_last_states(const ForwardDirection& dir, int64_t index, const UnitForward& unit) {
-  if (dir.hy != nullptr) store_float<T>(dir.hy, index, unit.h);
-  if (MODE == PRNN_LSTM && dir.cy != nullptr) store_float<T>(dir.cy, index, unit.carried);
+// In place of the number of the lane that shares a unit's stores with others: one thread has the unit.
+constexpr int kWholeUnit = -1;
+
+// Stores the states after a sequence's last timestep, at element `at` of [N, H]. `sub`: of the lane, or kWholeUnit.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void store_final_states(const Direction& dir, int64_t at, float h, float carried, int sub) {
+  if (sub <= 0 && dir.hy != nullptr) store_float<T>(dir.hy, at, h);
+  if (Cell<MODE>::kHasCellState && (sub == 2 || sub == kWholeUnit) && dir.cy != nullptr) {
+    store_float<T>(dir.cy, at, carried);
+  }
 }
 
 // ---- backward: steps run against the forward pass, so that a sequence begins with its last timestep ----
 
-// Where a sequence begins or is over. `dh` and `carried` are the gradients from the timestep after: a sequence that
-// begins has dhy and dcy instead, and of one that is over what is left belongs to the initial states. `index`: of
-// [N, H].
+// Where the state before a timestep lies that the backward pass wants of a gated unit, c (LSTM) or h (GRU): in row
+// `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial states. Where there are
+// none either, an address that may be read.
 template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ void begin_or_end_sequence(const BackwardDirection& dir, int64_t index, bool exists,
-                                                      bool is_active, bool was_active, float& dh, float& carried) {
+__device__ __forceinline__ const T* state_before(const BackwardDirection& dir, int hidden, int y_row, int unit,
+                                                 bool has_before, int64_t row_before, int64_t initial_at) {
+  const T* const states = static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.cells : dir.y);
+  const T* const initial = initial_states<T, MODE>(dir);
+  return !has_before && initial != nullptr
+             ? initial + initial_at
+             : states + (row_before * (Cell<MODE>::kHasCellState ? hidden : y_row) + unit);
+}
+
+// The gradients of the states after a sequence's last timestep, at element `at` of [N, H].
+struct FinalGradients {
+  float dh, dc;
+};
+
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ FinalGradients load_final_gradients(const Direction& dir, int64_t at, bool exists) {
+  return {exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, at) : 0,
+          Cell<MODE>::kHasCellState && exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, at) : 0};
+}
+
+// Stores the gradients of a unit's initial states; `dh`: through the matrix alone. `sub` as for store_final_states().
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void store_initial_gradients(const Direction& dir, int64_t at, float dh, float carried,
+                                                        int sub) {
+  if (sub <= 0 && dir.dhx != nullptr) store_float<T>(dir.dhx, at, MODE == PRNN_GRU ? dh + carried : dh);
+  if (Cell<MODE>::kHasCellState && (sub == 1 || sub == kWholeUnit) && dir.dcx != nullptr) {
+    store_float<T>(dir.dcx, at, carried);
+  }
+}
+
+// Where a sequence begins or is over. `dh` and `carried` are the gradients from the timestep after: a sequence that
+// begins has dhy and dcy instead, and of one that is over what is left belongs to the initial states. `at`: of [N, H].
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void begin_or_end_sequence(const Direction& dir, int64_t at, bool exists, bool is_active,
+                                                      bool was_active, float& dh, float& carried, int sub) {
   if (!was_active) {
-    dh = is_active && exists && dir.dhy != nullptr ? load_float<T>(dir.dhy, index) : 0;
-    carried = 0;
-    if (MODE == PRNN_LSTM && is_active && exists && dir.dcy != nullptr) carried = load_float<T>(dir.dcy, index);
+    const FinalGradients last = load_final_gradients<T, MODE>(dir, at, is_active && exists);
+    dh = last.dh;
+    carried = last.dc;
   } else if (!is_active && exists) {
-    if (dir.dhx != nullptr) store_float<T>(dir.dhx, index, MODE == PRNN_GRU ? dh + carried : dh);
-    if (MODE == PRNN_LSTM && dir.dcx != nullptr) store_float<T>(dir.dcx, index, carried);
+    store_initial_gradients<T, MODE>(dir, at, dh, carried, sub);
   }
 }
 

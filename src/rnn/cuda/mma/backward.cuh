@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kSumFloats = kRowTiles * kTileFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
-  using Product = MmaProduct<T, kRowTiles, kTileFloats, SINGLE, (kRowTiles < 8)>;  // 8 leave no registers
+  using Product = MmaProduct<T, kRowTiles, kTileFloats, (kRowTiles < 8)>;  // 8 leave no registers
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   // [2][tile of a wave][warps][row tiles][64] sums of warps; [2][ranks][tile of a wave][unit row tiles][64] sums of
   // blocks, in clusters; the sums for the biases, [tile][warp][round][lane].
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2];
+  __shared__ BarrierPair barriers;
   __shared__ float carried[kMaxTiles][kResidentWarps][kGated ? kUnits : 1];  // the gradient that goes past the matrix
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
@@ -44,15 +44,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   const int tiles = (max(replica_columns, 0) + kTileColumns - 1) / kTileColumns;
   const int bias_floats = kResidentWarps * kRounds * 32;  // of one tile
   for (int i = threadIdx.x; i < tiles * bias_floats; i += kResidentThreads) bias_sums[i] = 0;
-  if (CLUSTER > 1 && threadIdx.x == 0) {
-    init_barrier(&barriers[0]);
-    init_barrier(&barriers[1]);
-  }
+  if constexpr (CLUSTER > 1) barriers.init();
 
   // K runs over the gates one after the other, each rounded up to whole k-tiles; a block of a cluster has its share.
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.replica_columns = &sizes.columns_per_replica;
   product.k_tile_stride = 64 * kResidentWarps;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(block_k_tiles, bias_sums + tiles * bias_floats, [&](int row_tile, int k_tile) {
@@ -110,34 +106,28 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       const auto gradients_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int row_before = of_next ? current.row : previous.row;
-        const int column =
-            (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane);
+        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
         const T* const row = dgates + int64_t{row_before + replica_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int batch_before = of_next ? current.batch : previous.batch;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
                min(replica_columns, batch_before - replica_column);
       };
 
       // What the forward pass saved of this lane's units: in flight while the gradients are.
       LaneSaved<T> saved[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp, n = replica_column + column;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const bool wanted =
-              own_lane && column < replica_columns && n < current.batch && unit + r * kTileRows < hidden;
-          const bool has_before = wanted && n < next.batch;
-          const int u = wanted ? unit + r * kTileRows : 0;
-          const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
-          saved[j][r] = load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, row_before,
-                                                 wanted ? int64_t{n} * hidden + u : 0, sub);
-        }
-      }
+        const bool wanted = own_lane && column < replica_columns && n < current.batch && unit + r * kTileRows < hidden;
+        const bool has_before = wanted && n < next.batch;
+        const int u = wanted ? unit + r * kTileRows : 0;
+        const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
+        saved[j][r] = load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, row_before,
+                                               wanted ? int64_t{n} * hidden + u : 0, sub);
+      });
 
       if (SINGLE || !prefetched) {
         if (SINGLE) wait_poll_delay(published, sizes.poll_delay_cycles);
@@ -152,35 +142,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
 
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
       if constexpr (CLUSTER > 1) {
-        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, &barriers[buffer],
-                                                                      rank, round / 2, sizes.timed_out, timed_out);
+        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, barriers, rank,
+                                                                      round, sizes.timed_out, timed_out);
       }
       ++round;
 
       // dh from the next timestep. The subs of a unit share the work where they can.
       float from_next[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          float& dh = from_next[j][r];
-          dh = 0;
-          if (j >= count) continue;
-          const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
-          const int index = (kGated ? r : own_lane ? own_tile : 0) * kTileFloats + sum_index(lane / 4, warp);
-          if constexpr (!kGated) {
-            dh = sum_over_warps(tile_sums, kSumFloats, index);
+      unroll<kWave, kRounds>([&](int j, int r) {
+        float& dh = from_next[j][r];
+        dh = 0;
+        if (j >= count) return;
+        const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
+        const int index = (kGated ? r : own_lane ? own_tile : 0) * kTileFloats + sum_index(lane / 4, warp);
+        if constexpr (!kGated) {
+          dh = sum_over_warps(tile_sums, kSumFloats, index);
+        } else {
+          if constexpr (CLUSTER > 1) {
+            dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
           } else {
-            if constexpr (CLUSTER > 1) {
-              dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
-            } else {
-              dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
-            }
-            dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-            dh += __shfl_xor_sync(kWholeWarp, dh, 2);
+            dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
           }
+          dh = sum_over_subs(dh);
         }
-      }
+      });
 
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
@@ -193,24 +178,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kTileRows;
           const bool exists = own_lane && u < hidden;
-          // Computed here alone, since it is rarely wanted. Which factor is pinned: with the other one, a kernel of
-          // each cell spilled 4 bytes.
-          const int64_t state_index =
-              MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u : int64_t{n} * hidden + pin_in_register(u);
+          // Computed here alone, since it is rarely wanted. Which number is pinned: with another one, some kernel
+          // spilled 4 bytes.
+          const int64_t state_index = MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u
+                                      : kExact<T>      ? int64_t{pin_in_register(n)} * hidden + u
+                                                       : int64_t{n} * hidden + pin_in_register(u);
           float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
 
-          if (!was_active) {
-            const FinalGradients last = load_final_gradients<T, MODE>(dir, state_index, is_active && exists);
-            dh = last.dh;
-            past = last.dc;
-          } else if (!is_active && exists) {  // what is left belongs to the initial state
-            store_initial_gradients<T, MODE>(dir, state_index, dh, past, kGated ? sub : 0);
-          }
+          begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, past, kGated ? sub : 0);
           if (!is_active) continue;
-          const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+          const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
           float da = lanes_backward<MODE, sizeof(T) == 4>(Element<T>::to_float(saved[j][r].own),
                                                           Element<T>::to_float(saved[j][r].other), has_before, dh, past,
                                                           sub, sizes.relu);

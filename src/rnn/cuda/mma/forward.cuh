@@ -5,22 +5,6 @@
 
 namespace prnn {
 
-// sum_over_warps() of sums at a shared address.
-template <int FLOATS_PER_WARP>
-__device__ __forceinline__ float sum_over_warps(uint32_t address) {
-  float value[kResidentWarps];
-#pragma unroll
-  for (int w = 0; w < kResidentWarps; ++w) {
-    asm volatile("ld.shared.f32 %0,[%1];" : "=f"(value[w]) : "r"(address + w * FLOATS_PER_WARP * 4) : "memory");
-  }
-#pragma unroll
-  for (int step = 1; step < kResidentWarps; step *= 2) {
-#pragma unroll
-    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
-  }
-  return value[0];
-}
-
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the part of the candidate that comes from the input), and the row tile of units of an RNN.
 // SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
@@ -40,7 +24,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_TILES == 1)));
   // With one tile, a lane has its operands of the cell, or their addresses, in registers before the states arrive.
   constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_TILES <= 2;
-  using Product = MmaProduct<T, kRowTiles, kStride, SINGLE, true>;
+  using Product = MmaProduct<T, kRowTiles, kStride, true>;
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -57,7 +41,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
 
   Product product;
-  product.replica_columns = &sizes.columns_per_replica;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
     const int unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
@@ -70,11 +53,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
-  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const int own_gate = input_gate<MODE>(sub);
   const auto exists = [&](int round) { return own_lane && unit + round * kTileRows < hidden; };
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const float bias = load_lane_bias<T, MODE>(dir, hidden, unit + r * kTileRows, sub, exists(r));
+    const float bias = load_bias<T, MODE>(dir, hidden, unit + r * kTileRows, sub, exists(r));
     if (warp == 0) biases[r][lane] = bias;
   }
 
@@ -85,8 +68,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   T* const exchange = static_cast<T*>(dir.exchange) + int64_t{replica * sizes.replica_tiles()} * tile_elements;
   product.k_tile_stride = tile_columns * 64 * kResidentWarps;
   const auto states_of = [&](int of_lane) {
-    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + product.column_of(of_lane)) * 64 +
-           of_lane % 4 * 16;
+    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + of_lane / 4) * 64 + of_lane % 4 * 16;
   };
   const char* const states_of_lane = states_of(lane);
   // Element of a tile where unit u of its column c is.
@@ -105,7 +87,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   T* const cells_of_lane = cells_of(unit);
   T* const y_of_lane = y_of(unit);
   const auto input_of = [&](int u) {
-    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{input_gate} * params.xw_gate + u : 0);
+    return static_cast<const T*>(dir.xw) + (exists(0) ? int64_t{own_gate} * params.xw_gate + u : 0);
   };
   const T* const input_of_lane = input_of(unit);
   float bias_of_lane[kRounds], carried_by_lane[kRounds];  // kReady
@@ -164,7 +146,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
                (of_next ? next_columns : columns);
       };
 
@@ -172,15 +154,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       // waits for another.
       const T* const input_here = kTight ? input_of(pin_in_register(unit)) : input_of_lane;
       T input[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp;
         const int row = column < columns ? current.row + replica_column + column : 0;
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
-        }
-      }
+        input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
+      });
 
       if (SINGLE) {
         const char* only = states_at(0);
@@ -193,7 +171,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
-      const int first_sum = (kGated ? input_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
+      const int first_sum = (kGated ? own_gate : own_lane ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
       uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
       T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
       if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // computed before the wait
@@ -203,7 +181,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
       // Where a sequence starts, what it carries comes from its initial state.
       if (kGated && replica_column + min(columns, first + kWave * kTileColumns) > previous.batch) {
-        const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
         const int first_of_lane = pin_in_register(unit);
 #pragma unroll
         for (int j = 0; j < kWave; ++j) {
@@ -212,8 +189,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
-            const float value =
-                initial != nullptr && u < hidden ? Element<T>::to_float(initial[int64_t{n} * hidden + u]) : 0;
+            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden);
             if constexpr (kReady) {
               carried_by_lane[r] = value;
             } else if (sub == 0) {
@@ -227,56 +203,43 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum and gate.
       float value[kWave][kRounds];
       LaneForward done[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
-          const int at = first_sum + r * kGates * kStride;
-          value[j][r] = 0;
-          if constexpr (kReady) {
-            value[j][r] = sum_over_warps<kSumFloats>(sums_of_lane + r * kGates * kStride * 4);
-          } else if (j < count) {
-            value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
-          }
+      unroll<kWave, kRounds>([&](int j, int r) {
+        // A GRU's lane 3 has no sum of its own and reads lane 2's, which it does not use.
+        const int at = first_sum + r * kGates * kStride;
+        value[j][r] = 0;
+        if constexpr (kReady) {
+          value[j][r] = sum_over_warps(sums_of_lane + r * kGates * kStride * 4, kSumFloats);
+        } else if (j < count) {
+          value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, at);
         }
-      }
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
-          value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
+      });
+      unroll<kWave, kRounds>([&](int j, int r) {
+        const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
+        value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
+      });
+      unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp;
         const int tile = kReady ? 0 : min(column / kTileColumns, kMaxTiles - 1);
         T* const out = exchange + (int64_t{s + 1} * step_elements + tile * tile_elements);
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const int u = unit + r * kTileRows;
-          const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
-          float* const carry =
-              kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
-          if constexpr (kGated) {
-            done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
-            if (!kReady) __syncwarp();
-            if (kReady || sub == 0) *carry = done[j][r].carried;
-          } else {
-            done[j][r].h = value[j][r];
-          }
-          const float h = u < hidden ? done[j][r].h : 0;
-          if constexpr (kReady) {
-            publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
-          } else if constexpr (kGated) {
-            publish_unit_tile(out + state_at(first_unit + r * kTileRows, warp), lane, h, publishes);
-          } else {
-            publish_gate_tiles(out + state_at(unit - lane / 4, warp), lane, h, publishes);
-          }
+        const int u = unit + r * kTileRows;
+        const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
+        float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        if constexpr (kGated) {
+          done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
+          if (!kReady) __syncwarp();
+          if (kReady || sub == 0) *carry = done[j][r].carried;
+        } else {
+          done[j][r].h = value[j][r];
         }
-      }
+        const float h = u < hidden ? done[j][r].h : 0;
+        if constexpr (kReady) {
+          publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
+        } else if constexpr (kGated) {
+          publish_unit_tile(out + state_at(first_unit + r * kTileRows, warp), lane, h, publishes);
+        } else {
+          publish_gate_tiles(out + state_at(unit - lane / 4, warp), lane, h, publishes);
+        }
+      });
       if (SINGLE) published = clock_low();
 
       // Off the critical path: no block polls these stores.

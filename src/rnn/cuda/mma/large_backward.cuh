@@ -1,5 +1,5 @@
-// The large-layer mma backward kernel: all timesteps of one layer whose weights
-// fit no other kernel. Without clusters: every block reads the gradients of all gates.
+// The large-layer mma backward kernel: all timesteps of one layer whose weights fit no other kernel. Without clusters:
+// every block reads the gradients of all gates.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
@@ -121,9 +121,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int r = 0; r < kRounds; ++r) {
       const int index = Product::sum_at(min(own + r * kRoundUnits, kUnits - 1), warp);
       if constexpr (kGated) {
-        float dh = sums[sub * Product::kSumFloats + index] + sums[(sub + 4) * Product::kSumFloats + index];
-        dh += __shfl_xor_sync(kWholeWarp, dh, 1);
-        from_next[r] = dh + __shfl_xor_sync(kWholeWarp, dh, 2);
+        from_next[r] =
+            sum_over_subs(sums[sub * Product::kSumFloats + index] + sums[(sub + 4) * Product::kSumFloats + index]);
       } else {
         from_next[r] = sum_over_warps(sums, Product::kSumFloats, index);
       }
@@ -137,18 +136,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float dh = from_next[r], past = kGated ? *carry : 0;
       __syncwarp();
 
-      if (!was_active) {
-        const FinalGradients last = load_final_gradients<T, MODE>(dir, state_index, exists(r));
-        dh = last.dh;
-        past = last.dc;
-      } else if (!is_active) {  // what is left belongs to the initial state
-        if (exists(r)) store_initial_gradients<T, MODE>(dir, state_index, dh, past, sub);
-        continue;
-      }
+      begin_or_end_sequence<T, MODE>(dir, state_index, exists(r), is_active, was_active, dh, past, sub);
+      if (!is_active) continue;
       const int of_warp = kInputsWait ? warp : 0;
       const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : saved[r].own);
       const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : saved[r].other);
-      const bool has_before = n < next.batch || (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
       float da = lanes_backward<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub, sizes.relu);
       da = u < hidden ? da : 0;
       if (kGated && sub == 0 && own_unit < kUnits) *carry = past;

@@ -1,5 +1,4 @@
-// The large-layer mma forward kernel: all timesteps of one layer whose weights
-// fit no other kernel.
+// The large-layer mma forward kernel: all timesteps of one layer whose weights fit no other kernel.
 #pragma once
 
 #include "rnn/cuda/mma/large_product.cuh"
@@ -43,12 +42,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const int u = own_of(lane) + round * kRoundUnits;
     return u < kUnits && first_unit + u < hidden;
   };
-  const auto input_gate_of = [&](int lane) { return input_gate_of_lane<MODE>(lane % 4); };
+  const auto input_gate_of = [&](int lane) { return input_gate<MODE>(lane % 4); };
   if (warp == 0) {
     const int lane = threadIdx.x;
     for (int r = 0; r < kRounds; ++r) {
       const int u = first_unit + own_of(lane) + r * kRoundUnits;
-      biases[r][lane] = load_lane_bias<T, MODE>(dir, hidden, u, lane % 4, exists(lane, r));
+      biases[r][lane] = load_bias<T, MODE>(dir, hidden, u, lane % 4, exists(lane, r));
     }
   }
 
@@ -118,10 +117,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
 
     const int n = sizes.first_column + warp, row = step_of(here).row + n, next_columns = columns_of(here + 1);
     if (kGated && warp >= columns_of(here - 1)) {  // the sequence starts
-      const void* const initial = MODE == PRNN_LSTM ? dir.cx : dir.hx;
       for (int u = lane; u < kUnits; u += 32) {
-        const bool wanted = initial != nullptr && first_unit + u < hidden;
-        carried[warp][u] = wanted ? load_float<T>(initial, int64_t{n} * hidden + first_unit + u) : 0;
+        carried[warp][u] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, first_unit + u < hidden);
       }
       __syncwarp();
     }

@@ -78,30 +78,27 @@ struct MmaLargeProduct {
   template <class Load>
   __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    k_tiles = k_tiles_of_warp(total_k_tiles);
     uint4* const base = static_cast<uint4*>(shared);
     split = base + warp * kSplitShared * 32 + lane;
     shared_tiles = base + (kResidentWarps * kSplitShared + warp * kWhole) * 32 + lane;
     rest = base +
            (kResidentWarps * kSplitShared + max(total_k_tiles - kResidentWarps * kFirstShared, 0) * kWhole) * 32 +
            warp * kRest * 4 + lane;
-#pragma unroll
-    for (int f = 0; f < REGISTER_TILES; ++f) {
-      const int i = f / kWhole, o = f % kWhole;
-      weights[f] = i < k_tiles ? load(o * kTileRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
-    }
     // The k-tile of which a part is in registers is multiplied whether the warp has it or not: then it is zeros.
     const auto load_or_zero = [&](int i, int o) {
       return i < k_tiles ? load(o * kTileRows + lane / 4, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
     };
+#pragma unroll
+    for (int f = 0; f < REGISTER_TILES; ++f) weights[f] = load_or_zero(f / kWhole, f % kWhole);
 #pragma unroll 1
     for (int i = kFirstShared - (kSplit > 0 ? 1 : 0); i < max(k_tiles, kFirstShared); ++i) {
       int o = i < kFirstShared ? kSplit : 0;
 #pragma unroll 1
       for (; o + 1 < kWhole; o += 2) {  // in the order of the instruction's operand
-        const uint4 low = load_or_zero(i, o), high = load_or_zero(i, o + 1);
-        *place(i, o) = {low.x, high.x, low.y, high.y};
-        *place(i, o + 1) = {low.z, high.z, low.w, high.w};
+        const WeightOperands a = operands_of(load_or_zero(i, o), load_or_zero(i, o + 1));
+        *place(i, o) = a.first;
+        *place(i, o + 1) = a.second;
       }
       if (o < kWhole) *place(i, o) = load_or_zero(i, o);
     }
@@ -146,16 +143,11 @@ struct MmaLargeProduct {
     if (!(KNOWN && k_tile < kFirstShared) && k_tile >= k_tiles) return;
 #pragma unroll
     for (int o = 0; o + 1 < kWhole; o += 2) {
-      uint4 first, second;  // halves of the k-tile, 16 rows each
-      if (KNOWN && k_tile * kWhole + o < REGISTER_TILES) {
-        const uint4 low = weights[KNOWN ? k_tile * kWhole + o : 0], high = weights[KNOWN ? k_tile * kWhole + o + 1 : 0];
-        first = {low.x, high.x, low.y, high.y};
-        second = {low.z, high.z, low.w, high.w};
-      } else {
-        first = *place(k_tile, o);
-        second = *place(k_tile, o + 1);
-      }
-      multiply_k_tile<T, false>(sums.tiles[o / 2], sums.tiles[o / 2], first, second, b);
+      const int f = KNOWN ? k_tile * kWhole + o : REGISTER_TILES;
+      const WeightOperands a =
+          f < REGISTER_TILES ? operands_of(weights[f < REGISTER_TILES ? f : 0], weights[f < REGISTER_TILES ? f + 1 : 0])
+                             : WeightOperands{*place(k_tile, o), *place(k_tile, o + 1)};
+      multiply_k_tile<T, false>(sums.tiles[o / 2], sums.tiles[o / 2], a.first, a.second, b);
     }
     if constexpr (kWhole % 2 == 1) {
       constexpr int kLast = kWhole - 1;
@@ -207,13 +199,9 @@ struct MmaLargeProduct {
   // The warp's sums into `shared`.
   static __device__ __forceinline__ void store(const Sums& sums, float* shared) {
     const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        shared[sum_at(m * 2 * kTileRows + e / 2 * kTileRows + row, column + e % 2)] = sums.tiles[m][e];
-      }
-    }
+    unroll<kTiles, 4>([&](int m, int e) {
+      shared[sum_at(m * 2 * kTileRows + e / 2 * kTileRows + row, column + e % 2)] = sums.tiles[m][e];
+    });
 #pragma unroll
     for (int e = 0; e < 2; ++e) {  // transposed
       if (kWhole % 2 == 1) shared[sum_at((kWhole - 1) * kTileRows + column + e, row)] = sums.single[e];

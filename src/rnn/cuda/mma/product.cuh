@@ -56,6 +56,20 @@ __device__ __forceinline__ void multiply_row_tile(float (&first_sum)[4], float (
   });
 }
 
+// The two operands of a k-tile's instructions, 16 rows each, from two row tiles' fragments.
+struct WeightOperands {
+  uint4 first, second;
+};
+__device__ __forceinline__ WeightOperands operands_of(const uint4& low, const uint4& high) {
+  return {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+}
+
+// Of a warp's k-tiles, which are w + 8 i: how many there are of `total`.
+__device__ __forceinline__ int k_tiles_of_warp(int total) {
+  const int warp = threadIdx.x / 32;
+  return warp < total ? (total - warp + kResidentWarps - 1) / kResidentWarps : 0;
+}
+
 // Where row `row` of a row tile and column `column` are among the row tile's sums.
 __device__ __forceinline__ int sum_index(int row, int column) { return column % 2 * 32 + row * 4 + column / 2; }
 
@@ -64,7 +78,7 @@ __device__ __forceinline__ int sum_index(int row, int column) { return column % 
 // of the k-tile. STRIDE: floats between the sums of two row tiles, chosen by the kernel against bank conflicts. K-tiles
 // are loaded and multiplied in chunks of kChunkKTiles; two chunks are in flight, each in its stage. APART: see
 // add_k_tile().
-template <class T, int ROW_TILES, int STRIDE, bool SINGLE, bool APART>
+template <class T, int ROW_TILES, int STRIDE, bool APART>
 struct MmaProduct {
   static constexpr int kInRegisters = register_k_tiles(ROW_TILES);
   static constexpr int kTiles = (ROW_TILES + 1) / 2;  // of 16 rows; an odd row tile's has 8
@@ -79,35 +93,21 @@ struct MmaProduct {
 
   uint4 states[2][kChunkKTiles];
 
-  // Float32, one sequence a replica: FFMA, a row and a part of K a lane. The matrix instructions would leave 7 of 8
-  // columns empty and take three products for each: 0.57 to 0.9 of their time was measured. The simt engine serves
-  // most such layers; left here are those too large for it, small RNN layers, and few sequences of a replica each.
-  static constexpr bool kMayUseFfma = SINGLE && kExact<T> && ROW_TILES < 8;  // eight leave no registers for it
-  const int* replica_columns = nullptr;  // where the kernel's parameters say it, which takes no register
-
-  __device__ __forceinline__ bool uses_ffma() const { return kMayUseFfma && *replica_columns == 1; }
-  // The column whose states this lane loads.
-  __device__ __forceinline__ int column_of(int lane) const { return uses_ffma() ? 0 : lane / 4; }
-
   template <class Load>
   __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
     const int warp = threadIdx.x / 32;
-    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    k_tiles = k_tiles_of_warp(total_k_tiles);
     chunks = (k_tiles + kChunkKTiles - 1) / kChunkKTiles;
     more_weights = static_cast<uint4*>(shared) + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < kInRegisters; ++i) {
-#pragma unroll
-      for (int o = 0; o < ROW_TILES; ++o) {
-        weights[i][o] = i < k_tiles ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0};
-      }
-    }
+    unroll<kInRegisters, ROW_TILES>(
+        [&](int i, int o) { weights[i][o] = i < k_tiles ? load(o, warp + i * kResidentWarps) : uint4{0, 0, 0, 0}; });
     for (int i = kInRegisters; i < k_tiles; ++i) {
       uint4* const to = more_weights + (i - kInRegisters) * ROW_TILES * kResidentThreads;
       for (int o = 0; o + 1 < ROW_TILES; o += 2) {  // in the order of the instruction's operand
-        const uint4 low = load(o, warp + i * kResidentWarps), high = load(o + 1, warp + i * kResidentWarps);
-        to[o * kResidentThreads] = {low.x, high.x, low.y, high.y};
-        to[(o + 1) * kResidentThreads] = {low.z, high.z, low.w, high.w};
+        const WeightOperands a =
+            operands_of(load(o, warp + i * kResidentWarps), load(o + 1, warp + i * kResidentWarps));
+        to[o * kResidentThreads] = a.first;
+        to[(o + 1) * kResidentThreads] = a.second;
       }
       if (ROW_TILES % 2 == 1) to[(ROW_TILES - 1) * kResidentThreads] = load(ROW_TILES - 1, warp + i * kResidentWarps);
     }
@@ -134,7 +134,6 @@ struct MmaProduct {
   // Adds the chunk in the stage. FIRST_K_TILE: of the chunk, where it is known when compiling; -1: `chunk` says.
   template <int STAGE, int FIRST_K_TILE>
   __device__ __forceinline__ void multiply(int chunk, Sums& sums) const {
-    if (uses_ffma()) return multiply_ffma<STAGE, FIRST_K_TILE>(chunk, sums);
 #pragma unroll
     for (int i = 0; i < kChunkKTiles; ++i) {
       const int known = FIRST_K_TILE < 0 ? kInRegisters : FIRST_K_TILE + i;
@@ -144,17 +143,11 @@ struct MmaProduct {
       const uint4* const from = more_weights + (k_tile - kInRegisters) * ROW_TILES * kResidentThreads;
 #pragma unroll
       for (int o = 0; o + 1 < ROW_TILES; o += 2) {
-        uint4 first, second;  // halves of the k-tile, 16 rows each
-        if (known < kInRegisters) {
-          const uint4 low = weights[known < kInRegisters ? known : 0][o];
-          const uint4 high = weights[known < kInRegisters ? known : 0][o + 1];
-          first = {low.x, high.x, low.y, high.y};
-          second = {low.z, high.z, low.w, high.w};
-        } else {
-          first = from[o * kResidentThreads];
-          second = from[(o + 1) * kResidentThreads];
-        }
-        multiply_k_tile<T, APART>(sums[0][o / 2], sums[kSets - 1][o / 2], first, second, b);
+        const int k = known < kInRegisters ? known : 0;
+        const WeightOperands a = known < kInRegisters
+                                     ? operands_of(weights[k][o], weights[k][o + 1])
+                                     : WeightOperands{from[o * kResidentThreads], from[(o + 1) * kResidentThreads]};
+        multiply_k_tile<T, APART>(sums[0][o / 2], sums[kSets - 1][o / 2], a.first, a.second, b);
       }
       if (ROW_TILES % 2 == 1) {
         const uint4 last = known < kInRegisters ? weights[known < kInRegisters ? known : 0][ROW_TILES - 1]
@@ -167,28 +160,12 @@ struct MmaProduct {
   // The warp's sums for one tile into `shared`: row r of row tile o and column c at o * STRIDE + sum_index(r, c).
   __device__ __forceinline__ void store(const Sums& sums, float* shared) const {
     const int lane = threadIdx.x % 32;
-    if (uses_ffma()) {
-#pragma unroll
-      for (int o = 0; o < ROW_TILES; ++o) {
-        float sum = 0;
-#pragma unroll
-        for (int set = 0; set < kSets; ++set) sum += sums[set][o / 2][o % 2 * 2] + sums[set][o / 2][o % 2 * 2 + 1];
-        sum += __shfl_xor_sync(kWholeWarp, sum, 1);
-        sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-        shared[o * STRIDE + lane] = sum;  // row lane / 4, column 0; no thread reads the other columns
-      }
-      return;
-    }
-#pragma unroll
-    for (int o = 0; o < ROW_TILES; ++o) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int q = o % 2 * 2 + e;
-        const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
-        const bool is_transposed = ROW_TILES % 2 == 1 && o == ROW_TILES - 1;
-        shared[o * STRIDE + (is_transposed ? sum_index(lane % 4 * 2 + e, lane / 4) : e * 32 + lane)] = sum;
-      }
-    }
+    unroll<ROW_TILES, 2>([&](int o, int e) {
+      const int q = o % 2 * 2 + e;
+      const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
+      const bool is_transposed = ROW_TILES % 2 == 1 && o == ROW_TILES - 1;
+      shared[o * STRIDE + (is_transposed ? sum_index(lane % 4 * 2 + e, lane / 4) : e * 32 + lane)] = sum;
+    });
   }
 
   // Issues the first loads of the first states of a wave of `count` tiles; base and reads as for run().
@@ -244,44 +221,6 @@ struct MmaProduct {
   }
 
  private:
-  template <int STAGE, int FIRST_K_TILE>
-  __device__ __forceinline__ void multiply_ffma(int chunk, Sums& sums) const {
-#pragma unroll
-    for (int i = 0; i < kChunkKTiles; ++i) {
-      const int known = FIRST_K_TILE < 0 ? kInRegisters : FIRST_K_TILE + i;
-      const int k_tile = FIRST_K_TILE < 0 ? chunk * kChunkKTiles + i : FIRST_K_TILE + i;
-      if (known >= kInRegisters && k_tile >= k_tiles) continue;
-      const uint4 b = states[STAGE][i];
-      const uint4* const from = more_weights + (k_tile - kInRegisters) * ROW_TILES * kResidentThreads;
-#pragma unroll
-      for (int o = 0; o < ROW_TILES; o += 2) {
-        const bool is_alone = o + 1 == ROW_TILES;
-        uint4 low, high;  // of row lane / 4 of two row tiles
-        if (known < kInRegisters) {
-          low = weights[known < kInRegisters ? known : 0][o];
-          high = weights[known < kInRegisters ? known : 0][is_alone ? o : o + 1];
-        } else {
-          low = from[o * kResidentThreads];
-          if (!is_alone) {
-            const uint4 first = low, second = from[(o + 1) * kResidentThreads];
-            low = {first.x, first.z, second.x, second.z};
-            high = {first.y, first.w, second.y, second.w};
-          }
-        }
-        float (&sum)[4] = sums[i % kSets][o / 2];
-        add_products(sum[0], sum[1], low, b);
-        if (!is_alone) add_products(sum[2], sum[3], high, b);
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void add_products(float& even, float& odd, const uint4& a, const uint4& b) {
-    even = fmaf(__uint_as_float(a.x), __uint_as_float(b.x), even);
-    odd = fmaf(__uint_as_float(a.y), __uint_as_float(b.y), odd);
-    even = fmaf(__uint_as_float(a.z), __uint_as_float(b.z), even);
-    odd = fmaf(__uint_as_float(a.w), __uint_as_float(b.w), odd);
-  }
-
   // With one chunk the stages hold two tiles.
   template <int WAVE, class Base, class Reads>
   __device__ __forceinline__ bool run_one_chunk(int count, bool follows, const Base& base, const Reads& reads,
@@ -315,14 +254,20 @@ __device__ __forceinline__ float sum_over_warps(const float* sums, int floats_pe
   float value[kResidentWarps];
 #pragma unroll
   for (int w = 0; w < kResidentWarps; ++w) value[w] = sums[w * floats_per_warp + index];
-#pragma unroll
-  for (int step = 1; step < kResidentWarps; step *= 2) {
-#pragma unroll
-    for (int w = 0; w < kResidentWarps; w += 2 * step) value[w] += value[w + step];
-  }
+  add_all(value);
   return value[0];
 }
 
+// The same of an element at a shared address.
+__device__ __forceinline__ float sum_over_warps(uint32_t address, int floats_per_warp) {
+  float value[kResidentWarps];
+#pragma unroll
+  for (int w = 0; w < kResidentWarps; ++w) load_shared(address + w * floats_per_warp * 4, value[w]);
+  add_all(value);
+  return value[0];
+}
+
+// Without add_to(), with which the loop around it is unrolled less and a wavefront kernel spills 4 bytes.
 __device__ __forceinline__ float4 sum4_over_warps(const float* sums, int floats_per_warp, int index) {
   float4 total = {0, 0, 0, 0};
 #pragma unroll
@@ -345,20 +290,21 @@ __device__ __forceinline__ int bias_index(int own, int bias) {
 
 // Every block of a cluster has sums of all the cluster's units, over its own share of K: sends each block the sums of
 // its units and waits for its own. `wave_sums`: [WAVE][warps][SUM_FLOATS], of which `count` tiles count. `partial`:
-// [ranks][WAVE][OWN_FLOATS], of this block's units. `phase`: how often the barrier has been used.
+// [ranks][WAVE][OWN_FLOATS], of this block's units. `round`: how many such exchanges there were before.
 template <int CLUSTER, int WAVE, int SUM_FLOATS, int OWN_FLOATS>
 __device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, int count, float* partial,
-                                                      uint64_t* barrier, int rank, int phase, int* fault,
+                                                      BarrierPair& barriers, int rank, int round, int* fault,
                                                       bool& timed_out) {
-  if (threadIdx.x == 0) expect_bytes(barrier, CLUSTER * count * OWN_FLOATS * sizeof(float));
+  const uint32_t barrier = barriers.address(round & 1);
+  barriers.expect(round & 1, CLUSTER * count * OWN_FLOATS * sizeof(float));
   for (int i = threadIdx.x * 4; i < count * SUM_FLOATS; i += kResidentThreads * 4) {
     const int j = i / SUM_FLOATS, index = i % SUM_FLOATS;
     const float4 sum = sum4_over_warps(wave_sums + j * kResidentWarps * SUM_FLOATS, SUM_FLOATS, index);
     const uint32_t owner = index / OWN_FLOATS;
     const float* const place = partial + (rank * WAVE + j) * OWN_FLOATS + index % OWN_FLOATS;
-    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(shared_address(barrier), owner), sum);
+    send_to_rank(address_in_rank(shared_address(place), owner), address_in_rank(barrier, owner), sum);
   }
-  wait_for_arrival_by_warp(shared_address(barrier), phase & 1, fault, timed_out);
+  barriers.wait(round, fault, timed_out);
 }
 
 }  // namespace prnn

@@ -7,8 +7,8 @@
 
 namespace prnn {
 
-// KERNEL and the lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x + bW.
-// Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
+// Template arguments and lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x +
+// bW. Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -19,12 +19,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   constexpr SimtSplit kSplit = simt_split(kGates, true, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * kGates * 4;
   constexpr bool kSends = kCluster > 1;
-  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(true)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
+  extern __shared__ float4 more_weights[];
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 gradients[2][kSends ? Product::kElements / 4 : 1];
-  __shared__ uint64_t arrived[2];  // counts the bytes of `gradients`
+  __shared__ BarrierPair arrived;  // count the bytes of `gradients`
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -39,20 +40,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const auto size_at = [&](int s) { return step_of_pass(sizes, steps, !dir.reverse, s); };
 
   if constexpr (kSends) {
-    if (threadIdx.x == 0) {
-      init_barrier(&arrived[0]);
-      init_barrier(&arrived[1]);
-      fence_barriers();
-    }
+    arrived.init();
     for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads) {
       gradients[0][i] = gradients[1][i] = {0, 0, 0, 0};
     }
   }
 
   Product product;
-#pragma unroll
-  for (int i = 0; i < kKernel.loads; ++i) {
-    const int k = Product::first_element() + i * Product::kApart, gate = k / pitch;
+  product.load_weights(more_weights, kGates * pitch, [&](int k, float (&rows)[kRows][4]) {
+    const int gate = k / pitch;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int from = k % pitch + e;
@@ -62,13 +58,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
         const uint4 units =
             load_row_fragment(static_cast<const float*>(dir.weights), (int64_t{gate} * hidden + from) * hidden + unit,
                               gate < kGates && from < hidden ? hidden - unit : 0);
-        product.weights[i][r][e] = __uint_as_float(units.x);
-        product.weights[i][r + 1][e] = __uint_as_float(units.y);
-        product.weights[i][r + 2][e] = __uint_as_float(units.z);
-        product.weights[i][r + 3][e] = __uint_as_float(units.w);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) rows[r + j][e] = float_of(units, j);
       }
     }
-  }
+  });
 
   // What this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
@@ -77,11 +71,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int64_t state_at = int64_t{n} * hidden + unit;
   float carried = 0;           // the gradient that goes past the matrix
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
-  const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+  const bool has_initial = initial_states<float, MODE>(dir) != nullptr;
 
   float* const dgates = static_cast<float*>(dir.dgates);
   const int row_elements = kGates * padded, k_of_lane = Product::first_element();
-  const uint32_t barrier = shared_address(&arrived[0]), own_gradients = shared_address(&gradients[0][0]);
+  const uint32_t barrier = arrived.address(0), own_gradients = shared_address(&gradients[0][0]);
   constexpr uint32_t kStageBytes = sizeof(gradients[0]);
   constexpr int kPeers = !kSends ? 1 : kGated ? kCluster : kCluster / 4;  // that a lane sends to
   uint32_t places[kPeers], counts[kPeers];
@@ -122,16 +116,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       if constexpr (kSends) {
         wait_for_arrival(barrier + s % 2 * 8, (s - 1) / 2 & 1, sizes.timed_out, timed_out);
         __syncwarp();
-        product.read(own_gradients + s % 2 * kStageBytes + k_of_lane * 4);
+        product.run(own_gradients + s % 2 * kStageBytes + k_of_lane * 4, sums[s % 2]);
       } else {
         const float* from = dgates + int64_t{previous.row + replica_column} * row_elements + k_of_lane;
         asm volatile("" : "+l"(from));  // computed before the delay
         wait_poll_delay(passed, sizes.poll_delay_cycles);
-        product.prefetch(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
-                         row_elements);
-        product.wait_loads(from, Product::kApart, row_elements, sizes.timed_out, timed_out);
+        product.run(from, row_elements, min(replica_columns, previous.batch - replica_column), Product::kApart,
+                    row_elements, sizes.timed_out, timed_out, sums[s % 2]);
       }
-      product.multiply(sums[s % 2]);
       __syncthreads();
       passed = clock_low();
     }
@@ -140,14 +132,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(saved.own);
     pin_in_register(saved.other);
     float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
-    if (!was_active) {
-      const FinalGradients last = load_final_gradients<float, MODE>(dir, state_at, is_active && exists);
-      dh = last.dh;
-      carried = last.dc;
-    } else {
-      if (restarted) dh = carried = 0;
-      if (!is_active && exists) store_initial_gradients<float, MODE>(dir, state_at, dh, carried, sub);  // what is left
-    }
+    if (restarted) dh = carried = 0;
+    begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
       biases += bias;
       bias = 0;
@@ -170,7 +156,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
           send_word(places[i] + (s + 1) % 2 * kStageBytes, counts[i] + (s + 1) % 2 * 8, __float_as_uint(da));
         }
       }
-      if (threadIdx.x == 0 && s < last_step) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+      if (s < last_step) arrived.expect((s + 1) % 2, kBytes);
       if (is_gate && unit < padded) *out = da;
     } else {
       publish_word(is_gate && unit < padded, out, Element<float>::pack(da, 0));

@@ -6,7 +6,7 @@
 
 namespace prnn {
 
-// KERNEL: which one of the cell's list in simt.h. In clusters, a replica is one, and states go to its blocks' shared
+// UNITS, LOADS, COLUMNS, CLUSTER: SimtKernel's. In clusters, a replica is one, and states go to its blocks' shared
 // memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
 // the gate, as in mma_forward().
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
@@ -18,12 +18,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   constexpr SimtSplit kSplit = simt_split(gate_count(MODE), false, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * 4;
   constexpr bool kSends = kCluster > 1;
-  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns>;
+  using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(false)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
+  extern __shared__ float4 more_weights[];
   __shared__ float sums[2][kColumns * Product::kColumnStride];
   __shared__ float4 states[2][kSends ? Product::kElements / 4 : 1];
-  __shared__ uint64_t arrived[2];  // counts the bytes of `states`
+  __shared__ BarrierPair arrived;  // count the bytes of `states`
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -37,59 +38,46 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto size_at = [&](int s) { return step_of_pass(sizes, steps, dir.reverse, s); };
 
   if constexpr (kSends) {
-    if (threadIdx.x == 0) {
-      init_barrier(&arrived[0]);
-      init_barrier(&arrived[1]);
-      fence_barriers();
-      expect_bytes(&arrived[0], kBytes);
-    }
+    arrived.init(kBytes);
     for (int i = threadIdx.x; i < Product::kElements / 4; i += kResidentThreads)
       states[0][i] = states[1][i] = {0, 0, 0, 0};
   }
 
   Product product;
-#pragma unroll
-  for (int i = 0; i < kKernel.loads; ++i) {
-    const int k = Product::first_element() + i * Product::kApart;
+  product.load_weights(more_weights, sizes.padded, [&](int k, float (&rows)[kRows][4]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int unit = first_unit + Product::row_group_of_lane() * (kGated ? 1 : kRows) + (kGated ? 0 : r);
+      const int64_t row = int64_t{kGated ? r : 0} * hidden + unit;
       const uint4 vec =
-          load_row_fragment(static_cast<const float*>(dir.weights),
-                            (int64_t{kGated ? r : 0} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0);
-      product.weights[i][r][0] = __uint_as_float(vec.x);
-      product.weights[i][r][1] = __uint_as_float(vec.y);
-      product.weights[i][r][2] = __uint_as_float(vec.z);
-      product.weights[i][r][3] = __uint_as_float(vec.w);
+          load_row_fragment(static_cast<const float*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) rows[r][e] = float_of(vec, e);
     }
-  }
+  });
 
   // What this lane finishes.
   const int column = warp / kRowTiles, n = replica_column + column;
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
-  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const int own_gate = input_gate<MODE>(sub);
   const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
-  const float bias = load_lane_bias<float, MODE>(dir, hidden, unit, sub, exists);
+  const float bias = load_bias<float, MODE>(dir, hidden, unit, sub, exists);
   float carried = 0;  // c (LSTM), h (GRU)
   const auto input_at = [&](int64_t row) {
-    return row * params.xw_row + int64_t{pin_in_register(input_gate)} * params.xw_gate + unit;
+    return row * params.xw_row + int64_t{pin_in_register(own_gate)} * params.xw_gate + unit;
   };
-  const auto begin_sequence = [&](bool restarts) {
-    const bool loads = exists && !restarts;
-    const float h = loads && dir.hx != nullptr ? load_float<float>(dir.hx, initial_at()) : 0;
-    if (MODE == PRNN_GRU) carried = h;
-    if (MODE == PRNN_LSTM) carried = loads && dir.cx != nullptr ? load_float<float>(dir.cx, initial_at()) : 0;
-    return h;
+  const auto begin = [&](bool restarts) {
+    return begin_sequence<float, MODE>(dir, initial_at(), exists && !restarts, carried);
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
-  const int tile_columns = sizes.tile_columns();
+  const int tile_columns = kColumns == 1 ? 1 : sizes.tile_columns();
   float* exchange = static_cast<float*>(dir.exchange) + int64_t{replica} * tile_columns * sizes.padded;  // of a step
   const auto step_elements = [&] { return int64_t{sizes.exchange_columns()} * sizes.padded; };
   const auto state_at = [&](int k, int c) { return (k / 16 * tile_columns + c) * 16 + k % 16; };
   const int k_of_lane = Product::first_element(), states_of_lane = state_at(k_of_lane, 0);
-  const uint32_t barrier = shared_address(&arrived[0]), own_states = shared_address(&states[0][0]);
+  const uint32_t barrier = arrived.address(0), own_states = shared_address(&states[0][0]);
   constexpr uint32_t kStageBytes = sizeof(states[0]);
   constexpr int kPeers = kSends ? kCluster / 4 : 1;  // that a lane sends to
   uint32_t places[kPeers], counts[kPeers];
@@ -121,7 +109,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   Step current, next = size_at(0);
   // Whether the sequence's next step starts from zeros.
   const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
-  if (finishes && n < next.batch) publish(0, begin_sequence(restarts_next()));
+  if (finishes && n < next.batch) publish(0, begin(restarts_next()));
   load_input(next);
   bool timed_out = false;
   unsigned passed = clock_low();
@@ -136,17 +124,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     if constexpr (kSends) {
       wait_for_arrival(barrier + s % 2 * 8, s / 2 & 1, sizes.timed_out, timed_out);
       __syncwarp();
-      product.read(own_states + s % 2 * kStageBytes + k_of_lane * 4);
+      product.run(own_states + s % 2 * kStageBytes + k_of_lane * 4, sums[s % 2]);
     } else {
       const float* from = exchange + states_of_lane;
       asm volatile("" : "+l"(from));  // computed before the delay
       wait_poll_delay(passed, sizes.poll_delay_cycles);
       const int apart = Product::kApart * tile_columns, columns = min(replica_columns, current.batch - replica_column);
-      product.prefetch(from, sizes.padded, columns, apart, 16);
-      product.wait_loads(from, apart, 16, sizes.timed_out, timed_out);
+      product.run(from, sizes.padded, columns, apart, 16, sizes.timed_out, timed_out, sums[s % 2]);
     }
     exchange += step_elements();
-    product.multiply(sums[s % 2]);
     __syncthreads();
     passed = clock_low();
     if (!finishes) continue;
@@ -163,9 +149,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
       done.h = gate;
     }
     if (will_be && !timed_out) {
-      publish(s + 1, !is_active ? begin_sequence(false) : unit < hidden && !restarts ? done.h : 0);
+      publish(s + 1, !is_active ? begin(false) : unit < hidden && !restarts ? done.h : 0);
     }
-    if (kSends && threadIdx.x == 0 && s + 1 < steps) expect_bytes(&arrived[(s + 1) % 2], kBytes);
+    if (kSends && s + 1 < steps) arrived.expect((s + 1) % 2, kBytes);
 
     // Off the critical path: no block polls these stores.
     load_input(next);

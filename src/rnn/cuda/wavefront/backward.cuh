@@ -44,16 +44,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // [2][tile of a wave][warps][row tiles][stride] sums of warps; [2][ranks][tile of a wave][unit row tiles][64] sums of
   // blocks, in clusters; weights.
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2];
+  __shared__ BarrierPair barriers;
   __shared__ float carried[SINGLE ? 1 : kMaxTiles][kResidentWarps][kGated ? kUnits : 1];
   const auto carried_at = [&](int tile, int r) -> float& { return carried[tile][warp][lane / 4 + r * kTileRows]; };
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
   float* const weights = partial + (CLUSTER > 1 ? 2 * CLUSTER * kWave * kOwnFloats : 0);
-  if (CLUSTER > 1 && threadIdx.x == 0) {
-    init_barrier(&barriers[0]);
-    init_barrier(&barriers[1]);
-  }
+  if constexpr (CLUSTER > 1) barriers.init();
 
   // K runs over the gates one after the other; a block of a cluster has its share.
   const int gate_k_tiles = hidden / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
@@ -89,7 +86,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const T* dy_at = static_cast<const T*>(params.dy) + last_at;
   const T* gates_at = static_cast<const T*>(layer.gates) + last_at * 4;
   const T* states_at = static_cast<const T*>(MODE == PRNN_LSTM ? layer.cells : layer.y) + last_at;
-  const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? layer.cx : layer.hx);
+  const T* const initial = initial_states<T, MODE>(layer);
   const int row_elements = kGates * hidden;
   // A GRU's sub 3 has the gradient of its candidate's W x, which goes to an array of its own.
   const bool has_candidate = MODE == PRNN_GRU && sub == 3;
@@ -165,8 +162,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
       if constexpr (CLUSTER > 1) {
-        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, &barriers[buffer],
-                                                                      rank, round / 2, sizes.timed_out, timed_out);
+        exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, barriers, rank,
+                                                                      round, sizes.timed_out, timed_out);
       }
       ++round;
 

@@ -50,14 +50,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
-  const int input_gate = input_gate_of_lane<MODE>(sub);
+  const int own_gate = input_gate<MODE>(sub);
   float bias[kRounds], carry[kRounds];
   bool exists[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     carry[r] = 0;
     exists[r] = own_lane && unit + r * kTileRows < hidden;
-    bias[r] = load_lane_bias<T, MODE>(layer, hidden, unit + r * kTileRows, sub, exists[r]);
+    bias[r] = load_bias<T, MODE>(layer, hidden, unit + r * kTileRows, sub, exists[r]);
   }
 
   // Where this lane reads and writes in the current step, at the replica's first tile; all move on by a step.
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const T* const row = static_cast<const T*>(states) + int64_t{replica_column + lane / 4} * hidden;
     return reinterpret_cast<const char*>(row) + warp * 64 + sub * 16;
   };
-  const T* input_at = static_cast<const T*>(params.xw) + first_row * params.xw_row + input_gate * params.xw_gate + unit;
+  const T* input_at = static_cast<const T*>(params.xw) + first_row * params.xw_row + own_gate * params.xw_gate + unit;
   const int64_t input_step = int64_t{batch} * params.xw_row;
   T* gates_at = static_cast<T*>(layer.gates) + (first_row * hidden + unit) * 4 + sub;
   T* cells_at = static_cast<T*>(layer.cells) + first_row * hidden + unit;
@@ -143,7 +143,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       __syncthreads();
 
       if (kGated && t == 0) {  // what is carried comes from the initial state
-        const void* const initial = MODE == PRNN_LSTM ? layer.cx : layer.hx;
 #pragma unroll
         for (int j = 0; j < kWave; ++j) {
           const int column = first + j * kTileColumns + warp;
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
-            const float value = initial != nullptr && exists[r] ? load_float<T>(initial, at) : 0;
+            const float value = initial_carried<T, MODE>(layer, at, exists[r]);
             if constexpr (SINGLE) {
               carry[r] = value;
             } else if (sub == 0) {

@@ -92,7 +92,7 @@ struct WavefrontProduct {
   template <class Load>
   __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
     const int warp = threadIdx.x / 32;
-    k_tiles = warp < total_k_tiles ? (total_k_tiles - warp + kResidentWarps - 1) / kResidentWarps : 0;
+    k_tiles = k_tiles_of_warp(total_k_tiles);
     more_weights = static_cast<uint4*>(shared) + threadIdx.x;
 #pragma unroll
     for (int f = 0; f < kFragments; f += 2) {
@@ -102,8 +102,9 @@ struct WavefrontProduct {
         low = load(part, row_tile, warp + i * kResidentWarps);
         high = load(part, row_tile + 1, warp + i * kResidentWarps);
       }
-      pin_in_register(f, {low.x, high.x, low.y, high.y});
-      pin_in_register(f + 1, {low.z, high.z, low.w, high.w});
+      const WeightOperands a = operands_of(low, high);
+      keep(f, a.first);
+      keep(f + 1, a.second);
     }
   }
 
@@ -160,7 +161,7 @@ struct WavefrontProduct {
   }
 
  private:
-  __device__ __forceinline__ void pin_in_register(int f, const uint4& weight) {
+  __device__ __forceinline__ void keep(int f, const uint4& weight) {
     if (f < kInRegisters) {
       weights[f < kInRegisters ? f : 0] = weight;
     } else {

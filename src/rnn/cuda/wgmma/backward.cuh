@@ -93,12 +93,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
       const int64_t at = int64_t{row} * hidden + u;
       dy[r] = __ldcs(static_cast<const T*>(dir.dy) + (int64_t{row} * params.y_row + u));
       gates[r] = static_cast<const Four<T>*>(dir.gates)[at];
-      const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-      const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-      const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
-      before[r] = *(!has_before && initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                      : states + (int64_t{row_before} * state_row + u));
-      if (MODE == PRNN_LSTM) cell[r] = states[at];
+      before[r] = *state_before<T, MODE>(dir, hidden, params.y_row, u, has_before, row_before,
+                                         wanted ? int64_t{n} * hidden + u : 0);
+      if (MODE == PRNN_LSTM) cell[r] = static_cast<const T*>(dir.cells)[at];
     }
 
     wait_poll_delay(published, sizes.poll_delay_cycles);
@@ -141,7 +138,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_backward(const __gr
 #pragma unroll
         for (int from = 0; from < kShares; ++from) dh[r] += own_partial[from * kShareFloats + own_place + r * 128];
       }
-      const bool has_initial = (MODE == PRNN_LSTM ? dir.cx : dir.hx) != nullptr;
+      const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
       const auto saved = [&](int r) -> SavedUnit<T> {
         const bool has_before = own.sequence(r) < steps.next.batch || has_initial;
         return {gates[r], Element<T>::to_float(dy[r]), MODE == PRNN_LSTM ? Element<T>::to_float(cell[r]) : 0,

@@ -7,6 +7,7 @@
 #include "rnn/cuda/common/launch.cuh"
 #include "rnn/cuda/common/sequence.cuh"
 #include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
 #include "rnn/cuda/common/weights.cuh"
 
 namespace prnn {
@@ -77,7 +78,8 @@ __device__ __forceinline__ unsigned finish_forward(const ForwardParams& params, 
     if (lane.column(r) >= columns || !lane.exists) continue;
     save_unit<T, MODE>(dir, row * hidden + lane.unit, done[r]);
     if (dir.y != nullptr) store_float<T>(dir.y, row * params.y_row + lane.unit, done[r].h);
-    if (n >= steps.next.batch) store_last_states<T, MODE>(dir, int64_t{n} * hidden + lane.unit, done[r]);
+    if (n >= steps.next.batch)
+      store_final_states<T, MODE>(dir, int64_t{n} * hidden + lane.unit, done[r].h, carried[r], kWholeUnit);
   }
   return published;
 }
@@ -125,7 +127,7 @@ __device__ __forceinline__ unsigned finish_backward(const BackwardParams& params
     const bool is_active = in_replica && n < steps.current.batch, was_active = in_replica && n < steps.previous.batch;
     float dh = through_matrix[r];
     begin_or_end_sequence<T, MODE>(dir, int64_t{n} * hidden + lane.unit, lane.exists, is_active, was_active, dh,
-                                   carried[r]);
+                                   carried[r], kWholeUnit);
     const SavedUnit<T> unit = saved(r);
     backward_unit<T, MODE>(unit.gates, unit.state, unit.before, dh + unit.dy, is_active && lane.exists, carried[r],
                            da[r]);

@@ -64,14 +64,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
     point_at_states<T>(product.loads, dir, padded, 0, replica_column, columns, steps.previous);
     // Issues the loads of the input products that this lane adds. No branches, which would wait for the loads here.
     T input[kRounds][kGates];
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
+    unroll<kRounds, kGates>([&](int r, int g) {
       const int row = own.column(r) < columns ? steps.current.row + own.sequence(r) : 0;
-#pragma unroll
-      for (int g = 0; g < kGates; ++g) {
-        input[r][g] = __ldcs(input_of_lane + int64_t{row} * params.xw_row + g * params.xw_gate);
-      }
-    }
+      input[r][g] = __ldcs(input_of_lane + int64_t{row} * params.xw_row + g * params.xw_gate);
+    });
 
     wait_poll_delay(published, sizes.poll_delay_cycles);
     product.prefetch();
@@ -84,15 +80,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) wgmma_forward(const __gri
 
     if (COLUMNS > 8 || warp < 4) {
       float sum[kRounds][kGates], fed[kRounds][kGates];
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
-          sum[r][g] = sums0[at] + sums1[at] + bias[g];
-          fed[r][g] = Element<T>::to_float(input[r][g]) + (MODE == PRNN_GRU && g == 2 ? bias[3] : 0);
-        }
-      }
+      unroll<kRounds, kGates>([&](int r, int g) {
+        const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
+        sum[r][g] = sums0[at] + sums1[at] + bias[g];
+        fed[r][g] = Element<T>::to_float(input[r][g]) + (MODE == PRNN_GRU && g == 2 ? bias[3] : 0);
+      });
       published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     } else {
       published = clock_low();

@@ -113,11 +113,8 @@ struct WgmmaProduct {
     float* const to = reinterpret_cast<float*>(shared + sums_offset(warpgroup.index));
     warpgroup.sync();  // the last products have read them
     const int thread = warpgroup.thread, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < COLUMNS / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[sum_at(row + i / 2 * 8, j * 8 + column + i % 2)] = sums[j * 4 + i];
-    }
+    unroll<COLUMNS / 8, 4>(
+        [&](int j, int i) { to[sum_at(row + i / 2 * 8, j * 8 + column + i % 2)] = sums[j * 4 + i]; });
   }
 
   // Or: each warpgroup finishes half of the columns, kEighths times 8 of them; of 8 columns the first one all.

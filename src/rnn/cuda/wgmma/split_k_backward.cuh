@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     return Element<T>::to_float(*reinterpret_cast<const T*>(saved_here + saved_at(array, r)));
   };
   const T* const states = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cells : dir.y);
-  const T* const initial = static_cast<const T*>(MODE == PRNN_LSTM ? dir.cx : dir.hx);
-  const int state_row = MODE == PRNN_LSTM ? hidden : params.y_row;
+  const T* const initial = initial_states<T, MODE>(dir);
   const bool whole_words = ((reinterpret_cast<uintptr_t>(dir.dy) | reinterpret_cast<uintptr_t>(states) |
                              reinterpret_cast<uintptr_t>(initial) | params.y_row * sizeof(T)) %
                             4) == 0;
@@ -88,9 +87,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int u = wanted ? own.unit : 0;
       copy_four(saved + saved_at(-1, r), static_cast<const Four<T>*>(dir.gates) + (row * hidden + u), wanted);
       if (lane % 2 == 0) {
-        const T* const before = has_before           ? states + (int64_t{after.row + n} * state_row + u)
-                                : initial != nullptr ? initial + (wanted ? int64_t{n} * hidden + u : 0)
-                                                     : states;
+        const T* const before =
+            state_before<T, MODE>(dir, hidden, params.y_row, u, has_before, has_before ? after.row + n : row,
+                                  wanted ? int64_t{n} * hidden + u : 0);
         copy_two(saved + saved_at(0, r), static_cast<const T*>(dir.dy) + (row * params.y_row + u), wanted, whole_words);
         copy_two(saved + saved_at(1, r), before, wanted && (has_before || initial != nullptr), whole_words);
         if (MODE == PRNN_LSTM) copy_two(saved + saved_at(2, r), states + (row * hidden + u), wanted, whole_words);
@@ -135,28 +134,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         publish_word(g != own_gate, sums_at(g, buffer, own_gate, r), (__float_as_uint(sum) & ~1u) | phase);
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-      for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
-    }
+    const auto load_given = [&] {
+      unroll<kRounds, kGates>([&](int r, int g) { given[r][g] = load_word(sums_at(own_gate, buffer, g, r)); });
+    };
+    load_given();
     wait_for_all_copies();
     __syncwarp();
     SpinTimeout timeout;
     while (!timed_out) {
       bool all = true;
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) all &= g == own_gate || (given[r][g] & 1) == phase;
-      }
+      unroll<kRounds, kGates>([&](int r, int g) { all &= g == own_gate || (given[r][g] & 1) == phase; });
       if (__all_sync(kWholeWarp, all)) break;
       if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
-#pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) given[r][g] = load_word(sums_at(own_gate, buffer, g, r));
-      }
+      load_given();
     }
 
     float dh[kRounds];

@@ -96,16 +96,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const T* const input = reinterpret_cast<const T*>(ring + Product::kRingBytes + 3 * Product::kSumsBytes) +
                            (buffer * COLUMNS + own.first) * (4 * kWgmmaUnits) + lane % 16;
     float sum[kRounds][kGates], fed[kRounds][kGates];
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-#pragma unroll
-      for (int g = 0; g < kGates; ++g) {
-        const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
-        sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
-        fed[r][g] = Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]) +
-                    (MODE == PRNN_GRU && g == 2 ? bias[3][lane % 16] : 0);
-      }
-    }
+    unroll<kRounds, kGates>([&](int r, int g) {
+      const int at = Product::sum_at(g * kWgmmaUnits + lane % 16, own.column(r));
+      sum[r][g] = sums[at] + others[at] + bias[g][lane % 16];
+      fed[r][g] = Element<T>::to_float(input[(r * 16 * 4 + g) * kWgmmaUnits]) +
+                  (MODE == PRNN_GRU && g == 2 ? bias[3][lane % 16] : 0);
+    });
     const unsigned published = finish_forward<T, MODE>(params, dir, own, steps, columns, sum, fed, carried);
     wait_poll_delay(published, sizes.poll_delay_cycles);
     steps = {steps.current, steps.next, after_next};
