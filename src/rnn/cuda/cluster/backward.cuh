@@ -163,7 +163,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
     const bool restarted = restarts;
-    restarts = load_reset(dir.reset, dir.reverse ? next : current, n) != 0;
+    restarts = load_reset(dir.reset, dir.reverse, next, current, n) != 0;
 
     // All that does not need dh.
     float added = element_value<T>(dy);

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists && !restarts, carried);
   };
   // Whether the sequence's next step starts from zeros.
-  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
+  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse, current, next, n) != 0; };
 
   sync_cluster();
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not

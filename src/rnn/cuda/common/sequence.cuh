@@ -37,13 +37,18 @@ __device__ __forceinline__ Step step_of_pass(const ResidentSizes& sizes, int ste
   return s < steps ? step_at(sizes, runs_down ? steps - 1 - s : s) : Step{0, 0};
 }
 
-// Whether sequence n has no state from the step before: loads prnnRNNExtras_t::reset of `later`, which of the two is
-// the later timestep. 0 without `reset`, and for a sequence that `later` does not have.
-__device__ __forceinline__ uint32_t load_reset(const uint8_t* reset, const Step& later, int n) {
+// Whether sequence n has no state from the step before: loads prnnRNNExtras_t::reset of the later of two neighbouring
+// timesteps, which is `second`, or `first` if the pass runs down. 0 without `reset`, and for a sequence that the later
+// one does not have.
+__device__ __forceinline__ uint32_t load_reset(const uint8_t* reset, bool runs_down, const Step& first,
+                                               const Step& second, int n) {
+  if (reset == nullptr) return 0;
+  // Numbers are chosen, not one of the steps: that would be one of two addresses, and both steps in local memory.
+  const int row = runs_down ? first.row : second.row, batch = runs_down ? first.batch : second.batch;
   uint32_t flag;
   asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; mov.u32 %0,0; @p ld.global.nc.u8 %0,[%1];}"
                : "=r"(flag)
-               : "l"(reset + (later.row + n)), "r"(static_cast<uint32_t>(reset != nullptr && n < later.batch)));
+               : "l"(reset + (row + n)), "r"(static_cast<uint32_t>(n < batch)));
   return flag;
 }
 

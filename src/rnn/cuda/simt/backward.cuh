@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     const bool is_active = n < current.batch, was_active = n < previous.batch;
     const int64_t row = current.row + n;
     const bool restarted = restarts;
-    restarts = load_reset(dir.reset, dir.reverse ? next : current, n) != 0;
+    restarts = load_reset(dir.reset, dir.reverse, next, current, n) != 0;
 
     if (s > 0) {
       if constexpr (kSends) {

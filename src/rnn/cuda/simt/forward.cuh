@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   if constexpr (kSends) sync_cluster();
   Step current, next = size_at(0);
   // Whether the sequence's next step starts from zeros.
-  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse ? current : next, n) != 0; };
+  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse, current, next, n) != 0; };
   if (finishes && n < next.batch) publish(0, begin(restarts_next()));
   load_input(next);
   bool timed_out = false;
