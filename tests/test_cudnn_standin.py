@@ -40,7 +40,7 @@ def numeric_cases() -> dict[str, dict[str, Any]]:
     changes["all shorter than padded"] = dict(steps=6, lengths=[4, 4], padding=-1.0)
     changes["one sequence"] = dict(layout=BATCH_MAJOR, lengths=[4])
     changes["sized by the longest"] = dict(layout=BATCH_MAJOR, steps=5, lengths=[1, 5, 2], sized_by_longest=True)
-    changes["many sequences"] = dict(steps=3, lengths=[1 + i % 3 for i in range(300)], hidden=4)
+    changes["many sequences"] = dict(steps=3, lengths=[1 + i % 3 for i in range(300)])
     return {name: make_case(i, **change) for i, (name, change) in enumerate(changes.items())}
 
 
@@ -100,11 +100,10 @@ FORWARDED_CASES = {
     "padding without CUDNN_RNN_PADDED_IO_ENABLED": dict(lengths=[2, 4, 3], flags=0),
     "a CPU handle serves float and double; the data type is half": dict(type=2),
     "an input that is not of the hidden size": dict(skip_input=True, input=5),
+    "fewer than 8 hidden units": dict(hidden=7, projection=4),
     "training over a single timestep": dict(steps=1, lengths=[1, 1]),
-    "more than 32768 states (batch times hidden size) in a timestep": dict(
-        steps=2, lengths=[2] * 6554, hidden=5, math=0
-    ),
-    "more than 65536 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 16385, hidden=4),
+    "more than 32768 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 4097, math=0),
+    "more than 65536 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 8193),
 }
 
 
@@ -199,9 +198,9 @@ def test_threads_at_once(folder: pathlib.Path, standin: pathlib.Path, fake: path
 
 
 def test_log_of_taken_calls(folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path) -> None:
-    cases = [make_case(0, layers=3, directions=2, hidden=6), make_case(1, training=False, mode=GRU)]
+    cases = [make_case(0, layers=3, directions=2, hidden=9), make_case(1, training=False, mode=GRU)]
     _, log = run_client(folder, standin, fake, [*cases, cases[0]], PRNN_CUDNN_LOG="1")
-    text = "prnn: LSTM 3 x 6, input 5, float32, batch 3, two directions: taken: 2 forward ("
+    text = "prnn: LSTM 3 x 9, input 5, float32, batch 3, two directions: taken: 2 forward ("
     assert log.count(text) == 1, log
     assert "ms), 2 backward data (" in log
     assert "prnn: GRU 1 x 8, input 5, float32, batch 3: taken: 1 inference (" in log

@@ -11,6 +11,7 @@ namespace prnn_cudnn {
 namespace {
 
 // Of why_slower() and why_slower_in_graph().
+constexpr int kLeastHidden = 8;  // of a tile
 constexpr int kLeastTrainingSteps = 2, kLeastStepsInGraph32 = 2, kLeastStepsInGraph = 3;
 constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
 
@@ -102,6 +103,7 @@ std::string why_forwarded(const Configuration& c, const Sequences& sequences) {
 }
 
 std::string why_slower(const Configuration& c, bool is_training) {
+  if (c.hidden < kLeastHidden) return "fewer than " + std::to_string(kLeastHidden) + " hidden units";
   if (is_training && c.steps < kLeastTrainingSteps) return "training over a single timestep";
   const int64_t states = int64_t{c.batch} * c.hidden;
   const int64_t most = c.element() == 2 ? kMostStates16 : may_round(c) ? kMostStatesTf32 : kMostStates32;
