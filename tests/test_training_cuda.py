@@ -90,13 +90,13 @@ def test_steps_do_not_wait_for_the_gpu(tmp_path: Path, precision: str, monkeypat
     start = TransducerTask.on_train_batch_start
 
     def on_start(self: TransducerTask, *batch: Any) -> None:
-        torch.cuda.set_sync_debug_mode("error" if 3 <= self.global_step <= 8 else "default")
+        torch.cuda.set_sync_debug_mode("error" if 6 <= self.global_step <= 8 else "default")
         start(self, *batch)
 
     monkeypatch.setattr(TransducerTask, "on_train_batch_start", on_start)
     command = f"""train --manifest {manifest} --valid {manifest} --output {tmp_path / "out"} --steps 12 --batch-size 2
         --hidden 64 --layers 2 --precision {precision} --accelerator gpu --features-on device --workers 2
-        --log-every 100 --valid-every 1 --pictures 0 --no-progress"""
+        --log-every 6 --valid-every 1 --pictures 0 --no-progress"""
     try:
         assert main(command.split()) == 0
     finally:

@@ -1,4 +1,4 @@
-"""How fast a training goes, for its log."""
+"""How fast a training goes, for its log, and how far it has come, for the terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
 from .loader import Ahead
 
@@ -40,3 +40,15 @@ class Pace(Callback):
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._since = None
+
+
+class ProgressBar(TQDMProgressBar):
+    """Shows the loss that the log has got last: to show that of each step, Lightning would wait for each of them."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=10)
+
+    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> Any:
+        loss = trainer.logged_metrics.get("train/loss")
+        shown = {} if loss is None else {"train/loss": float(loss)}
+        return super().get_metrics(trainer, module) | shown

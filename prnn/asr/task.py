@@ -135,8 +135,8 @@ class TransducerTask(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         parts = self.model.loss_parts(*batch[:4])
         size = len(batch.texts)
-        self.log("train/loss", parts.total, batch_size=size, prog_bar=True)
         if self._logs():  # a number, to be logged, is copied to the device, for which the host waits
+            self.log("train/loss", parts.total, batch_size=size)
             self.log("train/transducer", parts.transducer, batch_size=size)
             if parts.ctc is not None:
                 self.log("train/ctc", parts.ctc, batch_size=size)

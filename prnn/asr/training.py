@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import distributed
@@ -28,7 +28,7 @@ from .errors import InputError
 from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
 from .loader import Ahead
 from .options import TrainingOptions
-from .pace import Pace
+from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
     communication_device,
@@ -178,7 +178,7 @@ def _fit(
         callbacks.append(Pictures(data.shown(options.pictures)))
     callbacks += [callback for callback in (average, checkpoints) if callback is not None]
     if progress:
-        callbacks.append(TQDMProgressBar(refresh_rate=10))
+        callbacks.append(ProgressBar())
     exchanged = torch.bfloat16 if options.precision.startswith("bf16") else None
     passes = -(-task.total_batches // loader.pass_batches)
     trainer = lightning.Trainer(
