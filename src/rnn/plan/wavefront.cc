@@ -12,7 +12,8 @@ namespace {
 // instructions for its input products. Measured on an H200.
 int64_t most_sequences(const RnnProblem& problem, Pass pass) {
   if (problem.gates() == 1) return 64;
-  if (pass == Pass::kBackward && problem.mode == PRNN_LSTM && problem.hidden > 256) return problem.hidden > 512 ? 8 : 16;
+  if (pass == Pass::kBackward && problem.mode == PRNN_LSTM && problem.hidden > 256)
+    return problem.hidden > 512 ? 8 : 16;
   return problem.hidden > 512 ? 8 : std::min<int64_t>(64, 16384 / problem.hidden);
 }
 
