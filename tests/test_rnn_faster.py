@@ -15,6 +15,7 @@ from test_rnn_query import BACKEND_PERSISTENT, Info, Layer
 
 import prnn
 from prnn import _C
+from prnn.bench import rnn_ratios
 
 CUDNN = 1
 SOURCES = pathlib.Path(__file__).parent.parent / "src/rnn/plan"
@@ -73,6 +74,25 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
         column = place % len(BATCHES)
         expected = CUDNN if percent[column] < MARGIN else _C.PERSISTENT_BACKEND
         assert choice(kind, BATCHES[column]) in (expected, None), (kind, BATCHES[column])
+
+
+def test_the_table_is_that_of_the_measurements() -> None:
+    results = pathlib.Path(__file__).parent.parent / "bench/results"
+    _, points = rnn_ratios.read(str(file) for file in sorted(results.glob("rnn_backends_*.csv")))
+    lines = [line for line in (SOURCES / "measured_ratios.cc").read_text().splitlines() if "Stack::" in line]
+    assert [line.partition("{PRNN")[2] for line in lines] == [
+        line.partition("{PRNN")[2] for line in rnn_ratios.table(points)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "is_there"), [({8: 4.0, 64: 2.0}, False), ({8: 4.0, 64: 0.5}, True), ({8: 4.0, 256: 2.0}, True)]
+)
+def test_measurements_that_were_cut_off_say_nothing_of_larger_batches(times: dict[int, float], is_there: bool) -> None:
+    points = [
+        rnn_ratios.Point("lstm", "tf32", 1, 1, 320, batch, 32, 1.0, 1.0, cudnn, cudnn) for batch, cudnn in times.items()
+    ]
+    assert bool(list(rnn_ratios.table(points))) == is_there
 
 
 def crossing(kind: tuple[str, ...], percent: list[int]) -> tuple[int, int] | None:

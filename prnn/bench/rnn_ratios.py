@@ -26,6 +26,8 @@ TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 PROJECTED_STACKS = ("kProjected", "kProjectedLayers")
 MOST = 255
+CUT_OFF = 1.5  # a kind's last ratio, above which the measurement ended too early to say anything of larger batches,
+ENOUGH = 256  # unless it came to so many sequences
 PASSES = ("inference", "training")
 
 
@@ -94,10 +96,17 @@ def percent(measured: dict[int, float], batch: int) -> int:
     return min(round(100 * ratio), MOST)
 
 
+def is_cut_off(measured: dict[int, float]) -> bool:
+    """Whether larger batches cannot go by the last one that was measured."""
+    last = max(measured)
+    return last < ENOUGH and measured[last] > CUT_OFF
+
+
 def table(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of C++. Where one of float16 and bfloat16 was not measured at all, it has the other's ratios. Layers of two
-    directions, one or several, have the geometric mean of theirs. Stacks larger than the largest that was measured have
-    one layer's, and so have, with a projection, those of a type that was not measured."""
+    """Lines of C++, none of kinds that are cut off. Where one of float16 and bfloat16 was not measured at all, it
+    has the other's ratios. Layers of two directions, one or several, have the geometric mean of theirs. Stacks
+    larger than the largest that was measured have one layer's, and so have, with a projection, those of a type that
+    was not measured."""
     found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         for index in range(len(PASSES)):
@@ -107,6 +116,7 @@ def table(points: Sequence[Point]) -> Iterator[str]:
         kind: {batch: statistics.geometric_mean(ratios) for batch, ratios in batches.items()}
         for kind, batches in found.items()
     }
+    measured = {kind: ratios for kind, ratios in measured.items() if not is_cut_off(ratios)}
     for (cell, type_, *kind), ratios in list(measured.items()):
         other = {"bfloat16": "float16", "float16": "bfloat16"}.get(type_)
         if other is not None:

@@ -1,4 +1,4 @@
-// Made by prnn/bench/rnn_ratios.py from bench/results/rnn_backends_h200.csv and rnn_backends_projected_h200.csv.
+// Made by `python -m prnn.bench.rnn_ratios table bench/results/rnn_backends_*.csv`.
 #include "rnn/plan/faster.h"
 
 namespace prnn {
@@ -165,7 +165,6 @@ const std::vector<GpuRatios> kGpuRatios = {{"H200", {
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 128, {142, 145, 88, 90, 93, 89, 90, 77, 71, 110, 77, 77, 56, 66, 111, 113, 73, 63, 50, 42}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 192, {120, 255, 255, 255, 255, 255, 255, 255, 255, 238, 169, 157, 135, 111, 87, 83, 74, 60, 43, 42}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 256, {124, 255, 255, 255, 255, 255, 255, 255, 251, 182, 169, 120, 121, 93, 69, 81, 64, 49, 42, 36}},
-    {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 320, {98, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 384, {107, 255, 255, 255, 255, 255, 255, 199, 184, 139, 130, 101, 100, 90, 59, 60, 48, 48, 42, 38}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 512, {108, 255, 255, 255, 255, 255, 248, 147, 102, 105, 82, 70, 69, 54, 46, 45, 41, 34, 34, 34}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, false, 768, {255, 255, 255, 255, 223, 115, 112, 83, 63, 61, 50, 43, 42, 35, 35, 35, 35, 35, 35, 35}},
@@ -176,7 +175,6 @@ const std::vector<GpuRatios> kGpuRatios = {{"H200", {
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 128, {105, 107, 86, 89, 95, 99, 109, 121, 147, 172, 157, 200, 152, 177, 238, 239, 195, 195, 186, 179}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 192, {149, 255, 255, 255, 255, 255, 255, 255, 255, 255, 226, 233, 207, 190, 167, 149, 151, 140, 133, 126}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 256, {152, 255, 255, 255, 255, 255, 255, 255, 255, 224, 228, 178, 182, 155, 127, 132, 124, 112, 106, 98}},
-    {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 320, {135, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 384, {135, 255, 255, 255, 255, 255, 255, 203, 187, 155, 142, 135, 134, 114, 88, 84, 80, 76, 72, 68}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 512, {140, 255, 255, 255, 255, 255, 242, 164, 144, 141, 114, 92, 90, 72, 64, 66, 60, 54, 54, 54}},
     {PRNN_GRU, Precision::kTf32, Stack::kOneLayer, true, 768, {255, 255, 255, 255, 255, 162, 144, 108, 87, 75, 67, 58, 57, 50, 48, 48, 48, 48, 48, 48}},
