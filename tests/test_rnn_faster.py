@@ -162,12 +162,23 @@ def test_other_gpus_go_by_the_same_measurements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "layers", "few"), [(512, 1, range(1, 4)), (1024, 5, range(1, 6)), (2048, 1, range(1, 9))]
+    ("hidden", "layers", "batch", "few"),
+    [
+        (512, 1, 40, range(1, 4)),
+        (1024, 5, 40, range(1, 6)),
+        (2048, 1, 40, range(1, 9)),
+        (512, 1, 16, range(0)),  # step by step, 4 timesteps
+        (1024, 5, 16, range(4, 6)),
+        (2048, 1, 8, range(5, 9)),
+        (2048, 1, 9, range(1, 9)),
+    ],
 )
-def test_a_projection_and_few_timesteps_go_to_cudnn_in_inference(hidden: int, layers: int, few: range) -> None:
+def test_a_projection_and_few_timesteps_go_to_cudnn_in_inference(
+    hidden: int, layers: int, batch: int, few: range
+) -> None:
     rnn = _C.Rnn(_C.LSTM, _C.HALF, hidden, layers, hidden, False, projection=hidden // 2)
-    for steps in (*few, few[-1] + 1, 100):
-        found = rnn.query_gpu("H200", [4] * steps)
+    for steps in (*range(1, 10), 100):
+        found = rnn.query_gpu("H200", [batch] * steps)
         assert found["backend"] == _C.PERSISTENT_BACKEND
         assert found["inference_backend"] == (CUDNN if steps in few else _C.PERSISTENT_BACKEND), steps
         text = f"in inference, cuDNN is faster for a projection and T = {steps}"

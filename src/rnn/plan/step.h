@@ -6,8 +6,6 @@
 
 namespace prnn {
 
-constexpr int64_t kStepSequences = 32;  // at most; more than 8 read the weights once for each 8
-
 // Whether inference on the problem does, where its layers stay resident.
 bool runs_step_by_step(const RnnProblem& problem);
 

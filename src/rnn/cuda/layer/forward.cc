@@ -25,7 +25,7 @@ class Forward : LayerRun {
       if (count > 1) {
         run_together(layer, count, input);
       } else if (step_by_step) {
-        for (int64_t d = 0; d < p.directions; ++d) run_steps(layer, d, input, output_of(layer));
+        run_steps(layer, input, output_of(layer));
       } else {
         run_layer(layer, input, output_of(layer));
       }
@@ -177,12 +177,12 @@ class Forward : LayerRun {
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
   }
 
-  // One direction of a layer of a uniform batch, a launch or two for each timestep.
-  void run_steps(int64_t layer, int64_t direction, const void* input, void* output) {
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
-    const int64_t width = p.layer_input(layer), batch = p.max_batch(), y_row = p.directions * p.state();
+  // A layer of one direction and a uniform batch, a launch or two for each timestep.
+  void run_steps(int64_t layer, const void* input, void* output) {
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, 0);
+    const int64_t width = p.layer_input(layer), batch = p.max_batch();
     StepParams step{};
-    step.h = h_state(args_.hx, layer, direction);
+    step.h = h_state(args_.hx, layer, 0);
     step.x_stride = width;
     step.h_stride = p.state();
     step.inputs = static_cast<int>(width);
@@ -191,21 +191,19 @@ class Forward : LayerRun {
     step.recurrent = at(args_.w, offsets.recurrent);
     step.input_bias = at(args_.w, offsets.input_bias);
     step.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-    step.initial = p.mode == PRNN_LSTM ? c_state(args_.cx, layer, direction) : step.h;
-    step.out_stride = projects() ? p.hidden : y_row;
+    step.initial = p.mode == PRNN_LSTM ? c_state(args_.cx, layer, 0) : step.h;
+    step.out_stride = p.hidden;
     step.hidden = static_cast<int>(p.hidden);
     step.batch = static_cast<int>(batch);
-    step.relu = p.mode == PRNN_RNN_RELU;
-    float* const carried = reinterpret_cast<float*>(work.xw[direction]);  // no larger than a timestep's products
+    float* const carried = reinterpret_cast<float*>(work.xw[0]);  // no larger than a timestep's products
     for (int64_t i = 0; i < p.steps(); ++i) {
       const bool is_last = i + 1 == p.steps();
-      const int64_t row = (direction == 0 ? i : p.steps() - 1 - i) * batch;
-      void* const y = at(output, row * y_row + direction * p.state());
-      void* const hy = is_last ? h_state(args_.hy, layer, direction) : nullptr;
-      step.x = at(input, row * width);
-      step.out = projects() ? work.cell_outputs[direction] : y;
+      void* const y = at(output, i * batch * p.state());
+      void* const hy = is_last ? h_state(args_.hy, layer, 0) : nullptr;
+      step.x = at(input, i * batch * width);
+      step.out = projects() ? work.cell_outputs[0] : y;
       step.hy = projects() ? nullptr : hy;
-      step.cy = is_last ? c_state(args_.cy, layer, direction) : nullptr;
+      step.cy = is_last ? c_state(args_.cy, layer, 0) : nullptr;
       step.carries = is_last ? nullptr : carried;
       require_launch(run_step(p.type, p.mode, step, stream), "the kernel of a timestep");
       if (projects()) {
@@ -214,7 +212,7 @@ class Forward : LayerRun {
         projection.m_stride = p.hidden;
         projection.weights = at(args_.w, offsets.projection);
         projection.h = y;
-        projection.h_stride = y_row;
+        projection.h_stride = p.projection;
         projection.hy = hy;
         projection.hidden = static_cast<int>(p.hidden);
         projection.states = static_cast<int>(p.projection);
@@ -222,7 +220,6 @@ class Forward : LayerRun {
         require_launch(run_projection(p.type, projection, stream), "the kernel of a projection");
       }
       step.h = y;
-      step.h_stride = y_row;
       step.carried = carried;
     }
   }

@@ -3,7 +3,6 @@
 #include <initializer_list>
 
 #include "rnn/cuda/common/unit_io.cuh"
-#include "rnn/plan/step.h"
 
 namespace prnn {
 namespace {
@@ -66,33 +65,26 @@ __device__ __forceinline__ float sum_of_lane(const float (&sums)[COLUMNS]) {
 }
 
 // Sums of a unit: its gates', of a GRU those of the candidate's R h and W x apart.
-template <prnnRNNMode_t MODE>
-constexpr int kSums = Cell<MODE>::kGates > 1 ? 4 : 1;
+constexpr int kSums = 4;
 
 // A unit of sequence n from its sums without biases.
 template <class T, prnnRNNMode_t MODE>
-__device__ __forceinline__ void finish_unit(const StepParams& p, int64_t unit, int n,
-                                            const float (&sums)[kSums<MODE>]) {
+__device__ __forceinline__ void finish_unit(const StepParams& p, int64_t unit, int n, const float (&sums)[kSums]) {
   float gate[4] = {};
 #pragma unroll
-  for (int g = 0; g < kSums<MODE>; ++g) {
+  for (int g = 0; g < kSums; ++g) {
     const int64_t at = (MODE == PRNN_GRU && g == 3 ? 2 : g) * int64_t{p.hidden} + unit;
     const float of_input = MODE == PRNN_GRU && g == 2 ? 0 : load_float<T>(p.input_bias, at);
     const float of_recurrent = MODE == PRNN_GRU && g == 3 ? 0 : load_float<T>(p.recurrent_bias, at);
-    gate[g] = Cell<MODE>::template activate<kExact<T>>(sums[g] + of_input + of_recurrent, g, p.relu);
+    gate[g] = Cell<MODE>::template activate<kExact<T>>(sums[g] + of_input + of_recurrent, g, 0);
   }
   const int64_t at = int64_t{n} * p.hidden + unit;
-  float h = gate[0], carried = 0;
-  if constexpr (Cell<MODE>::kGates > 1) {
-    const float before = p.carried != nullptr ? p.carried[at] : p.initial != nullptr ? load_float<T>(p.initial, at) : 0;
-    const UnitForward done = Cell<MODE>::template forward<kExact<T>>(gate, before);
-    h = done.h;
-    carried = done.carried;
-    if (p.carries != nullptr) p.carries[at] = carried;
-  }
-  store_float<T>(p.out, n * p.out_stride + unit, h);
-  if (p.hy != nullptr) store_float<T>(p.hy, at, h);
-  if (Cell<MODE>::kHasCellState && p.cy != nullptr) store_float<T>(p.cy, at, carried);
+  const float before = p.carried != nullptr ? p.carried[at] : p.initial != nullptr ? load_float<T>(p.initial, at) : 0;
+  const UnitForward done = Cell<MODE>::template forward<kExact<T>>(gate, before);
+  if (p.carries != nullptr) p.carries[at] = done.carried;
+  store_float<T>(p.out, n * p.out_stride + unit, done.h);
+  if (p.hy != nullptr) store_float<T>(p.hy, at, done.h);
+  if (Cell<MODE>::kHasCellState && p.cy != nullptr) store_float<T>(p.cy, at, done.carried);
 }
 
 template <class T, prnnRNNMode_t MODE, int COLUMNS, bool VECTORS>
@@ -101,7 +93,7 @@ __global__ void __launch_bounds__(kWarps * 32, 3) step(const __grid_constant__ S
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int first = blockIdx.y * COLUMNS, count = min(p.batch - first, COLUMNS), lane = threadIdx.x % 32;
   if (unit >= p.hidden) return;
-  float sums[kSums<MODE>][COLUMNS] = {};
+  float sums[kSums][COLUMNS] = {};
   const auto add = [&](auto last, const void* weights, const void* states, int64_t stride, int width) {
     if (states == nullptr) return;
     add_products<T, VECTORS, kGates, decltype(last)::value>(
@@ -109,12 +101,12 @@ __global__ void __launch_bounds__(kWarps * 32, 3) step(const __grid_constant__ S
         static_cast<const T*>(states) + first * stride, stride, count, width, sums);
   };
   // Of a GRU's candidate, W x and R h are apart.
-  add(std::integral_constant<int, kSums<MODE> - 1>(), p.input, p.x, p.x_stride, p.inputs);
+  add(std::integral_constant<int, kSums - 1>(), p.input, p.x, p.x_stride, p.inputs);
   add(std::integral_constant<int, kGates - 1>(), p.recurrent, p.h, p.h_stride, p.states);
 
-  float own[kSums<MODE>];
+  float own[kSums];
 #pragma unroll
-  for (int g = 0; g < kSums<MODE>; ++g) own[g] = sum_of_lane(sums[g]);
+  for (int g = 0; g < kSums; ++g) own[g] = sum_of_lane(sums[g]);
   if (lane < count) finish_unit<T, MODE>(p, unit, first + lane, own);
 }
 
@@ -191,7 +183,7 @@ struct Splits {
 
 template <class T, prnnRNNMode_t MODE, int TILES>
 __global__ void __launch_bounds__(kSplits * 32) step_mma(const __grid_constant__ StepParams p) {
-  constexpr int kUnits = kRows / kSums<MODE>;  // row r is sum r / kUnits of unit r % kUnits
+  constexpr int kUnits = kRows / kSums;  // row r is sum r / kUnits of unit r % kUnits
   constexpr bool kIsGru = MODE == PRNN_GRU;
   __shared__ Splits<TILES> splits;
   float of_input[TILES][4] = {}, of_recurrent[TILES][4] = {};
@@ -226,9 +218,9 @@ __global__ void __launch_bounds__(kSplits * 32) step_mma(const __grid_constant__
     const int place = i % kUnits, n = i / kUnits;
     const int64_t unit = int64_t{blockIdx.x} * kUnits + place;
     if (unit >= p.hidden) continue;
-    float own[kSums<MODE>];
+    float own[kSums];
 #pragma unroll
-    for (int g = 0; g < kSums<MODE>; ++g) own[g] = splits.sum(g * kUnits + place, n);
+    for (int g = 0; g < kSums; ++g) own[g] = splits.sum(g * kUnits + place, n);
     finish_unit<T, MODE>(p, unit, n, own);
   }
 }
@@ -268,10 +260,8 @@ cudaError_t with_kernel(prnnDataType_t type, int batch, bool is_aligned, const L
       launch(tag, Simt<8, false>());
     } else if (batch <= 8) {
       launch(tag, Mma<1>());
-    } else if (batch <= 16) {
-      launch(tag, Mma<2>());
     } else {
-      launch(tag, Mma<4>());
+      launch(tag, Mma<2>());
     }
   };
   const auto with_simt = [&](auto* tag) {
@@ -285,7 +275,7 @@ cudaError_t with_kernel(prnnDataType_t type, int batch, bool is_aligned, const L
       launch(tag, Simt<8, true>());
     }
   };
-  if (batch > kStepSequences) return cudaErrorInvalidValue;
+  if (type != PRNN_DATA_FLOAT && batch > 2 * kTileColumns) return cudaErrorInvalidValue;
   switch (type) {
     case PRNN_DATA_FLOAT: with_simt(static_cast<float*>(nullptr)); break;
     case PRNN_DATA_HALF: with_mma(static_cast<__half*>(nullptr)); break;
@@ -311,7 +301,7 @@ void launch(Simt<COLUMNS, VECTORS>, const StepParams& p, cudaStream_t stream) {
 }
 template <class T, prnnRNNMode_t MODE, int TILES>
 void launch(Mma<TILES>, const StepParams& p, cudaStream_t stream) {
-  step_mma<T, MODE, TILES><<<blocks_for(p.hidden, kRows / kSums<MODE>), kSplits * 32, 0, stream>>>(p);
+  step_mma<T, MODE, TILES><<<blocks_for(p.hidden, kRows / kSums), kSplits * 32, 0, stream>>>(p);
 }
 
 template <class T, int COLUMNS, bool VECTORS>
@@ -327,15 +317,16 @@ void launch(Mma<TILES>, const ProjectionParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t run_step(prnnDataType_t type, prnnRNNMode_t mode, const StepParams& p, cudaStream_t stream) {
+  if (mode != PRNN_LSTM && mode != PRNN_GRU) return cudaErrorInvalidValue;
   const int64_t element = type == PRNN_DATA_FLOAT ? 4 : 2;
   const bool is_aligned = are_aligned({p.x, p.h, p.input, p.recurrent}, {p.x_stride * element, p.h_stride * element,
                                                                          p.inputs * element, p.states * element});
   return with_kernel(type, p.batch, is_aligned, [&](auto* tag, auto kernel) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    switch (mode) {
-      case PRNN_LSTM: launch<T, PRNN_LSTM>(kernel, p, stream); break;
-      case PRNN_GRU: launch<T, PRNN_GRU>(kernel, p, stream); break;
-      default: launch<T, PRNN_RNN_TANH>(kernel, p, stream); break;
+    if (mode == PRNN_LSTM) {
+      launch<T, PRNN_LSTM>(kernel, p, stream);
+    } else {
+      launch<T, PRNN_GRU>(kernel, p, stream);
     }
   });
 }

@@ -24,8 +24,8 @@ struct StepParams {
   int64_t out_stride;
   void *hy, *cy;  // [N, H] or NULL
   int hidden, batch;
-  bool relu;
 };
+// LSTM and GRU; in 16 bits up to 16 sequences.
 cudaError_t run_step(prnnDataType_t type, prnnRNNMode_t mode, const StepParams& params, cudaStream_t stream);
 
 // h <- weights m.
