@@ -1,6 +1,7 @@
 #include "rnn/plan/mma.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 
 namespace prnn {
@@ -21,6 +22,8 @@ int poll_delay(const GpuRow& row, const ResidentShape& shape, Pass pass, int64_t
 // - The matrix instructions and sums of a block: few units with gates; many without, whose blocks have little else to
 //   do and leave more SMs to other replicas.
 // - Few sequences a replica.
+// One sequence of floats has products of its own (MmaProduct::uses_ffma), which are short: without gates fewer units
+// a block are better then, and backward a large layer does not gain from a cluster.
 struct Rank {
   int64_t tiles, cluster, units, columns;
   bool operator<(const Rank& other) const {
@@ -29,10 +32,12 @@ struct Rank {
 };
 
 Rank rank_of(const RnnProblem& problem, const ResidentShape& shape) {
+  const bool is_single = problem.type == PRNN_DATA_FLOAT && !problem.tf32 && problem.max_batch() == 1;
+  const bool wants_cluster = problem.hidden > 256 && !(is_single && problem.hidden > 768);
   const int unit_tiles = shape.kernel.shape(0);
-  const int64_t units = problem.gates() > 1 ? unit_tiles : -unit_tiles;
+  const int64_t units = problem.gates() > 1 ? unit_tiles : is_single ? std::abs(unit_tiles - 2) : -unit_tiles;
   const int64_t passes = ceil_div(problem.max_batch(), shape.batch_per_pass());
-  return {passes * shape.tiles, problem.hidden > 256 ? -shape.cluster : shape.cluster, units,
+  return {passes * shape.tiles, wants_cluster ? -shape.cluster : shape.cluster, units,
           ceil_div(problem.max_batch(), shape.replicas)};
 }
 

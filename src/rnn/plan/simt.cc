@@ -1,6 +1,7 @@
 #include "rnn/plan/simt.h"
 
 #include "rnn/plan/cluster.h"
+#include "rnn/plan/mma.h"
 
 namespace prnn {
 namespace {
@@ -34,7 +35,7 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
   shape->shared_bytes = load_bytes * (kernel.loads - in_registers);
   shape->shared_weight_bytes = shape->shared_bytes * shape->blocks;
   constexpr int64_t kStaticBytes = 8192;  // more than the kernels have beside the weights
-  if (shape->shared_bytes > 0 && (problem.tf32 || shape->shared_bytes + kStaticBytes > row.shared_bytes)) return false;
+  if (shape->shared_bytes > 0 && shape->shared_bytes + kStaticBytes > row.shared_bytes) return false;
   shape->poll_delay_cycles = poll_delay(row, problem, id->pass, kernel);
   const int blocks = resident_blocks(row, is_cluster ? 4 : 1), room = blocks / kernel.cluster * kernel.cluster;
   if (kernel.cluster > row.largest_cluster || (kernel.cluster == 16 && blocks < kWholeGpu)) return false;
@@ -46,13 +47,25 @@ bool simt_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId id, c
 bool choose_simt_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
   const int64_t sequences = problem.max_batch();
   if (sequences > kSimtSequences) return false;
-  // With tf32 the mma kernels multiply once instead of three times: they are ahead of all but clusters and one sequence
-  // whose weights lie in registers, and for one small layer without gates.
-  const bool is_one = sequences == 1 && (problem.gates() > 1 || problem.hidden > 640);
+  const bool gated = problem.gates() > 1, is_one = sequences == 1;
+  const bool is_crowded = ceil_div(problem.hidden, 32) * sequences * directions > row.multiprocessors;
+  // With weights in shared memory the mma kernels are ahead here, where they have room. Measured on an H200:
+  // docs/resident_kernels_experiments.md.
+  const bool mma_is_faster = gated
+                                 ? is_one && (problem.hidden <= 1056 || (problem.gates() == 3 && problem.hidden > 1344))
+                                 : pass == Pass::kBackward;
+  const auto is_faster = [&](const SimtKernel& kernel) {
+    if (kernel.cluster > 1) return true;
+    if (kernel.columns > 1) return is_crowded && !problem.tf32;
+    // With tf32 the mma kernels multiply once instead of three times: they are ahead where sequences go together, and
+    // as fast for one small layer without gates.
+    if (problem.tf32) return is_one && kernel.loads <= 8 && (gated || problem.hidden > 640);
+    ResidentShape other;
+    return kernel.loads <= 8 || !mma_is_faster || !choose_mma_shape(row, problem, pass, directions, &other);
+  };
   return any_kernel(row, problem, Engine::kSimt, pass, [&](KernelId id) {
     const SimtKernel kernel{id.shape(0), id.shape(1), id.shape(2), id.shape(3)};
-    return (kernel.cluster > 1 || !problem.tf32 || (kernel.columns == 1 && is_one)) &&
-           simt_shape_for(row, problem, id, kernel, directions, best);
+    return is_faster(kernel) && simt_shape_for(row, problem, id, kernel, directions, best);
   });
 }
 

@@ -171,14 +171,14 @@ cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int6
 
 cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cudaStream_t stream) {
   int64_t row = 0;
-  for (size_t issue_loads = 0; issue_loads < batch.size(); issue_loads += kStepsAtOnce) {
+  for (size_t first = 0; first < batch.size(); first += kStepsAtOnce) {
     StepChunk chunk{};
-    const int count = static_cast<int>(std::min<size_t>(kStepsAtOnce, batch.size() - issue_loads));
+    const int count = static_cast<int>(std::min<size_t>(kStepsAtOnce, batch.size() - first));
     for (int i = 0; i < count; ++i) {
-      chunk.step[i] = {static_cast<int32_t>(row), static_cast<int32_t>(batch[issue_loads + i])};
-      row += batch[issue_loads + i];
+      chunk.step[i] = {static_cast<int32_t>(row), static_cast<int32_t>(batch[first + i])};
+      row += batch[first + i];
     }
-    store_steps<<<1, kThreads, 0, stream>>>(chunk, to + issue_loads, count);
+    store_steps<<<1, kThreads, 0, stream>>>(chunk, to + first, count);
   }
   return cudaGetLastError();
 }

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kSumFloats = kRowTiles * kTileFloats + (CLUSTER == 1 ? 1 : 0);  // of a warp; odd against bank conflicts
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
-  using Product = MmaProduct<T, kRowTiles, kTileFloats, (kRowTiles < 8)>;  // 8 leave no registers
+  using Product = MmaProduct<T, kRowTiles, kTileFloats, SINGLE, (kRowTiles < 8)>;  // 8 leave no registers
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   // K runs over the gates one after the other, each rounded up to whole k-tiles; a block of a cluster has its share.
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
+  product.replica_columns = &sizes.columns_per_replica;
   product.k_tile_stride = 64 * kResidentWarps;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(block_k_tiles, bias_sums + tiles * bias_floats, [&](int row_tile, int k_tile) {
@@ -106,14 +107,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       const auto gradients_at = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int row_before = of_next ? current.row : previous.row;
-        const int column = (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4;
+        const int column =
+            (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane);
         const T* const row = dgates + int64_t{row_before + replica_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
         const int batch_before = of_next ? current.batch : previous.batch;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
                min(replica_columns, batch_before - replica_column);
       };
 
@@ -178,11 +180,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         for (int r = 0; r < kRounds; ++r) {
           const int u = unit + r * kTileRows;
           const bool exists = own_lane && u < hidden;
-          // Computed here alone, since it is rarely wanted. Which number is pinned: with another one, some kernel
-          // spilled 4 bytes.
-          const int64_t state_index = MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u
-                                      : kExact<T>      ? int64_t{pin_in_register(n)} * hidden + u
-                                                       : int64_t{n} * hidden + pin_in_register(u);
+          // Computed here alone, since it is rarely wanted. Which factor is pinned: with the other one, a kernel of
+          // each cell spilled 4 bytes.
+          const int64_t state_index =
+              MODE == PRNN_GRU ? int64_t{n} * pin_in_register(hidden) + u : int64_t{n} * hidden + pin_in_register(u);
           float* const carry = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;

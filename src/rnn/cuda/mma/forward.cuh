@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_TILES == 1)));
   // With one tile, a lane has its operands of the cell, or their addresses, in registers before the states arrive.
   constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_TILES <= 2;
-  using Product = MmaProduct<T, kRowTiles, kStride, true>;
+  using Product = MmaProduct<T, kRowTiles, kStride, SINGLE, true>;
 
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
 
   Product product;
+  product.replica_columns = &sizes.columns_per_replica;
   const T* const weights = static_cast<const T*>(dir.weights);
   product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
     const int unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
@@ -68,7 +69,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   T* const exchange = static_cast<T*>(dir.exchange) + int64_t{replica * sizes.replica_tiles()} * tile_elements;
   product.k_tile_stride = tile_columns * 64 * kResidentWarps;
   const auto states_of = [&](int of_lane) {
-    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + of_lane / 4) * 64 + of_lane % 4 * 16;
+    return reinterpret_cast<const char*>(exchange) + (warp * tile_columns + product.column_of(of_lane)) * 64 +
+           of_lane % 4 * 16;
   };
   const char* const states_of_lane = states_of(lane);
   // Element of a tile where unit u of its column c is.
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       };
       const auto reads = [&](int tile) {
         const bool of_next = is_last_wave && tile >= count;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + lane / 4 <
+        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
                (of_next ? next_columns : columns);
       };
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ int sum_index(int row, int column) { return column % 
 // of the k-tile. STRIDE: floats between the sums of two row tiles, chosen by the kernel against bank conflicts. K-tiles
 // are loaded and multiplied in chunks of kChunkKTiles; two chunks are in flight, each in its stage. APART: see
 // add_k_tile().
-template <class T, int ROW_TILES, int STRIDE, bool APART>
+template <class T, int ROW_TILES, int STRIDE, bool SINGLE, bool APART>
 struct MmaProduct {
   static constexpr int kInRegisters = register_k_tiles(ROW_TILES);
   static constexpr int kTiles = (ROW_TILES + 1) / 2;  // of 16 rows; an odd row tile's has 8
@@ -92,6 +92,16 @@ struct MmaProduct {
   int k_tile_stride;    // bytes from a warp's k-tile of states to its next
 
   uint4 states[2][kChunkKTiles];
+
+  // Float32, one sequence a replica: FFMA, a row and a part of K a lane. The matrix instructions would leave 7 of 8
+  // columns empty and take three products for each: 0.57 to 0.9 of their time was measured. The simt engine serves
+  // most such layers; left here are those too large for it, small RNN layers, and few sequences of a replica each.
+  static constexpr bool kMayUseFfma = SINGLE && kExact<T> && ROW_TILES < 8;  // eight leave no registers for it
+  const int* replica_columns = nullptr;  // where the kernel's parameters say it, which takes no register
+
+  __device__ __forceinline__ bool uses_ffma() const { return kMayUseFfma && *replica_columns == 1; }
+  // The column whose states this lane loads.
+  __device__ __forceinline__ int column_of(int lane) const { return uses_ffma() ? 0 : lane / 4; }
 
   template <class Load>
   __device__ __forceinline__ void load_weights(int total_k_tiles, void* shared, const Load& load) {
@@ -134,6 +144,7 @@ struct MmaProduct {
   // Adds the chunk in the stage. FIRST_K_TILE: of the chunk, where it is known when compiling; -1: `chunk` says.
   template <int STAGE, int FIRST_K_TILE>
   __device__ __forceinline__ void multiply(int chunk, Sums& sums) const {
+    if (uses_ffma()) return multiply_ffma<STAGE, FIRST_K_TILE>(chunk, sums);
 #pragma unroll
     for (int i = 0; i < kChunkKTiles; ++i) {
       const int known = FIRST_K_TILE < 0 ? kInRegisters : FIRST_K_TILE + i;
@@ -160,6 +171,18 @@ struct MmaProduct {
   // The warp's sums for one tile into `shared`: row r of row tile o and column c at o * STRIDE + sum_index(r, c).
   __device__ __forceinline__ void store(const Sums& sums, float* shared) const {
     const int lane = threadIdx.x % 32;
+    if (uses_ffma()) {
+#pragma unroll
+      for (int o = 0; o < ROW_TILES; ++o) {
+        float sum = 0;
+#pragma unroll
+        for (int set = 0; set < kSets; ++set) sum += sums[set][o / 2][o % 2 * 2] + sums[set][o / 2][o % 2 * 2 + 1];
+        sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+        sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+        shared[o * STRIDE + lane] = sum;  // row lane / 4, column 0; no thread reads the other columns
+      }
+      return;
+    }
     unroll<ROW_TILES, 2>([&](int o, int e) {
       const int q = o % 2 * 2 + e;
       const float sum = kSets == 2 ? sums[0][o / 2][q] + sums[kSets - 1][o / 2][q] : sums[0][o / 2][q];
@@ -221,6 +244,44 @@ struct MmaProduct {
   }
 
  private:
+  template <int STAGE, int FIRST_K_TILE>
+  __device__ __forceinline__ void multiply_ffma(int chunk, Sums& sums) const {
+#pragma unroll
+    for (int i = 0; i < kChunkKTiles; ++i) {
+      const int known = FIRST_K_TILE < 0 ? kInRegisters : FIRST_K_TILE + i;
+      const int k_tile = FIRST_K_TILE < 0 ? chunk * kChunkKTiles + i : FIRST_K_TILE + i;
+      if (known >= kInRegisters && k_tile >= k_tiles) continue;
+      const uint4 b = states[STAGE][i];
+      const uint4* const from = more_weights + (k_tile - kInRegisters) * ROW_TILES * kResidentThreads;
+#pragma unroll
+      for (int o = 0; o < ROW_TILES; o += 2) {
+        const bool is_alone = o + 1 == ROW_TILES;
+        uint4 low, high;  // of row lane / 4 of two row tiles
+        if (known < kInRegisters) {
+          low = weights[known < kInRegisters ? known : 0][o];
+          high = weights[known < kInRegisters ? known : 0][is_alone ? o : o + 1];
+        } else {
+          low = from[o * kResidentThreads];
+          if (!is_alone) {
+            const uint4 first = low, second = from[(o + 1) * kResidentThreads];
+            low = {first.x, first.z, second.x, second.z};
+            high = {first.y, first.w, second.y, second.w};
+          }
+        }
+        float (&sum)[4] = sums[i % kSets][o / 2];
+        add_products(sum[0], sum[1], low, b);
+        if (!is_alone) add_products(sum[2], sum[3], high, b);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void add_products(float& even, float& odd, const uint4& a, const uint4& b) {
+    even = fmaf(__uint_as_float(a.x), __uint_as_float(b.x), even);
+    odd = fmaf(__uint_as_float(a.y), __uint_as_float(b.y), odd);
+    even = fmaf(__uint_as_float(a.z), __uint_as_float(b.z), even);
+    odd = fmaf(__uint_as_float(a.w), __uint_as_float(b.w), odd);
+  }
+
   // With one chunk the stages hold two tiles.
   template <int WAVE, class Base, class Reads>
   __device__ __forceinline__ bool run_one_chunk(int count, bool follows, const Base& base, const Reads& reads,
