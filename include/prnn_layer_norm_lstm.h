@@ -114,7 +114,7 @@ typedef enum {
   PRNN_LAYER_NORM_LSTM_CPU = 0,
   PRNN_LAYER_NORM_LSTM_STEPS = 1,   /* two launches a timestep: a matrix product and the rest */
   PRNN_LAYER_NORM_LSTM_CLUSTER = 2, /* one launch; R stays in the registers of a thread-block cluster */
-  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch or two; R stays on the chip, spread over the whole GPU */
+  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch; R stays on the chip, spread over the whole GPU */
 } prnnLayerNormLSTMEngine_t;
 
 typedef struct {

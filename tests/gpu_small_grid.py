@@ -115,7 +115,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 1060, "gates")
     yield LayerNormCase(2, 3, 2000, "gates")
     yield LayerNormCase(2, 3, 2100, "gates")
-    yield LayerNormCase(2, 60, 300, "gates")
+    yield LayerNormCase(2, 40, 600, "gates")
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

@@ -24,18 +24,15 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
   const int64_t replicas = std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));
   plan.columns_per_cluster = static_cast<int>(ceil_div(o.batch, replicas));
   plan.clusters = static_cast<int>(ceil_div(o.batch, plan.columns_per_cluster));
-  plan.rounds = static_cast<int>(ceil_div(plan.clusters, room));
   return plan;
 }
 
 namespace {
 
 // `k_tiles`: of K. See MmaProduct for the layout.
-bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int row_tiles,
-                   int64_t k_tiles, LayerNormLstmGridPass* pass) {
-  constexpr int64_t kMostLaunches = 2;
+bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int tiles,
+                   int row_tiles, int64_t k_tiles, LayerNormLstmGridPass* pass) {
   const int64_t units = int64_t{unit_tiles} * kTileRows * cluster;
-  const int64_t tiles = layer_norm_lstm_grid_tiles(unit_tiles, cluster);
   const int64_t of_warp = ceil_div(k_tiles / cluster, kResidentWarps), wave = wave_tiles(row_tiles, unit_tiles);
   const int64_t in_shared = std::max<int64_t>(ceil_div(of_warp, 2) * 2 - register_k_tiles(row_tiles), 0);
   const int64_t tile_floats = kTileRows * kTileColumns;
@@ -47,14 +44,14 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
   pass->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
   const int64_t room = std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) / pass->blocks;
   if (room < 1) return false;
-  const int64_t replicas = std::max(ceil_div(batch, tiles * kTileColumns), std::min(batch, room));
+  const int64_t replicas = std::max(ceil_div(batch, int64_t{tiles} * kTileColumns), std::min(batch, room));
   pass->columns = static_cast<int>(ceil_div(batch, replicas));
   pass->replicas = static_cast<int>(std::min(room, ceil_div(batch, pass->columns)));
   pass->state_columns = static_cast<int>(
       pass->columns > kTileColumns ? ceil_div(pass->columns, kTileColumns) * kTileColumns : pass->columns);
   pass->shared_bytes = sums + partial + in_shared * row_tiles * 512 * kResidentWarps;
-  return batch <= kMostLaunches * pass->replicas * pass->columns &&
-         pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
+  // One launch: two were slower than a kernel for each timestep (bfloat16, H = 1024, N = 64).
+  return batch <= int64_t{pass->replicas} * pass->columns && pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
 }
 
 }  // namespace
@@ -62,7 +59,7 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& o) {
   constexpr int kGates = 4;
   LayerNormLstmGrid plan{};
-  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 256 || o.hiddenSize > 4096) return plan;
+  if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 512 || o.hiddenSize > 4096) return plan;
   if (o.steps > std::numeric_limits<int>::max() / o.batch) return plan;
   const bool is_float32 = o.dataType == PRNN_DATA_FLOAT;
   const int64_t k_tiles = ceil_div(o.hiddenSize, k_tile_elements(is_float32));
@@ -77,12 +74,13 @@ LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNo
       if (unit_tiles == 2 && is_float32) continue;
       LayerNormLstmGridPass pass{};
       const int row_tiles = unit_tiles * (backward ? cluster : kGates);
-      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, row_tiles, backward ? kGates * k_tiles : k_tiles,
-                         &pass)) {
+      const int most = backward ? layer_norm_lstm_grid_backward_tiles(unit_tiles, cluster)
+                                : layer_norm_lstm_grid_forward_tiles(is_float32, unit_tiles);
+      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, most, row_tiles,
+                         backward ? kGates * k_tiles : k_tiles, &pass)) {
         continue;
       }
-      const int64_t launches = ceil_div(o.batch, int64_t{pass.replicas} * pass.columns);
-      const int64_t tiles = launches * ceil_div(pass.columns, kTileColumns);
+      const int64_t tiles = ceil_div(pass.columns, kTileColumns);
       if (tiles < fewest) *best = pass;
       fewest = std::min(tiles, fewest);
     }

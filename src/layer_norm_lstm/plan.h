@@ -1,6 +1,5 @@
 // Which engine runs an LSTM with layer normalisation on a GPU. Plain C++ that needs no GPU.
 #pragma once
-#include <cstdlib>
 
 #include "core/gpu_table.h"
 #include "prnn_layer_norm_lstm.h"
@@ -11,7 +10,6 @@ namespace prnn {
 struct LayerNormLstmClusters {
   int hidden, cluster;  // of the kernel: H at most, and blocks
   int clusters, columns_per_cluster;
-  int rounds;  // of clusters that the GPU keeps resident, one after the other
 };
 
 // Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
@@ -34,12 +32,15 @@ struct LayerNormLstmGrid {
 };
 
 constexpr int kLayerNormLstmGridBlocks = 128;  // at most
-// Tiles of 8 sequences that a replica has at most: what registers allow.
-constexpr int layer_norm_lstm_grid_tiles(int unit_tiles, int cluster) {
+// Tiles of 8 sequences that a replica has at most: what registers allow, and what plans want.
+constexpr int layer_norm_lstm_grid_forward_tiles(bool is_float32, int unit_tiles) {
+  return unit_tiles == 2 ? 2 : is_float32 ? 4 : 1;
+}
+constexpr int layer_norm_lstm_grid_backward_tiles(int unit_tiles, int cluster) {
   return unit_tiles == 1 ? 4 : cluster == 2 ? 1 : 2;
 }
 
-// Not double; H above 256, as far as the weights fit on the chip.
+// Not double; H above 512, as far as the weights fit on the chip, and as many sequences as one launch takes.
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
 // What runs calls with these options: the clusters, else the grid, else a kernel for each timestep.
@@ -53,13 +54,7 @@ struct LayerNormLstmPlan {
 
 inline LayerNormLstmPlan plan_layer_norm_lstm(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options) {
   LayerNormLstmPlan plan{plan_layer_norm_lstm_clusters(row, options), {}};
-  LayerNormLstmGrid grid = plan_layer_norm_lstm_grid(row, options);
-  const char* const engine = getenv("LN_ENGINE");
-  const char which = engine ? engine[0] : 'a';
-  if (which == 's') return {};
-  if (which == 'c') grid = {};
-  if ((which == 'g' || plan.clusters.rounds > 1) && grid.fits) plan.clusters = {};
-  if (!plan.on_clusters()) plan.grid = grid;
+  if (!plan.on_clusters()) plan.grid = plan_layer_norm_lstm_grid(row, options);
   return plan;
 }
 

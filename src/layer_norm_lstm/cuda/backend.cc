@@ -4,7 +4,6 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cinttypes>
 
 #include "core/cuda/arena.h"
@@ -219,8 +218,7 @@ class Pass {
     params.blocks = pass.blocks;
     params.sizes.columns_per_replica = pass.columns;
     params.poll_delay_cycles = pass.poll_delay_cycles;
-    params.moments_delay_cycles = getenv("LN_DELAY") ? atoi(getenv("LN_DELAY")) : kMomentsDelay;
-    if (getenv("LN_POLL")) params.poll_delay_cycles = atoi(getenv("LN_POLL"));
+    params.moments_delay_cycles = kMomentsDelay;
     params.states = ws_.states;
     params.moments = ws_.moments;
     params.kept_sums = ws_.kept_sums;

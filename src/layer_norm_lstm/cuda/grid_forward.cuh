@@ -103,6 +103,7 @@ struct GridMoments {
 template <class T, int UNIT_TILES, int TILES>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     layer_norm_lstm_grid_forward(const __grid_constant__ LayerNormLstmGridParams params) {
+  if constexpr (!kHasClusters) return;  // as the backward kernel: GPUs without clusters have no grid
   constexpr int kGates = 4, kRowTiles = UNIT_TILES * kGates, kUnits = UNIT_TILES * kTileRows, kRounds = UNIT_TILES;
   constexpr int kWave = TILES == 1 ? 1 : wave_tiles(kRowTiles, kRounds);
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);

@@ -23,9 +23,10 @@ cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid& plan, c
                                                 cudaStream_t stream) {
   const auto launch = [&](auto unit_tiles) {
     constexpr int kUnitTiles = decltype(unit_tiles)::value;
-    return launch_grid(layer_norm_lstm_grid_forward<T, kUnitTiles, 1>,
-                       layer_norm_lstm_grid_forward<T, kUnitTiles, layer_norm_lstm_grid_tiles(kUnitTiles, 1)>,
-                       plan.forward, params, stream);
+    return launch_grid(
+        layer_norm_lstm_grid_forward<T, kUnitTiles, 1>,
+        layer_norm_lstm_grid_forward<T, kUnitTiles, layer_norm_lstm_grid_forward_tiles(sizeof(T) == 4, kUnitTiles)>,
+        plan.forward, params, stream);
   };
   if constexpr (sizeof(T) == 2) {
     if (plan.forward.unit_tiles == 2) return launch(std::integral_constant<int, 2>());
@@ -44,10 +45,10 @@ cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, 
   }
   const auto launch = [&](auto unit_tiles, auto cluster) {
     constexpr int kUnitTiles = decltype(unit_tiles)::value, kCluster = decltype(cluster)::value;
-    return launch_grid(
-        layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, 1>,
-        layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, layer_norm_lstm_grid_tiles(kUnitTiles, kCluster)>,
-        plan.backward, params, stream);
+    return launch_grid(layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, 1>,
+                       layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster,
+                                                     layer_norm_lstm_grid_backward_tiles(kUnitTiles, kCluster)>,
+                       plan.backward, params, stream);
   };
   using std::integral_constant;
   if constexpr (sizeof(T) == 2) {
