@@ -8,13 +8,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import capi
 import torch
 from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
+from test_rnn_wavefront_cuda import dropout_of
 
 GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
 HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def with_dropout(stack: reference.Stack, batch_sizes: list[int]) -> CudaCase:
+    states = torch.zeros(2, dtype=torch.int64, device="cuda")
+    return CudaCase(
+        stack, batch_sizes, torch.float16, dropout=dropout_of(states, capi.Object("Create", "Destroy"), 0.3)
+    )
 
 
 def mma() -> Iterator[CudaCase]:
@@ -77,14 +86,17 @@ def large() -> Iterator[CudaCase]:
 
 def wavefront() -> Iterator[CudaCase]:
     """Layers together."""
-    for mode, dtype, batch in itertools.product(MODES.values(), HALF_TYPES, (5, 20)):
-        yield CudaCase(reference.Stack(mode, 24, 96, 3), [batch] * 3, dtype)
+    for mode, dtype, batch_sizes in itertools.product(MODES.values(), HALF_TYPES, ([5] * 3, [20] * 3, [20, 9, 3])):
+        yield CudaCase(reference.Stack(mode, 24, 96, 3), batch_sizes, dtype)
+    for mode, batch_sizes in itertools.product(MODES.values(), ([5, 3], [20] * 2)):
+        yield with_dropout(reference.Stack(mode, 24, 96, 3), batch_sizes)
 
 
 def wgmma_wavefront() -> Iterator[CudaCase]:
     """Two tiles of rows or one."""
     for dtype, hidden in itertools.product(HALF_TYPES, (288, 544)):
-        yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20] * 3, dtype)
+        yield CudaCase(reference.Stack(MODES["lstm"], 24, hidden, 2), [20, 20, 3], dtype)
+        yield with_dropout(reference.Stack(MODES["lstm"], 24, hidden, 2), [20, 7])
 
 
 def projection() -> Iterator[CudaCase]:

@@ -1,5 +1,7 @@
 """Stacks whose layers run together on the GPU: against the float64 reference, and against one layer after the other."""
 
+import ctypes
+
 import capi
 import pytest
 import torch
@@ -34,6 +36,28 @@ SIZES = [
     (3, 800, 31, 5),
 ]
 
+# Sequences of different lengths: several that end together, replicas and tiles that run out, up to a last timestep of
+# one sequence or of several.
+LENGTHS = [
+    (3, 96, [5, 4, 4, 2, 1, 1]),
+    (5, 256, [4, 4, 4, 3, 1]),
+    (9, 256, [9, 9, 8, 1]),
+    (2, 224, [64, 33, 32, 5]),
+    (2, 512, [3, 2, 1, 1, 1]),
+    (5, 512, [12, 7, 7, 2]),
+    (6, 512, [29, 20, 9, 9, 8, 1]),
+    (3, 768, [2, 1]),
+    (2, 1024, [8, 8, 3, 1]),
+    (5, 1024, [8, 5, 5]),
+    # The wgmma kernels.
+    (3, 480, [18, 17, 3]),
+    (5, 512, [32, 30, 16, 16, 1]),
+    (3, 288, [40, 25, 20, 2]),
+    (5, 512, [64, 40, 33, 2]),
+    (2, 1024, [17, 9, 9, 2, 1]),
+    (3, 800, [31, 16, 1]),
+]
+
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("layers", "hidden", "batch", "steps"), SIZES)
@@ -43,6 +67,85 @@ def test_training_step(mode: int, layers: int, hidden: int, batch: int, steps: i
     case = CudaCase(reference.Stack(mode, 48, hidden, layers), [batch] * steps, dtype)
     case.train()
     assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS, ids=str)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_lengths(mode: int, layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(9)
+    case = CudaCase(reference.Stack(mode, 48, hidden, layers), batch_sizes, dtype)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_lengths_in_inference(mode: int) -> None:
+    torch.manual_seed(10)
+    case = CudaCase(reference.Stack(mode, 16, 128, 4), [12, 12, 7, 1], torch.float16)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+class LayerAfterLayer(CudaCase):
+    """Without wavefronts: a plan of the caller's is one of single layers."""
+
+    def set_rnn(self, **changes: object) -> None:
+        super().set_rnn(**changes)
+        forward = ctypes.byref(capi.Plan(1, 16, 1, 1, 300))  # mma
+        capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=forward, backward=None)
+
+
+def dropout_of(states: torch.Tensor, handle: capi.Object, probability: float) -> capi.Object:
+    made = capi.descriptor("Dropout")
+    capi.check(
+        "SetDropoutDescriptor",
+        dropoutDesc=made.pointer,
+        handle=handle.pointer,
+        dropout=probability,
+        states=states.data_ptr(),
+        stateSizeInBytes=states.nbytes,
+        seed=77,
+    )
+    return made
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [
+        (3, 96, [5, 5, 3, 1]),
+        (5, 256, [4] * 4),
+        (6, 512, [29, 20, 9]),
+        (5, 1024, [8, 8, 3]),
+        (2, 224, [40] * 3),
+        # The wgmma kernels.
+        (3, 480, [18, 17, 3]),
+        (5, 512, [64] * 3),
+        (3, 800, [31, 16]),
+        (2, 1024, [32] * 3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_dropout(mode: int, layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    """The masks and results of one layer after the other."""
+    results = []
+    handle = capi.Object("Create", "Destroy")
+    for kind in (CudaCase, LayerAfterLayer):
+        torch.manual_seed(11)
+        states = torch.zeros(2, dtype=torch.int64, device="cuda")
+        dropout = dropout_of(states, handle, 0.3)
+        case = kind(reference.Stack(mode, 48, hidden, layers), batch_sizes, dtype, dropout=dropout)
+        case.train()
+        results.append(case.results())
+        torch.cuda.synchronize()
+        assert states.tolist() == [77, 1]
+    for name, found in results[0].items():
+        if mode == reference.LSTM or name not in ("cy", "dcx"):
+            wanted = results[1][name].double()
+            error = ((found.double() - wanted).norm() / wanted.norm()).item()
+            assert error < 2 * TOLERANCE[dtype], f"{name}: {error:.2e}"
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

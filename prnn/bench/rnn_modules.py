@@ -76,8 +76,9 @@ def cases() -> Iterator[Case]:
         yield replace(case, dtype=dtype, batch=batch)
     for case, batch in product((replace(projected, layers=12), replace(large, layers=8)), (4, 16)):
         yield replace(case, batch=batch)
-    for option in ({"dropout": 0.1}, {"has_lengths": True}):
-        yield replace(projected, layers=12, batch=16, **option)
+    for option in ({}, {"dropout": 0.1}, {"has_lengths": True}, {"dropout": 0.1, "has_lengths": True}):
+        if len(option) == 1:
+            yield replace(projected, layers=12, batch=16, **option)
         yield from (Case("LSTM", 1024, batch, HALF, layers=5, **option) for batch in (4, 8, 32))
     yield from (Case("LSTM", 2560, batch, HALF) for batch in (4, 32))
     yield from (Case("GRU", 3072, batch, BFLOAT16) for batch in (4, 32))

@@ -18,13 +18,22 @@ int64_t most_sequences(const RnnProblem& problem, Pass pass) {
   return problem.hidden > 512 ? 8 : std::min<int64_t>(64, 16384 / problem.hidden);
 }
 
+// Of wavefront_register_fragments() and has_one_tile().
+bool is_tight(const RnnProblem& problem, bool backward) {
+  return backward && (problem.batch.front() != problem.batch.back() || problem.dropout.probability > 0);
+}
+
+int64_t register_fragments(const RnnProblem& problem, const WavefrontKernel& kernel, bool backward, int64_t row_tiles) {
+  return wavefront_register_fragments(kernel.k_tiles, static_cast<int>(row_tiles), is_tight(problem, backward));
+}
+
 // Dynamic shared memory of a block; what is static comes on top.
 int64_t shared_bytes(const RnnProblem& problem, const WavefrontKernel& kernel, bool backward, int tiles) {
   const int64_t gates = problem.gates(), gated = gates > 1;
   const int64_t row_tiles = kernel.unit_tiles * (backward ? kernel.cluster : gates);
   const int64_t sum_row_tiles = backward || !gated ? row_tiles : kernel.unit_tiles * 4;
   const int64_t fragments = 2 * kernel.k_tiles * row_tiles;
-  const int64_t in_registers = wavefront_register_fragments(kernel.k_tiles);
+  const int64_t in_registers = register_fragments(problem, kernel, backward, row_tiles);
   const int64_t weights = std::max<int64_t>(fragments - in_registers, 0) * 512 * kResidentWarps;
   const int64_t tile_sums = int64_t{4} * kTileRows * kTileColumns, wave = tiles == 1 ? 1 : kWavefrontWave;
   const int64_t sums = 2 * wave * kResidentWarps * sum_row_tiles * (tile_sums + 4);
@@ -63,7 +72,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
     const int64_t batch = problem.max_batch();
     const int64_t most_replicas = std::min(room / (blocks * layers), ceil_div(batch, kTileColumns));
     const int64_t tiles = ceil_div(ceil_div(batch, most_replicas), kTileColumns);
-    if (tiles > (has_one_tile(problem.mode, kernel) ? 1 : kMaxTiles)) return false;
+    if (tiles > (has_one_tile(problem.mode, kernel, is_tight(problem, backward)) ? 1 : kMaxTiles)) return false;
     const int64_t bytes = shared_bytes(problem, kernel, backward, static_cast<int>(tiles));
     if (bytes + static_bytes(kernel, static_cast<int>(tiles)) > row.shared_bytes) return false;
     const Rank rank{ceil_div(problem.layers, layers), tiles, kernel.unit_tiles};
@@ -78,8 +87,9 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
     shape.blocks = static_cast<int>(blocks);
     shape.tiles = static_cast<int>(tiles);
     shape.shared_bytes = bytes;
-    const int64_t fragments = 2 * kernel.k_tiles * kernel.unit_tiles * (backward ? kernel.cluster : problem.gates()),
-                  in_registers = std::min<int64_t>(fragments, wavefront_register_fragments(kernel.k_tiles));
+    const int64_t row_tiles = kernel.unit_tiles * (backward ? kernel.cluster : problem.gates()),
+                  fragments = 2 * kernel.k_tiles * row_tiles,
+                  in_registers = std::min<int64_t>(fragments, register_fragments(problem, kernel, backward, row_tiles));
     shape.register_bytes = in_registers * 512 * kResidentWarps * blocks;
     shape.shared_weight_bytes = (fragments - in_registers) * 512 * kResidentWarps * blocks;
     const auto& delays = row.delays->wavefront_mma;
@@ -119,13 +129,11 @@ std::string why_not_together(const RnnProblem& p) {
     return "hidden size " + std::to_string(p.hidden) + " is not a multiple of " +
            std::to_string(k_tile_elements(false));
   }
-  if (p.batch.front() != p.batch.back()) return "sequences of different lengths run layer by layer";
   if (p.max_batch() > kWavefrontSequences) {
     return "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
            std::to_string(p.max_batch());
   }
   if (p.has_extras()) return "layers run one after the other with resets and c of every timestep";
-  if (p.dropout.probability > 0) return "dropout comes between the layers";
   return "";
 }
 

@@ -12,7 +12,10 @@ constexpr int kWavefrontSequences = 64;  // at most
 constexpr int kWavefrontWave = 2;        // tiles with one barrier for all, where a replica has more than one
 
 // Fragments of weights (16 rows, half a k-tile) that a warp keeps in registers, beside the states of its k-tiles.
-constexpr int wavefront_register_fragments(int k_tiles) { return k_tiles > 4 ? 28 : 32; }
+// `tight`: backward, with sequences of different lengths or dropout.
+constexpr int wavefront_register_fragments(int k_tiles, int row_tiles, bool tight) {
+  return k_tiles > 4 ? 28 : !tight ? 32 : row_tiles > 8 ? 24 : 28;
+}
 
 // A kernel's shape: units of a block in eights, blocks that split K, k-tiles of a warp in each of the two parts of K (a
 // layer's own state, and its neighbour's).
@@ -21,9 +24,10 @@ struct WavefrontKernel {
 };
 
 // Whether a replica has no more than one tile where this kernel runs: the weights of large gated layers, more than 2
-// k-tiles, leave no room for more.
-constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel) {
-  return (mode == PRNN_LSTM || mode == PRNN_GRU) && kernel.k_tiles > 2;
+// k-tiles, leave no room for more; nor, `tight`, do the sums of a GRU of 12 row tiles.
+constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel, bool tight) {
+  if (mode != PRNN_LSTM && mode != PRNN_GRU) return false;
+  return kernel.k_tiles > 2 || (tight && mode == PRNN_GRU && kernel.unit_tiles * kernel.cluster > 8);
 }
 
 // The plan of a stack's wavefronts, with a reason where several layers do not run together.

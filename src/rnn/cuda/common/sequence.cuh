@@ -17,6 +17,12 @@ __device__ __forceinline__ Step step_at(const ResidentSizes& sizes, int t) {
   return {entry.row, entry.batch};
 }
 
+// Sequences of timestep t; none outside the timesteps.
+__device__ __forceinline__ int batch_at(const ResidentSizes& sizes, int t) {
+  if (t < 0 || t >= sizes.steps) return 0;
+  return sizes.table == nullptr ? sizes.batch : sizes.table[t].batch;
+}
+
 // Timesteps that have a sequence from `column` on: the first ones, since batches do not grow.
 __device__ __forceinline__ int steps_of_column(const ResidentSizes& sizes, int column) {
   if (sizes.table == nullptr) return sizes.steps;

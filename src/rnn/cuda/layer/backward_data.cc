@@ -43,6 +43,7 @@ class BackwardData : LayerRun {
     WavefrontBackwardParams params{};
     params.sizes = wavefront_sizes(wavefront.backward, count);
     params.dy = dy;
+    params.dropout_scale = dropout_scale();
     std::vector<void*> gradients, candidates;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -53,6 +54,7 @@ class BackwardData : LayerRun {
         own.input_above = at(args_.w, rnn_layer_offsets(p, layer + 1, 0).input);
         own.above = saved.directions[layer + 1].dgates;
         own.candidate_above = saved.directions[layer + 1].dcandidate;
+        if (drops()) params.kept[i] = dropout_mask(first, i);
       }
       own.y = output_of(layer);
       own.hx = h_state(args_.hx, layer, 0);

@@ -102,7 +102,9 @@ class Forward : LayerRun {
     params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
-    std::vector<void*> outputs;
+    if (training_) params.dropout_scale = dropout_scale();
+    std::vector<void*> published;
+    const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, 0);
@@ -111,7 +113,7 @@ class Forward : LayerRun {
       own.input = i > 0 ? at(args_.w, offsets.input) : nullptr;
       own.input_bias = at(args_.w, offsets.input_bias);
       own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-      own.below = i > 0 ? outputs.back() : nullptr;
+      own.below = below;
       own.initial = work.initial[layer];
       own.hx = h_state(args_.hx, layer, 0);
       own.cx = c_state(args_.cx, layer, 0);
@@ -122,9 +124,15 @@ class Forward : LayerRun {
         own.gates = saved.directions[layer].gates;
         own.cells = saved.directions[layer].cells;
       }
-      outputs.push_back(own.y);
+      published.push_back(own.y);
+      if (training_ && drops() && i + 1 < count) {
+        params.dropout[i].dropped = saved.inputs[layer];
+        params.dropout[i].kept = dropout_mask(first, i);
+        published.push_back(saved.inputs[layer]);
+      }
+      below = published.back();
     }
-    fill_all_empty(outputs, p.rows * p.hidden);
+    fill_all_empty(published, p.rows * p.hidden);
     pad_states(first, count);
     require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
   }

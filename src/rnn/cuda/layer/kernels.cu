@@ -126,14 +126,28 @@ __global__ void add_bias_gradients(int gates, bool is_gru, const float* sums, in
   }
 }
 
+// The random numbers of elements 4 block to 4 block + 3.
+struct DropoutRandom {
+  uint64_t seed, call;
+  uint32_t layer;
+
+  __device__ DropoutRandom(const uint64_t* draw, uint32_t of_layer) : seed(draw[0]), call(draw[1]), layer(of_layer) {}
+  __device__ void of_block(int64_t block, uint32_t (&random)[4]) const {
+    random[0] = static_cast<uint32_t>(block);
+    random[1] = static_cast<uint32_t>(block >> 32) | layer << 16;
+    random[2] = static_cast<uint32_t>(call);
+    random[3] = static_cast<uint32_t>(call >> 32);
+    philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  }
+};
+
 template <class T>
 __global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t count,
                         const T* in, T* out) {
-  const uint64_t seed = draw[0], call = draw[1];
+  const DropoutRandom numbers(draw, layer);
   for (int64_t block = first_index(); block * 4 < count; block += index_stride()) {
-    uint32_t random[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) | layer << 16,
-                          static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32)};
-    philox(random, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    uint32_t random[4];
+    numbers.of_block(block, random);
     for (int i = 0; i < 4 && block * 4 + i < count; ++i) {
       const float value = Element<T>::to_float(in[block * 4 + i]);
       out[block * 4 + i] = Element<T>::from_float(random[i] >= threshold ? value * scale : 0);
@@ -141,10 +155,26 @@ __global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, u
   }
 }
 
+__global__ void dropout_mask(uint32_t threshold, const uint64_t* draw, uint32_t layer, int64_t bytes, uint8_t* kept) {
+  const DropoutRandom numbers(draw, layer);
+  for (int64_t byte = first_index(); byte < bytes; byte += index_stride()) {
+    uint32_t bits = 0;
+    for (int half = 0; half < 2; ++half) {
+      uint32_t random[4];
+      numbers.of_block(byte * 2 + half, random);
+      for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(random[i] >= threshold) << (half * 4 + i);
+    }
+    kept[byte] = static_cast<uint8_t>(bits);
+  }
+}
+
 __global__ void begin_dropout(DropoutStates* states, uint64_t* draw) {
   draw[0] = states->seed;
   draw[1] = states->calls++;
 }
+
+// Random numbers from this one on keep their element.
+uint32_t dropout_threshold(float probability) { return static_cast<uint32_t>(probability * 4294967296.0); }
 
 // Calls `body` with a pointer of the problem's element type, to tell the type by.
 template <class Body>
@@ -225,13 +255,20 @@ cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, cons
 
 cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
                         const void* in, void* out, cudaStream_t stream) {
-  const uint32_t threshold = static_cast<uint32_t>(probability * 4294967296.0);
+  const uint32_t threshold = dropout_threshold(probability);
   return with_type(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     dropout<<<blocks_for((count + 3) / 4), kThreads, 0, stream>>>(threshold, 1 / (1 - probability), draw,
                                                                   static_cast<uint32_t>(layer), count,
                                                                   static_cast<const T*>(in), static_cast<T*>(out));
   });
+}
+
+cudaError_t run_dropout_mask(float probability, const uint64_t* draw, int64_t layer, int64_t count, uint8_t* kept,
+                             cudaStream_t stream) {
+  dropout_mask<<<blocks_for(count / 8), kThreads, 0, stream>>>(dropout_threshold(probability), draw,
+                                                               static_cast<uint32_t>(layer), count / 8, kept);
+  return cudaGetLastError();
 }
 
 cudaError_t run_begin_dropout(void* states, uint64_t* draw, cudaStream_t stream) {

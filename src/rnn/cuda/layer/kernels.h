@@ -67,6 +67,9 @@ cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, cons
 // element. `draw` is {seed, call} in device memory. out = in * mask / (1 - probability); out may be in.
 cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
                         const void* in, void* out, cudaStream_t stream);
+// The mask of those elements, a bit each: whether it is kept. `count` is a multiple of 8.
+cudaError_t run_dropout_mask(float probability, const uint64_t* draw, int64_t layer, int64_t count, uint8_t* kept,
+                             cudaStream_t stream);
 // draw <- {states->seed, states->calls}, and counts the call.
 cudaError_t run_begin_dropout(void* states, uint64_t* draw, cudaStream_t stream);
 

@@ -107,6 +107,10 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
   }
 
+  const int together = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
+  for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
+    kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
+  }
   for (int64_t d = 0; d < p.directions; ++d) {
     merged.push_back(shared.take<char>(p.projection > 0 ? p.gates() * p.hidden * p.hidden * element : 0));
   }
@@ -179,6 +183,7 @@ ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t laye
   sizes.padded = static_cast<int>(padded);
   sizes.steps = static_cast<int>(p.steps());
   sizes.batch = sizes.columns = static_cast<int>(p.max_batch());
+  sizes.table = table();
   sizes.columns_per_replica = static_cast<int>(ReplicaShares(shape, sizes.columns).columns_per_replica);
   sizes.replicas = shape.replicas;
   sizes.blocks = shape.blocks;
@@ -187,6 +192,13 @@ ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t laye
   sizes.relu = p.mode == PRNN_RNN_RELU;
   sizes.timed_out = cuda_state(context).gave_up_on_device;
   return sizes;
+}
+
+const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {
+  uint8_t* const kept = work.kept[i];
+  require_launch(run_dropout_mask(p.dropout.probability, saved.draw, first + i, p.rows * p.hidden, kept, stream),
+                 "the kernel that makes a dropout mask");
+  return kept;
 }
 
 void LayerRun::store_table() const {

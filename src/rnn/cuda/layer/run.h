@@ -49,6 +49,7 @@ struct Workspace {
 
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
+  std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, G H]; inference's
   std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; empty where there is none
@@ -131,6 +132,9 @@ struct LayerRun {
   // The rows of each sequence's first or last timestep.
   EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
   ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
+  // The mask between layer first + i and the one above, layers of one launch.
+  const uint8_t* dropout_mask(int64_t first, int64_t i) const;
+  float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
   // Fills arrays of `elements` each, those that lie one after the other together.

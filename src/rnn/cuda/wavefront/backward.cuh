@@ -6,10 +6,10 @@
 
 namespace prnn {
 
-// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there. The own part of K are the gates'
-// gradients of the timestep done before, with R'; the neighbour's are those of the layer above, of the same timestep,
-// with its W'. K_TILES: of K of one part of a warp, of the block's share in the cluster.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE>
+// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there, EXTRAS as in wavefront_forward. The own
+// part of K are the gates' gradients of the timestep done before, with R'; the neighbour's are those of the layer
+// above, of the same timestep, with its W'. K_TILES: of K of one part of a warp, of the block's share in the cluster.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_backward(const __grid_constant__ WavefrontBackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kKTile = k_tile_elements(false), kElementBytes = 2;
   static_assert(sizeof(T) == kElementBytes, "the wavefront kernels are of 16-bit types");
   constexpr int kStride = kTileFloats + (CLUSTER == 1 ? 1 : 0);  // odd against bank conflicts, where 4 subs read
-  using Product = WavefrontProduct<T, WavefrontBackwardRows<kRowTiles, kStride>, K_TILES>;
+  using Product = WavefrontProduct<T, WavefrontBackwardRows<kRowTiles, kStride, EXTRAS>, K_TILES>;
   constexpr int kSumFloats = Product::kSumFloats;
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
   static_assert(CLUSTER > 1 || !kGated, "gated cells split K over a cluster");
@@ -34,11 +34,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const BlockPlace place = place_of_block(sizes, kUnits);
   const WavefrontBackwardLayer& layer = params.layer[place.direction];
   const int replica = place.replica, first_unit = place.first_unit, cluster_unit = first_unit - rank * kUnits;
-  const int hidden = sizes.hidden, batch = sizes.batch;
-  // Those of `place`, in fewer registers: a wavefront's launch serves all sequences.
+  const int hidden = sizes.hidden;
+  // That of `place`, in fewer registers: a wavefront's launch serves all sequences.
   const int replica_column = replica * sizes.columns_per_replica;
-  const int columns = min(sizes.columns_per_replica, batch - replica_column);
-  const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
   const bool is_fed = layer.above != nullptr;
 
   // [2][tile of a wave][warps][row tiles][stride] sums of warps; [2][ranks][tile of a wave][unit row tiles][64] sums of
@@ -77,52 +75,107 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     carry[r] = bias_sum[r] = 0;
   }
 
-  // Where this lane reads and writes in the current step, at the replica's first tile; all move on by a step, against
-  // the forward pass.
-  const int last = sizes.steps - 1;  // step s does timestep last - s
-  const int64_t first_row = replica_column + warp;
-  const int64_t step_elements = int64_t{batch} * hidden;
-  const int64_t lane_at = first_row * hidden + unit, last_at = lane_at + last * step_elements;
-  const T* dy_at = static_cast<const T*>(params.dy) + last_at;
-  const T* gates_at = static_cast<const T*>(layer.gates) + last_at * 4;
-  const T* states_at = static_cast<const T*>(MODE == PRNN_LSTM ? layer.cells : layer.y) + last_at;
+  // Step s does timestep last - s. EXTRAS: a replica begins with the last timestep of its first sequence, which is its
+  // longest; `batch` and `next_batch` are the sequences of this step's timestep and of the next one's, whose rows begin
+  // with `row`.
+  const int last = (EXTRAS ? steps_of_column(sizes, replica_column) : sizes.steps) - 1;
+  const auto columns_of = [&](int batch) { return min(sizes.columns_per_replica, batch - replica_column); };
+  int batch = EXTRAS ? batch_at(sizes, last) : sizes.batch;
+  int next_batch = EXTRAS ? batch_at(sizes, last - 1) : sizes.batch;
+  int row = EXTRAS ? step_at(sizes, last).row : 0;
+
+  // Where this lane reads and writes in the current step, at the replica's first tile. All move on by a step, against
+  // the forward pass; EXTRAS: they are worked out from `row` again, which takes fewer registers.
+  using Offset = std::conditional_t<EXTRAS, int, int64_t>;
+  const Offset lane_at = static_cast<Offset>(replica_column + warp) * hidden + unit;
+  const int64_t step_elements = int64_t{sizes.batch} * hidden;
+  const T *dy_at, *gates_at, *states_at;
+  const auto read_at = [&](int64_t element) {
+    dy_at = static_cast<const T*>(params.dy) + element;
+    gates_at = static_cast<const T*>(layer.gates) + element * 4;
+    states_at = static_cast<const T*>(MODE == PRNN_LSTM ? layer.cells : layer.y) + element;
+  };
   const T* const initial = initial_states<T, MODE>(layer);
   const int row_elements = kGates * hidden;
   // A GRU's sub 3 has the gradient of its candidate's W x, which goes to an array of its own.
   const bool has_candidate = MODE == PRNN_GRU && sub == 3;
   const int out_elements = has_candidate ? hidden : row_elements;  // of a row
-  T* out_at = static_cast<T*>(has_candidate ? layer.dcandidate : layer.dgates) +
-              (int64_t{last} * batch + first_row) * out_elements + (unit - lane / 4) +
-              (kGated && !has_candidate ? sub * hidden : 0);
+  const auto out_of = [&](int64_t first_row) {
+    return static_cast<T*>(has_candidate ? layer.dcandidate : layer.dgates) +
+           (first_row + replica_column + warp) * out_elements + (unit - lane / 4) +
+           (kGated && !has_candidate ? sub * hidden : 0);
+  };
+  T* out_at = nullptr;
 
   // Gradients of the gates lie in rows of row_elements; those of a GRU's candidate above are in an array of their own.
   const bool reads_candidate = MODE == PRNN_GRU && rank == kGates - 1;
   const int above_elements = reads_candidate ? hidden : row_elements;
-  const int64_t states_row = int64_t{last} * batch + replica_column + lane / 4;
-  const auto states_of_lane = [&](const void* gradients, int elements, int k_tile) {
-    const T* const row = static_cast<const T*>(gradients) + states_row * elements;
+  const auto states_of_lane = [&](int64_t first_row, const void* gradients, int elements, int k_tile) {
+    const T* const row = static_cast<const T*>(gradients) + (first_row + replica_column + lane / 4) * elements;
     return reinterpret_cast<const char*>(row) + k_tile * 64 + sub * 16;
   };
-  const int64_t own_step = int64_t{batch} * row_elements * kElementBytes;
-  const int64_t above_step = int64_t{batch} * above_elements * kElementBytes;
-  WavefrontTiles<Product, kWave> walk{product, {}, {}, tiles, columns, is_fed};
-  walk.own = {nullptr, states_of_lane(layer.dgates, row_elements, rank * block_k_tiles + warp),
-              kTileColumns * row_elements * kElementBytes};
-  if (is_fed) {
-    const char* const above = states_of_lane(reads_candidate ? layer.candidate_above : layer.above, above_elements,
-                                             reads_candidate ? warp : rank * block_k_tiles + warp);
-    walk.neighbour = {above, last > 0 ? above - above_step : nullptr, kTileColumns * above_elements * kElementBytes};
+  const auto own_of = [&](int64_t first_row) {
+    return states_of_lane(first_row, layer.dgates, row_elements, rank * block_k_tiles + warp);
+  };
+  const auto above_of = [&](int64_t first_row) {
+    return states_of_lane(first_row, reads_candidate ? layer.candidate_above : layer.above, above_elements,
+                          reads_candidate ? warp : rank * block_k_tiles + warp);
+  };
+  const int64_t own_step = int64_t{sizes.batch} * row_elements * kElementBytes;
+  const int64_t above_step = int64_t{sizes.batch} * above_elements * kElementBytes;
+  WavefrontTiles<Product, kWave> walk{product, {}, {}, is_fed};
+  walk.own.tile_bytes = kTileColumns * row_elements * kElementBytes;
+  walk.neighbour.tile_bytes = kTileColumns * above_elements * kElementBytes;
+  const char *own_rows = nullptr, *above_rows = nullptr;  // of the layer's and of the launch's first timestep
+  if constexpr (EXTRAS) {
+    own_rows = own_of(0);
+    above_rows = above_of(0);
+  } else {
+    const int64_t last_row = int64_t{last} * sizes.batch;
+    read_at(lane_at + last * step_elements);
+    out_at = out_of(last_row);
+    walk.own.next = own_of(last_row);
+    if (is_fed) walk.neighbour.here = above_of(last_row);
+    if (is_fed && last > 0) walk.neighbour.next = walk.neighbour.here - above_step;
   }
 
   // One more step than timesteps, for the gradients of the initial states.
-  const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps : sizes.steps + 1;
+  const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? last + 1 : last + 2;
+  int begun = 0;  // columns whose sequences began in an earlier step
   bool timed_out = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
-    const T* const before_at = s < last ? states_at - step_elements : initial != nullptr ? initial + lane_at : nullptr;
+    const int columns = !EXTRAS || is_active ? columns_of(batch) : begun;
+    const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
+    if (!SINGLE) walk.tiles = tiles;
+    if constexpr (EXTRAS) {
+      const int own_bytes = row_elements * kElementBytes, above_bytes = above_elements * kElementBytes;
+      walk.own.next = own_rows + int64_t{row} * own_bytes;
+      walk.own.here = s > 0 ? walk.own.next + int64_t{batch} * own_bytes : nullptr;
+      walk.neighbour.here = is_active ? above_rows + int64_t{row} * above_bytes : nullptr;
+      walk.neighbour.next = s < last ? walk.neighbour.here - int64_t{next_batch} * above_bytes : nullptr;
+      read_at(int64_t{row} * hidden + lane_at);
+    }
+    walk.own.columns = EXTRAS ? begun : columns;
+    walk.own.next_columns = walk.neighbour.columns = columns;
+    walk.neighbour.next_columns = columns_of(next_batch);
+    auto mask = [&] {
+      if constexpr (EXTRAS) {
+        const int row_bytes = pin_in_register(hidden) / 8, first = pin_in_register(replica_column) + sub * 2;
+        const uint8_t* kept = params.kept[place.direction];
+        if (kept != nullptr) kept += (row + first) * int64_t{row_bytes} + cluster_unit / 8;
+        return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes, columns,
+                                      (hidden - cluster_unit) / kTileRows};
+      } else {
+        return NoMask();
+      }
+    }();
+    const T* const before_at = s < last ? states_at - (EXTRAS ? int64_t{next_batch} * hidden : step_elements)
+                               : initial != nullptr ? initial + lane_at
+                                                    : nullptr;
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
@@ -153,10 +206,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       if constexpr (SINGLE) {
         walk.template run_single<K_TILES, K_TILES>(s + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out,
-                                                   timed_out, wave_sums + warp * kSumFloats);
+                                                   timed_out, wave_sums + warp * kSumFloats, mask);
       } else {
         walk.run(first_tile, count, s + 1 < steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
-                 kResidentWarps * kSumFloats);
+                 kResidentWarps * kSumFloats, mask);
       }
       __syncthreads();
 
@@ -221,7 +274,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           const int64_t state_index = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
           float dh = from_states[j][r];
           float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(min(first_tile + j, kMaxTiles - 1), r);
-          if (s == 0) {
+          if (EXTRAS ? column >= begun : s == 0) {
             const FinalGradients last = load_final_gradients<T, MODE>(layer, state_index, in_replica && exists[r]);
             dh += last.dh;
             past = last.dc;
@@ -246,6 +299,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           }
         }
       }
+      if constexpr (EXTRAS) out_at = out_of(row);
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns;
@@ -258,12 +312,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
       published = clock_low();
     }
-    walk.own.advance(walk.own.next - own_step);
-    walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
-    dy_at -= step_elements;
-    gates_at -= step_elements * 4;
-    states_at -= step_elements;
-    out_at -= int64_t{batch} * out_elements;
+    if constexpr (EXTRAS) {
+      row -= next_batch;
+      begun = columns;
+      batch = next_batch;
+      next_batch = batch_at(sizes, last - s - 2);
+    } else {
+      walk.own.advance(walk.own.next - own_step);
+      walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
+      dy_at -= step_elements;
+      gates_at -= step_elements * 4;
+      states_at -= step_elements;
+      out_at -= int64_t{batch} * out_elements;
+    }
   }
 
   // The sums for the biases, over the sequences of this replica.
@@ -280,11 +341,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                           cudaStream_t stream) {
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES});
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
+  constexpr bool kExtrasAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, true);
   const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-  return launch_resident(single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>
-                                : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle>,
+  if ((params.has_extras() ? kExtrasAlwaysSingle : kAlwaysSingle) && !single) return cudaErrorInvalidValue;
+  if (params.has_extras()) {
+    return launch_resident(single
+                               ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true>
+                               : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kExtrasAlwaysSingle, true>,
+                           shape, params, stream);
+  }
+  return launch_resident(single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false>
+                                : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, false>,
                          shape, params, stream);
 }
 

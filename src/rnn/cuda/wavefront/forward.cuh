@@ -6,8 +6,9 @@
 
 namespace prnn {
 
-// Tiles, warps, lanes and `sub` as in mma_forward; SINGLE as there.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE>
+// Tiles, warps, lanes and `sub` as in mma_forward; SINGLE as there. EXTRAS: sequences of different lengths, or dropout
+// between the layers.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_forward(const __grid_constant__ WavefrontForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -25,10 +26,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const BlockPlace place = place_of_block(sizes, kUnits);
   const WavefrontForwardLayer& layer = params.layer[place.direction];
+  const ForwardDropout& dropout = params.dropout[place.direction];
   const int first_unit = place.first_unit;
-  const int replica_column = place.first_column, columns = place.columns;
-  const int hidden = sizes.hidden, batch = sizes.batch;
-  const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
+  const int replica_column = place.first_column, replica_columns = place.columns;
+  const int hidden = sizes.hidden;
   const bool is_fed = layer.below != nullptr;
 
   extern __shared__ uint4 shared[];
@@ -62,25 +63,34 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   // Where this lane reads and writes in the current step, at the replica's first tile; all move on by a step.
   const int64_t first_row = replica_column + warp;
-  const int64_t step_elements = int64_t{batch} * hidden, step_bytes = step_elements * kElementBytes;
+  const int row_bytes = hidden * kElementBytes;
   const int tile_elements = kTileColumns * hidden;
   const auto states_of_lane = [&](const void* states) {
     const T* const row = static_cast<const T*>(states) + int64_t{replica_column + lane / 4} * hidden;
     return reinterpret_cast<const char*>(row) + warp * 64 + sub * 16;
   };
   const T* input_at = static_cast<const T*>(params.xw) + first_row * params.xw_row + own_gate * params.xw_gate + unit;
-  const int64_t input_step = int64_t{batch} * params.xw_row;
   T* gates_at = static_cast<T*>(layer.gates) + (first_row * hidden + unit) * 4 + sub;
   T* cells_at = static_cast<T*>(layer.cells) + first_row * hidden + unit;
   // Publishing, the subs of a unit take a row tile each; words are of two units.
   T* out_at = static_cast<T*>(layer.y) + first_row * hidden + first_unit + sub * kTileRows;
   const bool publishes_tile = sub < UNIT_TILES && first_unit + sub * kTileRows < hidden;
+  const bool drops = EXTRAS && dropout.dropped != nullptr;
+  T* dropped_at = static_cast<T*>(dropout.dropped) + first_row * hidden + first_unit + sub * kTileRows;
+  const uint8_t* kept_at = dropout.kept + (first_row * hidden + first_unit) / 8 + sub;
 
-  WavefrontTiles<Product, kWave> walk{product, {}, {}, tiles, columns, is_fed};
+  // Sequences of this step and of the next one. A replica's first sequence is its longest.
+  const auto columns_of = [&](int batch) {
+    return EXTRAS ? min(replica_columns, batch - replica_column) : replica_columns;
+  };
+  const int steps = EXTRAS ? steps_of_column(sizes, replica_column) : sizes.steps;
+  int batch = sizes.batch, next_batch = EXTRAS ? batch_at(sizes, 1) : sizes.batch;
+  WavefrontTiles<Product, kWave> walk{product, {}, {}, is_fed};
   walk.own = {states_of_lane(layer.initial), states_of_lane(layer.y), tile_elements * kElementBytes};
-  if (is_fed)
-    walk.neighbour = {states_of_lane(layer.below), states_of_lane(layer.below) + step_bytes,
-                      tile_elements * kElementBytes};
+  if (is_fed) {
+    const char* const below = states_of_lane(layer.below);
+    walk.neighbour = {below, below + int64_t{batch} * row_bytes, tile_elements * kElementBytes};
+  }
   bool timed_out = false;
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
@@ -88,7 +98,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // What a lane saves of a wave for the backward pass: stored after the loads of the next wave's states are issued, off
   // the critical path.
   struct Finished {
-    int count = 0, first_tile = 0;
+    int count = 0, first_tile = 0, columns = 0;
     T *gates = nullptr, *cells = nullptr;  // undefined, nvcc 13.0 takes those of the step in progress
     float c[kWave][kRounds], gate[kWave][kRounds];
   } finished;
@@ -98,7 +108,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int tile = SINGLE ? 0 : finished.first_tile + j;
-        if (j >= finished.count || tile * kTileColumns + warp >= columns) continue;
+        if (j >= finished.count || tile * kTileColumns + warp >= finished.columns) continue;
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const int at = tile * tile_elements + r * kTileRows;
@@ -109,7 +119,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  for (int t = 0; t < sizes.steps; ++t) {
+  for (int t = 0; t < steps; ++t) {
+    const int batch_after = EXTRAS ? batch_at(sizes, t + 2) : sizes.batch;
+    const int columns = columns_of(batch), next_columns = columns_of(next_batch);
+    const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
+    if (!SINGLE) walk.tiles = tiles;
+    walk.own.columns = walk.neighbour.columns = columns;
+    walk.own.next_columns = walk.neighbour.next_columns = next_columns;
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
@@ -130,15 +146,23 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           input[j][r] = load_element(wanted && exists[r], input_at + (column * params.xw_row + r * kTileRows));
         }
       }
+      uint32_t kept[kWave];
+#pragma unroll
+      for (int j = 0; j < kWave; ++j) {
+        const int column = first + j * kTileColumns;
+        const bool wanted = drops && publishes_tile && column + warp < columns;
+        kept[j] = EXTRAS ? load_kept<1>(wanted, kept_at + column * (hidden / 8)) : 0;
+      }
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
       if constexpr (SINGLE) {
-        walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < sizes.steps, published, sizes.poll_delay_cycles,
-                                                             sizes.timed_out, timed_out, wave_sums + warp * kSumFloats);
+        walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < steps, published, sizes.poll_delay_cycles,
+                                                             sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
+                                                             NoMask());
       } else {
-        walk.run(first_tile, count, t + 1 < sizes.steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
-                 kResidentWarps * kSumFloats);
+        walk.run(first_tile, count, t + 1 < steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
+                 kResidentWarps * kSumFloats, NoMask());
       }
       __syncthreads();
 
@@ -203,26 +227,34 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           }
         }
       }
+      const auto publish = [&](T* at, const auto& value) {
 #pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-        float own = h[j][0];
+        for (int j = 0; j < kWave; ++j) {
+          float own = h[j][0];
 #pragma unroll
-        for (int r = 1; r < kRounds; ++r) own = sub == r ? h[j][r] : own;
-        const int column = first + j * kTileColumns;
-        publish_gate_tiles(out_at + (first_tile + j) * tile_elements, lane, own,
-                           publishes_tile && j < count && column + warp < columns);
-      }
+          for (int r = 1; r < kRounds; ++r) own = sub == r ? h[j][r] : own;
+          publish_gate_tiles(at + (first_tile + j) * tile_elements, lane, value(j, own),
+                             publishes_tile && j < count && first + j * kTileColumns + warp < columns);
+        }
+      };
+      publish(out_at, [](int, float state) { return state; });
       published = clock_low();
+      if (drops) {
+        publish(dropped_at, [&](int j, float state) {
+          return dropped_state<T>(state, (kept[j] >> (lane / 4) & 1) != 0, params.dropout_scale);
+        });
+      }
       finished.count = count;
       finished.first_tile = first_tile;
+      finished.columns = columns;
       finished.gates = gates_at;
       finished.cells = cells_at;
 
-      if (t + 1 == sizes.steps) {  // the last states
+      if (EXTRAS ? next_columns < columns : t + 1 == steps) {  // the last states of sequences that end here
 #pragma unroll
         for (int j = 0; j < kWave; ++j) {
           const int column = first + j * kTileColumns + warp;
-          if (column >= columns) continue;
+          if ((EXTRAS && column < next_columns) || column >= columns) continue;
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int64_t at = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
@@ -232,12 +264,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
     }
-    walk.own.advance(walk.own.next + step_bytes);
-    walk.neighbour.advance(walk.neighbour.next + step_bytes);
-    input_at += input_step;
+    walk.own.advance(walk.own.next + int64_t{batch} * row_bytes);
+    walk.neighbour.advance(walk.neighbour.next + int64_t{next_batch} * row_bytes);
+    const int64_t step_elements = int64_t{batch} * hidden;
+    input_at += int64_t{batch} * params.xw_row;
     gates_at += step_elements * 4;
     cells_at += step_elements;
     out_at += step_elements;
+    dropped_at += step_elements;
+    kept_at += step_elements / 8;
+    batch = next_batch;
+    next_batch = batch_after;
   }
   store_finished();
 }
@@ -245,11 +282,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
                                          cudaStream_t stream) {
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES});
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
   const bool single = params.sizes.columns_per_replica <= kTileColumns;
   if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true>
-                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle>,
+  if (params.has_extras()) {
+    return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, true>
+                                  : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, true>,
+                           shape, params, stream);
+  }
+  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, false>
+                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, false>,
                          shape, params, stream);
 }
 

@@ -7,14 +7,20 @@
 
 namespace prnn {
 
-// Uniform batches alone, H a multiple of a k-tile (so that `padded` is H): rows are t * N + n everywhere.
-// ResidentSizes::directions counts the launch's layers.
+// H is a multiple of a k-tile, so that `padded` is H. ResidentSizes::directions counts the launch's layers.
+
+// Dropout between a layer and the one above it in the launch.
+struct ForwardDropout {
+  const uint8_t* kept;  // [rows, H / 8]: whether unit u is kept is bit u % 8 of byte u / 8
+  void* dropped;        // [rows, H], all bytes 0xFF beforehand, aligned to 16 bytes: y after dropout; NULL: no dropout
+};
+
 struct WavefrontForwardLayer {
   const void* recurrent;       // [G H, H]
   const void* input;           // [G H, H]: the input matrices, used where `below` is not NULL
   const void* input_bias;      // [G H]
   const void* recurrent_bias;  // [G H]
-  const void* below;           // [rows, H]: `y` of the layer below in this launch; NULL for the lowest one
+  const void* below;           // [rows, H]: `dropped`, else `y`, of the layer below; NULL for the lowest one
   const void* initial;         // [N, H]: h before the first step, without "empty" patterns
   const void* hx;              // [N, H] or NULL
   const void* cx;
@@ -30,6 +36,10 @@ struct WavefrontForwardParams {
   const void* xw;  // the lowest layer's input products, row r gate g unit u at r * xw_row + g * xw_gate + u
   int xw_row, xw_gate;
   WavefrontForwardLayer layer[kWavefrontLayers];
+  float dropout_scale;  // of what is kept; 0: no dropout
+  ForwardDropout dropout[kWavefrontLayers];
+
+  bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
 
 struct WavefrontBackwardLayer {
@@ -55,6 +65,10 @@ struct WavefrontBackwardParams {
   ResidentSizes sizes;
   const void* dy;  // [rows, H]: of the highest layer
   WavefrontBackwardLayer layer[kWavefrontLayers];
+  float dropout_scale;
+  const uint8_t* kept[kWavefrontLayers];  // ForwardDropout::kept; NULL: no dropout
+
+  bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
 
 }  // namespace prnn

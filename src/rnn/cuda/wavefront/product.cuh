@@ -29,6 +29,32 @@ __device__ __forceinline__ uint2 load_four_elements(bool wanted, const T* addres
   return bits;
 }
 
+// BYTES, or 0, of ForwardDropout::kept.
+template <int BYTES>
+__device__ __forceinline__ uint32_t load_kept(bool wanted, const uint8_t* address) {
+  uint32_t bits;
+  if constexpr (BYTES == 4) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u32 %0,0; @p ld.global.nc.u32 %0,[%2];}"
+                 : "=&r"(bits)
+                 : "r"(static_cast<uint32_t>(wanted)), "l"(address));
+  } else if constexpr (BYTES == 2) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u32 %0,0; @p ld.global.nc.u16 %0,[%2];}"
+                 : "=&r"(bits)
+                 : "r"(static_cast<uint32_t>(wanted)), "l"(address));
+  } else {
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%1,0; mov.u32 %0,0; @p ld.global.nc.u8 %0,[%2];}"
+                 : "=&r"(bits)
+                 : "r"(static_cast<uint32_t>(wanted)), "l"(address));
+  }
+  return bits;
+}
+
+// What of a published state goes to the layer above.
+template <class T>
+__device__ __forceinline__ float dropped_state(float state, bool is_kept, float scale) {
+  return is_kept ? Element<T>::to_float(Element<T>::from_float(state)) * scale : 0;
+}
+
 // The two parts of K. The neighbour's state is usually there already, and is multiplied while the own one travels.
 enum WavefrontPart { kOwn = 0, kNeighbour = 1 };
 
@@ -40,6 +66,7 @@ enum WavefrontPart { kOwn = 0, kNeighbour = 1 };
 template <prnnRNNMode_t MODE, int UNIT_TILES>
 struct WavefrontForwardRows {
   static_assert(MODE != PRNN_GRU || UNIT_TILES % 2 == 0, "a tile holds one gate of 16 units");
+  static constexpr bool kTight = false;
   static constexpr int kRowTiles = UNIT_TILES * gate_count(MODE);
   static constexpr int kSumRowTiles = MODE == PRNN_RNN_TANH ? UNIT_TILES : UNIT_TILES * 4;
   static constexpr int kStride = kTileFloats + 1;  // the 4 subs of a unit read different banks
@@ -59,8 +86,9 @@ struct WavefrontForwardRows {
   }
 };
 
-template <int ROW_TILES, int STRIDE>
+template <int ROW_TILES, int STRIDE, bool EXTRAS>
 struct WavefrontBackwardRows {
+  static constexpr bool kTight = EXTRAS;  // fewer registers are left for weights
   static constexpr int kRowTiles = ROW_TILES, kSumRowTiles = ROW_TILES, kStride = STRIDE;
   static constexpr int sum_tile(int, int tile) { return tile; }
   static constexpr int position(int row_tile) { return row_tile; }
@@ -74,7 +102,7 @@ struct WavefrontProduct {
   static_assert(Rows::kRowTiles % 2 == 0, "fragments are of two row tiles");
   static constexpr int kTiles = Rows::kRowTiles / 2, kSumTiles = Rows::kSumRowTiles / 2;
   static constexpr int kFragments = 2 * K_TILES * kTiles * 2;
-  static constexpr int kRoom = wavefront_register_fragments(K_TILES);
+  static constexpr int kRoom = wavefront_register_fragments(K_TILES, Rows::kRowTiles, Rows::kTight);
   static constexpr int kInRegisters = kFragments < kRoom ? kFragments : kRoom;
   static constexpr int kSets = kTiles <= 2 ? 2 : 1;  // independent chains of sums, to hide their latency
   static constexpr int kSumFloats = Rows::kSumRowTiles * Rows::kStride;
@@ -174,15 +202,64 @@ struct WavefrontProduct {
 };
 
 // Where a lane finds the states of one part: the 16 bytes of the warp's first k-tile, of the lane's column of the
-// replica's first tile, in this step and in the next one. NULL: the part is zero in that step.
+// replica's first tile, in this step and in the next one, and how many columns have states there. NULL: the part is
+// zero in that step.
 struct WavefrontStates {
-  const char *here, *next;
-  int tile_bytes;  // from a tile to the next
+  const char *here = nullptr, *next = nullptr;
+  int tile_bytes = 0;  // from a tile to the next
+  int columns = 0, next_columns = 0;
 
   // Moves on; `after` is the step after the next.
   __device__ __forceinline__ void advance(const char* after) {
     here = next;
     next = after;
+  }
+};
+
+// What becomes of the sums of the neighbour's part: nothing.
+struct NoMask {
+  __device__ __forceinline__ void load(int) const {}
+  template <class Sums>
+  __device__ __forceinline__ void apply(Sums&) const {}
+};
+
+// Backward, the layer above got y after dropout: the sums of its part are multiplied by the mask, in each warp by
+// itself. A lane has rows 8 o + lane / 4 and columns 2 sub and 2 sub + 1 of a tile.
+template <int ROW_TILES>
+struct DropoutMask {
+  static constexpr int kWordTiles = ROW_TILES % 4 == 0 ? 4 : 2;
+
+  const uint8_t* kept;  // this lane's first column of the replica's first tile, row tile 0; NULL: no dropout
+  const float& scale;
+  int row_bytes, columns, row_tiles;  // from a column to the next; of the step; of units that exist
+  uint32_t words[2][ROW_TILES / kWordTiles];
+
+  __device__ __forceinline__ void load(int tile) {
+    if (kept == nullptr) return;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int column = tile * kTileColumns + e;
+#pragma unroll
+      for (int o = 0; o < ROW_TILES; o += kWordTiles) {
+        const bool wanted = column + static_cast<int>(threadIdx.x) % 4 * 2 < columns && o < row_tiles;
+        words[e][o / kWordTiles] = load_kept<kWordTiles>(wanted, kept + column * row_bytes + o);
+      }
+    }
+  }
+  template <int SETS, int TILES>
+  __device__ __forceinline__ void apply(float (&sums)[SETS][TILES][4]) const {
+    static_assert(TILES * 2 == ROW_TILES, "row tiles of the sums");
+    if (kept == nullptr) return;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int o = 0; o < ROW_TILES; ++o) {
+        const uint32_t bits = words[e][o / kWordTiles] >> (threadIdx.x % 32 / 4);
+        const float factor = bits >> (o % kWordTiles * 8) & 1 ? scale : 0;
+#pragma unroll
+        for (int set = 0; set < SETS; ++set) sums[set][o / 2][o % 2 * 2 + e] *= factor;
+      }
+    }
   }
 };
 
@@ -193,23 +270,24 @@ template <class Product, int WAVE>
 struct WavefrontTiles {
   Product& product;
   WavefrontStates own, neighbour;
-  int tiles, columns;  // of a step
   bool has_neighbour;
+  int tiles = 1;  // of this step
   bool own_prefetched = false, neighbour_prefetched = false;
 
   template <int PART>
   __device__ __forceinline__ void prefetch(const WavefrontStates& states, bool of_next, int tile) {
     const char* const base = of_next ? states.next : states.here;
+    const int columns = of_next ? states.next_columns : states.columns;
     const bool reads = base != nullptr && tile * kTileColumns + static_cast<int>(threadIdx.x) % 32 / 4 < columns;
     product.template prefetch<PART>(base + tile * states.tile_bytes, reads);
   }
 
   // A step of a replica with one tile. The neighbour's states arrived long before; loads of the own ones are issued
   // when PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: earlier
-  // ones would return before the data and be issued again.
-  template <int K_TILES, int PREFETCH>
+  // ones would return before the data and be issued again. `mask`: a DropoutMask, or kNoMask.
+  template <int K_TILES, int PREFETCH, class Mask>
   __device__ __forceinline__ void run_single(bool goes_on, unsigned published, int poll_delay, int* fault,
-                                             bool& timed_out, float* shared) {
+                                             bool& timed_out, float* shared, Mask&& mask) {
     typename Product::Sums sums = {};
     const auto prefetch_own = [&] {
       wait_poll_delay(published, poll_delay);
@@ -217,10 +295,12 @@ struct WavefrontTiles {
     };
     if (has_neighbour) {
       if (!neighbour_prefetched) prefetch<kNeighbour>(neighbour, false, 0);
+      mask.load(0);
       product.template wait_loads<kNeighbour>(fault, timed_out);
       product.template multiply<kNeighbour, 0, PREFETCH>(sums);
       prefetch_own();
       product.template multiply<kNeighbour, PREFETCH, K_TILES>(sums);
+      mask.apply(sums);
       neighbour_prefetched = goes_on;
       if (goes_on) prefetch<kNeighbour>(neighbour, true, 0);
     } else {
@@ -232,8 +312,9 @@ struct WavefrontTiles {
   }
 
   // `goes_on`: another step follows.
+  template <class Mask>
   __device__ __forceinline__ void run(int first_tile, int count, bool goes_on, int* fault, bool& timed_out,
-                                      float* shared, int tile_floats) {
+                                      float* shared, int tile_floats, Mask&& mask) {
 #pragma unroll 1
     for (int j = 0; j < (WAVE == 1 ? 1 : count); ++j) {
       const int tile = WAVE == 1 ? 0 : first_tile + j;
@@ -244,6 +325,8 @@ struct WavefrontTiles {
         if (!neighbour_prefetched) prefetch<kNeighbour>(neighbour, false, tile);
         product.template wait_loads<kNeighbour>(fault, timed_out);
         product.template multiply<kNeighbour>(sums);
+        mask.load(tile);  // no earlier: there are no registers
+        mask.apply(sums);
         neighbour_prefetched = !is_last || goes_on;
         if (neighbour_prefetched) prefetch<kNeighbour>(neighbour, is_last, next_tile);
       }

@@ -24,11 +24,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int rank = static_cast<int>(cluster_rank());
   const int blocks_per_layer = sizes.blocks * sizes.replicas;
   const WavefrontBackwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
+  const uint8_t* const dropout_kept = params.kept[blockIdx.x / blocks_per_layer];
   const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
   const int first_unit = blockIdx.x % sizes.blocks * kUnits, cluster_unit = first_unit - rank * kUnits;
-  const int hidden = sizes.hidden, batch = sizes.batch;
+  const int hidden = sizes.hidden;
   const int replica_column = replica * sizes.columns_per_replica;
-  const int columns = min(sizes.columns_per_replica, batch - replica_column);
+  // The replica begins with the last timestep of its first sequence, `last`; step s does timestep last - s.
+  const int last = steps_of_column(sizes, replica_column) - 1;
+  const auto columns_of = [&](int batch) { return min(sizes.columns_per_replica, batch - replica_column); };
+  int batch = batch_at(sizes, last), next_batch = batch_at(sizes, last - 1);  // of this step's timestep, and the next's
   const bool is_fed = layer.above != nullptr;
 
   // The own gradients' stages, the neighbour's, the sums that it leaves, the shares of the cluster's blocks, weights.
@@ -49,7 +53,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kShared = Product::kChunks * kTiles - Product::kInRegisters;
   product.template begin<true>(
       is_own ? own_stages : fed_stages, is_own ? kStages : kRing, weights + (is_own ? 0 : kShared * 8192), hidden,
-      columns, hidden * 8, [&](int tile, int chunk, int row, int vec) {
+      hidden * 8, [&](int tile, int chunk, int row, int vec) {
         const int unit = cluster_unit + (tile * 2 + vec % 2) * kUnits + vec / 2 * 8, k = chunk * kWgmmaChunk + row;
         const bool wanted = k < hidden && (is_own || is_fed);
         return load_row_fragment(matrix, (int64_t{rank} * hidden + k) * hidden + unit, wanted ? hidden - unit : 0);
@@ -60,24 +64,25 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int unit = first_unit + warp * 8 + lane / 4, first_column = quad * 2;
   const bool exists = unit < hidden;
   const auto column_of = [](int item) { return item / 2 * 8 + item % 2; };
-  const int64_t step_elements = int64_t{batch} * hidden, step_bytes = step_elements * 8;  // of all gates' gradients
-  const int last = sizes.steps - 1;  // step s does timestep last - s
+  const int64_t last_row = step_at(sizes, last).row;
   const int64_t state_at = int64_t{replica_column + first_column} * hidden + unit;
   const auto states_of_thread = [&](const void* gradients) {
-    const int64_t row = int64_t{last} * batch + replica_column + product.column();
+    const int64_t row = last_row + replica_column + product.column();
     return reinterpret_cast<const char*>(static_cast<const T*>(gradients) + (row * 4 + rank) * hidden +
                                          product.first_element());
   };
   // One more step than timesteps, for the gradients of the initial states.
-  const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps : sizes.steps + 1;
+  const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? last + 1 : last + 2;
   bool timed_out = false;
 
   if (!is_own) {
     const char* above = states_of_thread(layer.above);
-    const T* dy_at = static_cast<const T*>(params.dy) + last * step_elements + state_at;
-    if (is_fed) product.prefetch_first(above, -step_bytes);
+    const T* dy_at = static_cast<const T*>(params.dy) + last_row * hidden + state_at;
+    const uint8_t* kept_at = dropout_kept + (last_row * hidden + state_at - unit + cluster_unit) / 8 + warp;
+    if (is_fed) product.prefetch_first(above, columns_of(batch));
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
+      const int columns = columns_of(batch);
       if (is_fed && s <= last) {
         typename Product::Sums sums;
 #pragma unroll
@@ -87,8 +92,27 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             asm volatile("mov.f32 %0,0f00000000;" : "=f"(sums[tile][i]));  // a register each before the first product
           }
         }
-        product.add_neighbour(sums, s, sizes.steps, above, -step_bytes, sizes.timed_out, timed_out);
-        above -= step_bytes;
+        const char* const next = above - int64_t{next_batch} * hidden * 8;
+        product.add_neighbour(sums, s, above, columns, s < last ? next : nullptr, columns_of(next_batch),
+                              sizes.timed_out, timed_out);
+        above = next;
+        if (dropout_kept != nullptr) {
+          // The units of row `half` * 8 + lane / 4 of a tile are those of block tile * 2 + half.
+#pragma unroll
+          for (int i = 0; i < kColumns / 2; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int column = i * 2 + e;
+#pragma unroll
+              for (int owner = 0; owner < kWgmmaCluster; ++owner) {
+                const bool wanted =
+                    first_column + column < columns && cluster_unit + owner * kUnits + warp * 8 < hidden;
+                const uint32_t bits = load_kept<1>(wanted, kept_at + (column * hidden + owner * kUnits) / 8);
+                sums[owner / 2][i + owner % 2 * 2 + e] *= bits >> (lane / 4) & 1 ? params.dropout_scale : 0;
+              }
+            }
+          }
+        }
         if (s > 0) Handover::wait(&handover.taken, s - 1);
         product.store_sums(sums, fed_sums);
       } else {  // the highest layer: dy, for the units that this block finishes; beyond the timesteps nothing
@@ -106,11 +130,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             sums[tile][i] = rank == tile * 2 + i / 2 % 2 ? element_value<T>(dy[i / 4 * 2 + i % 2]) : 0;
           }
         }
-        dy_at -= step_elements;
+        dy_at -= int64_t{next_batch} * hidden;
         if (s > 0) Handover::wait(&handover.taken, s - 1);
         product.store_sums(sums, fed_sums);
       }
       Handover::arrive(&handover.there);
+      kept_at -= int64_t{next_batch} * hidden / 8;
+      batch = next_batch;
+      next_batch = batch_at(sizes, last - s - 2);
     }
     sync_cluster();
     return;
@@ -118,46 +145,51 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   const char* own = nullptr;
   const char* next = states_of_thread(layer.dgates);
-  const Four<T>* gates_at = static_cast<const Four<T>*>(layer.gates) + last * step_elements + state_at;
-  const T* cells_at = static_cast<const T*>(layer.cells) + last * step_elements + state_at;
+  int row = static_cast<int>(last_row);  // of this step's timestep
   const T* const initial = static_cast<const T*>(layer.cx);
   float carried[kItems], bias_sum[4] = {0, 0, 0, 0};  // carried: dc
   uint32_t cell[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const bool wanted = exists && first_column + column_of(i) < columns;
-    const int at = column_of(i) * hidden;
-    carried[i] = wanted && layer.dcy != nullptr ? load_float<T>(layer.dcy, state_at + at) : 0;
-    cell[i] = load_element(wanted, cells_at + at);
+    const bool wanted = exists && first_column + column_of(i) < columns_of(batch);
+    carried[i] = 0;
+    cell[i] =
+        load_element(wanted, static_cast<const T*>(layer.cells) + last_row * hidden + state_at + column_of(i) * hidden);
   }
-  // Publishing, a lane has a column and the 8 units of its warp.
-  T* out_at = static_cast<T*>(layer.dgates) + (int64_t{last} * batch + replica_column + lane) * 4 * hidden +
-              first_unit + warp * 8;
-  const bool publishes = lane < columns && first_unit + warp * 8 < hidden;
+  int begun = 0;           // columns whose sequences began in an earlier step
   unsigned published = 0;  // the clock's low half
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
+    const int columns = is_active ? columns_of(batch) : begun, next_columns = columns_of(next_batch);
     product.warpgroup.sync();  // the gradients of the step before have been multiplied
     wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
-    for (int b = 0; b < Product::kBatches; ++b) product.prefetch(b, b, own);
+    for (int b = 0; b < Product::kBatches; ++b) product.prefetch(b, b, own, begun);
+    const int64_t here = int64_t{row} * hidden + state_at;
+    const Four<T>* const gates_at = static_cast<const Four<T>*>(layer.gates) + here;
+    const T* const cells_at = static_cast<const T*>(layer.cells) + here;
     // What the forward pass kept for the units that this thread finishes: on its way while the gradients are.
-    const T* const before_at = s < last ? cells_at - step_elements : initial != nullptr ? initial + state_at : nullptr;
+    const T* const before_at = s < last             ? cells_at - int64_t{next_batch} * hidden
+                               : initial != nullptr ? initial + state_at
+                                                    : nullptr;
+    const int before_columns = s < last ? next_columns : columns;  // `before` is the next step's cell, too
     uint2 saved[kItems];
     uint32_t before[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const bool wanted = is_active && exists && first_column + column_of(i) < columns;
       saved[i] = load_four_elements(wanted, reinterpret_cast<const T*>(gates_at + column_of(i) * hidden));
-      before[i] = load_element(wanted && before_at != nullptr, before_at + column_of(i) * hidden);
+      before[i] =
+          load_element(is_active && exists && before_at != nullptr && first_column + column_of(i) < before_columns,
+                       before_at + column_of(i) * hidden);
     }
     typename Product::Sums sums;
     Handover::wait(&handover.there, s);
     product.load_sums(sums, fed_sums);
     if (s + 1 < steps) Handover::arrive(&handover.taken);
-    product.add_own(sums, own, sizes.timed_out, timed_out);
+    product.add_own(sums, own, begun, sizes.timed_out, timed_out);
 
     // To each block of the cluster the sums of its units.
     if (threadIdx.x == 0) expect_bytes(&shares_are_there, kWgmmaCluster * kShareBytes);
@@ -202,7 +234,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const bool wanted = exists && first_column + column_of(i) < columns;
-      if (s == 0 && wanted && layer.dhy != nullptr) dh[i] += load_float<T>(layer.dhy, state_at + column_of(i) * hidden);
+      if (wanted && first_column + column_of(i) >= begun) {  // a sequence begins
+        const int64_t at = state_at + column_of(i) * hidden;
+        if (layer.dhy != nullptr) dh[i] += load_float<T>(layer.dhy, at);
+        carried[i] = layer.dcy != nullptr ? load_float<T>(layer.dcy, at) : 0;
+      }
       const float gates[4] = {element_value<T>(saved[i].x), element_value<T>(saved[i].x >> 16),
                               element_value<T>(saved[i].y), element_value<T>(saved[i].y >> 16)};
       const UnitDerivatives derivatives =
@@ -226,17 +262,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       store_transposed(at, words);
     }
     __syncwarp();
+    // Publishing, a lane has a column and the 8 units of its warp.
+    T* const out_at =
+        static_cast<T*>(layer.dgates) + (int64_t{row} + replica_column + lane) * 4 * hidden + first_unit + warp * 8;
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
       const uint4 v = load_shared(shares + g * kShareBytes + (warp * 32 + lane) * 16);
-      if (publishes) publish_16_bytes(out_at + g * hidden, v);
+      if (lane < columns && first_unit + warp * 8 < hidden) publish_16_bytes(out_at + g * hidden, v);
     }
     published = clock_low();
     own = next;
-    next -= step_bytes;
-    out_at -= step_elements * 4;
-    gates_at -= step_elements;
-    cells_at -= step_elements;
+    next -= int64_t{next_batch} * hidden * 8;
+    row -= next_batch;
+    begun = columns;
+    batch = next_batch;
+    next_batch = batch_at(sizes, last - s - 2);
   }
 
   // The sums for the biases, over the sequences of this replica.

@@ -25,11 +25,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const bool is_own = __shfl_sync(kWholeWarp, threadIdx.x / kWarpgroupThreads, 0) == 0;  // uniform: wgmma follows
   const int blocks_per_layer = sizes.blocks * sizes.replicas;
   const WavefrontForwardLayer& layer = params.layer[blockIdx.x / blocks_per_layer];
+  const ForwardDropout& dropout = params.dropout[blockIdx.x / blocks_per_layer];
   const int replica = blockIdx.x % blocks_per_layer / sizes.blocks;
   const int first_unit = blockIdx.x % sizes.blocks * kUnits;
-  const int hidden = sizes.hidden, batch = sizes.batch;
+  const int hidden = sizes.hidden;
   const int replica_column = replica * sizes.columns_per_replica;
-  const int columns = min(sizes.columns_per_replica, batch - replica_column);
+  // Of a replica, the last step is the last one of its first sequence.
+  const int steps = steps_of_column(sizes, replica_column);
+  const auto columns_of = [&](int batch) { return min(sizes.columns_per_replica, batch - replica_column); };
+  int batch = batch_at(sizes, 0), next_batch = batch_at(sizes, 1);  // of this step, and of the next one
   const bool is_fed = layer.below != nullptr;
 
   // The own state's stages, the neighbour's, the sums that it leaves, the states of a step in their transposition,
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kShared = Product::kChunks * TILES - Product::kInRegisters;
   product.template begin<false>(
       is_own ? own_stages : fed_stages, is_own ? kStages : kRing, weights + (is_own ? 0 : kShared * 8192), hidden,
-      columns, hidden * 2, [&](int tile, int chunk, int row, int vec) {
+      hidden * 2, [&](int tile, int chunk, int row, int vec) {
         const int unit = first_unit + unit_of(row / 16, row % 8), gate = gate_of(tile, row / 8 % 2, row % 8);
         const int k = chunk * kWgmmaChunk + vec * 8;
         const bool wanted = unit < hidden && (is_own || is_fed);
@@ -60,7 +64,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       });
   const int unit = first_unit + unit_of(warp, lane / 4);
   const bool exists = unit < hidden;
-  const int64_t step_elements = int64_t{batch} * hidden, step_bytes = step_elements * 2;
   const auto states_of_thread = [&](const void* states) {
     const T* const row = static_cast<const T*>(states) + int64_t{replica_column + product.column()} * hidden;
     return reinterpret_cast<const char*>(row + product.first_element());
@@ -77,10 +80,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     const char* below = states_of_thread(layer.below);
     const T* input_at = static_cast<const T*>(params.xw) + int64_t{replica_column + quad * 2} * params.xw_row + unit;
-    const int64_t input_step = int64_t{batch} * params.xw_row;
-    if (is_fed) product.prefetch_first(below, step_bytes);
+    if (is_fed) product.prefetch_first(below, columns_of(batch));
 #pragma unroll 1
-    for (int t = 0; t < sizes.steps; ++t) {
+    for (int t = 0; t < steps; ++t) {
+      const int columns = columns_of(batch);
       if (is_fed) {
         typename Product::Sums sums;
 #pragma unroll
@@ -90,8 +93,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             asm volatile("mov.f32 %0,%1;" : "=f"(sums[tile][i]) : "f"(bias[tile][i / 2 % 2]));
           }
         }
-        product.add_neighbour(sums, t, sizes.steps, below, step_bytes, sizes.timed_out, timed_out);
-        below += step_bytes;
+        const char* const next = below + int64_t{batch} * hidden * 2;
+        product.add_neighbour(sums, t, below, columns, t + 1 < steps ? next : nullptr, columns_of(next_batch),
+                              sizes.timed_out, timed_out);
+        below = next;
         if (t > 0) Handover::wait(&handover.taken, t - 1);
         product.store_sums(sums, fed_sums);
       } else {
@@ -106,11 +111,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
             sums[tile][i] = bias[tile][i / 2 % 2] + element_value<T>(input);
           }
         }
-        input_at += input_step;
+        input_at += int64_t{batch} * params.xw_row;
         if (t > 0) Handover::wait(&handover.taken, t - 1);
         product.store_sums(sums, fed_sums);
       }
       Handover::arrive(&handover.there);
+      batch = next_batch;
+      next_batch = batch_at(sizes, t + 2);
     }
     return;
   }
@@ -126,7 +133,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const T* const initial = static_cast<const T*>(layer.cx);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const bool wanted = initial != nullptr && exists && first_column + column_of(i) < columns;
+      const bool wanted = initial != nullptr && exists && first_column + column_of(i) < columns_of(batch);
       carried[i] = wanted ? Element<T>::to_float(initial[state_at + column_of(i) * hidden]) : 0;
     }
   }
@@ -135,21 +142,27 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // Publishing, a lane has a column and the units of its warp.
   constexpr int kWarpUnits = TILES * 4;
   T* out_at = static_cast<T*>(layer.y) + int64_t{replica_column + lane} * hidden + first_unit + warp * kWarpUnits;
-  const bool publishes = lane < columns && first_unit + warp * kWarpUnits < hidden;
+  T* dropped_at =
+      static_cast<T*>(dropout.dropped) + int64_t{replica_column + lane} * hidden + first_unit + warp * kWarpUnits;
+  const uint8_t* kept_at =
+      dropout.kept + (int64_t{replica_column + lane} * hidden + first_unit + warp * kWarpUnits) / 8;
   const uint32_t column_at = transposition + (warp * 32 + lane) * (kWarpUnits * 2);
   unsigned published = 0;  // the clock's low half
 
 #pragma unroll 1
-  for (int t = 0; t < sizes.steps; ++t) {
+  for (int t = 0; t < steps; ++t) {
+    const int columns = columns_of(batch), next_columns = columns_of(next_batch);
+    const bool publishes = lane < columns && first_unit + warp * kWarpUnits < hidden;
     product.warpgroup.sync();  // the states of the step before have been multiplied
     wait_poll_delay(published, sizes.poll_delay_cycles);
 #pragma unroll
-    for (int b = 0; b < kBatches; ++b) product.prefetch(b, b, own);
+    for (int b = 0; b < kBatches; ++b) product.prefetch(b, b, own, columns);
+    const uint32_t kept = load_kept<1>(publishes && dropout.dropped != nullptr, kept_at);
     typename Product::Sums sums;
     Handover::wait(&handover.there, t);
     product.load_sums(sums, fed_sums);
-    if (t + 1 < sizes.steps) Handover::arrive(&handover.taken);
-    product.add_own(sums, own, sizes.timed_out, timed_out);
+    if (t + 1 < steps) Handover::arrive(&handover.taken);
+    product.add_own(sums, own, columns, sizes.timed_out, timed_out);
 
     float gate[kItems][4], h[kItems];
 #pragma unroll
@@ -181,6 +194,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       __syncwarp();
       const uint4 v = load_shared(column_at);
       if (publishes) publish_16_bytes(out_at, v);
+      if (publishes && dropout.dropped != nullptr) {
+        publish_16_bytes(dropped_at, {dropped_word<T>(v.x, kept, params.dropout_scale),
+                                      dropped_word<T>(v.y, kept >> 2, params.dropout_scale),
+                                      dropped_word<T>(v.z, kept >> 4, params.dropout_scale),
+                                      dropped_word<T>(v.w, kept >> 6, params.dropout_scale)});
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
@@ -192,6 +211,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       uint2 v;
       asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "r"(column_at) : "memory");
       if (publishes) publish_8_bytes(out_at, v);
+      if (publishes && dropout.dropped != nullptr) {
+        const uint32_t bits = kept >> (warp % 2 * 4);
+        publish_8_bytes(dropped_at, {dropped_word<T>(v.x, bits, params.dropout_scale),
+                                     dropped_word<T>(v.y, bits >> 2, params.dropout_scale)});
+      }
     }
     published = clock_low();
 
@@ -207,16 +231,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         gates_at[at] = four;
         store_float<T>(cells_at, at, carried[i]);
       }
-      if (t + 1 == sizes.steps) {  // the last states
+      if (first_column + column_of(i) >= next_columns) {  // the last states of a sequence that ends here
         if (layer.hy != nullptr) store_float<T>(layer.hy, state_at + at, h[i]);
         if (layer.cy != nullptr) store_float<T>(layer.cy, state_at + at, carried[i]);
       }
     }
+    const int64_t step_elements = int64_t{batch} * hidden;
     own = next;
-    next += step_bytes;
+    next += step_elements * 2;
     out_at += step_elements;
+    dropped_at += step_elements;
+    kept_at += step_elements / 8;
     gates_at += step_elements;
     cells_at += step_elements;
+    batch = next_batch;
+    next_batch = batch_at(sizes, t + 2);
   }
 #endif
 }

@@ -68,6 +68,13 @@ __device__ __forceinline__ void publish_8_bytes(void* address, const uint2& v) {
   asm volatile("st.relaxed.gpu.global.v2.u32 [%0],{%1,%2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 
+// Two states as they go to the layer above: bits 0 and 1 of `kept` say whether.
+template <class T>
+__device__ __forceinline__ uint32_t dropped_word(uint32_t word, uint32_t kept, float scale) {
+  return Element<T>::pack(kept & 1 ? element_value<T>(word) * scale : 0,
+                          kept & 2 ? element_value<T>(word >> 16) * scale : 0);
+}
+
 // Calls add(i) for the batches, one after the other, each a constant.
 template <class Add, int... BATCH>
 __device__ __forceinline__ void add_batches(const Add& add, std::integer_sequence<int, BATCH...>) {
@@ -90,11 +97,11 @@ struct WavefrontWgmmaProduct {
 
   const Warpgroup warpgroup;
   uint32_t weights[kInRegisters][4][4];
-  uint32_t more_weights;   // shared address, of this warpgroup's
-  uint32_t stages_at;      // shared address
-  uint32_t states;         // ... plus where this thread stores its first load of one
-  int column_bytes;        // of 16 columns of the states
-  int left[kColumnSteps];  // elements of K from this thread's on; 0: a column that is not read
+  uint32_t more_weights;  // shared address, of this warpgroup's
+  uint32_t stages_at;     // shared address
+  uint32_t states;        // ... plus where this thread stores its first load of one
+  int column_bytes;       // of 16 columns of the states
+  int left;               // elements of K from this thread's on
 
   __device__ __forceinline__ int column() const { return warpgroup.thread / 8; }
   __device__ __forceinline__ int first_element() const { return warpgroup.thread % 8 * 8; }
@@ -102,13 +109,12 @@ struct WavefrontWgmmaProduct {
   // `stages` and `more`: shared addresses, aligned to 1024 bytes; `count` stages. `load(tile, chunk, row, vec)` as for
   // load_weight_tiles().
   template <bool TRANSPOSED, class Load>
-  __device__ __forceinline__ void begin(uint32_t stages, int count, uint32_t more, int k, int columns, int row_bytes,
+  __device__ __forceinline__ void begin(uint32_t stages, int count, uint32_t more, int k, int row_bytes,
                                         const Load& load) {
     stages_at = stages;
     more_weights = more;
     column_bytes = 16 * row_bytes;
-#pragma unroll
-    for (int i = 0; i < kColumnSteps; ++i) left[i] = column() + 16 * i < columns ? k - first_element() : 0;
+    left = k - first_element();
     load_weight_tiles<TRANSPOSED>(weights, kChunks * TILES, stages, more, warpgroup,
                                   [&](int i, int row, int vec) { return load(i % TILES, i / TILES, row, vec); });
     warpgroup.sync();
@@ -119,12 +125,13 @@ struct WavefrontWgmmaProduct {
     warpgroup.sync();
   }
 
-  // Asks for a batch; `from` is where this thread's bytes of the states' chunk 0 are, NULL: nowhere.
-  __device__ __forceinline__ void prefetch(int stage, int batch, const char* from) const {
+  // Asks for a batch of `columns` states; `from` is where this thread's bytes of the states' chunk 0 are, NULL:
+  // nowhere. Columns beyond them keep what they had.
+  __device__ __forceinline__ void prefetch(int stage, int batch, const char* from, int columns) const {
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
       const int step = l % kColumnSteps, chunk = batch * kBatch + l / kColumnSteps;
-      copy_ahead(from != nullptr && chunk * kWgmmaChunk < left[step],
+      copy_ahead(from != nullptr && chunk * kWgmmaChunk < left && column() + 16 * step < columns,
                  states + stage * kStageBytes + l / kColumnSteps * kChunkBytes + step * 2048,
                  from + chunk * 128 + step * column_bytes);
     }
@@ -190,14 +197,15 @@ struct WavefrontWgmmaProduct {
   }
 
   // The whole product with the own state, in as many stages as there are batches, which have been asked for.
-  __device__ __forceinline__ void add_own(Sums& sums, const char* from, int* fault, bool& timed_out) const {
+  __device__ __forceinline__ void add_own(Sums& sums, const char* from, int columns, int* fault,
+                                          bool& timed_out) const {
     add_batches(
         [&](auto batch) {
           constexpr int kNow = decltype(batch)::value;
           wait_loads<kBatches - 1 - kNow>(kNow, kNow, from, fault, timed_out, [&] {
             wait_for_copies<0>();  // two copies to one place come in no order
 #pragma unroll
-            for (int b = kNow + 1; b < kBatches; ++b) prefetch(b, b, from);
+            for (int b = kNow + 1; b < kBatches; ++b) prefetch(b, b, from, columns);
           });
           multiply<kNow>(kNow, sums);
         },
@@ -205,21 +213,23 @@ struct WavefrontWgmmaProduct {
     wgmma_wait<0>();
   }
 
-  // The whole product with the neighbour's state of the launch's step `step`; asks for two batches ahead. `step_bytes`:
-  // from a step's states to the next one's. prefetch_first() goes before the first step.
-  __device__ __forceinline__ void prefetch_first(const char* from, int64_t step_bytes) const {
-    prefetch(0, 0, from);
-    prefetch(1, 1 % kBatches, from + 1 / kBatches * step_bytes);
+  // The whole product with the neighbour's state of the launch's step `step`; asks for two batches ahead, of the step's
+  // states and then of the next one's (`next`, NULL: there is none). prefetch_first() goes before the first step.
+  __device__ __forceinline__ void prefetch_first(const char* from, int columns) const {
+    static_assert(kBatches >= 2, "both of the first step");
+    prefetch(0, 0, from, columns);
+    prefetch(1, 1, from, columns);
   }
-  __device__ __forceinline__ void add_neighbour(Sums& sums, int step, int steps, const char* from, int64_t step_bytes,
-                                                int* fault, bool& timed_out) const {
+  __device__ __forceinline__ void add_neighbour(Sums& sums, int step, const char* from, int columns, const char* next,
+                                                int next_columns, int* fault, bool& timed_out) const {
     add_batches(
         [&](auto batch) {
-          constexpr int kNow = decltype(batch)::value, kLater = (kNow + 2) / kBatches;
+          constexpr int kNow = decltype(batch)::value;
+          constexpr bool kOfNext = kNow + 2 >= kBatches;
           const int stage = (step * kBatches + kNow) % kWavefrontWgmmaRing;
           wait_loads<1>(stage, kNow, from, fault, timed_out, [] {});
-          prefetch((stage + 2) % kWavefrontWgmmaRing, (kNow + 2) % kBatches,
-                   step + kLater < steps ? from + kLater * step_bytes : nullptr);
+          prefetch((stage + 2) % kWavefrontWgmmaRing, (kNow + 2) % kBatches, kOfNext ? next : from,
+                   kOfNext ? next_columns : columns);
           multiply<kNow>(stage, sums);
           wgmma_wait<kNow + 1 < kBatches ? 1 : 0>();  // the stage of the batch before may be asked for
         },
