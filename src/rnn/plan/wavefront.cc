@@ -8,14 +8,12 @@
 namespace prnn {
 namespace {
 
-// Sequences beyond which layers one after the other are as fast: each has the whole GPU, and the wgmma
-// instructions for its input products. Measured on an H200. Backward, they also keep less memory: layers that run
-// together cannot leave their gradients where each other's gates are.
-int64_t most_sequences(const RnnProblem& problem, Pass pass) {
-  if (problem.gates() == 1) return 64;
-  const bool is_lstm_backward = pass == Pass::kBackward && problem.mode == PRNN_LSTM;
-  if (is_lstm_backward && problem.hidden > 256) return problem.hidden > 512 ? 8 : 16;
-  return problem.hidden > 512 ? 8 : std::min<int64_t>(64, 16384 / problem.hidden);
+// Sequences beyond which layers one after the other are as fast: each has the whole GPU, clusters where they hold it,
+// and the wgmma instructions for its input products. Measured on an H200. Backward, they also keep less memory: layers
+// that run together cannot leave their gradients where each other's gates are.
+int64_t most_sequences(const RnnProblem& problem) {
+  if (problem.hidden <= 512) return 2 * kTileColumns;
+  return problem.gates() == 1 ? kWavefrontSequences : kTileColumns;
 }
 
 // Of wavefront_register_fragments() and has_one_tile().
@@ -106,7 +104,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
   const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, pass, best) : 1;
   if (layers > 1) return layers;
-  const int64_t most = most_sequences(problem, pass);
+  const int64_t most = most_sequences(problem);
   if (problem.max_batch() > most) {
     *reason = "layers of hidden size " + std::to_string(problem.hidden) + " run together for up to " +
               std::to_string(most) + " sequences; N is " + std::to_string(problem.max_batch());

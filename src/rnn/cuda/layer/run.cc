@@ -99,8 +99,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
-  // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that runs
-  // step by step, not yet. Together, they all write. In training the outputs are in the reserve space.
+  // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that
+  // runs step by step, not yet. Together, they all write. In training the outputs are in the reserve space.
   const int64_t at_once = runs_step_by_step(p) ? 2 : plan.inference_layers,
                 arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
