@@ -86,9 +86,9 @@ def large() -> Iterator[CudaCase]:
 
 def wavefront() -> Iterator[CudaCase]:
     """Layers together."""
-    for mode, dtype, batch_sizes in itertools.product(MODES.values(), HALF_TYPES, ([5] * 3, [20] * 3, [20, 9, 3])):
+    for mode, dtype, batch_sizes in itertools.product(MODES.values(), HALF_TYPES, ([5] * 3, [12] * 3, [12, 9, 3])):
         yield CudaCase(reference.Stack(mode, 24, 96, 3), batch_sizes, dtype)
-    for mode, batch_sizes in itertools.product(MODES.values(), ([5, 3], [20] * 2)):
+    for mode, batch_sizes in itertools.product(MODES.values(), ([5, 3], [12] * 2)):
         yield with_dropout(reference.Stack(mode, 24, 96, 3), batch_sizes)
 
 
