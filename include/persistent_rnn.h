@@ -117,7 +117,7 @@ typedef struct {
 } prnnRNNExtras_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones. On a CUDA handle the resident kernels cluster and simt serve them, and any fills
+ * before them want the same ones. On a CUDA handle the resident kernels cluster, simt and mma serve them, and any fills
  * cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 

@@ -34,7 +34,7 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int dir
   bool fits = false;
   switch (plan.engine) {
     case PRNN_ENGINE_MMA:
-      fits = any_kernel(row, problem, Engine::kMma, pass, [&](KernelId kernel) {
+      fits = any_kernel(row, problem, mma_engine(problem, pass), pass, [&](KernelId kernel) {
         const int cluster = pass == Pass::kBackward ? kernel.shape(1) : 1;
         return kernel.shape(0) * kTileRows == plan.unitsPerBlock && cluster == plan.clusterBlocks &&
                mma_shape_for(row, problem, kernel, plan.replicas, shape);
@@ -94,8 +94,6 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   if (choose_both(row, problem, false, plan)) return true;
-  // The kernels that have these serve a batch at once or not at all.
-  if (needs_extras(problem, Pass::kBackward)) return false;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
     one_tile.batch = {kTileColumns};
@@ -153,7 +151,8 @@ bool needs_large_kernels(const GpuRow& row, const RnnProblem& problem, int64_t h
 
 const char* engine_name(Engine engine) {
   switch (engine) {
-    case Engine::kMma: return "mma";
+    case Engine::kMma:
+    case Engine::kMmaExtras: return "mma";
     case Engine::kMmaLarge: return "mma-large";
     case Engine::kWgmma: return "wgmma";
     case Engine::kWgmmaSplitK: return "wgmma-split-k";

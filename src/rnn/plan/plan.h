@@ -115,6 +115,11 @@ inline bool needs_extras(const RnnProblem& problem, Pass pass) {
   return problem.extras.reset != nullptr || (pass == Pass::kBackward && problem.extras.dcells != nullptr);
 }
 
+// The mma kernels for a pass.
+inline Engine mma_engine(const RnnProblem& problem, Pass pass) {
+  return needs_extras(problem, pass) ? Engine::kMmaExtras : Engine::kMma;
+}
+
 // Calls consider(KernelId) for each kernel of an engine that exists for the problem and the row's GPU, in the table's
 // order, until it returns true; returns whether it did.
 template <class Consider>
