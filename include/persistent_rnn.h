@@ -1,8 +1,8 @@
 /* prnn: recurrent layers whose weights stay on the chip for a whole sequence.
  *
  * cuDNN v5's recurrent API with `prnn` for `cudnn`: the same functions, parameter order and semantics, plus a few of
- * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnQueryRNN) and prnnSetRNNMatrixMathType of later
- * versions.
+ * prnn's own (prnnSetRNNBackend, prnnSetRNNProjectionSize, prnnSetRNNHeads, prnnQueryRNN) and prnnSetRNNMatrixMathType
+ * of later versions.
  *
  * Sizes in the comments: T timesteps (seqLength), B_t sequences in timestep t (non-increasing; N = B_0), I input size,
  * H hidden size, L layers, D directions (1 or 2), P size of a state vector h: the projection size if one is set, else
@@ -97,6 +97,15 @@ PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNP
  * matrix {P, H} is linLayerID 8; it has no bias. */
 PRNN_API prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize);
 
+/* Block-diagonal recurrent weights: a layer of `heads` heads, a divisor of hiddenSize; 1, the default, is a plain
+ * layer. A head is a layer of H/K units (K heads) over the whole input, beside the others: FlashRNN's (Poeppel et al.
+ * 2024) and DreamerV3's block GRU. y has the heads' outputs side by side, direction after direction. What the plain
+ * layer has for every direction it has for every head of a direction: states are {L D K, N, H/K}, and a pseudo-layer is
+ * (layer * D + direction) * K + head. In the packed weights a direction has the input matrices of its heads, then their
+ * recurrent ones, {K, G H/K, H/K} and {K, G H/K} for the biases, likewise. No projection and no SKIP_INPUT
+ * (NOT_SUPPORTED). On a CUDA handle the resident kernels serve it, up to 8 heads a launch; cuDNN has none. */
+PRNN_API prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads);
+
 /* What a training step takes and gives besides the arguments that it shares with cuDNN v5. Pointers are to memory of
  * the handle's device, owned by the caller. */
 typedef struct {
@@ -108,7 +117,7 @@ typedef struct {
 } prnnRNNExtras_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones. On a CUDA handle the resident kernels cluster and simt serve them, and any fills
+ * before them want the same ones. On a CUDA handle the resident kernels cluster, simt and mma serve them, and any fills
  * cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 

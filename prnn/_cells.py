@@ -19,12 +19,13 @@ def check_forget_bias(forget_bias: float | None, bias: bool) -> None:
         raise ValueError(f"forget_bias is {forget_bias}, but bias is False: the gates have none")
 
 
-def fill_forget_bias(forget_bias: float, biases: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Sets the forget gate's part of each (bias_ih, bias_hh), (4 H,) of gates i, f, g, o: their sum is forget_bias."""
+def fill_forget_bias(forget_bias: float, biases: Iterable[tuple[Tensor, Tensor]], heads: int = 1) -> None:
+    """Sets the forget gate's part of each (bias_ih, bias_hh), (4 H,), of each head's gates i, f, g, o: their sum is
+    forget_bias."""
     with torch.no_grad():
         for bias_ih, bias_hh in biases:
-            bias_ih.chunk(4)[1].fill_(forget_bias)
-            bias_hh.chunk(4)[1].zero_()
+            bias_ih.view(heads, 4, -1)[:, 1].fill_(forget_bias)
+            bias_hh.view(heads, 4, -1)[:, 1].zero_()
 
 
 class LSTMCell(torch.nn.LSTMCell):

@@ -7,6 +7,13 @@ import torch
 from torch import Tensor
 
 
+def check_heads(heads: object, hidden_size: int) -> None:
+    if isinstance(heads, bool) or not isinstance(heads, int):
+        raise TypeError(f"heads is {heads!r}; it must be an integer")
+    if heads < 1 or (isinstance(hidden_size, int) and hidden_size % heads != 0):
+        raise ValueError(f"heads is {heads}; it must be at least 1 and divide hidden_size, {hidden_size}")
+
+
 def check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")

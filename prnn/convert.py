@@ -74,9 +74,13 @@ def convert_back(model: Model) -> Model:
     Raises:
         TypeError, ValueError: as convert().
     """
-    for module in _swappable(model, _TO_TORCH):
+    found = _swappable(model, _TO_TORCH)
+    for module in found:
+        if module.heads > 1:
+            raise ValueError(f"{module} has heads, which torch.nn's layers have not")
+    for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "_packed_names", "_zero_biases"):
+        for name in ("backend", "forget_bias", "heads", "_packed_names", "_zero_biases"):
             vars(module).pop(name, None)
         module._init_flat_weights()
     return model

@@ -139,6 +139,8 @@ def _describe(layer: torch.nn.RNNBase | nn.LayerNormLSTM) -> str:
     state = f"{layer.hidden_size}" if projection == 0 else f"{layer.hidden_size} ({projection})"
     directions = ", both directions" if layer.bidirectional else ""
     layers = f", {layer.num_layers} layers" if layer.num_layers > 1 else ""
+    heads = getattr(layer, "heads", 1)
+    layers += f", {heads} heads" if heads > 1 else ""
     return f"{type(layer).__name__} {layer.input_size} -> {state}{layers}{directions}"
 
 
@@ -176,7 +178,9 @@ def _explain_layer(
     if not is_cuda and dtype in (torch.float16, torch.bfloat16):
         computed = torch.float32
         notes.append("computed in float32")
-    rnn = _C.Rnn(MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout)
+    rnn = _C.Rnn(
+        MODES[layer.mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1)
+    )
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
         if dtype == torch.float32 and allows_tf32_rnn():

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
-from prnn._layer_arguments import check_input, check_reset, check_tensor, checked_lengths, checked_state
+from prnn._layer_arguments import check_heads, check_input, check_reset, check_tensor, checked_lengths, checked_state
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
@@ -45,11 +45,25 @@ class _Recurrent(torch.nn.RNNBase):
     operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
+    heads = 1  # of modules that convert() or an older pickle made
 
-    def __init__(self, mode: str, *args: Any, backend: str = "best", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        mode: str,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        backend: str = "best",
+        heads: int = 1,
+        **kwargs: Any,
+    ) -> None:
         if not isinstance(backend, str) or backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
-        super().__init__(mode, *args, **kwargs)
+        check_heads(heads, hidden_size)
+        self.heads = heads  # before the parameters are made: _init_flat_weights() gives them their shapes
+        super().__init__(mode, input_size, hidden_size, *args, **kwargs)
+        if heads > 1 and self.proj_size > 0:
+            raise ValueError(f"proj_size is {self.proj_size}, but heads is {heads}: heads have no projection")
         if self.dropout == 1:
             raise ValueError("dropout is 1.0; it must be at least 0 and less than 1")
         self.backend = backend
@@ -58,6 +72,7 @@ class _Recurrent(torch.nn.RNNBase):
 
     def _init_flat_weights(self) -> None:
         # torch calls this once the parameters have been made, and again after .to() and its like.
+        self._split_recurrent_weights()
         names = [name for group in self._all_weights for name in group]
         is_bias = [name.startswith("bias") for name in names]
         # The order of the packed weights: matrices, then biases; by layer and direction within each.
@@ -65,6 +80,24 @@ class _Recurrent(torch.nn.RNNBase):
         self._packed_names += [n for n, bias in zip(names, is_bias, strict=True) if bias]
         self._zero_biases: Tensor | None = None
         super()._init_flat_weights()
+
+    def _split_recurrent_weights(self) -> None:
+        """Gives weight_hh, which torch makes whole, a block for each head: (heads, G H / heads, H / heads)."""
+        if self.heads == 1:
+            return
+        shape = (self.heads, -1, self.hidden_size // self.heads)
+        for group in self._all_weights:
+            whole = self._parameters.get(group[1])
+            if whole is not None and whole.dim() == 2:
+                self._parameters[group[1]] = Parameter(whole.detach()[:, : shape[2]].clone().view(shape))
+
+    def reset_parameters(self) -> None:
+        if self.heads == 1:
+            super().reset_parameters()
+            return
+        bound = (self.heads / self.hidden_size) ** 0.5  # as those of layers of H / heads units
+        for weight in self.parameters():
+            torch.nn.init.uniform_(weight, -bound, bound)
 
     def flatten_parameters(self) -> None:
         """Moves the parameters into one buffer, one after the other in the order of the packed weights, so that a call
@@ -132,6 +165,8 @@ class _Recurrent(torch.nn.RNNBase):
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
+        if self.heads > 1:
+            text += f", heads={self.heads}"
         return text if self.backend == "best" else f"{text}, backend={self.backend!r}"
 
     # Forward
@@ -230,6 +265,7 @@ class _Recurrent(torch.nn.RNNBase):
             BACKENDS[self.backend],
             return_cells,
             reset is not None,
+            self.heads,
         )
         given = any(state is not None for state in states[2:])
         batch = input.size(1) if max_batch is None else max_batch
@@ -250,7 +286,25 @@ class _Recurrent(torch.nn.RNNBase):
 def _compute(
     input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there."""
+    """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there.
+    States are (L D, N, H), of which the operator has one for each head."""
+    heads = rest[-1].heads
+    if heads > 1:
+        states = [
+            None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
+        ]
+    output, hy, cy, cells = _compute_heads(input, states, weights, rest)
+    if heads > 1:
+        hy, cy = (
+            state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
+            for state in (hy, cy)
+        )
+    return output, hy, cy, cells
+
+
+def _compute_heads(
+    input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (hx, cx), dtype = states, input.dtype
     is_half = input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
     if not is_half or torch.is_autocast_enabled("cpu"):
@@ -300,6 +354,8 @@ class _SingleState(_Recurrent):
         output, hy, _, _ = self._run(input, states, lengths, reset, ("hx", "", "reset_hx", ""))
         return output, hy
 
+    forward.__qualname__ = "forward"  # in Python's TypeErrors, which would name this class
+
 
 class RNN(_SingleState):
     """Elman RNN, h' = f(W x + b + R h + b'), as torch.nn.RNN.
@@ -309,6 +365,9 @@ class RNN(_SingleState):
             torch.nn.RNN's; nonlinearity is "tanh" or "relu"; dropout, less than 1, acts between layers in training.
         backend: what may run on a GPU: "persistent" (the resident kernels, or NotSupportedError), "cudnn", or "best",
             which takes the faster one, and warns once where the resident kernels do not serve the layer.
+        heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
+            the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
+            and the rows of weight_ih and of the biases are head after head, gates within each.
     """
 
     def __init__(
@@ -325,12 +384,13 @@ class RNN(_SingleState):
         dtype: torch.dtype | None = None,
         *,
         backend: str = "best",
+        heads: int = 1,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
         mode = f"RNN_{nonlinearity.upper()}"
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend)
+        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend, heads=heads)
         self.nonlinearity = nonlinearity
 
 
@@ -340,7 +400,7 @@ class GRU(_SingleState):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as
             torch.nn.GRU's; dropout, less than 1, acts between layers in training.
-        backend: as RNN's.
+        backend, heads: as RNN's.
     """
 
     def __init__(
@@ -356,9 +416,10 @@ class GRU(_SingleState):
         dtype: torch.dtype | None = None,
         *,
         backend: str = "best",
+        heads: int = 1,
     ) -> None:
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        super().__init__("GRU", *layout, device=device, dtype=dtype, backend=backend)
+        super().__init__("GRU", *layout, device=device, dtype=dtype, backend=backend, heads=heads)
 
 
 class LSTM(_Recurrent):
@@ -367,7 +428,7 @@ class LSTM(_Recurrent):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as
             torch.nn.LSTM's; dropout, less than 1, acts between layers in training.
-        backend: as RNN's.
+        backend, heads: as RNN's; with heads there is no projection.
         forget_bias: what the forget gates' biases (bias_ih + bias_hh) are at first (Jozefowicz et al. 2015 take 1);
             None: random, as torch's.
     """
@@ -389,17 +450,19 @@ class LSTM(_Recurrent):
         *,
         backend: str = "best",
         forget_bias: float | None = None,
+        heads: int = 1,
     ) -> None:
         check_forget_bias(forget_bias, bias)
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
-        super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend)
+        super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend, heads=heads)
         self.forget_bias = forget_bias
         self._fill_forget_bias()
 
     def _fill_forget_bias(self) -> None:
         if self.forget_bias is not None:
             names = [group[2:4] for group in self._all_weights]  # matrices, biases, projection
-            fill_forget_bias(self.forget_bias, [(getattr(self, ih), getattr(self, hh)) for ih, hh in names])
+            biases = [(getattr(self, ih), getattr(self, hh)) for ih, hh in names]
+            fill_forget_bias(self.forget_bias, biases, self.heads)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

@@ -101,7 +101,7 @@ class Rnn {
   using Offsets = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
 
   Rnn(int mode, int dtype, int hidden, int layers, int input, bool bidirectional, bool skip_input, int projection,
-      float dropout)
+      float dropout, int heads)
       : mode_(mode),
         type_(dtype),
         hidden_(hidden),
@@ -110,7 +110,8 @@ class Rnn {
         directions_(bidirectional ? 2 : 1),
         skip_input_(skip_input),
         projection_(projection),
-        dropout_(dropout) {
+        dropout_(dropout),
+        heads_(heads) {
     configure(nullptr);
     const Handle handle = Handle::cpu();  // the weights' layout is the same on every device
     size_t bytes = 0;
@@ -124,13 +125,13 @@ class Rnn {
   int64_t params_size() const { return params_size_; }
 
   Offsets layer_offsets(int layer, int direction) {
-    if (direction < 0 || direction >= directions_) {
+    if (direction < 0 || direction >= recurrences()) {
       throw py::value_error("direction is " + std::to_string(direction) + "; the layer has " +
-                            std::to_string(directions_));
+                            std::to_string(recurrences()));
     }
     const Handle handle = Handle::cpu();
     const int gates = mode_ == PRNN_LSTM ? 4 : mode_ == PRNN_GRU ? 3 : 1;
-    const int pseudo_layer = layer * directions_ + direction;
+    const int pseudo_layer = layer * recurrences() + direction;
     const auto offset = [&](auto get, int id) -> int64_t {
       const uintptr_t base = 4096;  // any address but NULL, which stands for "no such matrix"
       const Filter block;
@@ -277,12 +278,13 @@ class Rnn {
   }
 
  private:
-  // Sets the RNN descriptor, which takes projection, backend, math type and plan back.
+  // Sets the RNN descriptor, which takes projection, heads, backend, math type and plan back.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
                                static_cast<prnnRNNMode_t>(mode_), static_cast<prnnDataType_t>(type_)));
     check(prnnSetRNNProjectionSize(rnn_.get(), projection_));
+    check(prnnSetRNNHeads(rnn_.get(), heads_));
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
   }
@@ -301,6 +303,7 @@ class Rnn {
 
   prnnDataType_t data_type() const { return static_cast<prnnDataType_t>(type_); }
   size_t element_size() const { return type_ == PRNN_DATA_DOUBLE ? 8 : type_ == PRNN_DATA_FLOAT ? 4 : 2; }
+  int recurrences() const { return directions_ * heads_; }  // of a layer
   int output() const { return directions_ * (projection_ > 0 ? projection_ : hidden_); }
 
   // The descriptor of a packed tensor. Made once and never changed, for a call of another thread may be reading it.
@@ -333,8 +336,8 @@ class Rnn {
   // The descriptors of h and c.
   std::pair<prnnTensorDescriptor_t, prnnTensorDescriptor_t> states(const BatchSizes& batch_sizes) {
     if (batch_sizes.empty()) return {nullptr, nullptr};
-    return {tensor(layers_ * directions_, batch_sizes[0], output() / directions_),
-            tensor(layers_ * directions_, batch_sizes[0], hidden_)};
+    const int count = layers_ * recurrences();
+    return {tensor(count, batch_sizes[0], output() / recurrences()), tensor(count, batch_sizes[0], hidden_ / heads_)};
   }
 
   template <class Query>
@@ -361,6 +364,7 @@ class Rnn {
   bool skip_input_;
   int projection_;
   float dropout_;
+  int heads_;
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
@@ -398,12 +402,14 @@ void bind_persistent_rnn(py::module_& module) {
 
   py::class_<Rnn>(module, "Rnn",
                   "A stack of recurrent layers. Data is packed as persistent_rnn.h says, by batch_sizes.")
-      .def(py::init<int, int, int, int, int, bool, bool, int, float>(), "mode"_a, "dtype"_a, "hidden"_a, "layers"_a,
-           "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0, "dropout"_a = 0.0f)
+      .def(py::init<int, int, int, int, int, bool, bool, int, float, int>(), "mode"_a, "dtype"_a, "hidden"_a,
+           "layers"_a, "input"_a, "bidirectional"_a, "skip_input"_a = false, "projection"_a = 0, "dropout"_a = 0.0f,
+           "heads"_a = 1)
       .def("params_size", &Rnn::params_size, "Elements of the packed weights.")
-      .def(
-          "layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
-          "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: none.")
+      .def("layer_offsets", &Rnn::layer_offsets, "layer"_a, "direction"_a,
+           "Element offsets (input, recurrent, projection, input_bias, recurrent_bias) in the packed weights; -1: "
+           "none. A "
+           "layer with K heads has K directions for each of a plain one.")
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,

@@ -16,6 +16,7 @@ TABLE = pathlib.Path("src/rnn/plan/kernels.h")
 # Engine -> where its kernels are, without the operation (forward or backward).
 _FILES = {
     "kMma": "mma/",
+    "kMmaExtras": "mma/extras_",
     "kMmaLarge": "mma/large_",
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",
@@ -29,7 +30,7 @@ _CELLS = ["Rnn", "Gru", "Lstm"]
 _MODES = ["PRNN_RNN_TANH", "PRNN_GRU", "PRNN_LSTM"]
 _TYPES = ["Float", "Tf32", "Half", "Bfloat16"]
 _CPP_TYPES = ["float", "Tf32", "__half", "__nv_bfloat16"]
-_SETS = {"kAll": 15, "kGated": 6, "k32Bit": 3, "k16Bit": 12}
+_SETS = {"kAll": 15, "kGated": 6, "k32Bit": 3, "k16Bit": 12, "kTensor": 14}
 
 _ROW = re.compile(r"\{Engine::(\w+), Pass::k(\w+), Cells::(\w+), Types::(\w+), Feature::\w+, \{([\d, ]*)\}\},")
 
@@ -65,8 +66,8 @@ class Kernel:
         """Which file instantiates it. Few files, since starting the compiler costs 2 to 3 s; the engines with most
         kernels have a file for each operation, so that none takes much longer than the others."""
         words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}"), _TYPES[self.type].lower()]
-        if self.engine in ("kMma", "kWavefrontMma"):
-            words.insert(1, self.operation)
+        if self.engine in ("kMma", "kMmaExtras", "kWavefrontMma"):
+            words.insert(-1, self.operation)
         return "_".join(words)
 
 

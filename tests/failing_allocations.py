@@ -126,6 +126,7 @@ def check_around_layers() -> None:
         "extras": None,
         "backward": ctypes.byref(plan),
         "projSize": 0,
+        "heads": 1,
         "stream": None,
         "nbDimsRequested": 8,
     }
@@ -158,6 +159,7 @@ def check_around_layers() -> None:
         "SetRNNPlan",
         "SetRNNExtras",
         "SetRNNProjectionSize",
+        "SetRNNHeads",
         "SetRNNDescriptor",
     ):
         several = name.endswith(("Size", "Sizes", "Sequence")) and name != "GetRNNParamsSize"

@@ -32,10 +32,10 @@ def fresh_compiler() -> None:
 
 
 def op_arguments(
-    cell: str, layout: str, dropout: float, train: bool, requires_grad: bool, extras: bool = False
+    cell: str, layout: str, dropout: float, train: bool, requires_grad: bool, extras: bool = False, heads: int = 1
 ) -> tuple[Any, ...]:
     """Arguments of torch.ops.prnn.rnn for a stack of two layers of both directions."""
-    module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
+    module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, dtype=torch.float64, heads=heads)
     module.requires_grad_(requires_grad)
     input, batch_sizes, lengths = torch.randn(5, 3, 3, dtype=torch.float64), None, None
     if layout == "packed":
@@ -44,7 +44,7 @@ def op_arguments(
     elif layout == "lengths":
         lengths = torch.tensor(LENGTHS)
     reset = torch.rand(input.shape[:-1]) < 0.3 if extras else None
-    states = flat(make_states(module, 3, requires_grad))
+    states = [torch.randn(4 * heads, 3, 4 // heads, dtype=torch.float64, requires_grad=requires_grad) for _ in range(2)]
     return (
         input.requires_grad_(requires_grad),
         states[0],
@@ -64,6 +64,7 @@ def op_arguments(
         2,
         extras and cell == "LSTM",
         extras,
+        heads,
         train,
     )
 
@@ -83,8 +84,8 @@ def op_arguments(
     ],
 )
 def test_opcheck(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> None:
-    for extras in (False, True):
-        torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, extras))
+    for extras, heads in ((False, 1), (True, 1), (False, 2)):
+        torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, extras, heads))
 
 
 @pytest.mark.usefixtures("filled_memory")
@@ -115,6 +116,8 @@ def test_bad_arguments_of_the_operator() -> None:
         (5, torch.tensor([1.0, 2.0, 3.0]), "lengths has shape"),
         (6, torch.zeros(5, 3, dtype=torch.bool), "has_reset is False, but reset is given"),
         (14, 0.5, "seed is None; dropout 0.5 wants one"),
+        (18, 3, "heads is 3; it must be at least 1 and divide hiddenSize, 4"),
+        (18, 0, "heads is 0; it must be at least 1 and divide hiddenSize, 4"),
     ]:
         with pytest.raises(ValueError, match=message):
             RNN(*[value if index == place else argument for index, argument in enumerate(good)])

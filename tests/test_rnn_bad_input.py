@@ -383,6 +383,8 @@ def test_settings_of_a_descriptor_that_is_not_set() -> None:
     for bad, text in [(None, "rnnDesc is NULL"), (unset.pointer, "has not been set"), (destroyed("RNN"), "destroyed")]:
         assert capi.call("SetRNNProjectionSize", rnnDesc=bad, projSize=0) == capi.BAD_PARAM
         assert text in capi.message()
+        assert capi.call("SetRNNHeads", rnnDesc=bad, heads=1) == capi.BAD_PARAM
+        assert text in capi.message()
         assert capi.call("SetRNNBackend", rnnDesc=bad, backend=0) == capi.BAD_PARAM
         assert text in capi.message()
         assert capi.call("SetRNNMatrixMathType", rnnDesc=bad, mType=0) == capi.BAD_PARAM

@@ -52,7 +52,7 @@ def extras_of(mode: int) -> tuple[str, ...]:
     ("batch_sizes", "dtype"),
     [
         *itertools.product([[3] * 5, [5, 4, 4, 2, 1, 1], [1] * 4, [9, 7], [33] * 3], [HALF, BFLOAT16]),
-        *itertools.product([[3] * 5, [4, 4, 3, 1], [1] * 4], [FLOAT]),
+        *itertools.product([[3] * 5, [4, 4, 3, 1], [1] * 4, [9, 7, 7, 2]], [FLOAT]),
     ],
     ids=str,
 )
@@ -79,6 +79,20 @@ def test_training_step(mode: int, layers: int, directions: int, batch_sizes: lis
         ("simt", TANH, 1500, 1, [4, 4, 3, 2], FLOAT),
         ("simt", TANH, 1000, 1, [4, 4, 3, 2], FLOAT),
         ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
+        ("mma", LSTM, 1024, 1, [16] * 5, HALF),
+        ("mma", LSTM, 512, 2, [64, 64, 9, 9], BFLOAT16),
+        ("mma", LSTM, 2000, 1, [5, 5, 3], HALF),
+        ("mma", GRU, 1024, 1, [72, 60, 9, 9], BFLOAT16),
+        ("mma", GRU, 600, 2, [8] * 5, HALF),
+        ("mma", GRU, 2100, 1, [3] * 4, HALF),
+        ("mma", TANH, 1024, 2, [40] * 4, HALF),
+        ("mma", RELU, 4000, 1, [2] * 4, BFLOAT16),
+        ("mma", LSTM, 1000, 1, [12] * 5, FLOAT),
+        ("mma", LSTM, 256, 2, [30, 30, 17, 2], FLOAT),
+        ("mma", GRU, 512, 2, [33, 20, 20, 1], FLOAT),
+        ("mma", TANH, 700, 2, [9, 9, 8], FLOAT),
+        ("mma", LSTM, 512, 1, [600, 600, 520], HALF),
+        ("mma", GRU, 256, 1, [700] * 3, FLOAT),
     ],
 )
 def test_engines(
@@ -144,7 +158,7 @@ def test_inference() -> None:
     ("options", "batch", "reason"),
     [
         ({"hidden": 64, "projection": 8}, 2, "layers with a projection have no resets and no c of every timestep"),
-        ({"hidden": 600}, 2, "are of kernels that have no room for 2 sequences of hidden size 600"),
+        ({"hidden": 2300}, 2, "are of kernels that have no room for 2 sequences of hidden size 2300"),
     ],
 )
 def test_what_no_kernel_serves(options: dict[str, int], batch: int, reason: str) -> None:
@@ -212,8 +226,8 @@ def test_other_layers_sequences_are_cut(options: dict[str, int], dtype: torch.dt
 
 def test_the_gradient_of_c_where_no_kernel_takes_it() -> None:
     """Cells come from any kernel, and a gradient of the output alone goes through any."""
-    module = prnn.nn.LSTM(24, 600, device="cuda", dtype=HALF)
+    module = prnn.nn.LSTM(24, 2300, device="cuda", dtype=HALF)
     output, _, cells = module(torch.randn(5, 4, 24, device="cuda", dtype=HALF), return_cells=True)
     output.sum().backward(retain_graph=True)
-    with pytest.raises(prnn.NotSupportedError, match="no room for 4 sequences of hidden size 600"):
+    with pytest.raises(prnn.NotSupportedError, match="no room for 4 sequences of hidden size 2300"):
         cells.sum().backward()

@@ -487,10 +487,8 @@ def test_kernels_that_have_resets(arguments: dict[str, int], engine: bytes) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"hidden": 1024, "batch": 16},
-        {"hidden": 512, "batch": 57},
-        {"hidden": 512, "data_type": capi.FLOAT, "batch": 8},
         {"hidden": 2300, "batch": 4},
+        {"hidden": 2300, "batch": 100},
     ],
     ids=str,
 )
@@ -504,6 +502,24 @@ def test_kernels_that_have_none(arguments: dict[str, int]) -> None:
         assert (info.supported, info.forwardEngine) == (0, b"")
         assert b"are of kernels that have no room for" in info.reason
         assert info.largestHiddenSize < arguments["hidden"]  # of so many sequences
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batch_per_pass"),
+    [
+        ({"hidden": 1024, "batch": 16}, 16),
+        ({"hidden": 512, "batch": 57}, 64),
+        ({"hidden": 512, "data_type": capi.FLOAT, "batch": 8}, 16),
+        ({"mode": 3, "hidden": 1024, "batch": 1000}, 336),
+    ],
+    ids=str,
+)
+def test_mma_has_them_where_clusters_have_no_room(arguments: dict[str, int], batch_per_pass: int) -> None:
+    """Also in several passes."""
+    for fields in (("reset",), ("reset", "cells", "dcells")) if arguments.get("mode", 2) == 2 else (("reset",),):
+        info = query_with(Layer(**arguments), *fields)
+        assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, b"mma", b"mma")
+        assert info.batchPerPass == batch_per_pass
 
 
 def test_no_plan_of_ones_own_has_wgmma_kernels_and_resets() -> None:

@@ -35,6 +35,7 @@ class Config(NamedTuple):
     backend: int
     return_cells: bool = False
     has_reset: bool = False
+    heads: int = 1
 
 
 class _ThreadState(threading.local):
@@ -58,11 +59,6 @@ class Layer:
         self.device = device
         directions = 2 if config.bidirectional else 1
         self.is_lstm = config.mode == MODES["LSTM"]
-        self.hidden_size = config.hidden_size
-        self.state_size = config.proj_size or config.hidden_size  # of h
-        self.output_size = directions * self.state_size
-        self.cells_size = directions * config.hidden_size
-        self.states = directions * config.num_layers
         self.rnn = _C.Rnn(
             config.mode,
             DTYPES[dtype],
@@ -73,7 +69,13 @@ class Layer:
             False,
             config.proj_size,
             config.dropout,
+            config.heads,
         )
+        self.hidden_size = config.hidden_size // config.heads
+        self.state_size = config.proj_size or self.hidden_size  # of h
+        self.output_size = directions * config.heads * self.state_size
+        self.cells_size = directions * config.hidden_size
+        self.states = directions * config.heads * config.num_layers
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)

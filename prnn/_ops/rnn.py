@@ -1,7 +1,7 @@
 """torch.ops.prnn.rnn and rnn_backward: a stack of recurrent layers as one operator.
 
 Sizes as in persistent_rnn.h: T timesteps, N sequences, I input size, H hidden size, P state size (the projection's,
-else H), L layers, D directions.
+else H), L layers, D directions. With K heads, H is a head's, and D counts the heads of both directions.
 
 rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, train)
     -> (output, hy, cy, reserve, cells)
@@ -14,9 +14,9 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *confi
     reset: bool, (T, N) or (sum of batch_sizes,): where a sequence starts anew, as prnnRNNExtras_t has it; or None.
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
-    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset. mode and
-        backend are the C API's numbers; dropout is that of this call, 0 outside training; return_cells: whether cells
-        is filled; has_reset: whether reset is given.
+    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads.
+        mode and backend are the C API's numbers; hidden_size is that of all heads; dropout is that of this call, 0
+        outside training; return_cells: whether cells is filled; has_reset: whether reset is given.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
         unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
@@ -47,7 +47,7 @@ __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset"
+    "bool return_cells, bool has_reset, int heads"
 )
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
@@ -271,7 +271,7 @@ class _RnnFunction(torch.autograd.Function):
             for index, weight in enumerate(weights):
                 if needs_weights[index]:
                     # One view: split() and view() would be two.
-                    strides = (weight.size(1), 1) if weight.dim() == 2 else (1,)
+                    strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
                     grads[index] = of_weights.as_strided(weight.shape, strides, place)
                 place += weight.numel()
         return *of_data, None, None, None, None, None, None, *grads

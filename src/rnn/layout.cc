@@ -1,5 +1,6 @@
-// Where each matrix and bias lies in the packed weights: all matrices, then all biases; within each, pseudo-layer after
-// pseudo-layer (layer * D + direction); within a pseudo-layer, input matrices, recurrent ones, the projection.
+// Where each matrix and bias lies in the packed weights: all matrices, then all biases; within each, direction after
+// direction (layer * D + direction); within a direction, input matrices, recurrent ones, the projection; within each of
+// these, head after head.
 #include "rnn/problem.h"
 
 namespace prnn {
@@ -13,7 +14,8 @@ int64_t input_matrices(const RnnProblem& problem, int64_t layer) {
 
 // Elements of all matrices of one direction of a layer.
 int64_t matrices(const RnnProblem& problem, int64_t layer) {
-  return input_matrices(problem, layer) + gate_rows(problem) * problem.state() + problem.projection * problem.hidden;
+  const int64_t of_head = input_matrices(problem, layer) + gate_rows(problem) * problem.state();
+  return problem.heads * of_head + problem.projection * problem.hidden;
 }
 
 // Elements of all matrices before those of this layer. Layers above the first are alike.
@@ -24,20 +26,23 @@ int64_t matrices_before(const RnnProblem& problem, int64_t layer) {
 
 }  // namespace
 
-RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t direction) {
+RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t recurrence) {
+  const int64_t direction = problem.direction_of(recurrence), head = recurrence % problem.heads;
+  const int64_t rows = gate_rows(problem), inputs = input_matrices(problem, layer), matrix = rows * problem.state();
   const int64_t start = matrices_before(problem, layer) + direction * matrices(problem, layer);
+  const int64_t recurrent = start + problem.heads * inputs;
   const int64_t biases = matrices_before(problem, problem.layers);
   RnnLayerOffsets offsets;
-  offsets.input = problem.has_input_matrices(layer) ? start : -1;
-  offsets.recurrent = start + input_matrices(problem, layer);
-  offsets.projection = problem.projection > 0 ? offsets.recurrent + gate_rows(problem) * problem.state() : -1;
-  offsets.input_bias = biases + (layer * problem.directions + direction) * 2 * gate_rows(problem);
-  offsets.recurrent_bias = offsets.input_bias + gate_rows(problem);
+  offsets.input = problem.has_input_matrices(layer) ? start + head * inputs : -1;
+  offsets.recurrent = recurrent + head * matrix;
+  offsets.projection = problem.projection > 0 ? recurrent + problem.heads * matrix : -1;
+  offsets.input_bias = biases + (layer * problem.directions + direction) * 2 * problem.heads * rows + head * rows;
+  offsets.recurrent_bias = offsets.input_bias + problem.heads * rows;
   return offsets;
 }
 
 int64_t rnn_params_count(const RnnProblem& problem) {
-  return matrices_before(problem, problem.layers) + problem.layers * problem.directions * 2 * gate_rows(problem);
+  return matrices_before(problem, problem.layers) + problem.layers * problem.recurrences() * 2 * gate_rows(problem);
 }
 
 }  // namespace prnn

@@ -21,16 +21,16 @@ struct WeightBlock {
 };
 
 struct LinLayer {
-  int64_t layer, direction;
+  int64_t layer, recurrence;
   int gate;        // -1: the projection
   bool recurrent;  // acts on the state, not on the input
 };
 
 LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID) {
-  const int64_t pseudo_layers = problem.layers * problem.directions;
+  const int64_t pseudo_layers = problem.layers * problem.recurrences();
   if (layer < 0 || layer >= pseudo_layers) {
-    fail(PRNN_STATUS_BAD_PARAM, "layer is %d; it must lie between 0 and numLayers * directions - 1 = %lld", layer,
-         static_cast<long long>(pseudo_layers - 1));
+    fail(PRNN_STATUS_BAD_PARAM, "layer is %d; it must lie between 0 and numLayers * directions%s - 1 = %lld", layer,
+         problem.heads > 1 ? " * heads" : "", static_cast<long long>(pseudo_layers - 1));
   }
   const int gates = static_cast<int>(problem.gates());
   const bool is_projection = linLayerID == kProjectionId && problem.projection > 0;
@@ -38,12 +38,12 @@ LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID)
     fail(PRNN_STATUS_BAD_PARAM, "linLayerID is %d; for this mode it must lie between 0 and %d%s", linLayerID,
          2 * gates - 1, problem.projection > 0 ? ", or be 8 for the projection" : "");
   }
-  return {layer / problem.directions, layer % problem.directions, is_projection ? -1 : linLayerID % gates,
+  return {layer / problem.recurrences(), layer % problem.recurrences(), is_projection ? -1 : linLayerID % gates,
           linLayerID >= gates};
 }
 
 WeightBlock find_matrix(const RnnProblem& problem, const LinLayer& lin) {
-  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.direction);
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.recurrence);
   if (lin.gate < 0) return {offsets.projection, problem.projection * problem.hidden};
   if (!lin.recurrent && offsets.input < 0) return {};
   const int64_t columns = lin.recurrent ? problem.state() : problem.layer_input(lin.layer);
@@ -53,7 +53,7 @@ WeightBlock find_matrix(const RnnProblem& problem, const LinLayer& lin) {
 
 WeightBlock find_bias(const RnnProblem& problem, const LinLayer& lin) {
   if (lin.gate < 0) return {};
-  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.direction);
+  const RnnLayerOffsets offsets = rnn_layer_offsets(problem, lin.layer, lin.recurrence);
   return {(lin.recurrent ? offsets.recurrent_bias : offsets.input_bias) + lin.gate * problem.hidden, problem.hidden};
 }
 

@@ -22,7 +22,8 @@ struct Dropout {
 struct RnnProblem {
   prnnRNNMode_t mode = PRNN_LSTM;
   prnnDataType_t type = PRNN_DATA_FLOAT;
-  int64_t hidden = 0;      // H
+  int64_t hidden = 0;      // H, of one head
+  int64_t heads = 1;       // K
   int64_t projection = 0;  // P of an LSTM with a projection; 0: none
   int64_t input = 0;       // I
   int64_t layers = 1;      // L
@@ -37,11 +38,14 @@ struct RnnProblem {
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
 
-  int64_t steps() const { return static_cast<int64_t>(batch.size()); }    // T
-  int64_t max_batch() const { return batch.front(); }                     // N
+  int64_t steps() const { return static_cast<int64_t>(batch.size()); }  // T
+  int64_t max_batch() const { return batch.front(); }                   // N
+  // Every head of every direction has recurrent weights of its own. Recurrence r is head r % K of direction r / K.
+  int64_t recurrences() const { return directions * heads; }
+  int64_t direction_of(int64_t recurrence) const { return recurrence / heads; }
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
   int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
-  int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * state(); }
+  int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
   bool has_extras() const { return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
@@ -54,12 +58,13 @@ inline RnnProblem inference_of(RnnProblem problem) {
 }
 
 // Offsets, in elements, inside the packed weights (persistent_rnn.h). `input` is the [G H, layer_input] block of the
-// layer's input matrices (gates one after the other), `recurrent` the [G H, P] block, `projection` the [P, H] matrix;
-// the two biases are [G H] each. -1 where the layer has no such block.
+// recurrence's input matrices (gates one after the other), `recurrent` the [G H, P] block, `projection` the [P, H]
+// matrix; the two biases are [G H] each. -1 where the layer has no such block. The blocks of a direction's heads follow
+// each other, those of each kind together.
 struct RnnLayerOffsets {
   int64_t input, recurrent, projection, input_bias, recurrent_bias;
 };
-RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t direction);
+RnnLayerOffsets rnn_layer_offsets(const RnnProblem& problem, int64_t layer, int64_t recurrence);
 int64_t rnn_params_count(const RnnProblem& problem);  // elements
 
 // Pointers of one call. Optional ones are NULL as persistent_rnn.h allows. All void pointers are of problem.type.

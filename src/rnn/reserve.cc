@@ -35,7 +35,7 @@ uint64_t fingerprint(const RnnProblem& problem) {
   Fingerprint print;
   for (int64_t value :
        {int64_t{problem.mode}, int64_t{problem.type}, problem.hidden, problem.projection, problem.input, problem.layers,
-        problem.directions, int64_t{problem.skip_input}, int64_t{dropout}, problem.steps()}) {
+        problem.directions, problem.heads, int64_t{problem.skip_input}, int64_t{dropout}, problem.steps()}) {
     print.add(static_cast<uint64_t>(value));
   }
   for (int64_t batch : problem.batch) print.add(static_cast<uint64_t>(batch));

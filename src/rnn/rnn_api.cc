@@ -26,7 +26,7 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
   require_state(problem, descriptors.hx, args.hx, problem.state(), "hxDesc");
   require_state(problem, descriptors.cx, args.cx, problem.hidden, "cxDesc");
   require_weights(problem, descriptors.w, args.w, "wDesc", "w");
-  require_sequence(problem, descriptors.y, args.y, problem.directions * problem.state(), "yDesc", "y");
+  require_sequence(problem, descriptors.y, args.y, problem.recurrences() * problem.state(), "yDesc", "y");
   require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
   require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
   problem.aligned = reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
@@ -119,7 +119,7 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
                              has_cells ? dcx : nullptr,
                              workspace,
                              nullptr};
-    const int64_t width = problem.directions * problem.state();
+    const int64_t width = problem.recurrences() * problem.state();
     require_sequence(problem, yDesc, y, width, "yDesc", "y");
     require_sequence(problem, dyDesc, dy, width, "dyDesc", "dy");
     require_state(problem, dhyDesc, args.dhy, problem.state(), "dhyDesc");
@@ -152,7 +152,7 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(x, "x");
     require_state(problem, hxDesc, hx, problem.state(), "hxDesc");
-    require_sequence(problem, yDesc, y, problem.directions * problem.state(), "yDesc", "y");
+    require_sequence(problem, yDesc, y, problem.recurrences() * problem.state(), "yDesc", "y");
     require_weights(problem, dwDesc, dw, "dwDesc", "dw");
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);

@@ -146,6 +146,28 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
       fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with mode %d; only PRNN_LSTM has a projection", projSize,
            static_cast<int>(rnnDesc->mode));
     }
+    if (projSize > 0 && rnnDesc->heads > 1) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "projSize is %d with %d heads; layers with heads have no projection", projSize,
+           rnnDesc->heads);
+    }
     rnnDesc->projection = projSize;
+  });
+}
+
+extern "C" prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    if (heads < 1 || rnnDesc->hidden % heads != 0) {
+      fail(PRNN_STATUS_BAD_PARAM, "heads is %d; it must be at least 1 and divide hiddenSize, %d", heads,
+           rnnDesc->hidden);
+    }
+    if (heads > 1 && rnnDesc->projection > 0) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "heads is %d with projSize %d; layers with a projection have no heads", heads,
+           rnnDesc->projection);
+    }
+    if (heads > 1 && rnnDesc->input_mode == PRNN_SKIP_INPUT) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "heads is %d with PRNN_SKIP_INPUT; layers with heads have input matrices", heads);
+    }
+    rnnDesc->heads = heads;
   });
 }

@@ -13,6 +13,7 @@ struct prnnRNNStruct {
   int hidden = 0;
   int layers = 0;
   int projection = 0;  // 0: none
+  int heads = 1;
   prnnDropoutDescriptor_t dropout = nullptr;
   prnnRNNInputMode_t input_mode = PRNN_LINEAR_INPUT;
   prnnDirectionMode_t direction = PRNN_UNIDIRECTIONAL;

@@ -13,7 +13,8 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   RnnProblem problem;
   problem.mode = rnn.mode;
   problem.type = rnn.type;
-  problem.hidden = rnn.hidden;
+  problem.heads = rnn.heads;
+  problem.hidden = rnn.hidden / rnn.heads;
   problem.projection = rnn.projection;
   problem.layers = rnn.layers;
   problem.directions = rnn.direction == PRNN_BIDIRECTIONAL ? 2 : 1;
@@ -81,9 +82,9 @@ void set_input(RnnProblem& problem, int64_t input, const char* name) {
 
 // Whatever is sized from the problem must be countable in 64 bits.
 void require_countable(const RnnProblem& problem) {
-  const double stack = static_cast<double>(problem.layers) * problem.directions;
+  const double stack = static_cast<double>(problem.layers) * problem.recurrences();
   const double gate_rows = static_cast<double>(problem.gates()) * problem.hidden;
-  const double widest = static_cast<double>(std::max(problem.input, problem.directions * problem.hidden));
+  const double widest = static_cast<double>(std::max(problem.input, problem.recurrences() * problem.hidden));
   const double weights = 8.0 * stack * gate_rows * (widest + problem.hidden + 4);
   const double activations = 64.0 * static_cast<double>(problem.rows) * (stack * gate_rows + widest);
   if (weights > kMaxBytes || activations > kMaxBytes) {
@@ -135,7 +136,7 @@ RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t x
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,
                                bool wants_dx, const prnnTensorDescriptor_t* dxDesc, prnnFilterDescriptor_t wDesc) {
   RnnProblem problem = problem_from_descriptor(rnn);
-  read_sequence(problem, seqLength, yDesc, problem.directions * problem.state(), "yDesc");
+  read_sequence(problem, seqLength, yDesc, problem.recurrences() * problem.state(), "yDesc");
   if (wants_dx) {
     require_not_null(dxDesc, "dxDesc");
     require_batch_by_size(dxDesc[0], {"dxDesc", 0}, problem.type);
@@ -174,7 +175,7 @@ void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor,
                    const char* descriptor_name) {
   if (data == nullptr) return;
   require_tensor(descriptor, descriptor_name, problem.type,
-                 {problem.layers * problem.directions, problem.max_batch(), width});
+                 {problem.layers * problem.recurrences(), problem.max_batch(), width});
 }
 
 void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const void* data,

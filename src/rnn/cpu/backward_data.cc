@@ -46,7 +46,7 @@ class BackwardDataPass {
   };
 
   Direction make_direction(int64_t layer, int64_t index, const T* dy) const {
-    const int64_t pseudo_layer = layer * p_.directions + index;
+    const int64_t pseudo_layer = layer * p_.recurrences() + index;
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
     const T* w = static_cast<const T*>(args_.w);
     const auto* hx = static_cast<const T*>(args_.hx);
@@ -57,7 +57,7 @@ class BackwardDataPass {
     Direction d;
     d.layer = layer;
     d.index = index;
-    d.steps = steps_[index].data();
+    d.steps = steps_[p_.direction_of(index)].data();
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
@@ -79,9 +79,8 @@ class BackwardDataPass {
 
   void run_layer(int64_t layer, const T* dy, T* dx) const {
     const int threads = threads_for(dx == nullptr ? 0 : p_.layer_input(layer));
-    Direction directions[2];
-    for (int64_t index = 0; index < p_.directions; ++index) {
-      const Direction& d = directions[index] = make_direction(layer, index, dy);
+    for (int64_t index = 0; index < p_.recurrences(); ++index) {
+      const Direction d = make_direction(layer, index, dy);
       start_carry(d);
       run_team(threads, [&](const Team& team) { run_direction(team, d); });
       finish_carry(d);
@@ -89,7 +88,9 @@ class BackwardDataPass {
     if (dx == nullptr) return;
     const bool drops = layer > 0 && p_.dropout.probability > 0;
     run_team(threads, [&](const Team& team) {
-      for (int64_t index = 0; index < p_.directions; ++index) input_gradient(team, directions[index], dx);
+      for (int64_t index = 0; index < p_.recurrences(); ++index) {
+        input_gradient(team, make_direction(layer, index, dy), dx);
+      }
       if (!drops) return;
       team.sync();
       apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), dx, reserve_.masks[layer - 1], dx);
@@ -104,14 +105,14 @@ class BackwardDataPass {
     if (dcy == nullptr) {
       std::fill_n(ws_.carry, count, T(0));
     } else {
-      std::copy_n(dcy + (d.layer * p_.directions + d.index) * count, count, ws_.carry);
+      std::copy_n(dcy + (d.layer * p_.recurrences() + d.index) * count, count, ws_.carry);
     }
   }
 
   void finish_carry(const Direction& d) const {
     if (p_.mode != PRNN_LSTM || args_.dcx == nullptr) return;
     const int64_t count = p_.max_batch() * H;
-    std::copy_n(ws_.carry, count, static_cast<T*>(args_.dcx) + (d.layer * p_.directions + d.index) * count);
+    std::copy_n(ws_.carry, count, static_cast<T*>(args_.dcx) + (d.layer * p_.recurrences() + d.index) * count);
   }
 
   void run_direction(const Team& team, const Direction& d) const {
@@ -172,7 +173,7 @@ class BackwardDataPass {
         }
       }
     };
-    if (step.kept > 0) for_each_state_before(p_, d.index, *after, {0, step.kept}, run_kept);
+    if (step.kept > 0) for_each_state_before(p_, p_.direction_of(d.index), *after, {0, step.kept}, run_kept);
     if (step.kept < step.batch) {
       const int64_t begin = step.kept, n = step.batch - begin;
       for (int64_t b = group.begin; b < group.end; ++b) {
@@ -190,7 +191,7 @@ class BackwardDataPass {
 
   void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy,
                 int64_t ld_dy, const T* dh, int64_t ld_dh, bool has_carry) const {
-    for_each_state_before(p_, d.index, step, {begin, begin + n}, [&](Range part, StateBefore before) {
+    for_each_state_before(p_, p_.direction_of(d.index), step, {begin, begin + n}, [&](Range part, StateBefore before) {
       const int64_t unit = block * W, row = step.row + part.begin, skipped = part.begin - begin;
       const bool carried = before == StateBefore::kPrevious, is_zero = before == StateBefore::kZero;
       BackwardCell<T> cell;
@@ -234,7 +235,7 @@ class BackwardDataPass {
 
   // Adds the gradient of the c that the caller was given to dc, of sequences whose first has this row.
   void add_cell_gradient(const Direction& d, int64_t row, int64_t unit, const BackwardCell<T>& cell) const {
-    const int64_t width = p_.directions * H;
+    const int64_t width = p_.recurrences() * H;
     const T* const dcells = static_cast<const T*>(p_.extras.dcells) + row * width + d.index * H + unit;
     for (int64_t j = 0; j < cell.n; ++j) {
       for (int64_t u = 0; u < cell.units; ++u) cell.carry[j * H + u] += dcells[j * width + u];
@@ -277,7 +278,7 @@ class BackwardDataPass {
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
           const T* product = products + ((b - group.begin) * n + j) * W;
-          const bool is_zero = state_before(p_, d.index, step, begin + j) == StateBefore::kZero;
+          const bool is_zero = state_before(p_, p_.direction_of(d.index), step, begin + j) == StateBefore::kZero;
           for (int64_t i = 0; i < std::min(W, P - b * W); ++i) {
             const int64_t at = (begin + j) * P + b * W + i;
             d.dhx[at] = is_zero ? T(0) : p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
@@ -287,7 +288,7 @@ class BackwardDataPass {
     }
   }
 
-  // dx, in the first direction, or dx += of the second.
+  // dx, of the first recurrence, or dx += of the others.
   void input_gradient(const Team& team, const Direction& d, T* dx) const {
     const T* dgates = d.reserve.dgates;
     const int64_t width = p_.layer_input(d.layer);
@@ -331,7 +332,7 @@ class BackwardDataPass {
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
-  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
   char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };
 

@@ -27,7 +27,7 @@ class BackwardWeightsPass {
           apply_dropout(team, p_.dropout.probability, p_.rows * p_.layer_input(layer), input, reserve_.masks[layer - 1],
                         ws_.dropped);
         }
-        for (int64_t index = 0; index < p_.directions; ++index) {
+        for (int64_t index = 0; index < p_.recurrences(); ++index) {
           run_direction(team, layer, index, drops ? ws_.dropped : input);
         }
       });
@@ -41,7 +41,7 @@ class BackwardWeightsPass {
   }
 
   void run_direction(const Team& team, int64_t layer, int64_t index, const T* input) const {
-    const DirectionReserve<T>& d = reserve_.directions[layer * p_.directions + index];
+    const DirectionReserve<T>& d = reserve_.directions[layer * p_.recurrences() + index];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
     T* dw = static_cast<T*>(args_.dw);
     gather_h_prev(team, layer, index);
@@ -66,16 +66,16 @@ class BackwardWeightsPass {
   void gather_h_prev(const Team& team, int64_t layer, int64_t index) const {
     const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
     const auto* hx = static_cast<const T*>(args_.hx);
-    if (hx != nullptr) hx += (layer * p_.directions + index) * p_.max_batch() * P;
-    const std::vector<Step>& steps = steps_[index];
+    if (hx != nullptr) hx += (layer * p_.recurrences() + index) * p_.max_batch() * P;
+    const std::vector<Step>& steps = steps_[p_.direction_of(index)];
     const Range share = team.share_of(p_.steps());
     for (int64_t s = share.begin; s < share.end; ++s) {
       const Step& step = steps[s];
       for (int64_t n = 0; n < step.batch; ++n) {
         T* to = ws_.h_prev + (step.row + n) * P;
-        const StateBefore before = state_before(p_, index, step, n);
+        const StateBefore before = state_before(p_, p_.direction_of(index), step, n);
         if (before == StateBefore::kPrevious) {
-          std::copy_n(output + ((step.prev_row + n) * p_.directions + index) * P, P, to);
+          std::copy_n(output + ((step.prev_row + n) * p_.recurrences() + index) * P, P, to);
         } else if (before == StateBefore::kInitial && hx != nullptr) {
           std::copy_n(hx + n * P, P, to);
         } else {

@@ -22,8 +22,8 @@ template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, void* base) {
   Carver carver(base);
   const bool lstm = p.mode == PRNN_LSTM, gru = p.mode == PRNN_GRU;
-  const int64_t width = p.directions * p.state();
-  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
+  const int64_t width = p.recurrences() * p.state();
+  for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     DirectionReserve<T> d;
     d.gates = carver.take<T>(lstm || gru ? p.rows * p.gates() * p.hidden : 0);
     d.dgates = carver.take<T>(p.rows * p.gates() * p.hidden);
@@ -44,7 +44,7 @@ template <class T>
 ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* base) {
   Carver carver(base);
   const bool packs = packs_recurrent(p);
-  const int64_t all = p.rows * p.directions * p.state();
+  const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
   projection = carver.take<T>(padded<T>(p.projection) * p.hidden);
   bias = carver.take<T>(p.gates() * p.hidden);
@@ -60,7 +60,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
 template <class T>
 BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base) {
   Carver carver(base);
-  const int64_t all = p.rows * p.directions * p.state();
+  const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(padded<T>(p.state()) * p.gates() * p.hidden);
   projection = carver.take<T>(p.projection > 0 ? padded<T>(p.hidden) * p.projection : 0);
   dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
@@ -74,7 +74,7 @@ template <class T>
 BackwardWeightsWorkspace<T>::BackwardWeightsWorkspace(const RnnProblem& p, void* base) {
   Carver carver(base);
   h_prev = carver.take<T>(p.rows * p.state());
-  dropped = carver.take<T>(has_dropout(p) ? p.rows * p.directions * p.state() : 0);
+  dropped = carver.take<T>(has_dropout(p) ? p.rows * p.recurrences() * p.state() : 0);
   size = carver.size();
 }
 

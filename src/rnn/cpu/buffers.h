@@ -43,7 +43,7 @@ template <class T>
 struct Reserve {
   Reserve(const RnnProblem& problem, void* base);
 
-  std::vector<DirectionReserve<T>> directions;  // layer * D + direction
+  std::vector<DirectionReserve<T>> directions;  // layer * D K + recurrence
   std::vector<T*> outputs;                      // of every layer but the last, [rows][D P], before dropout
   std::vector<uint8_t*> masks;                  // dropout of those outputs, one byte an element
   size_t size;

@@ -46,7 +46,7 @@ class ForwardPass {
   }
 
  private:
-  // One direction of one layer.
+  // One direction of one layer, or a head of one: `index` is RnnProblem's recurrence.
   struct Direction {
     int64_t layer, index;
     const Step* steps;
@@ -73,7 +73,7 @@ class ForwardPass {
   }
 
   Direction make_direction(int64_t layer, int64_t index, T* output) const {
-    const int64_t pseudo_layer = layer * p_.directions + index;
+    const int64_t pseudo_layer = layer * p_.recurrences() + index;
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
     const T* w = static_cast<const T*>(args_.w);
     const auto* hx = static_cast<const T*>(args_.hx);
@@ -81,7 +81,7 @@ class ForwardPass {
     Direction d;
     d.layer = layer;
     d.index = index;
-    d.steps = steps_[index].data();
+    d.steps = steps_[p_.direction_of(index)].data();
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
@@ -106,10 +106,10 @@ class ForwardPass {
     const T* layer_input = mask == nullptr ? input : ws_.dropped;
     if (mask != nullptr) {
       run_team(threads, [&](const Team& team) {
-        draw_dropout(team, *mask, p_.rows * p_.directions * P, input, reserve_.masks[layer - 1], ws_.dropped);
+        draw_dropout(team, *mask, p_.rows * p_.recurrences() * P, input, reserve_.masks[layer - 1], ws_.dropped);
       });
     }
-    for (int64_t index = 0; index < p_.directions; ++index) {
+    for (int64_t index = 0; index < p_.recurrences(); ++index) {
       const Direction d = make_direction(layer, index, output);
       add_biases(d);
       if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
@@ -208,7 +208,7 @@ class ForwardPass {
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = blocks.begin + (downwards ? groups - 1 - i : i) * together;
       const Range group = {first, std::min(first + together, blocks.end)};
-      for_each_state_before(p_, d.index, step, {0, step.batch}, [&](Range part, StateBefore before) {
+      for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
         run_segment(d, step, group, segment_of(d, step, part, before), gates, packs);
       });
     }
@@ -283,12 +283,12 @@ class ForwardPass {
   }
 
   void copy_last_states(const Direction& d) const {
-    const int64_t pseudo_layer = d.layer * p_.directions + d.index;
+    const int64_t pseudo_layer = d.layer * p_.recurrences() + d.index;
     auto* hy = static_cast<T*>(args_.hy);
     auto* cy = p_.mode == PRNN_LSTM ? static_cast<T*>(args_.cy) : nullptr;
     if (hy != nullptr) hy += pseudo_layer * p_.max_batch() * P;
     if (cy != nullptr) cy += pseudo_layer * p_.max_batch() * H;
-    for (const Step& step : steps_[d.index]) {
+    for (const Step& step : steps_[p_.direction_of(d.index)]) {
       for (int64_t n = step.kept; n < step.batch; ++n) {
         if (hy != nullptr) std::copy_n(d.output + (step.row + n) * ldy, P, hy + n * P);
         if (cy != nullptr) std::copy_n(d.cells + (training_ ? step.row + n : n) * H, H, cy + n * H);
@@ -299,7 +299,7 @@ class ForwardPass {
   // c of every timestep, of this direction, for the caller.
   void copy_cells(const Direction& d) const {
     T* const to = static_cast<T*>(p_.extras.cells) + d.index * H;
-    for (int64_t row = 0; row < p_.rows; ++row) std::copy_n(d.cells + row * H, H, to + row * p_.directions * H);
+    for (int64_t row = 0; row < p_.rows; ++row) std::copy_n(d.cells + row * H, H, to + row * p_.recurrences() * H);
   }
 
   int64_t panels(int64_t n) const { return (n + W - 1) / W; }
@@ -312,7 +312,7 @@ class ForwardPass {
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
-  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.directions * P, W = kernels_.width;
+  const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
   char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };
 

@@ -10,7 +10,7 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 24>;
+using PlanKey = std::array<int64_t, 25>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -21,6 +21,7 @@ PlanKey key_of(const RnnProblem& p) {
           p.projection,
           p.layers,
           p.directions,
+          p.heads,
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.dropout.probability > 0,

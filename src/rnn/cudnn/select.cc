@@ -24,18 +24,20 @@ std::string why_not_resident(prnnContext& context, const RnnProblem& problem, co
 }  // namespace
 
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
-  const char* const no_extras = "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)";
+  const char* const lacks = problem.heads > 1      ? "cuDNN has no heads (prnnSetRNNHeads)"
+                            : problem.has_extras() ? "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"
+                                                   : nullptr;
   if (wanted == PRNN_CUDNN_BACKEND) {
-    if (problem.has_extras()) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", no_extras);
+    if (lacks != nullptr) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", lacks);
     return require_cudnn_backend();
   }
   const ResidentBackend* resident = nullptr;
   const std::string reason = why_not_resident(context, problem, &resident);
   const bool runs = reason.empty();
-  const bool must = wanted == PRNN_PERSISTENT_BACKEND || problem.has_extras();
+  const bool must = wanted == PRNN_PERSISTENT_BACKEND || lacks != nullptr;
   if (runs && (must || !is_cudnn_faster(problem, resident->plan()))) return *resident;
   if (wanted == PRNN_PERSISTENT_BACKEND) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", reason.c_str());
-  if (must) fail(PRNN_STATUS_NOT_SUPPORTED, "%s; %s", reason.c_str(), no_extras);
+  if (must) fail(PRNN_STATUS_NOT_SUPPORTED, "%s; %s", reason.c_str(), lacks);
   try {
     return require_cudnn_backend();
   } catch (const Failure& failure) {

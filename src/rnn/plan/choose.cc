@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -33,7 +34,7 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int dir
   bool fits = false;
   switch (plan.engine) {
     case PRNN_ENGINE_MMA:
-      fits = any_kernel(row, problem, Engine::kMma, pass, [&](KernelId kernel) {
+      fits = any_kernel(row, problem, mma_engine(problem, pass), pass, [&](KernelId kernel) {
         const int cluster = pass == Pass::kBackward ? kernel.shape(1) : 1;
         return kernel.shape(0) * kTileRows == plan.unitsPerBlock && cluster == plan.clusterBlocks &&
                mma_shape_for(row, problem, kernel, plan.replicas, shape);
@@ -61,23 +62,38 @@ bool choose_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int d
          (may_be_large && choose_mma_large_shape(row, problem, pass, directions, best));
 }
 
+// With as few launches as there is room for; with more for heads that clusters hold, whose launches take about half the
+// time of other engines'.
 bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large, RnnPlan* plan) {
-  for (int directions = static_cast<int>(problem.directions); directions >= 1; --directions) {
-    plan->directions_at_once = directions;
-    if (choose_shape(row, problem, Pass::kForward, directions, may_be_large, &plan->forward) &&
-        choose_shape(row, problem, Pass::kBackward, directions, may_be_large, &plan->backward)) {
-      return true;
+  const int64_t all = problem.recurrences();
+  int64_t most = all, tried = 0;
+  bool found = false;
+  for (int64_t launches = ceil_div(all, kMaxRecurrences); launches <= most; ++launches) {
+    const int at_once = static_cast<int>(ceil_div(all, launches));
+    if (at_once == tried) continue;
+    tried = at_once;
+    ResidentShape forward, backward;
+    if (!choose_shape(row, problem, Pass::kForward, at_once, may_be_large, &forward) ||
+        !choose_shape(row, problem, Pass::kBackward, at_once, may_be_large, &backward)) {
+      continue;
     }
+    const bool is_cluster = forward.kernel.is(Engine::kCluster) && backward.kernel.is(Engine::kCluster);
+    if (!found || is_cluster) {
+      plan->forward = forward;
+      plan->backward = backward;
+      plan->recurrences_at_once = at_once;
+    }
+    if (is_cluster || problem.heads == 1) return true;
+    if (!found) most = std::min(all, 2 * launches);
+    found = true;
   }
-  return false;
+  return found;
 }
 
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   if (choose_both(row, problem, false, plan)) return true;
-  // The kernels that have these serve a batch at once or not at all.
-  if (needs_extras(problem, Pass::kBackward)) return false;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
     one_tile.batch = {kTileColumns};
@@ -135,7 +151,8 @@ bool needs_large_kernels(const GpuRow& row, const RnnProblem& problem, int64_t h
 
 const char* engine_name(Engine engine) {
   switch (engine) {
-    case Engine::kMma: return "mma";
+    case Engine::kMma:
+    case Engine::kMmaExtras: return "mma";
     case Engine::kMmaLarge: return "mma-large";
     case Engine::kWgmma: return "wgmma";
     case Engine::kWgmmaSplitK: return "wgmma-split-k";

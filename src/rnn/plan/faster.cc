@@ -135,6 +135,7 @@ std::string percent_of(double ratio) {
 
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
+  if (problem.heads > 1) return {};  // cuDNN has none
   return {measured_ratio(row, problem, false), measured_ratio(row, problem, true), ratios_of(row).gpu};
 }
 

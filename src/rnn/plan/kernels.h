@@ -14,6 +14,7 @@ namespace prnn {
 // How a kernel multiplies, and how its blocks exchange what they compute. Shape of each, as in the rows below:
 enum class Engine : int8_t {
   kMma,             // mma.sync, states through L2. {units in eights, blocks that split K}; forward the former alone
+  kMmaExtras,       // the same with prnnRNNExtras_t, which takes registers. As kMma
   kMmaLarge,        // mma.sync with more weights in registers, one tile of sequences, for the largest layers. {}
   kWgmma,           // wgmma, states through L2. {sequences of a replica}
   kWgmmaSplitK,     // the same, forward too in clusters that split K. {sequences of a replica}
@@ -30,7 +31,7 @@ struct Cells {
   enum : uint8_t { kRnn = 1, kGru = 2, kLstm = 4, kGated = kGru | kLstm, kAll = kRnn | kGated };
 };
 struct Types {
-  enum : uint8_t { kFloat = 1, kTf32 = 2, kHalf = 4, kBfloat16 = 8, k32Bit = 3, k16Bit = 12, kAll = 15 };
+  enum : uint8_t { kFloat = 1, kTf32 = 2, kHalf = 4, kBfloat16 = 8, k32Bit = 3, k16Bit = 12, kTensor = 14, kAll = 15 };
 };
 
 struct Kernel {
@@ -63,6 +64,20 @@ constexpr Kernel kKernels[] = {
     {Engine::kMma, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kClusters, {3, 3}},
     {Engine::kMma, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {2, 1}},
     {Engine::kMma, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {4, 1}},
+
+    {Engine::kMmaExtras, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {1}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kLstm, Types::kTensor, Feature::kNone, {2}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kGru, Types::kAll, Feature::kNone, {1}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kGru, Types::kAll, Feature::kNone, {2}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kGru, Types::kTensor, Feature::kNone, {3}},
+    {Engine::kMmaExtras, Pass::kForward, Cells::kRnn, Types::kAll, Feature::kNone, {4}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kNone, {1, 1}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kNone, {2, 1}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kLstm, Types::kTensor, Feature::kClusters, {2, 2}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kNone, {1, 1}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kNone, {2, 1}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kGru, Types::kAll, Feature::kClusters, {3, 3}},
+    {Engine::kMmaExtras, Pass::kBackward, Cells::kRnn, Types::kAll, Feature::kNone, {4, 1}},
 
     {Engine::kMmaLarge, Pass::kForward, Cells::kAll, Types::kAll, Feature::kNone, {}},
     {Engine::kMmaLarge, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},
@@ -175,7 +190,9 @@ constexpr int type_number(prnnDataType_t type, bool tf32) {
 constexpr int kTypeCount = 4;
 
 // Whether the engine's kernels know resets, and take the gradient of the c that the caller was given.
-constexpr bool takes_extras(Engine engine) { return engine == Engine::kCluster || engine == Engine::kSimt; }
+constexpr bool takes_extras(Engine engine) {
+  return engine == Engine::kCluster || engine == Engine::kSimt || engine == Engine::kMmaExtras;
+}
 
 const char* engine_name(Engine engine);
 

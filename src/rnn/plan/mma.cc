@@ -91,7 +91,7 @@ bool mma_shape_for(const GpuRow& row, const RnnProblem& problem, KernelId kernel
 
 bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
   bool found = false;
-  any_kernel(row, problem, Engine::kMma, pass, [&](KernelId kernel) {
+  any_kernel(row, problem, mma_engine(problem, pass), pass, [&](KernelId kernel) {
     for (int replicas = 1; replicas <= std::min<int64_t>(problem.max_batch(), 64); ++replicas) {
       ResidentShape shape;
       if (!mma_shape_for(row, problem, kernel, replicas, &shape)) break;

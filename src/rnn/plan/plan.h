@@ -23,9 +23,10 @@ namespace prnn {
 
 constexpr int kResidentThreads = 256;
 constexpr int kResidentWarps = kResidentThreads / 32;
-constexpr int kTileColumns = 8;  // sequences in one tile of the matrix instruction
-constexpr int kTileRows = 8;     // rows of a row tile: half a tile of the matrix instruction
-constexpr int kMaxTiles = 16;    // tiles that a replica serves in one pass
+constexpr int kTileColumns = 8;     // sequences in one tile of the matrix instruction
+constexpr int kTileRows = 8;        // rows of a row tile: half a tile of the matrix instruction
+constexpr int kMaxTiles = 16;       // tiles that a replica serves in one pass
+constexpr int kMaxRecurrences = 8;  // heads and directions of one launch
 
 // Elements along K that a thread quad covers with one 16-byte load each: a k-tile, of two matrix instructions.
 constexpr int k_tile_elements(bool is_float32) { return is_float32 ? 16 : 32; }
@@ -76,7 +77,7 @@ struct RnnPlan {
   bool runnable = false;  // ... and this library has the kernel: the only plans that run
   std::string reason;     // one sentence when not runnable
   ResidentShape forward, backward;
-  int directions_at_once = 1;  // 2: both directions of a layer run in one launch
+  int recurrences_at_once = 1;  // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
   int inference_layers = 1;  // WavefrontPlan::forward_layers without dropout, and with an aligned y
   CudnnTime cudnn_time;      // see faster.h
@@ -112,6 +113,11 @@ int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 // Whether a pass has something for its kernels in prnnRNNExtras_t. Every kernel of a training step saves c.
 inline bool needs_extras(const RnnProblem& problem, Pass pass) {
   return problem.extras.reset != nullptr || (pass == Pass::kBackward && problem.extras.dcells != nullptr);
+}
+
+// The mma kernels for a pass.
+inline Engine mma_engine(const RnnProblem& problem, Pass pass) {
+  return needs_extras(problem, pass) ? Engine::kMmaExtras : Engine::kMma;
 }
 
 // Calls consider(KernelId) for each kernel of an engine that exists for the problem and the row's GPU, in the table's

@@ -22,7 +22,7 @@ const std::vector<TunedPlan> kTuned = {};
 }  // namespace
 
 const prnnRNNPlan_t* find_tuned_plan(const GpuRow& row, const RnnProblem& problem, Pass pass) {
-  if (problem.directions > 1) return nullptr;
+  if (problem.recurrences() > 1) return nullptr;
   const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
   for (const TunedPlan& tuned : kTuned) {
     if (tuned.mode == mode && tuned.hidden == problem.hidden && tuned.batch == problem.max_batch() &&

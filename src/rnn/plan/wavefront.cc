@@ -118,6 +118,7 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
 // Why there are no kernels for such a stack at all; empty if there are.
 std::string why_not_together(const RnnProblem& p) {
   if (p.directions > 1) return "layers of two directions run one after the other";
+  if (p.heads > 1) return "layers with heads run one after the other";
   if (p.projection > 0) return "layers with a projection run one after the other";
   if (p.forward_plan.engine != PRNN_ENGINE_BEST || p.backward_plan.engine != PRNN_ENGINE_BEST) {
     return "the plan of prnnSetRNNPlan is one of single layers";

@@ -26,7 +26,7 @@ struct ResidentSizes {
   int columns;
   int columns_per_replica;
   int blocks, replicas;  // of ResidentShape
-  int directions;        // in this launch
+  int directions;        // in this launch: heads and directions of a layer
   int poll_delay_cycles;
   int relu;        // RNN: 1 relu, 0 tanh
   int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
@@ -37,7 +37,7 @@ struct ResidentSizes {
   constexpr int exchange_columns() const { return replicas * replica_tiles() * tile_columns(); }
 };
 
-// One direction of a layer. Types: void is the problem's.
+// One direction of a layer, or a head of one. Types: void is the problem's.
 struct ForwardDirection {
   const void* weights;         // [G H, H]
   const void* input_bias;      // [G H]
@@ -61,7 +61,7 @@ struct ForwardDirection {
 struct ForwardParams {
   ResidentSizes sizes;
   int xw_row, xw_gate, y_row;
-  ForwardDirection direction[2];
+  ForwardDirection direction[kMaxRecurrences];
 };
 
 struct BackwardDirection {
@@ -87,7 +87,7 @@ struct BackwardDirection {
 struct BackwardParams {
   ResidentSizes sizes;
   int y_row;
-  BackwardDirection direction[2];
+  BackwardDirection direction[kMaxRecurrences];
   float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
                 // beforehand
 };

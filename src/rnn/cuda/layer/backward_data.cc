@@ -25,10 +25,10 @@ class BackwardData : LayerRun {
         run_layer(layer, output_of(layer), dy);
       }
       if (dx == nullptr) continue;
-      for (int64_t d = 0; d < p.directions; ++d) add_input_gradient(layer, d, dx);
+      for (int64_t d = 0; d < p.recurrences(); ++d) add_input_gradient(layer, d, dx);
       if (layer > 0 && drops()) {
         require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.directions * p.state(), dx, dx, stream),
+                                   p.rows * p.recurrences() * p.state(), dx, dx, stream),
                        "the dropout kernel");
       }
       dy = dx;
@@ -79,9 +79,9 @@ class BackwardData : LayerRun {
   void run_layer(int64_t layer, const void* y, const void* dy) {
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
-    params.y_row = static_cast<int>(projects() ? padded : p.directions * p.hidden);
-    for (int64_t d = 0; d < p.directions; ++d) {
-      const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+    params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
+    for (int64_t d = 0; d < p.recurrences(); ++d) {
+      const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
       BackwardDirection dir{};
       dir.weights = recurrent_weights(args_.w, layer, d);
       dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
@@ -98,7 +98,7 @@ class BackwardData : LayerRun {
       dir.dcx = c_state(args_.dcx, layer, d);
       if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = at(p.extras.dcells, d * p.hidden);
       dir.reset = p.extras.reset;
-      dir.reverse = static_cast<int>(d);
+      dir.reverse = static_cast<int>(p.direction_of(d));
       if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }
@@ -113,12 +113,12 @@ class BackwardData : LayerRun {
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];
-        params.direction[i].bias_sums = saved.directions[layer * p.directions + first + i].bias_sums +
+        params.direction[i].bias_sums = saved.directions[layer * p.recurrences() + first + i].bias_sums +
                                         pass * plan.backward.replicas * biases * p.hidden;
       }
       require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
     });
-    for (int64_t d = 0; d < p.directions && projects(); ++d) add_up_states(layer, d, dy);
+    for (int64_t d = 0; d < p.recurrences() && projects(); ++d) add_up_states(layer, d, dy);
   }
 
   // ---- with a projection ----
@@ -126,7 +126,8 @@ class BackwardData : LayerRun {
   // The gradients that y has for the cell's outputs, [rows, padded].
   const void* of_cell_outputs(int64_t layer, int64_t direction, const void* dy) {
     void* const out = work.dcell_outputs[direction];
-    project_back(layer, direction, p.rows, at(dy, direction * p.projection), p.directions * p.projection, out, padded);
+    project_back(layer, direction, p.rows, at(dy, direction * p.projection), p.recurrences() * p.projection, out,
+                 padded);
     return out;
   }
 
@@ -147,7 +148,7 @@ class BackwardData : LayerRun {
   // The whole gradients of h, for those of the projection, and of hx: what the gates of a timestep have for h of the
   // timestep before, added to dy or, at a sequence's end, dhy.
   void add_up_states(int64_t layer, int64_t direction, const void* dy) {
-    const Reserve::PerDirection& own = saved.directions[layer * p.directions + direction];
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
     multiply_gates(own, at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent), p.projection, 0, work.dprevious);
     void* const dhx = h_state(args_.dhx, layer, direction);
     if (dhx != nullptr) {
@@ -160,7 +161,7 @@ class BackwardData : LayerRun {
     after.y_row = p.projection;
     after.hx = h_state(args_.dhy, layer, direction);
     after.add = at(dy, direction * p.projection);
-    after.add_row = p.directions * p.projection;
+    after.add_row = p.recurrences() * p.projection;
     after.out = own.dstates;
     after.table = table();
     after.steps = static_cast<int>(p.steps());
@@ -172,7 +173,7 @@ class BackwardData : LayerRun {
 
   // dx (+)= the gates' gradients times the input matrices of one direction.
   void add_input_gradient(int64_t layer, int64_t direction, void* dx) {
-    const Reserve::PerDirection& own = saved.directions[layer * p.directions + direction];
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
     const int64_t gates = p.gates(), width = p.layer_input(layer), row = gates * padded;
     if (!p.has_input_matrices(layer)) {
       GateSum sum{};

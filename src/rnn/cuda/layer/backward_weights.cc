@@ -16,9 +16,9 @@ class BackwardWeights : LayerRun {
       const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
       const int partials = is_together_backward(layer) ? wavefront.backward.replicas : partials_of_layer;
       const void* const output = layer + 1 == p.layers ? args_.y : saved.outputs[layer];
-      for (int64_t d = 0; d < p.directions; ++d) {
+      for (int64_t d = 0; d < p.recurrences(); ++d) {
         const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
-        const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+        const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
         if (offsets.input >= 0) {
           const int64_t width = p.layer_input(layer);
           add_products(own, true, {input, 0, 0, p.rows, width}, at(args_.dw, offsets.input), width);
@@ -64,9 +64,10 @@ class BackwardWeights : LayerRun {
   }
 
   void add_recurrent(int64_t layer, int64_t d, const void* y, char* dmatrix) {
-    const Reserve::PerDirection& own = saved.directions[layer * p.directions + d];
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
     const void* const hx = h_state(args_.hx, layer, d);
-    const int64_t width = p.state(), y_row = p.directions * width, batch = p.max_batch();
+    const int64_t width = p.state(), y_row = p.recurrences() * width, batch = p.max_batch();
+    const bool reverse = p.direction_of(d) > 0;
     if (varies || p.extras.reset != nullptr) {
       PreviousStates previous{};
       previous.y = y;
@@ -78,7 +79,7 @@ class BackwardWeights : LayerRun {
       previous.steps = static_cast<int>(p.steps());
       previous.batch = static_cast<int>(batch);
       previous.width = static_cast<int>(width);
-      previous.reverse = static_cast<int>(d);
+      previous.reverse = static_cast<int>(p.direction_of(d));
       require_launch(run_previous_states(p.type, previous, stream), "the kernel that shifts the states");
       add_products(own, false, {work.previous, 0, 0, p.rows, width}, dmatrix, width);
       return;
@@ -86,9 +87,9 @@ class BackwardWeights : LayerRun {
     // A uniform batch: the states of a timestep are y one timestep on, without a copy.
     const int64_t later = p.rows - batch;
     if (later > 0) {
-      add_products(own, false, {y, d == 0 ? 0 : batch, d == 0 ? batch : 0, later, y_row}, dmatrix, width);
+      add_products(own, false, {y, reverse ? batch : 0, reverse ? 0 : batch, later, y_row}, dmatrix, width);
     }
-    if (hx != nullptr) add_products(own, false, {hx, 0, d == 0 ? 0 : later, batch, width}, dmatrix, width);
+    if (hx != nullptr) add_products(own, false, {hx, 0, reverse ? later : 0, batch, width}, dmatrix, width);
   }
 
   const RnnBackwardWeightsArgs& args_;

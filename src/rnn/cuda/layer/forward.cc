@@ -34,7 +34,7 @@ class Forward : LayerRun {
       input = output_of(layer - 1);
       if (!is_last && training_ && drops()) {
         require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.directions * p.state(), input, saved.inputs[layer - 1], stream),
+                                   p.rows * p.recurrences() * p.state(), input, saved.inputs[layer - 1], stream),
                        "the dropout kernel");
         input = saved.inputs[layer - 1];
       }
@@ -51,14 +51,16 @@ class Forward : LayerRun {
   // Whether the kernels read x itself: the layer has no input matrices, and hx does not join their products.
   bool reads_input(int64_t layer) const { return !p.has_input_matrices(layer) && (!projects() || args_.hx == nullptr); }
   // Rows and gates of what input_products() leaves.
-  int xw_row(int64_t layer) const { return static_cast<int>(reads_input(layer) ? p.hidden : p.gates() * p.hidden); }
+  int xw_row(int64_t layer) const {
+    return static_cast<int>(reads_input(layer) ? p.hidden : p.heads * p.gates() * p.hidden);
+  }
   int xw_gate(int64_t layer) const { return static_cast<int>(reads_input(layer) ? 0 : p.hidden); }
-  // `last`: the highest of the layers that run together with this one.
+  // Those of all heads of a direction. `last`: the highest of the layers that run together with this one.
   const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
-    const int64_t gate_rows = p.gates() * p.hidden, width = p.layer_input(layer);
-    void* const xw = training_ ? saved.directions[last * p.directions + direction].products : work.xw[direction];
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
+    const int64_t gate_rows = p.heads * p.gates() * p.hidden, width = p.layer_input(layer), first = direction * p.heads;
+    void* const xw = training_ ? saved.directions[last * p.recurrences() + first].products : work.xw[direction];
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, first);
     if (p.has_input_matrices(layer)) {
       multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,
                p.type, gate_rows);
@@ -89,8 +91,8 @@ class Forward : LayerRun {
 
   // The initial states of layers [first, first + count), for kernels that read them as they read those of y.
   void pad_states(int64_t first, int64_t count) {
-    require_launch(run_pad_states(p.type, resident_state(args_.hx, first, 0), work.initial[first * p.directions],
-                                  count * p.directions * p.max_batch(), static_cast<int>(p.hidden),
+    require_launch(run_pad_states(p.type, resident_state(args_.hx, first, 0), work.initial[first * p.recurrences()],
+                                  count * p.recurrences() * p.max_batch(), static_cast<int>(p.hidden),
                                   static_cast<int>(padded), stream),
                    "the kernel that pads the initial states");
   }
@@ -142,19 +144,22 @@ class Forward : LayerRun {
     std::vector<ForwardDirection> directions;
     params.xw_row = xw_row(layer);
     params.xw_gate = xw_gate(layer);
-    params.y_row = static_cast<int>(projects() ? padded : p.directions * p.hidden);
+    params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
     // Rows of y, as long as the exchange buffer's and aligned, can be that buffer; m is always.
     const bool exchanges_rows = plan.forward.exchanges_rows();
     const bool exchanges_in_y =
-        exchanges_rows && (projects() || (p.directions == 1 && padded == p.hidden && is_aligned(output)));
-    for (int64_t d = 0; d < p.directions; ++d) {
+        exchanges_rows && (projects() || (p.recurrences() == 1 && padded == p.hidden && is_aligned(output)));
+    const void* xw = nullptr;
+    for (int64_t d = 0; d < p.recurrences(); ++d) {
+      const int64_t head = d % p.heads;
+      if (head == 0) xw = input_products(layer, layer, p.direction_of(d), input);
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       ForwardDirection dir{};
       dir.weights = recurrent_weights(args_.w, layer, d);
       dir.input_bias = at(args_.w, offsets.input_bias);
       dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
-      dir.xw = input_products(layer, layer, d, input);
-      dir.initial = work.initial[layer * p.directions + d];
+      dir.xw = at(xw, head * p.gates() * p.hidden);
+      dir.initial = work.initial[layer * p.recurrences() + d];
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
       void* const y = projects() ? cell_outputs(layer, d) : at(output, d * p.hidden);
@@ -163,11 +168,11 @@ class Forward : LayerRun {
       dir.hy = resident_state(args_.hy, layer, d);
       dir.cy = c_state(args_.cy, layer, d);
       if (training_) {
-        dir.gates = saved.directions[layer * p.directions + d].gates;
-        dir.cells = saved.directions[layer * p.directions + d].cells;
+        dir.gates = saved.directions[layer * p.recurrences() + d].gates;
+        dir.cells = saved.directions[layer * p.recurrences() + d].cells;
       }
       dir.reset = p.extras.reset;
-      dir.reverse = static_cast<int>(d);
+      dir.reverse = static_cast<int>(p.direction_of(d));
       if (exchanges_rows) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);
     }
@@ -181,7 +186,7 @@ class Forward : LayerRun {
       }
       require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
-    for (int64_t d = 0; d < p.directions && projects(); ++d) project(layer, d, output);
+    for (int64_t d = 0; d < p.recurrences() && projects(); ++d) project(layer, d, output);
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
   }
 
@@ -234,23 +239,24 @@ class Forward : LayerRun {
 
   // c of every timestep, for the caller.
   void copy_cells(int64_t layer) {
-    const size_t row = static_cast<size_t>(p.hidden * element), pitch = row * static_cast<size_t>(p.directions);
-    for (int64_t d = 0; d < p.directions; ++d) {
-      require_launch(
-          cudaMemcpy2DAsync(at(p.extras.cells, d * p.hidden), pitch, saved.directions[layer * p.directions + d].cells,
-                            row, row, static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
-          "a copy");
+    const size_t row = static_cast<size_t>(p.hidden * element), pitch = row * static_cast<size_t>(p.recurrences());
+    for (int64_t d = 0; d < p.recurrences(); ++d) {
+      require_launch(cudaMemcpy2DAsync(at(p.extras.cells, d * p.hidden), pitch,
+                                       saved.directions[layer * p.recurrences() + d].cells, row, row,
+                                       static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
+                     "a copy");
     }
   }
 
   void* cell_outputs(int64_t layer, int64_t direction) const {
-    return training_ ? saved.directions[layer * p.directions + direction].cell_outputs : work.cell_outputs[direction];
+    return training_ ? saved.directions[layer * p.recurrences() + direction].cell_outputs
+                     : work.cell_outputs[direction];
   }
 
   // y and hy of one direction from the cell's outputs.
   void project(int64_t layer, int64_t direction, void* output) {
     const void* const matrix = at(args_.w, rnn_layer_offsets(p, layer, direction).projection);
-    const int64_t y_row = p.directions * p.projection;
+    const int64_t y_row = p.recurrences() * p.projection;
     void* const y = at(output, direction * p.projection);
     multiply(p.rows, p.projection, p.hidden, 1, view(cell_outputs(layer, direction), padded),
              view(matrix, p.hidden, true), 0, y, p.type, y_row);

@@ -34,7 +34,7 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& forward) {
 // Of BackwardParams::sums.
 int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
   const ReplicaShares shares(plan.backward, std::min(plan.backward.batch_per_pass(), p.max_batch()));
-  return split_k_sums_bytes(p, plan.backward, shares.replicas, plan.directions_at_once);
+  return split_k_sums_bytes(p, plan.backward, shares.replicas, plan.recurrences_at_once);
 }
 
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
@@ -52,7 +52,7 @@ void require_launch(cudaError_t error, const char* what) {
 Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, void* base) {
   Arena arena(base);
   const int64_t element = type_bytes(p.type), gates = p.gates();
-  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
+  for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     PerDirection d{};
     if (p.mode == PRNN_LSTM) d.cells = arena.take<char>(p.rows * p.hidden * element);
     d.bias_sums = arena.take<float>(p.max_batch() * (gates > 1 ? 4 : 1) * p.hidden);
@@ -71,23 +71,23 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
                 of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0;
   for (int64_t place = 0; place < p.layers + above; ++place) {
     const bool has_gates = place < p.layers, has_gradients = place >= above;
-    for (int64_t d = 0; d < p.directions; ++d) {
+    for (int64_t d = 0; d < p.recurrences(); ++d) {
       char* const start = arena.take<char>(std::max(has_gates ? of_gates : 0, has_gradients ? of_gradients : 0));
-      if (has_gates && is_gated) directions[place * p.directions + d].gates = start;
+      if (has_gates && is_gated) directions[place * p.recurrences() + d].gates = start;
       if (has_gradients) {
-        PerDirection& own = directions[(place - above) * p.directions + d];
+        PerDirection& own = directions[(place - above) * p.recurrences() + d];
         own.dgates = start;
         own.dcandidate = is_gru && start != nullptr ? start + dgates : nullptr;
       }
       // Layer l + 1 writes its gates later, unless it runs together with this one.
       if (place >= is_gated && place - is_gated < p.layers) {
-        directions[(place - is_gated) * p.directions + d].products = start;
+        directions[(place - is_gated) * p.recurrences() + d].products = start;
       }
     }
   }
   const bool drops = p.dropout.probability > 0;
   for (int64_t layer = 0; layer + 1 < p.layers; ++layer) {
-    const int64_t bytes = p.rows * p.directions * p.state() * element;
+    const int64_t bytes = p.rows * p.recurrences() * p.state() * element;
     outputs.push_back(arena.take<char>(bytes));
     inputs.push_back(drops ? arena.take<char>(bytes) : outputs.back());
   }
@@ -104,14 +104,14 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const int64_t at_once = runs_step_by_step(p) ? 2 : plan.inference_layers,
                 arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
-    between.push_back(shared.take<char>(p.rows * p.directions * p.state() * element));
+    between.push_back(shared.take<char>(p.rows * p.recurrences() * p.state() * element));
   }
 
   const int together = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
   for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
   }
-  for (int64_t d = 0; d < p.directions; ++d) {
+  for (int64_t d = 0; d < p.recurrences(); ++d) {
     merged.push_back(shared.take<char>(p.projection > 0 ? p.gates() * p.hidden * p.hidden * element : 0));
   }
   Arena forward = shared, backward = shared, weights = shared;
@@ -119,18 +119,20 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const bool projects = p.projection > 0;
   const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || projects);
   for (int64_t d = 0; d < p.directions; ++d) {
-    xw.push_back(forward.take<char>(has_products ? p.rows * p.gates() * p.hidden * element : 0));
+    xw.push_back(forward.take<char>(has_products ? p.rows * p.heads * p.gates() * p.hidden * element : 0));
+  }
+  for (int64_t d = 0; d < p.recurrences(); ++d) {
     exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
     cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
   }
   initial_products = forward.take<float>(projects ? p.max_batch() * p.gates() * p.hidden : 0);
   const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
-  for (int64_t i = 0; i < p.layers * p.directions; ++i) {
+  for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
   }
   input_weights = backward.take<char>(input_weights_bytes(p));
   sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
-  for (int64_t d = 0; d < p.directions; ++d) {
+  for (int64_t d = 0; d < p.recurrences(); ++d) {
     dcell_outputs.push_back(backward.take<char>(projects ? p.rows * padded * element : 0));
     dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
   }

@@ -30,13 +30,14 @@ struct Reserve {
     char* cells;       // [rows, H]: LSTM
     char* dgates;      // [rows, G, padded]
     char* dcandidate;  // [rows, H]: GRU
-    char* products;    // [rows, G H]: the input products of layers that run together up to this one
+    char* products;    // [rows, G H]: the input products of layers that run together up to this one; at a direction's
+                       // first head, [rows, K G H]
     float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
     // With a projection:
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
     char* dstates;       // [rows, P]: the whole gradients of h
   };
-  std::vector<PerDirection> directions;  // [layer * D + direction]
+  std::vector<PerDirection> directions;  // [layer * D K + recurrence]
   std::vector<char*> outputs;            // [rows, D P] of every layer but the last
   std::vector<char*> inputs;             // those after dropout; the outputs themselves without
   uint64_t* draw;                        // of dropout: {seed, call}
@@ -51,9 +52,10 @@ struct Workspace {
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
   // Forward.
-  std::vector<char*> xw;        // per direction: [rows, G H]; inference's
-  std::vector<char*> exchange;  // per direction: ForwardDirection::exchange; empty where there is none
-  std::vector<char*> initial;   // [layer * D + direction]: [N, padded], without gaps; empty where no kernel reads them
+  std::vector<char*> xw;        // per direction: [rows, K G H]; inference's
+  std::vector<char*> exchange;  // per recurrence: ForwardDirection::exchange; empty where there is none
+  std::vector<char*> initial;   // [layer * D K + recurrence]: [N, padded], without gaps; empty where no kernel reads
+                                // them
   // Backward, data.
   char* input_weights;  // [gates, padded, layer input]
   float* sums;          // BackwardParams::sums
@@ -97,7 +99,7 @@ struct LayerRun {
     return static_cast<const char*>(base) + elements * element;
   }
   char* at(void* base, int64_t elements) const { return static_cast<char*>(base) + elements * element; }
-  // State [layer * D + direction] of hx, hy and their like, {N, P}; NULL stays NULL.
+  // State [layer * D K + recurrence] of hx, hy and their like, {N, P}; NULL stays NULL.
   template <class Pointer>
   Pointer h_state(Pointer base, int64_t layer, int64_t direction) const {
     return state(base, layer, direction, p.state());
@@ -140,11 +142,11 @@ struct LayerRun {
   // Fills arrays of `elements` each, those that lie one after the other together.
   void fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const;
 
-  // Calls launch(sizes, first direction, pass) for every launch of a layer: passes over the batch, and, where not all
-  // directions run at once, one direction after the other.
+  // Calls launch(sizes, first recurrence, pass) for every launch of a layer: passes over the batch, and, where not all
+  // heads and directions run at once, some after the others.
   template <class Launch>
   void for_each_launch(const ResidentShape& shape, Launch&& launch) const {
-    const int64_t at_once = plan.directions_at_once, batch = p.max_batch();
+    const int64_t at_once = plan.recurrences_at_once, batch = p.max_batch();
     for (int64_t first = 0, pass = 0; first < batch; first += shape.batch_per_pass(), ++pass) {
       ResidentSizes sizes{};
       sizes.hidden = static_cast<int>(p.hidden);
@@ -158,11 +160,13 @@ struct LayerRun {
       sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
       sizes.replicas = static_cast<int>(shares.replicas);
       sizes.blocks = shape.blocks;
-      sizes.directions = static_cast<int>(at_once);
       sizes.poll_delay_cycles = shape.poll_delay_cycles;
       sizes.relu = p.mode == PRNN_RNN_RELU;
       sizes.timed_out = cuda_state(context).gave_up_on_device;
-      for (int64_t direction = 0; direction < p.directions; direction += at_once) launch(sizes, direction, pass);
+      for (int64_t recurrence = 0; recurrence < p.recurrences(); recurrence += at_once) {
+        sizes.directions = static_cast<int>(std::min(at_once, p.recurrences() - recurrence));
+        launch(sizes, recurrence, pass);
+      }
     }
   }
 
@@ -170,7 +174,7 @@ struct LayerRun {
   template <class Pointer>
   Pointer state(Pointer base, int64_t layer, int64_t direction, int64_t width) const {
     if (base == nullptr) return nullptr;
-    return at(base, (layer * p.directions + direction) * p.max_batch() * width);
+    return at(base, (layer * p.recurrences() + direction) * p.max_batch() * width);
   }
 };
 

@@ -9,8 +9,8 @@ namespace prnn {
 
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the candidate's gradient with respect to W x + bW), and the row tile of units of an RNN.
-// SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, bool SINGLE>
+// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -70,6 +70,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + sub * 16;
+  const auto restarts = [&](const Step& first, const Step& second, int n) {
+    return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
+  };
   bool timed_out = false, prefetched = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
@@ -127,9 +130,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         const bool has_before = wanted && n < next.batch;
         const int u = wanted ? unit + r * kTileRows : 0;
         const int row = wanted ? current.row + n : 0, row_before = has_before ? next.row + n : row;
-        saved[j][r] = load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, row_before,
-                                               wanted ? int64_t{n} * hidden + u : 0, sub);
+        saved[j][r] = load_lane_saved<T, MODE, EXTRAS>(dir, hidden, params.y_row, u, row, has_before, row_before,
+                                                       wanted ? int64_t{n} * hidden + u : 0, sub);
       });
+      bool restarted[kWave], is_first[kWave];  // the step before in this pass, and this one, start from zeros
+      for (int j = 0; EXTRAS && j < kWave; ++j) {
+        const int n = replica_column + first + j * kTileColumns + warp;
+        restarted[j] = restarts(current, previous, n);
+        is_first[j] = restarts(next, current, n);
+      }
 
       if (SINGLE || !prefetched) {
         if (SINGLE) wait_poll_delay(published, sizes.poll_delay_cycles);
@@ -188,13 +197,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
+          if (EXTRAS && restarted[j]) dh = past = 0;
 
           begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, past, kGated ? sub : 0);
           if (!is_active) continue;
-          const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
+          bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
+          if (EXTRAS) has_before = has_before && !is_first[j];
           float da = lanes_backward<MODE, sizeof(T) == 4>(Element<T>::to_float(saved[j][r].own),
                                                           Element<T>::to_float(saved[j][r].other), has_before, dh, past,
-                                                          sub, sizes.relu);
+                                                          sub, sizes.relu, EXTRAS && dir.dcells != nullptr);
           da = exists ? da : 0;
           T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
           publish_gate_tiles(out + (kGated ? sub * padded : 0), lane, da,
@@ -214,12 +225,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   if constexpr (CLUSTER > 1) sync_cluster();
 }
 
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, bool EXTRAS>
+cudaError_t launch_mma_backward_with(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  return launch_resident(single ? mma_backward<T, MODE, UNIT_TILES, CLUSTER, true, EXTRAS>
+                                : mma_backward<T, MODE, UNIT_TILES, CLUSTER, false, EXTRAS>,
+                         shape, params, stream);
+}
+
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
 cudaError_t launch_mma_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  return launch_resident(
-      single ? mma_backward<T, MODE, UNIT_TILES, CLUSTER, true> : mma_backward<T, MODE, UNIT_TILES, CLUSTER, false>,
-      shape, params, stream);
+  return launch_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, false>(shape, params, stream);
 }
 
 }  // namespace prnn

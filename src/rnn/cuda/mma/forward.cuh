@@ -7,8 +7,8 @@ namespace prnn {
 
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the part of the candidate that comes from the input), and the row tile of units of an RNN.
-// SINGLE: a replica has no more than one tile, and the loops over tiles fall away.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool SINGLE>
+// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t::reset.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_constant__ ForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
   constexpr int kGates = gate_count(MODE);
@@ -98,19 +98,26 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) bias_of_lane[r] = biases[r][lane];
   }
+  const auto restarts = [&](const Step& first, const Step& second, int n) {
+    return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
+  };
   bool timed_out = false, prefetched = false;
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
 
-  // The block's units of the initial states of sequences [first, last), which start with step s.
+  // The steps of a pass without step_of_pass(), with which a kernel spilled 12 bytes.
+  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
+
+  // The block's units of the initial states of sequences [first, last), which start with step s, `next`.
   const auto publish_initial = [&](int s, int first, int last) {
     const T* const hx = static_cast<const T*>(dir.hx);
     const int block_unit = pin_in_register(first_unit), lane_of_warp = pin_in_register(lane);
     for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
          n += kResidentWarps) {
       const int column = n - replica_column;
+      const bool is_zero = restarts(Step(), next, n);
       const auto value = [&](int u) {
-        return hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
+        return hx != nullptr && u < hidden && !is_zero ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
       };
       T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
       for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
@@ -120,8 +127,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     }
   };
 
-  // The steps of a pass without step_of_pass(), with which a kernel spilled 12 bytes.
-  Step previous, current, next = step_at(sizes, dir.reverse ? sizes.steps - 1 : 0);
   publish_initial(0, 0, next.batch);
 #pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
@@ -161,6 +166,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         const int row = column < columns ? current.row + replica_column + column : 0;
         input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
       });
+      bool restarts_next[kWave];  // whether the sequence's next step starts from zeros
+      for (int j = 0; EXTRAS && j < kWave; ++j) {
+        restarts_next[j] = restarts(current, next, replica_column + first + j * kTileColumns + warp);
+      }
 
       if (SINGLE) {
         const char* only = states_at(0);
@@ -191,7 +200,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
-            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden);
+            const bool has_state = u < hidden && !restarts(previous, current, n);
+            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, has_state);
             if constexpr (kReady) {
               carried_by_lane[r] = value;
             } else if (sub == 0) {
@@ -229,11 +239,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
           if (!kReady) __syncwarp();
-          if (kReady || sub == 0) *carry = done[j][r].carried;
+          if (kReady || sub == 0) *carry = EXTRAS && restarts_next[j] ? 0 : done[j][r].carried;
         } else {
           done[j][r].h = value[j][r];
         }
-        const float h = u < hidden ? done[j][r].h : 0;
+        const float h = u < hidden && !(EXTRAS && restarts_next[j]) ? done[j][r].h : 0;
         if constexpr (kReady) {
           publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
         } else if constexpr (kGated) {
@@ -275,11 +285,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   }
 }
 
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool EXTRAS>
+cudaError_t launch_mma_forward_with(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  return launch_resident(
+      single ? mma_forward<T, MODE, UNIT_TILES, true, EXTRAS> : mma_forward<T, MODE, UNIT_TILES, false, EXTRAS>, shape,
+      params, stream);
+}
+
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES>
 cudaError_t launch_mma_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  return launch_resident(single ? mma_forward<T, MODE, UNIT_TILES, true> : mma_forward<T, MODE, UNIT_TILES, false>,
-                         shape, params, stream);
+  return launch_mma_forward_with<T, MODE, UNIT_TILES, false>(shape, params, stream);
 }
 
 }  // namespace prnn
