@@ -81,7 +81,7 @@ def test_the_table_is_that_of_the_measurements() -> None:
     _, points = rnn_ratios.read(str(file) for file in sorted(results.glob("rnn_backends_*.csv")))
     lines = [line for line in (SOURCES / "measured_ratios.cc").read_text().splitlines() if "Stack::" in line]
     assert [line.partition("{PRNN")[2] for line in lines] == [
-        line.partition("{PRNN")[2] for line in rnn_ratios.table(points)
+        line.partition("{PRNN")[2] for line in rnn_ratios.table(points, "H200")
     ]
 
 
@@ -92,7 +92,7 @@ def test_measurements_that_were_cut_off_say_nothing_of_larger_batches(times: dic
     points = [
         rnn_ratios.Point("lstm", "tf32", 1, 1, 320, batch, 32, 1.0, 1.0, cudnn, cudnn) for batch, cudnn in times.items()
     ]
-    assert bool(list(rnn_ratios.table(points))) == is_there
+    assert bool(list(rnn_ratios.table(points, "H200"))) == is_there
 
 
 def crossing(kind: tuple[str, ...], percent: list[int]) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@
     python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice is behind the faster one
 
 A GPU is not needed: the choice is that of the plans for the GPU's row. The library's table was made from
-bench/results/rnn_backends_h200.csv and, LSTMs with a projection, rnn_backends_projected_h200.csv.
+bench/results/rnn_backends_*.csv.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prnn import _C
@@ -81,8 +81,18 @@ def read(files: Iterable[str]) -> tuple[str, list[Point]]:
     return devices.pop(), points
 
 
-def percent(measured: dict[int, float], batch: int) -> int:
-    """The ratio for a batch, between its measured neighbours on logarithmic scales; beyond the last, the last."""
+def make_layers(
+    cell: str, type_: str, hidden: int, layers: int = 1, directions: int = 1, projection: int = 0
+) -> _C.Rnn:
+    rnn = _C.Rnn(CELLS[cell][1], TYPES[type_], hidden, layers, hidden, directions == 2, projection=projection)
+    if type_ == "tf32":
+        rnn.set_math(_C.TF32_MATH)
+    return rnn
+
+
+def percent(measured: dict[int, float], batch: int, passes: Callable[[int], int]) -> int:
+    """The ratio for a batch, between its measured neighbours on logarithmic scales, or that of the only one of them
+    that takes as many passes over the weights; beyond the last, the last."""
     batches = sorted(measured)
     place = bisect.bisect_left(batches, batch)
     if place == len(batches) or batches[place] == batch:
@@ -92,6 +102,8 @@ def percent(measured: dict[int, float], batch: int) -> int:
     else:
         low, high = batches[place - 1], batches[place]
         share = math.log(batch / low) / math.log(high / low)
+        if passes(low) != passes(high):
+            share = {passes(low): 0.0, passes(high): 1.0}.get(passes(batch), share)
         ratio = measured[low] ** (1 - share) * measured[high] ** share
     return min(round(100 * ratio), MOST)
 
@@ -102,11 +114,11 @@ def is_cut_off(measured: dict[int, float]) -> bool:
     return last < ENOUGH and measured[last] > CUT_OFF
 
 
-def table(points: Sequence[Point]) -> Iterator[str]:
-    """Lines of C++, none of kinds that are cut off. Where one of float16 and bfloat16 was not measured at all, it
-    has the other's ratios. Layers of two directions, one or several, have the geometric mean of theirs. Stacks
-    larger than the largest that was measured have one layer's, and so have, with a projection, those of a type that
-    was not measured."""
+def table(points: Sequence[Point], gpu: str) -> Iterator[str]:
+    """Lines of C++ for a row of the GPU table, none of kinds that are cut off. Where one of float16 and bfloat16
+    was not measured at all, it has the other's ratios. Layers of two directions, one or several, have the geometric
+    mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
+    projection, those of a type that was not measured."""
     found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         for index in range(len(PASSES)):
@@ -131,17 +143,23 @@ def table(points: Sequence[Point]) -> Iterator[str]:
         if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers"]:
             measured[cell, type_, "kProjectedLayers", index, hidden] = ratios
     for (cell, type_, stack, index, hidden), ratios in sorted(measured.items()):
-        numbers = ", ".join(str(percent(ratios, batch)) for batch in BATCHES)
+        passes = passes_of(gpu, cell, type_, stack, hidden)
+        numbers = ", ".join(str(percent(ratios, batch, passes)) for batch in BATCHES)
         name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
         yield f"    {{{name}, {{{numbers}}}}},"
 
 
+def passes_of(gpu: str, cell: str, type_: str, stack: str, hidden: int) -> Callable[[int], int]:
+    """How many passes over the weights a batch takes."""
+    projection = hidden // 2 if stack in PROJECTED_STACKS else 0
+    rnn = make_layers(cell, type_, hidden, directions=2 if stack == STACKS[2] else 1, projection=projection)
+    return lambda batch: -(-batch // max(rnn.query_gpu(gpu, batch)["batch_per_pass"], 1))
+
+
 def choice(gpu: str, point: Point) -> tuple[bool, bool]:
     """Whether the library goes to cuDNN, in inference and in training."""
-    shape = (point.hidden, point.layers, point.hidden, point.directions == 2)
-    rnn = _C.Rnn(CELLS[point.cell][1], TYPES[point.type], *shape, projection=point.projection)
-    if point.type == "tf32":
-        rnn.set_math(_C.TF32_MATH)
+    shape = (point.hidden, point.layers, point.directions, point.projection)
+    rnn = make_layers(point.cell, point.type, *shape)
     found = rnn.query_gpu(gpu, point.batch)
     return found["inference_backend"] == _C.CUDNN_BACKEND, found["backend"] == _C.CUDNN_BACKEND
 
@@ -174,7 +192,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device, points = read(arguments.files)
     gpu = arguments.gpu or device.removeprefix("NVIDIA ")
-    print("\n".join(table(points) if arguments.what == "table" else regret(gpu, points)))
+    print("\n".join(table(points, gpu) if arguments.what == "table" else regret(gpu, points)))
 
 
 if __name__ == "__main__":

@@ -134,4 +134,5 @@ def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
             print(row, flush=True)
             rows.append(rnn_backends.flat(row))
     print("\nsrc/rnn/plan/measured_ratios.cc:")
-    print("\n".join(rnn_ratios.table(rows)))
+    row = rnn_ratios.make_layers(cells[0], type_, hidden[0]).query(_C.Handle.cuda(), 1)["device"]
+    print("\n".join(rnn_ratios.table(rows, row)))
