@@ -137,14 +137,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       mask;                                           // direct: the gradient of h that went past the matrix
   __shared__ LaneNumbers<4, kRounds> parameter_sums;  // of gateGain, gateBias; of cellGain, cellBias in lanes of gate 0
   __shared__ float deviations[TILES][kResidentWarps];  // 1 / deviation of a
-  __shared__ uint64_t barriers[2];
+  __shared__ BarrierPair barriers;
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
   parameters.template load<T>(params, first_unit);
-  if (threadIdx.x == 0) {
-    init_barrier(&barriers[0]);
-    init_barrier(&barriers[1]);
-  }
+  barriers.init();
 
   const int gate_k_tiles = padded / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
@@ -212,8 +209,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                   wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
       float* const own_partial = partial + buffer * CLUSTER * kWave * kOwnFloats;
-      exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, &barriers[buffer],
-                                                                    rank, round / 2, params.timed_out, timed_out);
+      exchange_partial_sums<CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, count, own_partial, barriers, rank,
+                                                                    round, params.timed_out, timed_out);
       ++round;
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
