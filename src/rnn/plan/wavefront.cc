@@ -12,6 +12,7 @@ namespace {
 // and the wgmma instructions for its input products. Measured on an H200. Backward, they also keep less memory: layers
 // that run together cannot leave their gradients where each other's gates are.
 int64_t most_sequences(const RnnProblem& problem) {
+  if (problem.hidden <= 256) return 64;
   if (problem.hidden <= 512) return 2 * kTileColumns;
   return problem.gates() == 1 ? kWavefrontSequences : kTileColumns;
 }
