@@ -161,7 +161,6 @@ constexpr Kernel kKernels[] = {
 
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {1}},
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {2}},
-    {Engine::kWavefrontWgmma, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {2}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];
 

@@ -103,7 +103,7 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 }
 
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
-  const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, pass, best) : 1;
+  const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
   if (layers > 1) return layers;
   const int64_t most = most_sequences(problem);
   if (problem.max_batch() > most) {

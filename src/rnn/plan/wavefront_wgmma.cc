@@ -4,26 +4,24 @@
 
 namespace prnn {
 
-int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
-  const bool backward = pass == Pass::kBackward;
+int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch();
   // Fewer sequences gain nothing: measured on an H200.
-  const int64_t largest = backward ? 512 : 1024, fewest = 2 * kTileColumns + 1;
-  if (hidden <= 256 || hidden > largest || batch < fewest) return 1;
-  const int tiles = hidden <= 512 ? 2 : 1, cluster = backward ? kWgmmaCluster : 1;
+  if (hidden <= 256 || hidden > 1024 || batch <= 2 * kTileColumns) return 1;
+  const int tiles = hidden <= 512 ? 2 : 1;
   const int64_t units = int64_t{kWgmmaUnits} * tiles;
-  const int64_t blocks = ceil_div(hidden, units * cluster) * cluster;
+  const int64_t blocks = ceil_div(hidden, units);
   const int64_t replicas = ceil_div(batch, kWavefrontWgmmaColumns), columns = ceil_div(batch, replicas);
   const int64_t layers =
-      std::min({problem.layers, resident_blocks(row, cluster) / (blocks * replicas), int64_t{kWavefrontLayers}});
-  const int64_t shared_bytes = wavefront_wgmma_shared_bytes(tiles, backward);
+      std::min({problem.layers, resident_blocks(row, 1) / (blocks * replicas), int64_t{kWavefrontLayers}});
+  const int64_t shared_bytes = wavefront_wgmma_shared_bytes(tiles);
   if (layers < 2 || shared_bytes + 1024 > row.shared_bytes) return 1;
-  const bool exists = any_kernel(row, problem, Engine::kWavefrontWgmma, pass, [&](KernelId kernel) {
+  const bool exists = any_kernel(row, problem, Engine::kWavefrontWgmma, Pass::kForward, [&](KernelId kernel) {
     if (kernel.shape(0) != tiles) return false;
     *shape = ResidentShape();
     shape->kernel = kernel;
     shape->units = static_cast<int>(units);
-    shape->cluster = cluster;
+    shape->cluster = 1;
     shape->replicas = static_cast<int>(replicas);
     shape->blocks = static_cast<int>(blocks);
     shape->tiles = static_cast<int>(ceil_div(columns, kTileColumns));

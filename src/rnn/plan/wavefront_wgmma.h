@@ -1,5 +1,5 @@
-// How the wgmma wavefront kernels are laid out: LSTM layers of more sequences than a tile, by wgmma. Plain C++ that
-// needs no GPU. docs/resident_kernels.md, section wavefront.
+// How the forward wgmma wavefront kernels are laid out: LSTM layers of more sequences than a tile, by wgmma. Plain C++
+// that needs no GPU. docs/resident_kernels.md, section wavefront.
 #pragma once
 
 #include "rnn/plan/wavefront.h"
@@ -16,16 +16,15 @@ constexpr int wavefront_wgmma_chunks(int tiles) { return 16 / tiles; }  // of a 
 // Chunk tiles of a warpgroup's weights that are in registers (16 a thread each).
 constexpr int wavefront_wgmma_register_tiles(int tiles) { return tiles == 1 ? 9 : 8; }
 
-// Dynamic shared memory of a block: states, the neighbour's sums, the states in their transposition (forward) or the
-// shares of the cluster's blocks (backward), weights.
-constexpr int64_t wavefront_wgmma_shared_bytes(int tiles, bool backward) {
+// Dynamic shared memory of a block: states, the neighbour's sums, the states in their transposition, weights.
+constexpr int64_t wavefront_wgmma_shared_bytes(int tiles) {
   const int chunks = wavefront_wgmma_chunks(tiles), columns = kWavefrontWgmmaColumns;
   const int64_t states = int64_t{chunks + kWavefrontWgmmaRing * kWavefrontWgmmaBatch} * columns * 128;
-  const int64_t sums = int64_t{tiles} * columns * 256, exchanged = backward ? kWgmmaCluster * columns * 128 : 4096;
-  return states + sums + exchanged + int64_t{2} * (chunks * tiles - wavefront_wgmma_register_tiles(tiles)) * 8192;
+  const int64_t sums = int64_t{tiles} * columns * 256, transposed = 4096;
+  return states + sums + transposed + int64_t{2} * (chunks * tiles - wavefront_wgmma_register_tiles(tiles)) * 8192;
 }
 
 // Sets `shape` to the layout of a launch; returns how many layers it takes, 1: there is none.
-int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
+int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape);
 
 }  // namespace prnn

@@ -54,14 +54,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   Product product;
   const T* const matrix = static_cast<const T*>(is_own ? layer.recurrent : layer.input);
   constexpr int kShared = Product::kChunks * TILES - Product::kInRegisters;
-  product.template begin<false>(
-      is_own ? own_stages : fed_stages, is_own ? kStages : kRing, weights + (is_own ? 0 : kShared * 8192), hidden,
-      hidden * 2, [&](int tile, int chunk, int row, int vec) {
-        const int unit = first_unit + unit_of(row / 16, row % 8), gate = gate_of(tile, row / 8 % 2, row % 8);
-        const int k = chunk * kWgmmaChunk + vec * 8;
-        const bool wanted = unit < hidden && (is_own || is_fed);
-        return load_row_fragment(matrix, (int64_t{gate} * hidden + unit) * hidden + k, wanted ? hidden - k : 0);
-      });
+  product.begin(is_own ? own_stages : fed_stages, is_own ? kStages : kRing, weights + (is_own ? 0 : kShared * 8192),
+                hidden, hidden * 2, [&](int tile, int chunk, int row, int vec) {
+                  const int unit = first_unit + unit_of(row / 16, row % 8), gate = gate_of(tile, row / 8 % 2, row % 8);
+                  const int k = chunk * kWgmmaChunk + vec * 8;
+                  const bool wanted = unit < hidden && (is_own || is_fed);
+                  return load_row_fragment(matrix, (int64_t{gate} * hidden + unit) * hidden + k,
+                                           wanted ? hidden - k : 0);
+                });
   const int unit = first_unit + unit_of(warp, lane / 4);
   const bool exists = unit < hidden;
   const auto states_of_thread = [&](const void* states) {

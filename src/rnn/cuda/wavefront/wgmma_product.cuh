@@ -108,15 +108,15 @@ struct WavefrontWgmmaProduct {
 
   // `stages` and `more`: shared addresses, aligned to 1024 bytes; `count` stages. `load(tile, chunk, row, vec)` as for
   // load_weight_tiles().
-  template <bool TRANSPOSED, class Load>
+  template <class Load>
   __device__ __forceinline__ void begin(uint32_t stages, int count, uint32_t more, int k, int row_bytes,
                                         const Load& load) {
     stages_at = stages;
     more_weights = more;
     column_bytes = 16 * row_bytes;
     left = k - first_element();
-    load_weight_tiles<TRANSPOSED>(weights, kChunks * TILES, stages, more, warpgroup,
-                                  [&](int i, int row, int vec) { return load(i % TILES, i / TILES, row, vec); });
+    load_weight_tiles<false>(weights, kChunks * TILES, stages, more, warpgroup,
+                             [&](int i, int row, int vec) { return load(i % TILES, i / TILES, row, vec); });
     warpgroup.sync();
     for (int i = warpgroup.thread * 16; i < count * kStageBytes; i += kWarpgroupThreads * 16)
       store_shared(stages + i, {0, 0, 0, 0});
