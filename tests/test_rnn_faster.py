@@ -26,11 +26,16 @@ PROJECTED = {"kProjected": (1, False), "kProjectedLayers": (4, False)}
 MARGIN = 98  # percent
 
 
+def table_lines() -> list[str]:
+    files = [SOURCES / f"measured_ratios/{cell}.inc" for cell in ("gru", "lstm", "rnn")]
+    return [line for file in files for line in file.read_text().splitlines() if "Stack::" in line]
+
+
 def measured() -> tuple[list[int], list[tuple[tuple[str, ...], list[int]]]]:
     """The batches, and of each row its kind and its percentages."""
-    header, table = (SOURCES / name for name in ("faster.h", "measured_ratios.cc"))
-    (batches,) = re.findall(r"kMeasuredBatches\[\] = \{([\d, \n]+)\}", header.read_text())
-    rows = re.findall(r"\{(PRNN_\w+), Precision::(\w+), Stack::(\w+), (\w+), (\d+), \{([\d, ]+)\}\}", table.read_text())
+    (batches,) = re.findall(r"kMeasuredBatches\[\] = \{([\d, \n]+)\}", (SOURCES / "faster.h").read_text())
+    row = re.compile(r"\{(PRNN_\w+), Precision::(\w+), Stack::(\w+), (\w+), (\d+), \{([\d, ]+)\}\}")
+    rows = row.findall("\n".join(table_lines()))
     return numbers(batches), [(row[:5], numbers(row[5])) for row in rows]
 
 
@@ -79,8 +84,7 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
 def test_the_table_is_that_of_the_measurements() -> None:
     results = pathlib.Path(__file__).parent.parent / "bench/results"
     _, points = rnn_ratios.read(str(file) for file in sorted(results.glob("rnn_backends_*.csv")))
-    lines = [line for line in (SOURCES / "measured_ratios.cc").read_text().splitlines() if "Stack::" in line]
-    assert [line.partition("{PRNN")[2] for line in lines] == [
+    assert [line.partition("{PRNN")[2] for line in table_lines()] == [
         line.partition("{PRNN")[2] for line in rnn_ratios.table(points, "H200")
     ]
 

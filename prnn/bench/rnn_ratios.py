@@ -1,6 +1,6 @@
 """From the rows of rnn_backends.py to the library's choice between cuDNN and the resident kernels.
 
-    python -m prnn.bench.rnn_ratios table FILE.csv ...     the rows of src/rnn/plan/measured_ratios.cc
+    python -m prnn.bench.rnn_ratios table FILE.csv ...     the rows of src/rnn/plan/measured_ratios/*.inc
     python -m prnn.bench.rnn_ratios regret FILE.csv ...    how far the choice is behind the faster one
 
 A GPU is not needed: the choice is that of the plans for the GPU's row. The library's table was made from

@@ -3,7 +3,7 @@
 For each cell, hidden size and batch, forward and in the data gradient: every engine, number of units a block, blocks a
 cluster and replicas that has a kernel and fits, and for the best of them several poll delays. Prints the best, and the
 lines that go into src/core/gpu_table.cc and src/rnn/plan/tuned.cc (docs/adding_a_gpu.md). Then the layers on both
-backends, for src/rnn/plan/measured_ratios.cc.
+backends, for src/rnn/plan/measured_ratios/.
 """
 
 import itertools
@@ -133,6 +133,6 @@ def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
         ):
             print(row, flush=True)
             rows.append(rnn_backends.flat(row))
-    print("\nsrc/rnn/plan/measured_ratios.cc:")
+    print("\nsrc/rnn/plan/measured_ratios/:")
     row = rnn_ratios.make_layers(cells[0], type_, hidden[0]).query(_C.Handle.cuda(), 1)["device"]
     print("\n".join(rnn_ratios.table(rows, row)))

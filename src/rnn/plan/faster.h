@@ -1,5 +1,5 @@
 // Whether cuDNN is faster than the resident kernels: measurements on a GPU, interpolated. prnn/bench/rnn_backends.py
-// makes them, and writes the rows of measured_ratios.cc; docs/adding_a_gpu.md says how.
+// makes them, and writes the rows of measured_ratios/; docs/adding_a_gpu.md says how.
 #pragma once
 
 #include <cstdint>
