@@ -12,8 +12,8 @@ import capi
 import torch
 from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
+from rnn_case import dropout_descriptor
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
-from test_rnn_wavefront_cuda import dropout_of
 
 GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -22,7 +22,7 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 def with_dropout(stack: reference.Stack, batch_sizes: list[int]) -> CudaCase:
     states = torch.zeros(2, dtype=torch.int64, device="cuda")
     return CudaCase(
-        stack, batch_sizes, torch.float16, dropout=dropout_of(states, capi.Object("Create", "Destroy"), 0.3)
+        stack, batch_sizes, torch.float16, dropout=dropout_descriptor(capi.Object("Create", "Destroy"), 0.3, states, 77)
     )
 
 

@@ -144,15 +144,19 @@ class RnnCase:
         return {name: value for name, value in step.items() if name != "cells"}  # which prnnSetRNNExtras asks for
 
 
-def dropout_descriptor(handle: capi.Object, probability: float, states: ctypes.Array | None, seed: int) -> capi.Object:
+def dropout_descriptor(
+    handle: capi.Object, probability: float, states: ctypes.Array | torch.Tensor | None, seed: int
+) -> capi.Object:
+    """`states`: where the handle's device keeps them, a tensor on a GPU."""
+    on_tensor = isinstance(states, torch.Tensor)
     made = capi.descriptor("Dropout")
     capi.check(
         "SetDropoutDescriptor",
         dropoutDesc=made.pointer,
         handle=handle.pointer,
         dropout=probability,
-        states=states,
-        stateSizeInBytes=ctypes.sizeof(states) if states else 0,
+        states=states.data_ptr() if on_tensor else states,
+        stateSizeInBytes=states.nbytes if on_tensor else ctypes.sizeof(states) if states else 0,
         seed=seed,
     )
     return made

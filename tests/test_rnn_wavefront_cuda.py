@@ -6,6 +6,7 @@ import capi
 import pytest
 import torch
 from reference import rnn as reference
+from rnn_case import dropout_descriptor
 from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
@@ -96,20 +97,6 @@ class LayerAfterLayer(CudaCase):
         capi.check("SetRNNPlan", rnnDesc=self.rnn.pointer, forward=forward, backward=None)
 
 
-def dropout_of(states: torch.Tensor, handle: capi.Object, probability: float) -> capi.Object:
-    made = capi.descriptor("Dropout")
-    capi.check(
-        "SetDropoutDescriptor",
-        dropoutDesc=made.pointer,
-        handle=handle.pointer,
-        dropout=probability,
-        states=states.data_ptr(),
-        stateSizeInBytes=states.nbytes,
-        seed=77,
-    )
-    return made
-
-
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(
     ("layers", "hidden", "batch_sizes"),
@@ -135,7 +122,7 @@ def test_dropout(mode: int, layers: int, hidden: int, batch_sizes: list[int], dt
     for kind in (CudaCase, LayerAfterLayer):
         torch.manual_seed(11)
         states = torch.zeros(2, dtype=torch.int64, device="cuda")
-        dropout = dropout_of(states, handle, 0.3)
+        dropout = dropout_descriptor(handle, 0.3, states, 77)
         case = kind(reference.Stack(mode, 48, hidden, layers), batch_sizes, dtype, dropout=dropout)
         case.train()
         results.append(case.results())
