@@ -27,16 +27,17 @@ MARGIN = 98  # percent
 
 
 def table_lines() -> list[str]:
-    files = [SOURCES / f"measured_ratios/{cell}.inc" for cell in ("gru", "lstm", "rnn")]
+    names = [cell + part for cell in ("gru", "lstm", "rnn") for part in ("", "_few_timesteps")]
+    files = [SOURCES / f"measured_ratios/{name}.inc" for name in names]
     return [line for file in files for line in file.read_text().splitlines() if "Stack::" in line]
 
 
 def measured() -> tuple[list[int], list[tuple[tuple[str, ...], list[int]]]]:
     """The batches, and of each row its kind and its percentages."""
     (batches,) = re.findall(r"kMeasuredBatches\[\] = \{([\d, \n]+)\}", (SOURCES / "faster.h").read_text())
-    row = re.compile(r"\{(PRNN_\w+), Precision::(\w+), Stack::(\w+), (\w+), (\d+), \{([\d, ]+)\}\}")
+    row = re.compile(r"\{(PRNN_\w+), Precision::(\w+), Stack::(\w+), (\w+), (\d+), (\d+), \{([\d, ]+)\}\}")
     rows = row.findall("\n".join(table_lines()))
-    return numbers(batches), [(row[:5], numbers(row[5])) for row in rows]
+    return numbers(batches), [(row[:6], numbers(row[6])) for row in rows]
 
 
 def numbers(text: str) -> list[int]:
@@ -48,13 +49,13 @@ BATCHES, ROWS = measured()
 
 def choice(kind: tuple[str, ...], batch: int, gpu: str = "H200") -> int | None:
     """The backend for a row's layer, None if that is not resident."""
-    mode, precision, stack, training, hidden = kind
+    mode, precision, stack, training, steps, hidden = kind
     layers, both = (STACKS | PROJECTED)[stack]
     projection = int(hidden) // 2 if stack in PROJECTED else 0
     rnn = _C.Rnn(MODES[mode], TYPES[precision], int(hidden), layers, int(hidden), both, projection=projection)
     if precision == "kTf32":
         rnn.set_math(_C.TF32_MATH)
-    found = rnn.query_gpu(gpu, batch)
+    found = rnn.query_gpu(gpu, [batch] * int(steps))
     backend: int = found["backend" if training == "true" else "inference_backend"]
     return backend if found["supported"] else None
 
@@ -132,7 +133,7 @@ def test_sequences_that_fill_a_tile_go_together() -> None:
 
 
 def one_layer(precision: str, hidden: int, training: bool) -> tuple[str, ...]:
-    return "PRNN_LSTM", precision, "kOneLayer", str(training).lower(), str(hidden)
+    return "PRNN_LSTM", precision, "kOneLayer", str(training).lower(), "64", str(hidden)
 
 
 def test_one_sequence_more_than_a_pass_takes_is_another_pass() -> None:
@@ -145,7 +146,7 @@ def test_one_sequence_more_than_a_pass_takes_is_another_pass() -> None:
 def test_small_batches_are_resident_and_large_ones_are_not() -> None:
     for mode in ("PRNN_LSTM", "PRNN_GRU"):
         for precision in TYPES:
-            kind = (mode, precision, "kOneLayer", "true", "1000")
+            kind = (mode, precision, "kOneLayer", "true", "64", "1000")
             assert choice(kind, 8) == _C.PERSISTENT_BACKEND
             assert choice(kind, 2000) == CUDNN
 
@@ -153,11 +154,11 @@ def test_small_batches_are_resident_and_large_ones_are_not() -> None:
 def test_kernels_of_one_kind_go_together() -> None:
     """Between two measured sizes, those that share the larger one's kernels have its choice: resident ones above 2112
     units (LSTM in 16 bits), cuDNN's above 128 (float)."""
-    large, last = (("PRNN_LSTM", "kHalf", "kOneLayer", "true", str(hidden)) for hidden in (2300, 2112))
+    large, last = (("PRNN_LSTM", "kHalf", "kOneLayer", "true", "64", str(hidden)) for hidden in (2300, 2112))
     assert [choice(large, batch) for batch in (8, 32)] == [_C.PERSISTENT_BACKEND, CUDNN]
     assert choice(last, 32) == _C.PERSISTENT_BACKEND
     for hidden, expected in ((128, CUDNN), (129, _C.PERSISTENT_BACKEND), (192, _C.PERSISTENT_BACKEND)):
-        assert choice(("PRNN_GRU", "kFloat32", "kOneLayer", "false", str(hidden)), 64) == expected
+        assert choice(("PRNN_GRU", "kFloat32", "kOneLayer", "false", "64", str(hidden)), 64) == expected
 
 
 def test_other_gpus_go_by_the_same_measurements() -> None:
@@ -207,11 +208,11 @@ def test_what_a_query_says() -> None:
 
 def test_one_of_the_two_passes_may_go_to_cudnn() -> None:
     for kind, percent in ROWS:
-        if kind[:4] == ("PRNN_GRU", "kBfloat16", "kOneLayer", "false"):
-            (training,) = [p for k, p in ROWS if k == (*kind[:3], "true", kind[4])]
+        if kind[:5] == ("PRNN_GRU", "kBfloat16", "kOneLayer", "false", "64"):
+            (training,) = [p for k, p in ROWS if k == (*kind[:3], "true", *kind[4:])]
             for batch, inference, step in zip(BATCHES, percent, training, strict=True):
                 if inference < 90 and step > 110:
-                    info = query(Layer(mode=3, hidden=int(kind[4]), batch=batch, data_type=capi.BFLOAT16), 2)
+                    info = query(Layer(mode=3, hidden=int(kind[5]), batch=batch, data_type=capi.BFLOAT16), 2)
                     assert (info.backend, info.inferenceBackend) == (BACKEND_PERSISTENT, CUDNN)
                     assert info.reason.startswith(b"cuDNN is faster at N = %d: in inference" % batch)
                     return

@@ -19,6 +19,9 @@ BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "bes
 # Descriptors of configurations, and sizes of calls, that are kept; beyond this many a cache starts anew.
 _CACHE_LIMIT = 256
 
+# Timesteps of which more make no difference to what runs; of kMeasuredSteps (src/rnn/plan/plan.h).
+_MANY_STEPS = 64
+
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
@@ -82,7 +85,7 @@ class Layer:
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
-        self._plans: dict[tuple[int, bool, int], dict[str, Any]] = {}
+        self._plans: dict[tuple[int, int, bool, int], dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
@@ -104,13 +107,14 @@ class Layer:
         """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
         call or another."""
         math = self._math if math is None else math
+        steps = min(len(batch_sizes), _MANY_STEPS)
         batch, varies = batch_sizes[0], batch_sizes[0] != batch_sizes[-1]
-        found = self._plans.get(key := (batch, varies, math))
+        found = self._plans.get(key := (steps, batch, varies, math))
         if found is None:
             _make_room(self._plans)
             before = self._math
             self._set_math(math)
-            found = self._plans[key] = self.rnn.query(handle, [batch, batch_sizes[-1]] if varies else [batch])
+            found = self._plans[key] = self.rnn.query(handle, [*[batch] * (steps - 1), batch_sizes[-1]])
             self._set_math(before)
         return found
 

@@ -20,6 +20,8 @@ from prnn import _C
 
 # As in src/rnn/plan/faster.h.
 BATCHES = (1, 4, 8, 16, 32, 48, 64, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
+STEPS = (1, 2, 4, 8, 16, 64)  # of plan.h
+MANY_STEPS = 32  # from here on, points stand for the last of STEPS
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
@@ -50,6 +52,12 @@ class Point(NamedTuple):
     def times(self, index: int) -> tuple[float, float]:
         """(resident, cuDNN) of one of PASSES."""
         return self[7 + index], self[9 + index]
+
+    def row_steps(self) -> int | None:
+        """Which of STEPS the point is of, None if it is of none."""
+        if self.steps >= MANY_STEPS:
+            return STEPS[-1]
+        return self.steps if self.steps in STEPS else None
 
     def stack(self) -> str:
         if self.projection > 0:
@@ -114,16 +122,32 @@ def is_cut_off(measured: dict[int, float]) -> bool:
     return last < ENOUGH and measured[last] > CUT_OFF
 
 
+Rows = dict[tuple[str, str, str, int, int, int], dict[int, float]]  # cell, type, stack, pass, T, H -> N -> ratio
+
+
 def table(points: Sequence[Point], gpu: str) -> Iterator[str]:
-    """Lines of C++ for a row of the GPU table, none of kinds that are cut off. Where one of float16 and bfloat16
+    """Lines of C++ for a row of the GPU table, those of few timesteps after the others of a cell."""
+    kinds = sorted(ratios_of(points).items(), key=lambda kind: (kind[0][0], kind[0][4] < STEPS[-1], kind[0]))
+    for (cell, type_, stack, index, steps, hidden), ratios in kinds:
+        passes = passes_of(gpu, cell, type_, stack, hidden)
+        numbers = ", ".join(str(percent(ratios, batch, passes)) for batch in BATCHES)
+        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}"
+        yield f"    {{{name}, {steps}, {hidden}, {{{numbers}}}}},"
+
+
+def ratios_of(points: Iterable[Point]) -> Rows:
+    """cuDNN's time over the resident kernels', none of kinds that are cut off. Where one of float16 and bfloat16
     was not measured at all, it has the other's ratios. Layers of two directions, one or several, have the geometric
     mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
-    projection, those of a type that was not measured."""
-    found: dict[tuple[str, str, str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    projection, those of a type that was not measured; and all without one that were not measured of few timesteps."""
+    found: dict[tuple[str, str, str, int, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        for index in range(len(PASSES)):
+        steps = point.row_steps()
+        for index in range(len(PASSES)) if steps is not None else ():
             resident, cudnn = point.times(index)
-            found[point.cell, point.type, point.stack(), index, point.hidden][point.batch].append(cudnn / resident)
+            found[point.cell, point.type, point.stack(), index, steps, point.hidden][point.batch].append(
+                cudnn / resident
+            )
     measured = {
         kind: {batch: statistics.geometric_mean(ratios) for batch, ratios in batches.items()}
         for kind, batches in found.items()
@@ -133,20 +157,17 @@ def table(points: Sequence[Point], gpu: str) -> Iterator[str]:
         other = {"bfloat16": "float16", "float16": "bfloat16"}.get(type_)
         if other is not None:
             measured.setdefault((cell, other, *kind), ratios)
-    largest: dict[tuple[str, ...], int] = defaultdict(int)
-    for cell, type_, stack, _, hidden in measured:
-        largest[cell, type_, stack] = max(largest[cell, type_, stack], hidden)
-    for (cell, type_, stack, index, hidden), ratios in list(measured.items()):
+    largest: dict[tuple[str, str, str, int], int] = defaultdict(int)
+    for cell, type_, stack, _, steps, hidden in measured:
+        largest[cell, type_, stack, steps] = max(largest[cell, type_, stack, steps], hidden)
+    for (cell, type_, stack, index, steps, hidden), ratios in list(measured.items()):
         for other in STACKS[1:] if stack == STACKS[0] else ():
-            if hidden > largest[cell, type_, other] > 0:
-                measured[cell, type_, other, index, hidden] = ratios
-        if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers"]:
-            measured[cell, type_, "kProjectedLayers", index, hidden] = ratios
-    for (cell, type_, stack, index, hidden), ratios in sorted(measured.items()):
-        passes = passes_of(gpu, cell, type_, stack, hidden)
-        numbers = ", ".join(str(percent(ratios, batch, passes)) for batch in BATCHES)
-        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}, {hidden}"
-        yield f"    {{{name}, {{{numbers}}}}},"
+            most = largest[cell, type_, other, steps]
+            if hidden > most and (most > 0 or steps < STEPS[-1]):
+                measured[cell, type_, other, index, steps, hidden] = ratios
+        if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers", steps]:
+            measured[cell, type_, "kProjectedLayers", index, steps, hidden] = ratios
+    return measured
 
 
 def passes_of(gpu: str, cell: str, type_: str, stack: str, hidden: int) -> Callable[[int], int]:
@@ -160,22 +181,23 @@ def choice(gpu: str, point: Point) -> tuple[bool, bool]:
     """Whether the library goes to cuDNN, in inference and in training."""
     shape = (point.hidden, point.layers, point.directions, point.projection)
     rnn = make_layers(point.cell, point.type, *shape)
-    found = rnn.query_gpu(gpu, point.batch)
+    found = rnn.query_gpu(gpu, [point.batch] * point.steps)
     return found["inference_backend"] == _C.CUDNN_BACKEND, found["backend"] == _C.CUDNN_BACKEND
 
 
 def regret(gpu: str, points: Iterable[Point]) -> Iterator[str]:
-    """Of each kind of layer: points, those behind the faster one by more than 3 %, the mean and the worst; and the mean
-    with the resident kernels alone, and with cuDNN alone."""
+    """Of each kind of layer, and few timesteps or many: points, those behind the faster one by more than 3 %, the mean
+    and the worst; and the mean with the resident kernels alone, and with cuDNN alone."""
     behind: dict[tuple[str, ...], list[tuple[float, float, float, str]]] = defaultdict(list)
     for point in points:
         for index, is_cudnn in enumerate(choice(gpu, point)):
             times = point.times(index)
-            where = f"H = {point.hidden}, N = {point.batch}"
-            group = (point.cell, point.type, f"{point.layers} x {point.directions}", PASSES[index])
+            where = f"H = {point.hidden}, N = {point.batch}, T = {point.steps}"
+            few = "few" if point.steps < MANY_STEPS else "many"
+            group = (point.cell, point.type, f"{point.layers} x {point.directions}", few, PASSES[index])
             behind[group].append((times[is_cudnn] / min(times), times[0] / min(times), times[1] / min(times), where))
-    yield "| cell | type | layers x directions | | points | more than 3 % | mean | worst | resident | cuDNN |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| cell | type | layers x directions | T | | points | more than 3 % | mean | worst | resident | cuDNN |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for group, found in sorted(behind.items()):
         means = [math.exp(sum(math.log(point[i]) for point in found) / len(found)) for i in range(3)]
         worst = max(found)

@@ -1,6 +1,7 @@
 #include "rnn/plan/faster.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -72,12 +73,12 @@ const GpuRatios& ratios_of(const GpuRow& gpu) {
 
 // The rows on both sides of the problem's hidden size, the same one beyond the ends; NULL where there are none.
 std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& gpu, const RnnProblem& problem,
-                                                                  bool training) {
+                                                                  bool training, int steps) {
   const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
   const MeasuredRatios *low = nullptr, *high = nullptr;
   for (const MeasuredRatios& row : ratios_of(gpu).rows) {
     if (row.mode != mode || row.precision != precision_of(problem) || row.stack != stack_of(problem) ||
-        row.training != training) {
+        row.training != training || row.steps != steps) {
       continue;
     }
     if (low == nullptr || row.hidden <= problem.hidden) low = &row;
@@ -105,12 +106,30 @@ double place_of_hidden(const GpuRow& gpu, const RnnProblem& problem, const Measu
   return place_between(static_cast<double>(problem.hidden), low.hidden, high.hidden);
 }
 
-double measured_ratio(const GpuRow& gpu, const RnnProblem& problem, bool training) {
-  const auto [low, high] = find_rows(gpu, problem, training);
-  if (low == nullptr) return INFINITY;
+// Where there are no measurements of a few timesteps, the ratio of more of them.
+std::array<double, kMeasuredStepCount> measured_ratios(const GpuRow& gpu, const RnnProblem& problem, bool training) {
+  std::array<double, kMeasuredStepCount> ratios;
   const BatchPlace batch = place_of_batch(gpu, problem, training ? Pass::kBackward : Pass::kForward);
-  const double place = place_of_hidden(gpu, problem, *low, *high);
-  return std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
+  double ratio = INFINITY;
+  for (int i = kMeasuredStepCount - 1; i >= 0; --i) {
+    const auto [low, high] = find_rows(gpu, problem, training, kMeasuredSteps[i]);
+    if (low != nullptr) {
+      const double place = place_of_hidden(gpu, problem, *low, *high);
+      ratio = std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
+    }
+    ratios[i] = ratio;
+  }
+  return ratios;
+}
+
+double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t steps) {
+  const int* const end = kMeasuredSteps + kMeasuredStepCount;
+  const int* const next = std::lower_bound(kMeasuredSteps, end, steps);
+  if (next == end) return ratios.back();
+  const int64_t i = next - kMeasuredSteps;
+  if (*next == steps || std::isinf(ratios[i])) return ratios[i];
+  const double place = place_between(static_cast<double>(steps), kMeasuredSteps[i - 1], *next);
+  return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
 }
 
 // With a projection, the resident kernels need the product of two matrices first, which takes as long as some timesteps
@@ -136,28 +155,37 @@ std::string percent_of(double ratio) {
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
   if (problem.heads > 1) return {};  // cuDNN has none
-  return {measured_ratio(row, problem, false), measured_ratio(row, problem, true), ratios_of(row).gpu};
+  CudnnTime time;
+  time.inference = measured_ratios(row, problem, false);
+  time.training = measured_ratios(row, problem, true);
+  time.measured_on = ratios_of(row).gpu;
+  return time;
 }
 
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
-  if (problem.training) return is_faster(plan.cudnn_time.training);
-  return !runs_step_by_step(problem) && (is_faster(plan.cudnn_time.inference) || has_too_few_steps(problem));
+  const int64_t steps = problem.steps();
+  if (problem.training) return is_faster(at_steps(plan.cudnn_time.training, steps));
+  if (runs_step_by_step(problem)) return false;
+  return is_faster(at_steps(plan.cudnn_time.inference, steps)) || has_too_few_steps(problem);
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
-  const CudnnTime& time = plan.cudnn_time;
+  const double training_ratio = at_steps(plan.cudnn_time.training, problem.steps()),
+               inference_ratio = at_steps(plan.cudnn_time.inference, problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));
-  const bool in_training = is_faster(time.training), in_inference = !step_by_step && is_faster(time.inference);
+  const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
   if (!in_training && !in_inference) {
     return !step_by_step && has_too_few_steps(problem)
                ? "in inference, cuDNN is faster for a projection and T = " + std::to_string(problem.steps())
                : "";
   }
-  const std::string training = "in training " + percent_of(time.training),
-                    inference = "in inference " + percent_of(time.inference);
-  return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + ": " +
+  const std::string training = "in training " + percent_of(training_ratio),
+                    inference = "in inference " + percent_of(inference_ratio);
+  const std::string steps =
+      problem.steps() < kMeasuredSteps[kMeasuredStepCount - 1] ? ", T = " + std::to_string(problem.steps()) : "";
+  return "cuDNN is faster at N = " + std::to_string(problem.max_batch()) + steps + ": " +
          (in_training ? training + (in_inference ? ", " + inference : "") : inference) +
-         " of the resident kernels' time, measured on the " + time.measured_on;
+         " of the resident kernels' time, measured on the " + plan.cudnn_time.measured_on;
 }
 
 }  // namespace prnn

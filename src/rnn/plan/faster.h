@@ -27,6 +27,7 @@ struct MeasuredRatios {
   Precision precision;
   Stack stack;
   bool training;  // a training step; else inference
+  int steps;      // of kMeasuredSteps
   int hidden;     // of one kind of layer in increasing order
   uint8_t percent[kMeasuredBatchCount];
 };
@@ -41,7 +42,8 @@ extern const std::vector<GpuRatios> kGpuRatios;
 
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem);
 
-// Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference.
+// Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the
+// same for all calls of a training step.
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan);
 
 // One sentence where it is, in training or in inference; else "".

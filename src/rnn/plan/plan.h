@@ -10,6 +10,7 @@
 // block's K again.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -65,10 +66,19 @@ struct WavefrontPlan {
   std::string forward_reason, backward_reason;  // one sentence where there is none, and several layers
 };
 
-// cuDNN's time over that of the resident kernels, as far as it was measured.
+// Timesteps of which the backends were compared. The last stands for many.
+constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 64};
+constexpr int kMeasuredStepCount = sizeof kMeasuredSteps / sizeof kMeasuredSteps[0];
+
+// cuDNN's time over that of the resident kernels for each of kMeasuredSteps, as far as it was measured: else infinite.
 struct CudnnTime {
-  double inference = INFINITY, training = INFINITY;
+  std::array<double, kMeasuredStepCount> inference, training;
   const char* measured_on = "";
+
+  CudnnTime() {
+    inference.fill(INFINITY);
+    training.fill(INFINITY);
+  }
 };
 
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
