@@ -8,19 +8,17 @@ bench/results/rnn_backends_*.csv.
 """
 
 import argparse
-import bisect
 import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prnn import _C
 
-# As in src/rnn/plan/faster.h.
-BATCHES = (1, 4, 8, 16, 32, 48, 64, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
-STEPS = (1, 2, 4, 8, 16, 64)  # of plan.h
+# As in src/rnn/plan/faster.h and plan.h.
+STEPS = (1, 2, 4, 8, 16, 64)
 MANY_STEPS = 32  # from here on, points stand for the last of STEPS
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
@@ -28,8 +26,6 @@ TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 PROJECTED_STACKS = ("kProjected", "kProjectedLayers")
 MOST = 255
-CUT_OFF = 1.5  # a kind's last ratio, above which the measurement ended too early to say anything of larger batches,
-ENOUGH = 256  # unless it came to so many sequences
 PASSES = ("inference", "training")
 
 
@@ -98,83 +94,53 @@ def make_layers(
     return rnn
 
 
-def percent(measured: dict[int, float], batch: int, passes: Callable[[int], int]) -> int:
-    """The ratio for a batch, between its measured neighbours on logarithmic scales, or that of the only one of them
-    that takes as many passes over the weights; beyond the last, the last."""
-    batches = sorted(measured)
-    place = bisect.bisect_left(batches, batch)
-    if place == len(batches) or batches[place] == batch:
-        ratio = measured[batches[min(place, len(batches) - 1)]]
-    elif place == 0:
-        ratio = measured[batches[0]]
-    else:
-        low, high = batches[place - 1], batches[place]
-        share = math.log(batch / low) / math.log(high / low)
-        if passes(low) != passes(high):
-            share = {passes(low): 0.0, passes(high): 1.0}.get(passes(batch), share)
-        ratio = measured[low] ** (1 - share) * measured[high] ** share
-    return min(round(100 * ratio), MOST)
+Rows = dict[tuple[str, str, str, int, int], dict[int, tuple[float, ...]]]  # cell, type, stack, T, H -> N -> ratios
 
 
-def is_cut_off(measured: dict[int, float]) -> bool:
-    """Whether larger batches cannot go by the last one that was measured."""
-    last = max(measured)
-    return last < ENOUGH and measured[last] > CUT_OFF
-
-
-Rows = dict[tuple[str, str, str, int, int, int], dict[int, float]]  # cell, type, stack, pass, T, H -> N -> ratio
-
-
-def table(points: Sequence[Point], gpu: str) -> Iterator[str]:
+def table(points: Sequence[Point]) -> Iterator[str]:
     """Lines of C++ for a row of the GPU table, those of few timesteps after the others of a cell."""
-    kinds = sorted(ratios_of(points).items(), key=lambda kind: (kind[0][0], kind[0][4] < STEPS[-1], kind[0]))
-    for (cell, type_, stack, index, steps, hidden), ratios in kinds:
-        passes = passes_of(gpu, cell, type_, stack, hidden)
-        numbers = ", ".join(str(percent(ratios, batch, passes)) for batch in BATCHES)
-        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {str(index == 1).lower()}"
-        yield f"    {{{name}, {steps}, {hidden}, {{{numbers}}}}},"
+    kinds = sorted(ratios_of(points).items(), key=lambda kind: (kind[0][0], kind[0][3] < STEPS[-1], kind[0]))
+    for (cell, type_, stack, steps, hidden), ratios in kinds:
+        name = f"{CELLS[cell][0]}, Precision::{PRECISIONS[type_]}, Stack::{stack}, {steps}, {hidden}"
+        batches = ", ".join(
+            f"{{{batch}, {', '.join(str(min(round(100 * ratio), MOST)) for ratio in found)}}}"
+            for batch, found in sorted(ratios.items())
+        )
+        yield f"{{{name}, {{{batches}}}}},"
 
 
 def ratios_of(points: Iterable[Point]) -> Rows:
-    """cuDNN's time over the resident kernels', none of kinds that are cut off. Where one of float16 and bfloat16
+    """cuDNN's time over the resident kernels'. Where one of float16 and bfloat16
     was not measured at all, it has the other's ratios. Layers of two directions, one or several, have the geometric
     mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
     projection, those of a type that was not measured; and all without one that were not measured of few timesteps."""
-    found: dict[tuple[str, str, str, int, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, str, str, int, int], dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         steps = point.row_steps()
-        for index in range(len(PASSES)) if steps is not None else ():
-            resident, cudnn = point.times(index)
-            found[point.cell, point.type, point.stack(), index, steps, point.hidden][point.batch].append(
-                cudnn / resident
-            )
-    measured = {
-        kind: {batch: statistics.geometric_mean(ratios) for batch, ratios in batches.items()}
-        for kind, batches in found.items()
-    }
-    measured = {kind: ratios for kind, ratios in measured.items() if not is_cut_off(ratios)}
+        if steps is not None:
+            found[point.cell, point.type, point.stack(), steps, point.hidden][point.batch].append(point)
+    measured = {kind: {n: mean_ratios(same) for n, same in batches.items()} for kind, batches in found.items()}
     for (cell, type_, *kind), ratios in list(measured.items()):
         other = {"bfloat16": "float16", "float16": "bfloat16"}.get(type_)
         if other is not None:
             measured.setdefault((cell, other, *kind), ratios)
     largest: dict[tuple[str, str, str, int], int] = defaultdict(int)
-    for cell, type_, stack, _, steps, hidden in measured:
+    for cell, type_, stack, steps, hidden in measured:
         largest[cell, type_, stack, steps] = max(largest[cell, type_, stack, steps], hidden)
-    for (cell, type_, stack, index, steps, hidden), ratios in list(measured.items()):
+    for (cell, type_, stack, steps, hidden), ratios in list(measured.items()):
         for other in STACKS[1:] if stack == STACKS[0] else ():
             most = largest[cell, type_, other, steps]
             if hidden > most and (most > 0 or steps < STEPS[-1]):
-                measured[cell, type_, other, index, steps, hidden] = ratios
+                measured[cell, type_, other, steps, hidden] = ratios
         if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers", steps]:
-            measured[cell, type_, "kProjectedLayers", index, steps, hidden] = ratios
+            measured[cell, type_, "kProjectedLayers", steps, hidden] = ratios
     return measured
 
 
-def passes_of(gpu: str, cell: str, type_: str, stack: str, hidden: int) -> Callable[[int], int]:
-    """How many passes over the weights a batch takes."""
-    projection = hidden // 2 if stack in PROJECTED_STACKS else 0
-    rnn = make_layers(cell, type_, hidden, directions=2 if stack == STACKS[2] else 1, projection=projection)
-    return lambda batch: -(-batch // max(rnn.query_gpu(gpu, batch)["batch_per_pass"], 1))
+def mean_ratios(points: Sequence[Point]) -> tuple[float, ...]:
+    """cuDNN's time over the resident kernels', of each pass."""
+    times = [[point.times(index) for point in points] for index in range(len(PASSES))]
+    return tuple(statistics.geometric_mean(cudnn / resident for resident, cudnn in found) for found in times)
 
 
 def choice(gpu: str, point: Point) -> tuple[bool, bool]:
@@ -214,7 +180,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device, points = read(arguments.files)
     gpu = arguments.gpu or device.removeprefix("NVIDIA ")
-    print("\n".join(table(points, gpu) if arguments.what == "table" else regret(gpu, points)))
+    print("\n".join(table(points) if arguments.what == "table" else regret(gpu, points)))
 
 
 if __name__ == "__main__":

@@ -128,11 +128,9 @@ def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
     print("\n| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")
     print("|---|---|---|---|---|---|---|---|")
     for cell, (layers, directions), size in itertools.product(cells, ((1, 1), (3, 1), (1, 2)), hidden):
-        for row in rnn_backends.measure_kind(
-            rnn_backends.Kind(cell, type_, layers, directions, size), rnn_ratios.BATCHES
-        ):
+        kind = rnn_backends.Kind(cell, type_, layers, directions, size)
+        for row in rnn_backends.measure_kind(kind, rnn_backends.BATCHES):
             print(row, flush=True)
             rows.append(rnn_backends.flat(row))
     print("\nsrc/rnn/plan/measured_ratios/:")
-    row = rnn_ratios.make_layers(cells[0], type_, hidden[0]).query(_C.Handle.cuda(), 1)["device"]
-    print("\n".join(rnn_ratios.table(rows, row)))
+    print("\n".join(rnn_ratios.table(rows)))

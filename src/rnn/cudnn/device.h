@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "prnn_types.h"
-#include "rnn/cudnn/algorithm.h"
+#include "rnn/plan/cudnn_algorithm.h"
 
 namespace prnn {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/cuda/cudnn.h"
-#include "rnn/cudnn/algorithm.h"
+#include "rnn/plan/cudnn_algorithm.h"
 #include "rnn/cudnn/device.h"
 #include "rnn/cudnn/weights.h"
 #include "rnn/problem.h"

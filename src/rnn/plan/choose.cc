@@ -133,20 +133,12 @@ bool fits_hidden(const GpuRow& row, RnnProblem problem, int64_t hidden) {
 
 }  // namespace
 
-int64_t count_passes(const GpuRow& row, const RnnProblem& problem, int64_t batch, Pass pass) {
-  RnnProblem other = problem;
-  other.batch = {batch};
+bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* forward, ResidentShape* backward) {
   RnnPlan plan;
-  if (!choose_with_passes(row, other, &plan)) return 0;
-  return ceil_div(batch, (pass == Pass::kForward ? plan.forward : plan.backward).batch_per_pass());
-}
-
-bool needs_large_kernels(const GpuRow& row, const RnnProblem& problem, int64_t hidden) {
-  RnnProblem other = problem;
-  other.hidden = hidden;
-  RnnPlan plan;
-  return choose_with_passes(row, other, &plan) &&
-         (plan.forward.kernel.is(Engine::kMmaLarge) || plan.backward.kernel.is(Engine::kMmaLarge));
+  if (!choose_with_passes(row, problem, &plan)) return false;
+  *forward = plan.forward;
+  *backward = plan.backward;
+  return true;
 }
 
 const char* engine_name(Engine engine) {

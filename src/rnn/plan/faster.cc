@@ -5,15 +5,26 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 
+#include "rnn/plan/cudnn_algorithm.h"
 #include "rnn/plan/step.h"
+#include "rnn/plan/step_time.h"
 
 namespace prnn {
 namespace {
 
 // Measurements of one point differ by a percent or two, and the resident kernels take less memory.
 constexpr double kMargin = 0.98;
+
+// Microseconds of a call besides its timesteps, about: inference, a training step.
+constexpr double kCallTime[] = {15, 40};
+
+// Larger batches go by this one.
+constexpr int64_t kMostMeasured = 2048;
 
 Precision precision_of(const RnnProblem& problem) {
   switch (problem.type) {
@@ -38,86 +49,134 @@ double place_between(double value, double low, double high) {
 
 double mix(double low, double high, double place) { return low + (high - low) * place; }
 
-// The measured batches around one, and where it lies between them, from 0 to 1.
-struct BatchPlace {
-  int low, high;
-  double place;
-};
-
-// The resident kernels take about as long for every batch that takes as many passes over the weights and fills as many
-// tiles of 8 sequences.
-BatchPlace place_of_batch(const GpuRow& row, const RnnProblem& problem, Pass pass) {
-  const int64_t batch = problem.max_batch(),
-                sequences = batch <= kTileColumns ? batch : ceil_div(batch, kTileColumns) * kTileColumns;
-  int high = 0;
-  while (high + 1 < kMeasuredBatchCount && kMeasuredBatches[high] < sequences) ++high;
-  const int low = std::max(high - 1, 0);
-  const double place = place_between(static_cast<double>(sequences), kMeasuredBatches[low], kMeasuredBatches[high]);
-  if (place == 0 || place == 1) return {low, high, place};
-  const auto passes = [&](int64_t n) { return count_passes(row, problem, n, pass); };
-  const int64_t own = passes(sequences);
-  const bool is_like_high = own == passes(kMeasuredBatches[high]) && own > passes(kMeasuredBatches[low]);
-  return {low, high, is_like_high ? 1 : place};
-}
-
-double log_ratio(const MeasuredRatios& row, const BatchPlace& batch) {
-  return mix(std::log(row.percent[batch.low] / 100.0), std::log(row.percent[batch.high] / 100.0), batch.place);
-}
-
 const GpuRatios& ratios_of(const GpuRow& gpu) {
-  for (const GpuRatios& ratios : kGpuRatios) {
-    if (std::strcmp(ratios.gpu, gpu.name) == 0) return ratios;
-  }
-  return kGpuRatios.front();
+  const auto is_of_gpu = [&](const GpuRatios& ratios) { return std::strcmp(ratios.gpu, gpu.name) == 0; };
+  const GpuRatios* const end = kGpuRatios + kGpuRatiosCount;
+  const GpuRatios* const found = std::find_if(kGpuRatios, end, is_of_gpu);
+  return found == end ? kGpuRatios[0] : *found;
+}
+
+// Of the last batch that was measured.
+const MeasuredBatch& last_of(const MeasuredRatios& row) {
+  const MeasuredBatch* last = row.batches;
+  while (last + 1 < std::end(row.batches) && last[1].batch != 0) ++last;
+  return *last;
+}
+
+// Whether a row was measured up to a batch, or until cuDNN was ahead.
+bool says_of(const MeasuredRatios& row, int64_t batch, bool training) {
+  const MeasuredBatch& last = last_of(row);
+  return last.batch >= std::min<int64_t>(batch, kMostMeasured) || (training ? last.training : last.inference) < 100;
 }
 
 // The rows on both sides of the problem's hidden size, the same one beyond the ends; NULL where there are none.
 std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& gpu, const RnnProblem& problem,
                                                                   bool training, int steps) {
   const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
+  const GpuRatios& ratios = ratios_of(gpu);
   const MeasuredRatios *low = nullptr, *high = nullptr;
-  for (const MeasuredRatios& row : ratios_of(gpu).rows) {
-    if (row.mode != mode || row.precision != precision_of(problem) || row.stack != stack_of(problem) ||
-        row.training != training || row.steps != steps) {
+  for (const MeasuredRatios* row = ratios.rows; row < ratios.rows + ratios.count; ++row) {
+    if (row->mode != mode || row->precision != precision_of(problem) || row->stack != stack_of(problem) ||
+        row->steps != steps || !says_of(*row, problem.max_batch(), training)) {
       continue;
     }
-    if (low == nullptr || row.hidden <= problem.hidden) low = &row;
-    high = &row;
-    if (row.hidden >= problem.hidden) break;
+    if (low == nullptr || row->hidden <= problem.hidden) low = row;
+    high = row;
+    if (row->hidden >= problem.hidden) break;
   }
   return {low, high};
 }
 
-// The largest layer that the cuDNN backend runs on cuDNN's kernels for small ones (rnn/cudnn/algorithm.cc).
-int64_t largest_small_layer(const RnnProblem& problem) {
-  if (problem.type == PRNN_DATA_BFLOAT16) return 0;
-  return problem.gates() > 1 ? 128 : 256;
-}
+// Interpolates the ratios for one problem. Both backends' times have steps: the resident kernels' where one sequence or
+// unit more takes another pass over the weights or leaves room for fewer replicas, cuDNN's where it has other
+// algorithms. So what is interpolated is cuDNN's time in the unit of an estimate of the resident kernels', between
+// layers of the same algorithm where there are such.
+class Interpolation {
+ public:
+  Interpolation(const GpuRow& gpu, const RnnProblem& problem, bool training)
+      : gpu_(gpu), problem_(problem), training_(training) {
+    // The resident kernels take about as long for every batch that fills as many tiles of 8 sequences.
+    const int64_t batch = problem.max_batch();
+    batch_ = batch <= kTileColumns ? batch : ceil_div(batch, kTileColumns) * kTileColumns;
+  }
 
-// Where the hidden size lies between two measured ones, from 0 to 1: at the one with kernels of its own kind, where the
-// large-layer kernels begin between them, or cuDNN's for small layers end.
-double place_of_hidden(const GpuRow& gpu, const RnnProblem& problem, const MeasuredRatios& low,
-                       const MeasuredRatios& high) {
-  const auto is_large = [&](int64_t hidden) { return needs_large_kernels(gpu, problem, hidden); };
-  if (low.hidden < high.hidden && is_large(low.hidden) != is_large(high.hidden))
-    return is_large(problem.hidden) ? 1 : 0;
-  const int64_t edge = largest_small_layer(problem);
-  if (low.hidden <= edge && problem.hidden > edge) return 1;
-  return place_between(static_cast<double>(problem.hidden), low.hidden, high.hidden);
-}
+  // Of one of kMeasuredSteps; infinite where nothing was measured.
+  double ratio(int steps) {
+    const auto [low, high] = find_rows(gpu_, problem_, training_, steps);
+    if (low == nullptr) return INFINITY;
+    steps_ = steps;
+    // Beyond the sizes that were measured, the ratio of the last one.
+    const int64_t hidden = std::clamp<int64_t>(problem_.hidden, low->hidden, high->hidden);
+    const double place = place_of({hidden, batch_}, {low->hidden, batch_}, {high->hidden, batch_},
+                                  place_between(static_cast<double>(hidden), low->hidden, high->hidden));
+    return std::exp(mix(log_cudnn(*low), log_cudnn(*high), place) - log_resident({hidden, batch_}));
+  }
+
+ private:
+  struct Size {
+    int64_t hidden, batch;
+    bool operator<(const Size& other) const { return std::tie(hidden, batch) < std::tie(other.hidden, other.batch); }
+  };
+
+  // What of a size makes steps.
+  struct Estimate {
+    StepEstimate step;
+    CudnnAlgorithm algorithm;
+    bool is_like(const Estimate& other) const {
+      return step.is_large == other.step.is_large && algorithm == other.algorithm;
+    }
+  };
+
+  // cuDNN's time for the batch and the row's hidden size.
+  double log_cudnn(const MeasuredRatios& row) {
+    const MeasuredBatch& last = last_of(row);
+    const int64_t batch = std::min<int64_t>(batch_, last.batch);
+    const MeasuredBatch* high = row.batches;
+    while (high->batch < batch) ++high;
+    const MeasuredBatch* const low = high > row.batches ? high - 1 : high;
+    const double place = place_of({row.hidden, batch}, {row.hidden, low->batch}, {row.hidden, high->batch},
+                                  place_between(static_cast<double>(batch), low->batch, high->batch));
+    const auto time = [&](const MeasuredBatch& point) {
+      return std::log((training_ ? point.training : point.inference) / 100.0) + log_resident({row.hidden, point.batch});
+    };
+    const double beyond = log_resident({row.hidden, batch_}) - log_resident({row.hidden, batch});
+    return mix(time(*low), time(*high), place) + beyond;
+  }
+
+  double log_resident(Size size) { return std::log(at(size).step.microseconds + kCallTime[training_] / steps_); }
+
+  // At the one of two sizes that is alike, if the other is not.
+  double place_of(Size size, Size low, Size high, double between) {
+    const Estimate &own = at(size), &at_low = at(low), &at_high = at(high);
+    if (at_low.is_like(at_high)) return between;
+    return own.is_like(at_high) ? 1 : own.is_like(at_low) ? 0 : between;
+  }
+
+  const Estimate& at(Size size) {
+    const auto found = estimates_.find(size);
+    if (found != estimates_.end()) return found->second;
+    RnnProblem other = problem_;
+    other.hidden = size.hidden;
+    other.batch = {size.batch};
+    return estimates_[size] = {estimate_step(gpu_, other, training_),
+                               choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other)};
+  }
+
+  const GpuRow& gpu_;
+  const RnnProblem& problem_;
+  const bool training_;
+  int64_t batch_;
+  double steps_ = 1;
+  std::map<Size, Estimate> estimates_;
+};
 
 // Where there are no measurements of a few timesteps, the ratio of more of them.
 std::array<double, kMeasuredStepCount> measured_ratios(const GpuRow& gpu, const RnnProblem& problem, bool training) {
   std::array<double, kMeasuredStepCount> ratios;
-  const BatchPlace batch = place_of_batch(gpu, problem, training ? Pass::kBackward : Pass::kForward);
-  double ratio = INFINITY;
+  Interpolation interpolation(gpu, problem, training);
   for (int i = kMeasuredStepCount - 1; i >= 0; --i) {
-    const auto [low, high] = find_rows(gpu, problem, training, kMeasuredSteps[i]);
-    if (low != nullptr) {
-      const double place = place_of_hidden(gpu, problem, *low, *high);
-      ratio = std::exp(mix(log_ratio(*low, batch), log_ratio(*high, batch), place));
-    }
-    ratios[i] = ratio;
+    ratios[i] = interpolation.ratio(kMeasuredSteps[i]);
+    if (std::isinf(ratios[i]) && i + 1 < kMeasuredStepCount) ratios[i] = ratios[i + 1];
   }
   return ratios;
 }

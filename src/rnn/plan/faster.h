@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "core/gpu_table.h"
 #include "rnn/plan/plan.h"
@@ -16,29 +15,31 @@ namespace prnn {
 enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
 enum class Stack : int8_t { kOneLayer, kSeveralLayers, kTwoDirections, kProjected, kProjectedLayers };
 
-// Batches that were measured: 8 more than 128, 256 and 512 often take another pass over the weights.
-constexpr int kMeasuredBatches[] = {1,   4,   8,   16,  32,  48,  64,  96,   128,  136,
-                                    192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048};
-constexpr int kMeasuredBatchCount = sizeof kMeasuredBatches / sizeof kMeasuredBatches[0];
+// cuDNN's time in percent of the resident kernels', at most 255, of inference and of a training step.
+struct MeasuredBatch {
+  uint16_t batch;
+  uint8_t inference, training;
+};
 
-// cuDNN's time in percent of the resident kernels', at most 255, for each of the batches.
+// What was measured of layers of one kind.
 struct MeasuredRatios {
   prnnRNNMode_t mode;  // PRNN_RNN_TANH for both RNNs
   Precision precision;
   Stack stack;
-  bool training;  // a training step; else inference
-  int steps;      // of kMeasuredSteps
-  int hidden;     // of one kind of layer in increasing order
-  uint8_t percent[kMeasuredBatchCount];
+  int16_t steps;              // of kMeasuredSteps
+  int16_t hidden;             // of one kind of layer and number of timesteps in increasing order
+  MeasuredBatch batches[48];  // increasing, then zeros
 };
 
 struct GpuRatios {
   const char* gpu;  // a row of gpu_table.cc
-  std::vector<MeasuredRatios> rows;
+  const MeasuredRatios* rows;
+  int count;
 };
 
 // GPUs that are not here go by the first until somebody measures them.
-extern const std::vector<GpuRatios> kGpuRatios;
+extern const GpuRatios kGpuRatios[];
+extern const int kGpuRatiosCount;
 
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem);
 

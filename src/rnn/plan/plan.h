@@ -95,11 +95,8 @@ struct RnnPlan {
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);
 
-// Passes over the weights that the layer would take for another batch.
-int64_t count_passes(const GpuRow& row, const RnnProblem& problem, int64_t batch, Pass pass);
-
-// Whether the layer, with another hidden size, has the large-layer kernels in one of its passes.
-bool needs_large_kernels(const GpuRow& row, const RnnProblem& problem, int64_t hidden);
+// The shapes alone; false if the layer does not fit.
+bool plan_shapes(const GpuRow& row, const RnnProblem& problem, ResidentShape* forward, ResidentShape* backward);
 
 // The largest H with the same mode, type, N and directions that fits. Takes some twenty plans.
 int64_t find_largest_hidden(const GpuRow& row, const RnnProblem& problem);

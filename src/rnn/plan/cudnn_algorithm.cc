@@ -1,4 +1,4 @@
-#include "rnn/cudnn/algorithm.h"
+#include "rnn/plan/cudnn_algorithm.h"
 
 namespace prnn {
 namespace {

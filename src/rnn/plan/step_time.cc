@@ -1,0 +1,60 @@
+#include "rnn/plan/step_time.h"
+
+namespace prnn {
+namespace {
+
+// Microseconds: of a pass over the weights; of each of its tiles of 8 sequences; and of 100 row tiles times k-tiles
+// that a warp multiplies with a tile.
+struct PassTime {
+  double pass, tile, products;
+};
+
+// Fitted to bench/results/rnn_backends_*.csv.
+PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& problem) {
+  const bool is_float = problem.type == PRNN_DATA_FLOAT;
+  switch (shape.kernel->engine) {
+    case Engine::kCluster: return backward ? PassTime{0.74, 0, 2.0} : PassTime{0.55, 0, 1.3};
+    case Engine::kSimt: return backward ? PassTime{1.2, 0, 2.0} : PassTime{0.55, 0, 3.0};
+    case Engine::kWgmma: return backward ? PassTime{1.3, 0.41, 1.6} : PassTime{0.95, 0.2, 1.4};
+    case Engine::kWgmmaSplitK: return backward ? PassTime{4.6, 0.05, 8.3} : PassTime{3.8, 0, 1.6};
+    case Engine::kMmaLarge:
+      if (!is_float) return backward ? PassTime{8.5, 0, 0} : PassTime{5.0, 0, 0};
+      return backward ? PassTime{2, 0, 20} : PassTime{2.7, 0, 5.5};
+    default:
+      if (!is_float) return backward ? PassTime{0.32, 0.95, 2.0} : PassTime{0.32, 0.64, 2.2};
+      if (problem.tf32) return backward ? PassTime{0.22, 1.2, 6.4} : PassTime{0.14, 0.86, 3.6};
+      return backward ? PassTime{0.3, 1.5, 9.2} : PassTime{0.14, 1.3, 4.3};
+  }
+}
+
+double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool backward) {
+  const Engine engine = shape.kernel->engine;
+  const bool splits_k = engine == Engine::kWgmmaSplitK || (backward && shape.kernel.is(Engine::kMma)) ||
+                        (backward && engine == Engine::kWgmma);
+  const bool sums_gates = backward && engine != Engine::kWgmmaSplitK && engine != Engine::kSimt;
+  const bool shares_rows = splits_k && engine != Engine::kWgmmaSplitK;
+  const int64_t k_tiles = ceil_div(problem.hidden, k_tile_elements(problem.type == PRNN_DATA_FLOAT)) *
+                          (sums_gates ? problem.gates() : 1) / (splits_k ? shape.cluster : 1);
+  const int64_t rows = shape.units * (backward ? 1 : problem.gates()) * (shares_rows ? shape.cluster : 1);
+  const PassTime time = pass_time(shape, backward, problem);
+  const double of_tile =
+      time.tile + time.products / 100 * static_cast<double>(ceil_div(k_tiles, kResidentWarps) * rows) / kTileRows;
+  const auto tiles = [&](int64_t sequences) {
+    return ceil_div(ReplicaShares(shape, sequences).columns_per_replica, kTileColumns);
+  };
+  const int64_t batch = problem.max_batch();
+  const int64_t passes = ceil_div(batch, shape.batch_per_pass()), rest = batch - (passes - 1) * shape.batch_per_pass();
+  const int64_t all_tiles = (passes - 1) * tiles(shape.batch_per_pass()) + tiles(rest);
+  return static_cast<double>(passes) * time.pass + static_cast<double>(all_tiles) * of_tile;
+}
+
+}  // namespace
+
+StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
+  ResidentShape forward, backward;
+  if (!plan_shapes(row, problem, &forward, &backward)) return {};
+  const double time = estimate_pass(problem, forward, false) + (training ? estimate_pass(problem, backward, true) : 0);
+  return {time, forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
+}
+
+}  // namespace prnn

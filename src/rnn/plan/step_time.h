@@ -1,0 +1,17 @@
+// About how long the resident kernels take, so that measurements of one size can tell of another.
+#pragma once
+
+#include "rnn/plan/plan.h"
+
+namespace prnn {
+
+struct StepEstimate {
+  double microseconds = 1;
+  bool is_large = false;  // a pass has the kernels of large layers
+};
+
+// A timestep of inference, or of the forward pass and the data gradient of training, without the products that cuBLAS
+// makes; off by some 10 to 20 %.
+StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training);
+
+}  // namespace prnn
