@@ -17,6 +17,7 @@ from prnn.compat import (
     speechbrain,
     torchaudio,
     warp_rnnt,
+    warpctc_pytorch,
     warprnnt_pytorch,
 )
 
@@ -372,12 +373,46 @@ def test_torchaudio_scripted_function_names_a_bad_value():
         prnn.MultiBlankRNNTLoss(2, [2]),
         prnn.JointRNNTLoss(4, 5),
         torch.nn.Sequential(prnn.RNNTLoss()),
+        nemo.RNNTLossNumba(),
+        optimized_transducer.TransducerLoss(0),
+        speechbrain.TransducerLoss(),
+        warpctc_pytorch.CTCLoss(),
+        warprnnt_pytorch.RNNTLoss(),
     ],
     ids=lambda module: type(module).__name__,
 )
 def test_other_modules_say_that_they_cannot_be_scripted(module):
-    with pytest.raises(prnn.NotSupportedError, match=r"prnn\.\w+Loss cannot be compiled by torch\.jit\.script"):
+    with pytest.raises(prnn.NotSupportedError, match=r"prnn's \w+Loss\w* cannot be compiled by torch\.jit\.script"):
         torch.jit.script(module)
+
+
+def in_a_function(loss):
+    def call(x: torch.Tensor):
+        return loss(x)
+
+    return call
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["", "nested"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        prnn.ctc_loss,
+        prnn.rnnt_loss,
+        prnn.rnnt_loss_simple,
+        fast_rnnt.get_rnnt_logprobs,
+        k2.ctc_loss,
+        nemo.rnnt_loss,
+        optimized_transducer.transducer_loss,
+        speechbrain.transducer_loss,
+        warp_rnnt.rnnt_loss,
+        warprnnt_pytorch.rnnt_loss,
+    ],
+    ids=lambda loss: f"{loss.__module__}.{loss.__name__}",
+)
+def test_other_functions_say_that_they_cannot_be_scripted(loss, nested):
+    with pytest.raises(RuntimeError, match=rf"prnn's {loss.__name__} cannot be compiled by torch\.jit\.script; "):
+        torch.jit.script(in_a_function(loss) if nested else loss)
 
 
 # ---- optimized_transducer ----

@@ -9,7 +9,10 @@ import pytest
 from cudnn_client import BATCH_MAJOR, LSTM, PACKED, SEQUENCE_MAJOR, UNTOUCHED
 from standin_case import build_fake, build_standin, expected, make_case, run_client
 
+from prnn import _C
+
 GRU, TANH, RELU = 3, 1, 0
+DEFAULT_MATH, FMA_MATH = 0, 3  # tf32 and float32
 VARYING = [2, 5, 3, 5]
 
 
@@ -101,9 +104,6 @@ FORWARDED_CASES = {
     "a CPU handle serves float and double; the data type is half": dict(type=2),
     "an input that is not of the hidden size": dict(skip_input=True, input=5),
     "fewer than 8 hidden units": dict(hidden=7, projection=4),
-    "training over a single timestep": dict(steps=1, lengths=[1, 1]),
-    "more than 32768 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 4097, math=0),
-    "more than 65536 states (batch times hidden size) in a timestep": dict(steps=2, lengths=[2] * 8193),
 }
 
 
@@ -153,16 +153,42 @@ def test_a_single_timestep_of_inference(folder: pathlib.Path, standin: pathlib.P
     np.testing.assert_allclose(result["y"], expected(case)["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_few_timesteps_of_inference_in_a_graph(folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path) -> None:
-    def case(steps: int, **change: Any) -> dict[str, Any]:
-        return make_case(0, steps=steps, lengths=[steps] * 2, training=False, **change)
+def plan_of(case: dict[str, Any], steps: int) -> dict[str, Any]:
+    """What libprnn says that it would run on an H200."""
+    rnn = _C.Rnn(case["mode"], _C.FLOAT, case["input"], case["layers"], case["hidden"], False)
+    if case["math"] == DEFAULT_MATH:
+        rnn.set_math(_C.TF32_MATH)
+    found: dict[str, Any] = rnn.query_gpu("H200", [len(case["lengths"])] * steps)
+    return found
 
-    cases = [case(1), case(2), case(1, mode=TANH), case(2, math=0), case(3, math=0)]
-    results, log = run_client(folder, standin, fake, cases, PRNN_CUDNN_LOG="1", HOST_DEVICE_CAPTURES="1")
-    arrived = [result["calls"][1] for result in results]
-    assert arrived == [1, 1, 1, 2, 2]
-    assert "forwarded: fewer than 2 timesteps in a captured graph: 1 inference" in log
-    assert "forwarded: fewer than 3 timesteps in a captured graph: 1 inference" in log
+
+@pytest.mark.parametrize("captured", [False, True], ids=["one by one", "in a graph"])
+def test_the_faster_one_by_the_plan(
+    folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path, captured: bool
+) -> None:
+    cases = [
+        make_case(0, mode=mode, hidden=64, math=math, steps=steps, lengths=[steps] * batch, training=training)
+        for mode, math, steps, batch, training in itertools.product(
+            (LSTM, GRU), (DEFAULT_MATH, FMA_MATH), (1, 2, 4, 16), (1, 16), (True, False)
+        )
+    ]
+    environment = {"HOST_DEVICE_GPU": "H200", "PRNN_CUDNN_LOG": "1"} | (
+        {"HOST_DEVICE_CAPTURES": "1"} if captured else {}
+    )
+    results, log = run_client(folder, standin, fake, cases, **environment)
+    before, reasons = [0] * 3, set()
+    for case, result in zip(cases, results, strict=True):
+        by_host = not (case["training"] or captured)
+        plan = plan_of(case, max(case["steps"], 4) if by_host else case["steps"])
+        is_cudnn = plan["backend" if case["training"] else "inference_backend"] == _C.CUDNN_BACKEND
+        calls = 3 if case["training"] else 1
+        arrived = [after - count for after, count in zip(result["calls"][1:], before, strict=True)]
+        assert arrived == [int(is_cudnn)] * calls + [0] * (3 - calls), case
+        before = result["calls"][1:]
+        if is_cudnn:
+            reasons.add(plan["reason"])
+    assert len(reasons) > 1
+    assert all(f": forwarded: {reason}: " in log for reason in reasons)
 
 
 def masks_case(seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from prnn import _C
 from prnn._errors import NotSupportedError
 from prnn.losses import pruned
+from prnn.losses._module import refuse_scripting
 from prnn.losses.pruned import (
     do_rnnt_pruning,
     get_rnnt_prune_ranges,
@@ -68,3 +69,6 @@ def with_cuda() -> bool:
     except RuntimeError:  # built with CUDA, but there is no GPU
         return True
     return True
+
+
+refuse_scripting(globals()[name] for name in __all__)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import prnn
 from prnn._errors import NotSupportedError
@@ -25,6 +25,7 @@ from prnn.compat.fast_rnnt import (
 )
 from prnn.compat.fast_rnnt import with_cuda as _with_cuda
 from prnn.losses import pruned
+from prnn.losses._module import LossModule, refuse_scripting
 from prnn.losses.pruned import (
     do_rnnt_pruning,
     get_rnnt_prune_ranges,
@@ -231,7 +232,7 @@ class DenseFsaVec:
         return self.log_probs[sequences[:, None].to(device), time.to(device)]
 
 
-class CtcLoss(nn.Module):
+class CtcLoss(LossModule):
     """`ctc_loss` as a module."""
 
     def __init__(self, output_beam: float, reduction: str = "sum", use_double_scores: bool = True) -> None:
@@ -304,3 +305,6 @@ def ctc_loss(
     return CtcLoss(output_beam, reduction, use_double_scores)(
         decoding_graph, dense_fsa_vec, delay_penalty, target_lengths
     )
+
+
+refuse_scripting(globals()[name] for name in __all__)

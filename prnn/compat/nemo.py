@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import prnn
 from prnn.compat._names import names
 from prnn.compat._results import with_gradient_of
+from prnn.losses._module import LossModule, refuse_scripting
 
 __all__ = ["MultiblankRNNTLossNumba", "RNNTLossNumba", "TDTLossNumba", "rnnt_loss"]
 
@@ -68,7 +69,7 @@ def rnnt_loss(
     return _reduced(costs.float(), reduction, fastemit_lambda)
 
 
-class RNNTLossNumba(nn.Module):
+class RNNTLossNumba(LossModule):
     """`rnnt_loss` as a module."""
 
     def __init__(
@@ -86,7 +87,7 @@ class RNNTLossNumba(nn.Module):
         )
 
 
-class MultiblankRNNTLossNumba(nn.Module):
+class MultiblankRNNTLossNumba(LossModule):
     """Multi-blank loss of logits (N, T, U, V), in the dtype of these; `prnn.multi_blank_rnnt_loss`."""
 
     def __init__(
@@ -123,7 +124,7 @@ class MultiblankRNNTLossNumba(nn.Module):
         return _reduced(costs.to(acts.dtype), self.reduction, self.fastemit_lambda)
 
 
-class TDTLossNumba(nn.Module):
+class TDTLossNumba(LossModule):
     """TDT loss of logits (N, T, U, V + D), in the dtype of these; `prnn.tdt_loss`.
 
     As in NeMo, FastEmit and clamp act on the gradients of the V token logits alone; with either, the loss is computed
@@ -195,3 +196,6 @@ def _install() -> list[str]:
         resolver[name].min_version = None  # of numba, which is not used
     resolver["prnn"] = type(resolver["tdt"])(loss_name="prnn", lib_name="prnn", is_available=True, force_float32=False)
     return [*replaced, f"{losses.__name__}.resolve_rnnt_loss"]
+
+
+refuse_scripting(globals()[name] for name in __all__)

@@ -5,9 +5,10 @@ logits are written where the logits are, unless these are a leaf. Beyond the ori
 targets of any integer type.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import prnn
+from prnn.losses._module import LossModule, refuse_scripting
 
 __all__ = ["TransducerLoss", "transducer_loss"]
 
@@ -53,7 +54,7 @@ def transducer_loss(
     )
 
 
-class TransducerLoss(nn.Module):
+class TransducerLoss(LossModule):
     """`transducer_loss` as a module."""
 
     def __init__(self, blank: int, reduction: str = "mean") -> None:
@@ -80,3 +81,6 @@ class TransducerLoss(nn.Module):
             one_sym_per_frame,
             self.reduction,
         )
+
+
+refuse_scripting(globals()[name] for name in __all__)

@@ -12,11 +12,12 @@ import importlib
 import inspect
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import prnn
 from prnn.compat._names import names
 from prnn.compat._results import with_gradient_of
+from prnn.losses._module import LossModule, refuse_scripting
 
 __all__ = ["TransducerLoss", "transducer_loss"]
 
@@ -62,7 +63,7 @@ def _averaged(logits: Tensor, labels: Tensor, frames: Tensor, lengths: Tensor, b
     return with_gradient_of(values.mean() if reduction == "mean" else values.sum(), costs.sum())
 
 
-class TransducerLoss(nn.Module):
+class TransducerLoss(LossModule):
     """The loss of logits (N, T, U, V) with lengths in frames and labels."""
 
     def __init__(self, blank: int = 0, reduction: str = "mean") -> None:
@@ -84,3 +85,6 @@ def _install() -> list[str]:
     has_choice = "use_torchaudio" in inspect.signature(present).parameters
     losses.transducer_loss = functools.partial(transducer_loss, use_torchaudio=True) if has_choice else transducer_loss
     return [f"{losses.__name__}.transducer_loss"]
+
+
+refuse_scripting(globals()[name] for name in __all__)

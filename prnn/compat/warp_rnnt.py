@@ -10,6 +10,7 @@ from torch import Tensor
 
 import prnn
 from prnn.compat._names import names
+from prnn.losses._module import refuse_scripting
 
 __all__ = ["RNNTLoss", "RNNTLossCompact", "rnnt_loss"]
 
@@ -98,3 +99,6 @@ class RNNTLossCompact:
             fastemit_lambda=fastemit_lambda,
             compact=True,
         )
+
+
+refuse_scripting(globals()[name] for name in __all__)

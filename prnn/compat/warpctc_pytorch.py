@@ -4,16 +4,17 @@ Logits in; the loss is the sum over the batch, of the shape (1,) and on the CPU,
 sequence without a path costs 0. Beyond the original: float64, lengths and labels of any integer type and on any device.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import prnn
 from prnn.compat._names import names
 from prnn.compat._results import write_costs_and_gradients
+from prnn.losses._module import LossModule, refuse_scripting
 
 __all__ = ["CTCLoss", "cpu_ctc", "gpu_ctc"]
 
 
-class CTCLoss(nn.Module):
+class CTCLoss(LossModule):
     """CTC loss of logits.
 
     Args:
@@ -64,3 +65,6 @@ def cpu_ctc(
 
 
 gpu_ctc = cpu_ctc
+
+
+refuse_scripting(globals()[name] for name in __all__)

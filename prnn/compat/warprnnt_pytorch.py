@@ -4,11 +4,12 @@ Logits in; blank 0; "mean" is over the batch, whatever the target lengths; a red
 original: lengths and labels of any integer type, activations of any strides.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import prnn
 from prnn.compat._names import names
 from prnn.compat._results import write_costs_and_gradients
+from prnn.losses._module import LossModule, refuse_scripting
 
 __all__ = ["RNNTLoss", "cpu_rnnt", "gpu_rnnt", "rnnt_loss"]
 
@@ -33,7 +34,7 @@ def rnnt_loss(
     return loss.reshape(-1).to(acts.dtype)
 
 
-class RNNTLoss(nn.Module):
+class RNNTLoss(LossModule):
     """`rnnt_loss` as a module."""
 
     def __init__(self, blank: int = 0, reduction: str = "mean") -> None:
@@ -95,3 +96,6 @@ def _compute(
         grads,
     )
     return 0
+
+
+refuse_scripting(globals()[name] for name in __all__)

@@ -1,5 +1,6 @@
 """CTC, RNN-T, TDT and multi-blank transducer losses, pruned RNN-T, and forced alignment."""
 
+from prnn.losses._module import refuse_scripting
 from prnn.losses.align import Alignment, forced_align
 from prnn.losses.ctc import CTCLoss, ctc_loss
 from prnn.losses.joint import JointRNNTLoss, joint_rnnt_loss
@@ -36,3 +37,5 @@ __all__ = [
     "rnnt_loss_smoothed",
     "tdt_loss",
 ]
+
+refuse_scripting(globals()[name] for name in __all__)

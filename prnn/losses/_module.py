@@ -1,8 +1,17 @@
-"""What the losses' modules share."""
+"""What the losses share: torch.compile takes them, torch.jit.script does not, and is told to say so."""
+
+import inspect
+from collections.abc import Iterable
 
 from torch import nn
 
 from prnn._errors import NotSupportedError
+
+_CANNOT = (
+    "cannot be compiled by torch.jit.script; torch.compile takes it, and prnn.compat.torchaudio has an RNN-T loss and "
+    "an alignment that can be scripted"
+)
+_MARK = "__script_unsupported"  # what torch.jit.script looks for on a function
 
 
 class LossModule(nn.Module):
@@ -10,7 +19,11 @@ class LossModule(nn.Module):
 
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script asks a module for before it compiles it."""
-        raise NotSupportedError(
-            f"prnn.{type(self).__name__} cannot be compiled by torch.jit.script; torch.compile takes it, and "
-            "prnn.compat.torchaudio.RNNTLoss is an RNN-T loss that can be scripted"
-        )
+        raise NotSupportedError(f"prnn's {type(self).__name__} {_CANNOT}")
+
+
+def refuse_scripting(losses: Iterable[object]) -> None:
+    """The same for functions, also where a scripted function calls them. What else is among `losses` is left alone."""
+    for loss in losses:
+        if inspect.isfunction(loss):
+            setattr(loss, _MARK, f"prnn's {loss.__name__} {_CANNOT}")

@@ -7,13 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "cudnn_standin/device.h"
+
 namespace prnn_cudnn {
 namespace {
 
-// Of why_slower() and why_slower_in_graph().
 constexpr int kLeastHidden = 8;  // of a tile
-constexpr int kLeastTrainingSteps = 2, kLeastStepsInGraph32 = 2, kLeastStepsInGraph = 3;
-constexpr int64_t kMostStates16 = 128 * 1024, kMostStates32 = 64 * 1024, kMostStatesTf32 = 32 * 1024;
+
+// The times that libprnn's plan compares are the GPU's. Of fewer timesteps than these, one by one and in inference, the
+// host's time counts, which prnn takes less of. docs/cudnn_standin.md has the measurements.
+constexpr int kStepsOfHost = 4;
 
 // Timesteps of which more make no difference to libprnn's choice.
 constexpr int kLongSteps = 64;
@@ -39,7 +42,8 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
   const std::vector<prnnTensorDescriptor_t> inputs(c.steps, input.get());
   prnnRNNInfo_t info{};
   prnn.require(prnn.SetRNNBackend(rnn.get(), PRNN_BEST_BACKEND));
-  prnn.require(prnn.QueryRNNSequence(prnn_handle, nullptr, rnn.get(), c.steps, inputs.data(), &info), prnn_handle);
+  prnn.require(prnn.QueryRNNSequence(prnn_handle, device::gpu_row(), rnn.get(), c.steps, inputs.data(), &info),
+               prnn_handle);
   if (info.supported == 0) {
     known.reason = info.reason;
     return known;
@@ -56,7 +60,7 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
 
 // Kept by configuration and device, and never freed.
 const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
-                      void* cudnn_rnn, const Configuration& c) {
+                      void* cudnn_rnn, const Configuration& c, int steps) {
   using Key = std::pair<int, Configuration>;
   static std::mutex& mutex = *new std::mutex;
   static std::map<Key, Known>& all = *new std::map<Key, Known>;
@@ -64,7 +68,7 @@ const Known& known_of(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_ha
   // The layout of the sequences does not matter, nor how long long ones are.
   key.second.layout = 0;
   key.second.padded_io = false;
-  key.second.steps = std::min(c.steps, kLongSteps);
+  key.second.steps = std::min(steps, kLongSteps);
   {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = all.find(key);
@@ -84,6 +88,7 @@ std::string why_forwarded(const Configuration& c) {
   if (c.is_projected() && (c.mode != PRNN_LSTM || c.projection < 1 || c.projection > c.hidden)) {
     return "a projection of a cell other than LSTM";
   }
+  if (c.hidden < kLeastHidden) return "fewer than " + std::to_string(kLeastHidden) + " hidden units";
   if (c.clips) return "clipping of the cell state";
   if (c.bias < kNoBias || c.bias > kRecurrentBias) return "a bias mode that is unknown";
   if (c.dropout >= 1) return "a dropout of 1";
@@ -102,22 +107,6 @@ std::string why_forwarded(const Configuration& c, const Sequences& sequences) {
   return "";
 }
 
-std::string why_slower(const Configuration& c, bool is_training) {
-  if (c.hidden < kLeastHidden) return "fewer than " + std::to_string(kLeastHidden) + " hidden units";
-  if (is_training && c.steps < kLeastTrainingSteps) return "training over a single timestep";
-  const int64_t states = int64_t{c.batch} * c.hidden;
-  const int64_t most = c.element() == 2 ? kMostStates16 : may_round(c) ? kMostStatesTf32 : kMostStates32;
-  if (states > most) return "more than " + std::to_string(most) + " states (batch times hidden size) in a timestep";
-  return "";
-}
-
-std::string why_slower_in_graph(const Configuration& c) {
-  const bool is_rnn = c.mode == PRNN_RNN_RELU || c.mode == PRNN_RNN_TANH;
-  if (is_rnn && c.element() == 4) return "";
-  const int least = c.element() == 4 && !may_round(c) ? kLeastStepsInGraph32 : kLeastStepsInGraph;
-  return c.steps < least ? "fewer than " + std::to_string(least) + " timesteps in a captured graph" : "";
-}
-
 void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t dropout, prnnRNNDescriptor_t rnn) {
   prnn.require(prnn.SetRNNDescriptor(rnn, c.hidden, c.layers, dropout, static_cast<prnnRNNInputMode_t>(c.input_mode),
                                      static_cast<prnnDirectionMode_t>(c.direction), static_cast<prnnRNNMode_t>(c.mode),
@@ -129,11 +118,11 @@ void describe(const Prnn& prnn, const Configuration& c, prnnDropoutDescriptor_t 
 }
 
 Decision decide(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, int device, void* cudnn_handle,
-                void* cudnn_rnn, const Configuration& c, bool is_training) {
-  const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c);
+                void* cudnn_rnn, const Configuration& c, Use use) {
+  const int steps = use == Use::kInference ? std::max(c.steps, kStepsOfHost) : c.steps;
+  const Known& known = known_of(cudnn, prnn, prnn_handle, device, cudnn_handle, cudnn_rnn, c, steps);
   if (!known.reason.empty()) return {known.reason, nullptr};
-  const std::string& measured = is_training ? known.in_training : known.in_inference;
-  return {measured.empty() ? why_slower(c, is_training) : measured, &known.weights};
+  return {use == Use::kTraining ? known.in_training : known.in_inference, &known.weights};
 }
 
 }  // namespace prnn_cudnn

@@ -12,7 +12,8 @@ namespace device {
 
 std::string why_unavailable();  // empty: all of the following works
 int current();
-bool is_capturing(void* stream);                                     // into a graph
+const char* gpu_row();            // of libprnn's GPU table, whose plans count; NULL: those of the current device
+bool is_capturing(void* stream);  // into a graph
 prnnStatus_t create_handle(const Prnn& prnn, prnnHandle_t* handle);  // also while a stream is being captured
 
 void copy(void* to, const void* from, size_t bytes, void* stream);

@@ -43,7 +43,10 @@ class Request {
       const Prnn& prnn = prnn_library();
       const int device = device::current();
       lease_.emplace(prnn, device, stream_);
-      const Decision decision = decide(cudnn_, prnn, lease_->get(), device, handle, rnn, configuration, is_training);
+      const Use use = is_training                     ? Use::kTraining
+                      : device::is_capturing(stream_) ? Use::kInferenceInGraph
+                                                      : Use::kInference;
+      const Decision decision = decide(cudnn_, prnn, lease_->get(), device, handle, rnn, configuration, use);
       reason = decision.reason;
       if (!reason.empty()) return;
       weights = decision.weights;
@@ -124,9 +127,6 @@ Status serve(const char* name, Call kind, void* handle, void* rnn, void* x_desc,
     Request request(real, handle, rnn, x_desc, kind != Call::kForwardInference);
     if (!request.is_readable) return forward();
     if (request.reason.empty()) check(request);
-    if (request.reason.empty() && kind == Call::kForwardInference && device::is_capturing(request.stream())) {
-      request.reason = why_slower_in_graph(request.configuration);
-    }
     const LoggedCall logged(request.configuration, request.reason, kind, request.stream());
     if (!request.reason.empty()) return forward();
     take(request);

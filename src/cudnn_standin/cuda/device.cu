@@ -158,6 +158,8 @@ int current() {
   return device;
 }
 
+const char* gpu_row() { return nullptr; }
+
 bool is_capturing(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(as_stream(stream), &status) != cudaSuccess) {

@@ -10,6 +10,7 @@ namespace device {
 std::string why_unavailable() { return "this build of prnn has no CUDA"; }
 
 int current() { std::abort(); }
+const char* gpu_row() { std::abort(); }
 bool is_capturing(void*) { std::abort(); }
 prnnStatus_t create_handle(const Prnn&, prnnHandle_t*) { std::abort(); }
 void copy(void*, const void*, size_t, void*) { std::abort(); }
