@@ -215,7 +215,7 @@ class Ahead:
         current = torch.cuda.current_stream(batch.features.device)
         current.wait_event(prepared)
         batch.features.record_stream(current)
-        return batch if get_worker_info() is None else Parcel(batch)
+        return batch
 
     def _waited_for(self) -> Iterator[Batch]:
         batches = iter(self._loader)
