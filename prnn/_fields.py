@@ -81,9 +81,14 @@ def _check(name: str, value: Any, hint: Any) -> None:
             raise refuse(ValueError, "finite")
 
 
+_hints_of: dict[type, dict[str, Any]] = {}
+
+
 def _hints(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    if cls not in _hints_of:  # a training checks its progress at every step
+        hints = get_type_hints(cls, include_extras=True)
+        _hints_of[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _hints_of[cls]
 
 
 def check_fields(instance: Any) -> None:

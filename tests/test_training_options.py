@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import torch
 from asr_data import write_corpus
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_interrupted_training import Killer, assert_same_training, killer, kills, small  # noqa: F401
+from torch.multiprocessing import reductions
 
-from prnn.asr import InputError, Recogniser, compute_features, read_manifest
+from prnn.asr import CharTokenizer, InputError, Recogniser, compute_features, read_manifest
 from prnn.asr.audio import read_audio
 from prnn.asr.augment import Augmentation
 from prnn.asr.averaging import mean_of_checkpoints
@@ -256,7 +258,6 @@ def test_features_of_a_device_are_kaldi_native_fbanks(config: FeatureConfig) -> 
 
 
 def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
-    from prnn.asr import CharTokenizer
     from prnn.transducer import Transducer
 
     utterances, augmentation = read_manifest(manifest), Augmentation(gain_db=6, time_share=0.5, time_warp=10)
@@ -277,6 +278,32 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
         assert torch.equal(computed.feature_lengths, workers.feature_lengths)
         assert (computed.texts, computed.after) == (workers.texts, workers.after)
         assert bool((workers.features == -7).any())
+
+
+def test_a_batch_comes_as_one_tensor(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the processes that prepare it: each tensor of a message takes a connection to its sender."""
+    utterances, augmentation = read_manifest(manifest), Augmentation(time_warp=10)
+    dataset = UtteranceDataset(utterances, CharTokenizer("abc "), FeatureConfig(), augmentation, 3, 0, audio=True)
+    order = BatchOrder([u.duration for u in utterances], 3, 100.0, seed=5)
+    received = []
+    rebuild = reductions.rebuild_storage_fd
+
+    @wraps(rebuild)  # it is sent by its name
+    def counted(*arguments: Any) -> Any:
+        received.append(arguments)
+        return rebuild(*arguments)
+
+    monkeypatch.setattr(reductions, "rebuild_storage_fd", counted)
+    loader = BatchLoader(dataset, order, workers=1)
+    sent, made = list(loader), list(BatchLoader(dataset, order))
+    assert len(made) > 1
+    assert len(received) == len(made)
+    for one, two in zip(sent, made, strict=True):
+        assert one.masks is not None
+        for mine, other in zip((*one[:4], *one.masks), (*two[:4], *two.masks), strict=True):
+            assert mine.dtype == other.dtype
+            assert torch.equal(mine, other)
+        assert one[4:6] + one[7:] == two[4:6] + two[7:]
 
 
 def test_samples_are_resampled_for_the_device(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from itertools import count, islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from .dataset import Batch, Position, Request
 from .errors import InputError
 from .order import Order
+from .parcel import Parcel
 
 PREFETCH = 4  # batches that each process prepares ahead
 
@@ -26,18 +27,19 @@ class Source(Protocol):
         ...
 
 
-class _Reported(Dataset[Batch | InputError]):
-    """Unusable utterances are values: an error that is raised in a process that prepares batches would come out of it
+class _Sent(Dataset[Batch | Parcel | InputError]):
+    """What a DataLoader's processes send. Unusable utterances are values: an error that is raised there would come out
     with that process's traceback in its message."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, request: Any) -> Batch | InputError:
+    def __getitem__(self, request: Any) -> Batch | Parcel | InputError:
         try:
-            return self._source.batch(request)
+            batch = self._source.batch(request)
         except InputError as error:
             return error
+        return batch if get_worker_info() is None else Parcel(batch)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -47,7 +49,7 @@ def _as_it_is(batch: Any) -> Any:
 def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: bool) -> DataLoader[Any]:
     """It draws nothing from torch's global generator, which serves weights and dropout."""
     return DataLoader(
-        _Reported(source),
+        _Sent(source),
         sampler=requests,
         batch_size=None,
         collate_fn=_as_it_is,
@@ -59,11 +61,11 @@ def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: b
     )
 
 
-def _usable(batches: Iterable[Batch | InputError]) -> Iterator[Batch]:
+def _received(batches: Iterable[Batch | Parcel | InputError]) -> Iterator[Batch]:
     for batch in batches:
         if isinstance(batch, InputError):
             raise batch
-        yield batch
+        yield batch.batch() if isinstance(batch, Parcel) else batch
 
 
 class Batches:
@@ -87,7 +89,7 @@ class Batches:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        return _usable(self._loader)
+        return _received(self._loader)
 
 
 class _Requests(Sampler[Request]):
@@ -156,7 +158,7 @@ class BatchLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._batches is None:
-            self._batches = _usable(self._loader)
+            self._batches = _received(self._loader)
         for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
             self._done += 1
             yield batch
