@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(CtcParams p, Arr
 // First the whole row, then the symbols of the target, each by the lane that has its first position.
 template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
-    gradients_kernel(CtcParams p, Reserve<Real> reserve, const Real* cost_gradients,
+    gradients_kernel(CtcParams p, Reserve<Real> reserve, CostGradients<Real> cost_gradients,
                      typename Shape::Element* gradients) {
   using Element = typename Shape::Element;
   constexpr int kGroup = Shape::kGroup;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kRowThreads)
   Real normaliser = 0, scale = 1;
   if (frame.real) {
     if (reserve.normalisers) normaliser = reserve.normalisers[frame.row];
-    if (cost_gradients) scale = cost_gradients[frame.n];
+    scale = cost_gradients(frame.n);
   }
   const bool reads = o.input == PRNN_LOSS_LOGITS && mass != 0;
   if (frame.n < o.batch) {
@@ -111,7 +111,7 @@ template <class Real>
 struct GradientsLaunch {
   const CtcParams& params;
   const Reserve<Real>& reserve;
-  const Real* cost_gradients;
+  const CostGradients<Real>& cost_gradients;
   void* gradients;
   cudaStream_t stream;
 
@@ -139,8 +139,8 @@ void run_emissions(const CtcParams& params, const Arrays<Real>& arrays, Real* no
 }
 
 template <class Real>
-void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
-                   cudaStream_t stream) {
+void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const CostGradients<Real>& cost_gradients,
+                   void* gradients, cudaStream_t stream) {
   for_rows<Real>(params.options.dataType, params.options.classes, row_step(params.options),
                  {params.activations, gradients},
                  GradientsLaunch<Real>{params, reserve, cost_gradients, gradients, stream});
@@ -148,7 +148,8 @@ void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const 
 
 template void run_emissions(const CtcParams&, const Arrays<float>&, float*, cudaStream_t);
 template void run_emissions(const CtcParams&, const Arrays<double>&, double*, cudaStream_t);
-template void run_gradients(const CtcParams&, const Reserve<float>&, const float*, void*, cudaStream_t);
-template void run_gradients(const CtcParams&, const Reserve<double>&, const double*, void*, cudaStream_t);
+template void run_gradients(const CtcParams&, const Reserve<float>&, const CostGradients<float>&, void*, cudaStream_t);
+template void run_gradients(const CtcParams&, const Reserve<double>&, const CostGradients<double>&, void*,
+                            cudaStream_t);
 
 }  // namespace prnn::ctc_cuda

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/cuda/scaled.h"
+#include "core/reduce_costs.h"
 #include "ctc/ctc.h"
 
 namespace prnn::ctc_cuda {
@@ -66,12 +67,14 @@ template <class Real>
 void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Repeats& repeats, Real* costs,
                    cudaStream_t stream);
 
+// Makes the loss of the costs in the same launch.
 template <class Real>
-void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream);
+void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, const ReducedCosts<Real>& reduced,
+                cudaStream_t stream);
 
 template <class Real>
-void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
-                   cudaStream_t stream);
+void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const CostGradients<Real>& cost_gradients,
+                   void* gradients, cudaStream_t stream);
 
 // The best path. best {N, T, width}: the best way to a state; moves {N, T, width, 2}: by how many states it moves on
 // into each state.

@@ -5,6 +5,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/reduce_costs.cuh"
 #include "core/cuda/scaled.cuh"
 #include "ctc/cuda/ctc_kernels.h"
 
@@ -358,7 +359,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // A warp a frame. Sums are made in a fixed order.
 template <class Real>
-__global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares) {
+__global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares, ReducedCosts<Real> reduced) {
+  if (is_for_reduction(reduced)) return;
   const prnnCTCLossOptions_t& o = p.options;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + (threadIdx.x >> 5);
   const int lane = threadIdx.x & 31;
@@ -487,10 +489,12 @@ void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Re
 }
 
 template <class Real>
-void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream) {
+void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, const ReducedCosts<Real>& reduced,
+                cudaStream_t stream) {
+  static_assert(32 * kWarpsPerBlock == kReduceThreads);
   const int64_t rows = params.options.batch * params.options.maxFrames;
-  shares_kernel<<<static_cast<unsigned>(ceil_div(rows, kWarpsPerBlock)), 32 * kWarpsPerBlock, 0, stream>>>(
-      params, arrays, shares);
+  const unsigned blocks = static_cast<unsigned>(ceil_div(rows, kWarpsPerBlock)) + blocks_for_reduction(reduced);
+  shares_kernel<<<blocks, kReduceThreads, 0, stream>>>(params, arrays, shares, reduced);
   check_launch("ctc shares_kernel");
 }
 
@@ -507,7 +511,7 @@ void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, BestStat
 
 #define PRNN_INSTANTIATE(Real)                                                                                       \
   template void run_recursion(const CtcParams&, const Arrays<Real>&, const Repeats&, Real*, cudaStream_t);           \
-  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                              \
+  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, const ReducedCosts<Real>&, cudaStream_t);   \
   template void run_best_path(const CtcParams&, const Arrays<Real>&, BestStates*, unsigned char*, Real*, int*, int*, \
                               cudaStream_t);
 PRNN_INSTANTIATE(float)
