@@ -57,6 +57,19 @@ struct Reserve {
   Repeats repeats;
 };
 
+// For kernels: the lengths of a sequence, and where its symbols lie left at 0; whether a symbol is in range.
+constexpr Sequence lengths_of(const CtcParams& p, int64_t n) {
+  const prnnCTCLossOptions_t& o = p.options;
+  const int frames = p.frame_lengths[n], targets = p.target_lengths[n];
+  const bool valid = frames >= 0 && frames <= o.maxFrames && targets >= 0 && targets <= o.maxTargets;
+  return valid ? Sequence{0, frames, targets} : Sequence{0, -1, 0};
+}
+constexpr bool is_target(const prnnCTCLossOptions_t& o, int symbol) {
+  return symbol >= 0 && symbol < o.classes && symbol != o.blank;
+}
+
+// The sequences of CONCATENATED targets, whose beginnings follow from the lengths of all; those of PADDED targets are
+// found by run_emissions.
 void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream);
 
 template <class Real>

@@ -21,20 +21,15 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(CtcParams params, 
   const prnnCTCLossOptions_t& o = params.options;
   using Scan = cub::BlockScan<int64_t, kSetupThreads>;
   __shared__ typename Scan::TempStorage scan_storage;
-  const bool padded = o.targetLayout == PRNN_TARGETS_PADDED;
   int64_t carried = 0;
   for (int64_t base = 0; base < o.batch; base += kSetupThreads) {
     const int64_t n = base + threadIdx.x;
-    Sequence s{0, -1, 0};
-    if (n < o.batch) {
-      const int frames = params.frame_lengths[n], targets = params.target_lengths[n];
-      if (frames >= 0 && frames <= o.maxFrames && targets >= 0 && targets <= o.maxTargets) s = {0, frames, targets};
-    }
+    Sequence s = n < o.batch ? lengths_of(params, n) : Sequence{0, -1, 0};
     int64_t begin, total;
     Scan(scan_storage).ExclusiveSum(static_cast<int64_t>(s.targets), begin, total);
-    s.target_begin = padded ? n * o.maxTargets : begin + carried;
+    s.target_begin = begin + carried;
     carried += total;
-    if (!padded && s.target_begin + s.targets > o.targetElements) s = {0, -1, 0};
+    if (s.target_begin + s.targets > o.targetElements) s = {0, -1, 0};
     if (n < o.batch) sequences[n] = s;
     __syncthreads();
   }
@@ -43,8 +38,7 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(CtcParams params, 
     const Sequence s = sequences[n];
     bool valid = true;
     for (int i = lane; i < s.targets; i += 32) {
-      const int symbol = params.targets[s.target_begin + i];
-      valid = valid && symbol >= 0 && symbol < o.classes && symbol != o.blank;
+      valid = valid && is_target(o, params.targets[s.target_begin + i]);
     }
     if (!__all_sync(~0u, valid) && lane == 0) sequences[n] = {0, -1, 0};
   }
@@ -471,6 +465,7 @@ unsigned column_threads(const prnnCTCLossOptions_t& o) {
 }  // namespace
 
 void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream) {
+  if (params.options.targetLayout == PRNN_TARGETS_PADDED) return;
   setup_kernel<<<1, kSetupThreads, 0, stream>>>(params, sequences);
   check_launch("ctc setup_kernel");
 }
