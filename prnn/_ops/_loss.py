@@ -171,14 +171,10 @@ def _in_python(error: ValueError, names: dict[str, str]) -> ValueError:
 
 
 def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
-    """Where gradients go: the strides of the activations, or the activations themselves. Whoever still needs those
-    for another derivative is told by torch, for they count as modified."""
+    """Where gradients go: as the activations lie, which is without gaps, or the activations themselves. Whoever still
+    needs those for another derivative is told by torch, for they count as modified."""
     if not inplace:
-        if activations.is_contiguous():
-            return torch.empty_like(activations)
-        return torch.empty_strided(
-            activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
-        )
+        return torch.empty_like(activations)
     torch.autograd.graph.increment_version(activations)
     return activations.detach()
 
