@@ -167,7 +167,13 @@ def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -
 
 
 def _in_python(error: ValueError, names: dict[str, str]) -> ValueError:
-    return ValueError(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error)))
+    """libprnn's message with the names that Python has for arguments: those in `names`, and else snake case."""
+
+    def named(word: re.Match[str]) -> str:
+        name = word[0]
+        return names.get(name) or (re.sub("(?<=[a-z])[A-Z]", r"_\g<0>", name).lower() if name[0].islower() else name)
+
+    return ValueError(re.sub(r"\w+", named, str(error)))
 
 
 def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
@@ -180,10 +186,7 @@ def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
 
 
 _SHARED_NAMES = {
-    "targetLengths": "target_lengths",
-    "maxFrames": "max_frames",
     "maxTargets": "max_target_length",
     "targetElements": "the number of targets",
     "fastEmitLambda": "fastemit_lambda",
-    "delayPenalty": "delay_penalty",
 }
