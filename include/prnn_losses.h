@@ -48,15 +48,15 @@ typedef enum {
 
 /* ---- One number of the costs of a batch -------------------------------------------------------------------------- */
 
-/* loss = scale * the sum over n of costs[n] / max(1, lengths[n]), summed in double in a fixed order.
- * dataType: that of the loss's options; batch: N >= 1; scale: 1 for the sum, 1 / N for the mean.
- * lengths: {N}, what each cost is divided by; NULL: by nothing. costs: {N}. loss: {1}. */
-PRNN_API prnnStatus_t prnnReduceCosts(prnnHandle_t handle, prnnDataType_t dataType, int64_t batch, double scale,
-                                      const int* lengths, const void* costs, void* loss);
-
-/* costGradients[n] = lossGradient[0] * scale / max(1, lengths[n]), which the losses' Backward calls take. */
-PRNN_API prnnStatus_t prnnReduceCostsBackward(prnnHandle_t handle, prnnDataType_t dataType, int64_t batch, double scale,
-                                              const int* lengths, const void* lossGradient, void* costGradients);
+/* loss = scale * the sum over n of costs[n] / max(1, lengths[n]), summed in double in a fixed order. A call whose
+ * options point to one of these makes gradients of the loss in place of the costs' sum: a call that writes costs writes
+ * the loss too, and the costGradients of a Backward call are {1}, the gradient of the loss. It is host memory, read
+ * during the call, and costs no launch where the gradients are wanted. */
+typedef struct {
+  double scale;       /* 1 for the sum, 1 / N for the mean; finite */
+  const int* lengths; /* {N}, what each cost is divided by; NULL: by nothing */
+  void* loss;         /* {1}, of the costs' type; not read by Backward */
+} prnnLossReduction_t;
 
 /* ---- CTC (Graves et al. 2006) ------------------------------------------------------------------------------------
  * cost[n] = -log of the sum, over all paths of T_n classes which give the target when repeats are merged and blanks
@@ -77,10 +77,11 @@ typedef struct {
                                     * both 0: {T, N, V} packed, that is N V and V. {N, T, V}: V and T V. What lies in
                                     * gaps is not touched */
   int zeroInfinity;                /* non-zero: a sequence without a path costs 0 instead of infinity */
+  const prnnLossReduction_t* reduction; /* NULL: none */
 } prnnCTCLossOptions_t;
 
-/* Fills in FLOAT, LOGITS, PADDED, blank 0, packed strides, zeroInfinity 0, and sizes of 0, which the caller replaces.
- */
+/* Fills in FLOAT, LOGITS, PADDED, blank 0, packed strides, zeroInfinity 0, no reduction, and sizes of 0, which the
+ * caller replaces. */
 PRNN_API prnnStatus_t prnnInitCTCLossOptions(prnnCTCLossOptions_t* options);
 
 /* Bytes of workspace that a call wants, and of the reserve space between Forward and Backward. */
@@ -174,10 +175,11 @@ typedef struct {
                           * multiplied by costGradients. <= 0: not limited */
   double delayPenalty;   /* delay penalty (Kang et al. 2023): label(t, u) is raised by
                           * delayPenalty * ((T_n - 1) / 2 - t), in the costs too; 0: none */
+  const prnnLossReduction_t* reduction; /* NULL: none */
 } prnnRNNTLossOptions_t;
 
-/* Fills in FLOAT, LOGITS, PADDED, PADDED, REGULAR, blank 0, no blankTargets, zeroInfinity 0, no FastEmit, clamp or
- * delay penalty, and sizes of 0, which the caller replaces. */
+/* Fills in FLOAT, LOGITS, PADDED, PADDED, REGULAR, blank 0, no blankTargets, zeroInfinity 0, no FastEmit, clamp, delay
+ * penalty or reduction, and sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitRNNTLossOptions(prnnRNNTLossOptions_t* options);
 
 /* As for CTC. */
@@ -303,6 +305,7 @@ typedef struct {
                           * 1 + lambda. The costs are not changed */
   double clamp;          /* > 0: each element of a gradient is limited to [-clamp, clamp], before it is multiplied by
                           * costGradients. <= 0: not limited */
+  const prnnLossReduction_t* reduction; /* NULL: none */
 } prnnDurationRNNTLossOptions_t;
 
 /* Fills in FLOAT, TDT and zeros; sizes, blank and durations are the caller's to replace. */

@@ -43,24 +43,21 @@ std::pair<size_t, size_t> sizes(const Handle& handle, const Options& options) {
   return {size<Options, workspace>(handle, options), size<Options, reserve>(handle, options)};
 }
 
-// A loss and its reduction are one call, for each call from Python costs time: the costs become `loss`, and their
-// gradients are made of `loss_gradient`, unless these are 0.
+// A loss's options with the reduction of its costs, unless `reduces` is false. The loss is written to `loss`.
 template <class Options>
-prnnDataType_t cost_type(const Options& options) {
-  return options.dataType == PRNN_DATA_DOUBLE ? PRNN_DATA_DOUBLE : PRNN_DATA_FLOAT;
-}
-template <class Options>
-prnnStatus_t reduce(prnnHandle_t h, const Options& o, double scale, Address lengths, Address costs, Address loss) {
-  if (!loss) return PRNN_STATUS_SUCCESS;
-  return prnnReduceCosts(h, cost_type(o), o.batch, scale, pointer<int>(lengths), pointer(costs), pointer(loss));
-}
-template <class Options>
-prnnStatus_t spread(prnnHandle_t h, const Options& o, double scale, Address lengths, Address loss_gradient,
-                    Address cost_gradients) {
-  if (!loss_gradient) return PRNN_STATUS_SUCCESS;
-  return prnnReduceCostsBackward(h, cost_type(o), o.batch, scale, pointer<int>(lengths), pointer(loss_gradient),
-                                 pointer(cost_gradients));
-}
+class WithReduction {
+ public:
+  WithReduction(const Options& options, bool reduces, double scale, Address lengths, Address loss = 0)
+      : reduction_{scale, pointer<int>(lengths), pointer(loss)}, options_(options) {
+    if (reduces) options_.reduction = &reduction_;
+  }
+  WithReduction(const WithReduction&) = delete;
+  const Options* get() const { return &options_; }
+
+ private:
+  prnnLossReduction_t reduction_;
+  Options options_;
+};
 
 // A field of an options struct as Python sees it: an enumeration as an integer, a flag as a bool.
 template <class Options, class Value>
@@ -115,26 +112,24 @@ void bind_ctc(py::module_& module) {
              [](const Handle& handle, const Options& options, Address activations, Address targets,
                 Address frame_lengths, Address target_lengths, Address costs, Address workspace, size_t workspace_size,
                 Address reserve, size_t reserve_size, double scale, Address divided_by, Address loss) {
+               const WithReduction reduced(options, loss != 0, scale, divided_by, loss);
                run(handle, [&](prnnHandle_t h) {
-                 const prnnStatus_t status =
-                     prnnCTCLossForward(h, &options, pointer(activations), pointer<int>(targets),
-                                        pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs),
-                                        pointer(workspace), workspace_size, pointer(reserve), reserve_size);
-                 return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
+                 return prnnCTCLossForward(h, reduced.get(), pointer(activations), pointer<int>(targets),
+                                           pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs),
+                                           pointer(workspace), workspace_size, pointer(reserve), reserve_size);
                });
              });
-  module.def("ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
-                                     Address frame_lengths, Address target_lengths, Address gradients,
-                                     Address cost_gradients, Address reserve, size_t reserve_size, double scale,
-                                     Address divided_by, Address loss_gradient) {
-    run(handle, [&](prnnHandle_t h) {
-      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
-      if (status != PRNN_STATUS_SUCCESS) return status;
-      return prnnCTCLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
-                                 pointer<int>(target_lengths), pointer(cost_gradients), pointer(gradients),
-                                 pointer(reserve), reserve_size);
-    });
-  });
+  module.def(
+      "ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
+                              Address frame_lengths, Address target_lengths, Address gradients, Address cost_gradients,
+                              Address reserve, size_t reserve_size, double scale, Address divided_by, bool reduces) {
+        const WithReduction reduced(options, reduces, scale, divided_by);
+        run(handle, [&](prnnHandle_t h) {
+          return prnnCTCLossBackward(h, reduced.get(), pointer(activations), pointer<int>(targets),
+                                     pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(cost_gradients),
+                                     pointer(gradients), pointer(reserve), reserve_size);
+        });
+      });
   module.def("ctc_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
                              Address frame_lengths, Address target_lengths, Address scores, Address begins,
                              Address ends, Address workspace, size_t workspace_size) {
@@ -167,24 +162,22 @@ void bind_rnnt(py::module_& module) {
                                      Address frame_lengths, Address target_lengths, Address range_begins, Address costs,
                                      Address workspace, size_t workspace_size, Address reserve, size_t reserve_size,
                                      double scale, Address divided_by, Address loss) {
+    const WithReduction reduced(options, loss != 0, scale, divided_by, loss);
     run(handle, [&](prnnHandle_t h) {
-      const prnnStatus_t status =
-          prnnRNNTLossForward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
-                              pointer<int>(target_lengths), pointer<int>(range_begins), pointer(costs),
-                              pointer(workspace), workspace_size, pointer(reserve), reserve_size);
-      return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
+      return prnnRNNTLossForward(h, reduced.get(), pointer(activations), pointer<int>(targets),
+                                 pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer<int>(range_begins),
+                                 pointer(costs), pointer(workspace), workspace_size, pointer(reserve), reserve_size);
     });
   });
   module.def("rnnt_loss_backward", [](const Handle& handle, const Options& options, Address activations,
                                       Address targets, Address frame_lengths, Address target_lengths,
                                       Address range_begins, Address gradients, Address cost_gradients, Address reserve,
-                                      size_t reserve_size, double scale, Address divided_by, Address loss_gradient) {
+                                      size_t reserve_size, double scale, Address divided_by, bool reduces) {
+    const WithReduction reduced(options, reduces, scale, divided_by);
     run(handle, [&](prnnHandle_t h) {
-      const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
-      if (status != PRNN_STATUS_SUCCESS) return status;
-      return prnnRNNTLossBackward(h, &options, pointer(activations), pointer<int>(targets), pointer<int>(frame_lengths),
-                                  pointer<int>(target_lengths), pointer<int>(range_begins), pointer(cost_gradients),
-                                  pointer(gradients), pointer(reserve), reserve_size);
+      return prnnRNNTLossBackward(h, reduced.get(), pointer(activations), pointer<int>(targets),
+                                  pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer<int>(range_begins),
+                                  pointer(cost_gradients), pointer(gradients), pointer(reserve), reserve_size);
     });
   });
   module.def("rnnt_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
@@ -293,28 +286,27 @@ void bind_duration_rnnt(py::module_& module) {
              [](const Handle& handle, const Options& options, Address tokens, Address durations, Address targets,
                 Address frame_lengths, Address target_lengths, Address costs, Address workspace, size_t workspace_size,
                 Address reserve, size_t reserve_size, double scale, Address divided_by, Address loss) {
+               const WithReduction reduced(options, loss != 0, scale, divided_by, loss);
                run(handle, [&](prnnHandle_t h) {
-                 const prnnStatus_t status = prnnDurationRNNTLossForward(
-                     h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
-                     pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(costs), pointer(workspace),
-                     workspace_size, pointer(reserve), reserve_size);
-                 return status == PRNN_STATUS_SUCCESS ? reduce(h, options, scale, divided_by, costs, loss) : status;
+                 return prnnDurationRNNTLossForward(h, reduced.get(), pointer(tokens), pointer(durations),
+                                                    pointer<int>(targets), pointer<int>(frame_lengths),
+                                                    pointer<int>(target_lengths), pointer(costs), pointer(workspace),
+                                                    workspace_size, pointer(reserve), reserve_size);
                });
              });
-  module.def("duration_rnnt_loss_backward",
-             [](const Handle& handle, const Options& options, Address tokens, Address durations, Address targets,
-                Address frame_lengths, Address target_lengths, Address token_gradients, Address duration_gradients,
-                Address cost_gradients, Address reserve, size_t reserve_size, double scale, Address divided_by,
-                Address loss_gradient) {
-               run(handle, [&](prnnHandle_t h) {
-                 const prnnStatus_t status = spread(h, options, scale, divided_by, loss_gradient, cost_gradients);
-                 if (status != PRNN_STATUS_SUCCESS) return status;
-                 return prnnDurationRNNTLossBackward(
-                     h, &options, pointer(tokens), pointer(durations), pointer<int>(targets),
-                     pointer<int>(frame_lengths), pointer<int>(target_lengths), pointer(cost_gradients),
-                     pointer(token_gradients), pointer(duration_gradients), pointer(reserve), reserve_size);
-               });
-             });
+  module.def("duration_rnnt_loss_backward", [](const Handle& handle, const Options& options, Address tokens,
+                                               Address durations, Address targets, Address frame_lengths,
+                                               Address target_lengths, Address token_gradients,
+                                               Address duration_gradients, Address cost_gradients, Address reserve,
+                                               size_t reserve_size, double scale, Address divided_by, bool reduces) {
+    const WithReduction reduced(options, reduces, scale, divided_by);
+    run(handle, [&](prnnHandle_t h) {
+      return prnnDurationRNNTLossBackward(h, reduced.get(), pointer(tokens), pointer(durations), pointer<int>(targets),
+                                          pointer<int>(frame_lengths), pointer<int>(target_lengths),
+                                          pointer(cost_gradients), pointer(token_gradients),
+                                          pointer(duration_gradients), pointer(reserve), reserve_size);
+    });
+  });
 }
 
 }  // namespace

@@ -23,6 +23,9 @@ def options_struct(name: str) -> type[ctypes.Structure]:
     fields = []
     for declaration in body.split(";")[:-1]:
         kind, names = declaration.split(maxsplit=1)
+        if "*" in declaration:
+            fields.append((names.rpartition("*")[2].strip(), ctypes.c_void_p))
+            continue
         for name, size in re.findall(r"(\w+)(?:\[(\w+)\])?", names):
             field = capi.VALUE_TYPES.get(kind, ctypes.c_int)
             length = re.search(rf"#define {size} (\d+)", header) if size else None
@@ -30,6 +33,7 @@ def options_struct(name: str) -> type[ctypes.Structure]:
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
+Reduction = options_struct("prnnLossReduction_t")
 CtcOptions = options_struct("prnnCTCLossOptions_t")
 RnntOptions = options_struct("prnnRNNTLossOptions_t")
 MutualInformationOptions = options_struct("prnnMutualInformationOptions_t")

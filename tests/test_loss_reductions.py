@@ -1,60 +1,98 @@
 """What reductions make of the costs, by the library and in torch operations: values, gradients, bad arguments."""
 
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
 
 import capi
+import loss_case
 import pytest
 import torch
 
 import prnn
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
-DTYPES = {capi.FLOAT: torch.float32, capi.DOUBLE: torch.float64}
 
 
-@pytest.mark.parametrize("data_type", DTYPES)
-@pytest.mark.parametrize("batch", [1, 5, 700])
+FAMILIES = {"CTC": loss_case.ctc_case, "RNNT": loss_case.rnnt_case, "DurationRNNT": loss_case.duration_case}
+
+
+def given(**fields: Any) -> tuple[loss_case.Reduction, int]:
+    """A reduction, and its address for the options."""
+    reduction = loss_case.Reduction(**fields)
+    return reduction, ctypes.addressof(reduction)
+
+
+@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("divided", [False, True])
-def test_c_api(data_type: int, batch: int, divided: bool) -> None:
-    costs = 100 * torch.rand(batch, dtype=DTYPES[data_type])
-    lengths = torch.randint(-1, 4, (batch,), dtype=torch.int32)
-    loss, gradient, gradients = torch.zeros(1).to(costs), torch.full((1,), 3.0).to(costs), torch.zeros_like(costs)
-    handle, pointer = capi.cpu_handle(), lengths.data_ptr() if divided else None
-    weights = 0.25 / lengths.clamp(min=1).double() if divided else torch.full((batch,), 0.25, dtype=torch.float64)
-    arguments = {"handle": handle.pointer, "dataType": data_type, "batch": batch, "scale": 0.25, "lengths": pointer}
-    capi.check("ReduceCosts", **arguments, costs=costs.data_ptr(), loss=loss.data_ptr())
-    assert loss.item() == pytest.approx((costs.double() * weights).sum().item(), rel=1e-6)
-    capi.check(
-        "ReduceCostsBackward",
-        **arguments,
-        lossGradient=gradient.data_ptr(),
-        costGradients=gradients.data_ptr(),
-    )
-    torch.testing.assert_close(gradients.double(), 3 * weights, rtol=1e-6, atol=0)
+def test_c_api(data_type: int, family: str, divided: bool) -> None:
+    case = FAMILIES[family](dataType=data_type)
+    gradients = [name for name in case.outputs if name.lower().endswith("gradients")]
+    lengths = torch.tensor([2, 0, 5], dtype=torch.int32)
+    loss, gradient = (torch.full((1,), value, dtype=case.data["costs"].dtype) for value in (case.UNTOUCHED, 3.0))
+    weights = (0.25 / lengths.clamp(min=1) if divided else torch.full((3,), 0.25)).to(loss)
+    case.run(f"{family}LossForward")
+    costs = case.data["costs"].clone()
+    case.run(f"{family}LossBackward", costGradients=3 * weights)
+    wanted = {name: case.data[name].clone() for name in gradients}
+    case.run(f"{family}LossBackward", costGradients=weights)
+    ones = {name: case.data[name].clone() for name in gradients}
+
+    pointer = lengths.data_ptr() if divided else None
+    reduction, case.options.reduction = given(scale=0.25, lengths=pointer, loss=loss.data_ptr())
+    case.reset()
+    case.run(f"{family}LossForward", reserveSpace=None, reserveSizeInBytes=0)
+    alone = loss.clone()
+    torch.testing.assert_close(alone, (costs * weights).sum(0, keepdim=True))
+    loss.fill_(case.UNTOUCHED)
+    case.run(f"{family}LossForward")
+    assert torch.equal(loss, alone)
+    assert torch.equal(case.data["costs"], costs)
+    reduction.loss = None  # not read
+    case.run(f"{family}LossBackward", costGradients=gradient)
+    for name in gradients:
+        torch.testing.assert_close(case.data[name], wanted[name])
+    case.run(f"{family}LossBackward", costGradients=None)
+    for name in gradients:
+        torch.testing.assert_close(case.data[name], ones[name])
+    reduction.loss = loss.data_ptr()
+    case.reset()
+    loss.fill_(case.UNTOUCHED)
+    case.run(f"{family}Loss")
+    assert torch.equal(loss, alone)
+    for name in gradients:
+        torch.testing.assert_close(case.data[name], ones[name])
 
 
-def test_bad_arguments_of_the_c_api() -> None:
-    number, handle = torch.zeros(1), capi.cpu_handle()
-    good: dict[str, Any] = {
-        "handle": handle.pointer,
-        "dataType": capi.FLOAT,
-        "batch": 1,
-        "scale": 1.0,
-        "lengths": None,
-        "costs": number.data_ptr(),
-        "loss": number.data_ptr(),
-    }
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bad_reductions_of_the_c_api(family: str) -> None:
+    case = FAMILIES[family]()
+    loss = torch.full((1,), case.UNTOUCHED, dtype=torch.float64)
     for changes, text in (
-        ({"dataType": 7}, "dataType is 7"),
-        ({"batch": 0}, "batch is 0"),
-        ({"scale": math.inf}, "scale is inf"),
-        ({"costs": None}, "costs is NULL"),
-        ({"loss": None}, "loss is NULL"),
+        ({"scale": math.inf}, "reduction.scale is inf; it must be finite"),
+        ({"scale": math.nan}, "reduction.scale is nan; it must be finite"),
+        ({"loss": None}, "reduction.loss is NULL"),
     ):
-        assert capi.call("ReduceCosts", **{**good, **changes}) == capi.BAD_PARAM
-        assert text in capi.message(good["handle"])
+        reduction, case.options.reduction = given(**{"scale": 1.0, "loss": loss.data_ptr(), **changes})
+        for name in (f"{family}Loss", f"{family}LossForward"):
+            assert case.call(name) == capi.BAD_PARAM
+            assert text in capi.message(case.handle.pointer)
+            assert case.untouched()
+            assert loss.item() == case.UNTOUCHED
+        if reduction.loss:
+            assert case.call(f"{family}LossBackward") == capi.BAD_PARAM
+
+
+def test_sums_of_many_costs() -> None:
+    """Summed in double: in float, these lose their last digits."""
+    torch.manual_seed(0)
+    x, batch = torch.randn(1, 700, 3), 700
+    targets, lengths = torch.empty(batch, 0, dtype=torch.int32), [1] * batch
+    costs = prnn.ctc_loss(x, targets, lengths, [0] * batch, reduction="none")
+    loss = prnn.ctc_loss(x, targets, lengths, [0] * batch, reduction="sum")
+    assert loss.item() == costs.double().sum().float().item()
 
 
 def batch_of(name: str, device: str, batch: int = 4) -> tuple[Callable[..., torch.Tensor], torch.Tensor, torch.Tensor]:

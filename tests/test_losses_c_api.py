@@ -20,7 +20,7 @@ def test_defaults() -> None:
     ):
         options = struct(*(1 for _ in struct._fields_))
         capi.check(function, options=loss_case.address(options))
-        assert all(getattr(options, name) == 0 for name, _ in struct._fields_)
+        assert not any(getattr(options, name) for name, _ in struct._fields_)
         assert capi.call(function, options=None) == capi.BAD_PARAM
 
 

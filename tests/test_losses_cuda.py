@@ -321,6 +321,56 @@ def test_ctc_equals_cpu(shape, dtype, from_logits):
     assert_same(both(prnn.ctc_loss, x, **options, from_logits=from_logits), dtype)
 
 
+@pytest.mark.parametrize("concatenated", [False, True])
+@pytest.mark.parametrize("classes", [7, 600])
+def test_ctc_bad_sequences_cost_nan(concatenated, classes):
+    frames, most, bad = 9, 70, 8
+    torch.manual_seed(15)
+    x = torch.randn(frames, bad + 3, classes)
+    targets = torch.randint(1, 6, (bad + 3, most), dtype=torch.int32)
+    lengths = torch.full((bad + 3,), most, dtype=torch.int32)
+    input_lengths = torch.full((bad + 3,), frames, dtype=torch.int32)
+    input_lengths[0], input_lengths[1], lengths[2], lengths[3] = frames + 1, -1, -1, most + 1
+    for n, place, symbol in ((4, 0, classes), (5, most - 1, -1), (6, 37, 0), (7, 3, 2**31 - 1)):
+        targets[n, place] = symbol
+    input_lengths[7] = 0
+    lengths[bad:] = torch.tensor([3, 0, 4])
+    input_lengths[bad + 2] = 0
+    targets[bad, 3:], targets[bad + 1] = -5, classes  # padding
+    options = {"targets": targets, "input_lengths": input_lengths, "target_lengths": lengths}
+    good = {key: value[bad:] for key, value in options.items()}
+    wanted = both(prnn.ctc_loss, x[:, bad:], **good)
+    assert_same(wanted, torch.float32)
+    if concatenated:  # bad lengths count as none
+        kept = lengths.where((lengths >= 0) & (lengths <= most) & (input_lengths >= 0) & (input_lengths <= frames), 0)
+        options["targets"] = torch.cat([symbols[:length] for symbols, length in zip(targets, kept, strict=True)])
+        options["max_target_length"] = most
+    moved = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in options.items()}
+    leaf = x.cuda().requires_grad_()
+    costs = prnn.ctc_loss(leaf, **moved, reduction="none")
+    costs[bad : bad + 2].backward(torch.tensor([0.5, 1.25]).cuda())
+    assert costs[:bad].isnan().all()
+    assert (leaf.grad[:, :bad] == 0).all()
+    torch.testing.assert_close(costs[bad:].cpu().double(), wanted[0][0])
+    torch.testing.assert_close(leaf.grad[:, bad:].cpu().double(), wanted[0][1])
+
+
+@pytest.mark.parametrize("batch", [1, 700])
+def test_ctc_reductions_of_many_costs(batch):
+    torch.manual_seed(16)
+    x = torch.randn(4, batch, 5, device="cuda", dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(1, 5, (batch, 3), device="cuda", dtype=torch.int32)
+    lengths = torch.randint(0, 3, (batch,), device="cuda", dtype=torch.int32)
+    frames = torch.full((batch,), 4, device="cuda", dtype=torch.int32)
+    wanted = prnn.ctc_loss(x, targets, frames, lengths, reduction="none").div(lengths.clamp(min=1)).mean()
+    (gradients,) = torch.autograd.grad(2 * wanted, x)
+    found = prnn.ctc_loss(x, targets, frames, lengths)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(2 * found, x)[0], gradients, rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        assert torch.equal(prnn.ctc_loss(x, targets, frames, lengths), found)
+
+
 def test_ctc_long_targets():
     x, options = ctc_batch(2600, 1, 40, 1200, torch.float32)
     assert_same(both(prnn.ctc_loss, x, **options, from_logits=True), torch.float32)

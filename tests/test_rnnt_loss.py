@@ -338,6 +338,18 @@ def test_operators_are_registered_completely():
     torch.library.opcheck(ops.rnnt_loss_backward, (torch.ones(4), x.detach(), *args, reserve, *numbers))
 
 
+@pytest.mark.parametrize("option", ["delay_penalty", "fastemit_lambda", "blank_targets"])
+def test_operators_name_their_options_as_python_does(option):
+    """What prnn.rnnt_loss refuses before, libprnn refuses when the operator is called with it."""
+    x, targets, frames, symbols = batch(torch.float32)
+    bad = {"delay_penalty": float("inf"), "fastemit_lambda": -1.0, "blank_targets": False}
+    targets[0, 0] = 0
+    numbers = (-1, -1, *rnnt_options(**{option: bad[option]}))
+    message = f"{option} is" if option != "blank_targets" else "targets of sequence 0 hold the blank, 0"
+    with pytest.raises(ValueError, match=message):
+        ops.rnnt_loss(x.detach(), targets.int(), frames.int(), symbols.int(), None, *numbers, True)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_compiles_without_graph_breaks(packed):
     x, targets, frames, symbols = batch()

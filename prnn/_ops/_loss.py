@@ -75,8 +75,7 @@ def _run_forward(
     reduction: Reduction | None,
     reserve: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The costs of a batch, or what the reduction makes of them, and the reserve space, `reserve` if given. With a
-    reduction there is room behind the reserve space for the costs, and later for their gradients."""
+    """The costs of a batch, or what the reduction makes of them, and the reserve space, `reserve` if given."""
     device = activations.device
     dtype = torch.float64 if activations.dtype is torch.float64 else torch.float32
     with device_of(activations):
@@ -85,19 +84,18 @@ def _run_forward(
             size, reserve_size = calls.sizes(library, options)
             if not keep:
                 reserve_size = 0
-            room = 0 if reduction is None else 8 * batch
+            room = 0 if reduction is None else 8 * batch  # for the costs, behind the workspace
             if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece, for each takes time
                 workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
                 begin = reserve.data_ptr()
                 workspace_at = begin + reserve_size
             else:
-                workspace = activations.new_empty(size, dtype=torch.uint8)
+                workspace = activations.new_empty(size + room, dtype=torch.uint8)
                 workspace_at = workspace.data_ptr()
                 if reserve is None:
-                    reserve = activations.new_empty(reserve_size + room, dtype=torch.uint8)
+                    reserve = activations.new_empty(reserve_size, dtype=torch.uint8)
                 begin = reserve.data_ptr()
-            length = reserve.numel()
-            spaces = workspace_at, size, begin if keep else 0, length
+            spaces = workspace_at, size, begin if keep else 0, reserve_size
             if reduction is None:
                 result = activations.new_empty(batch, dtype=dtype)
             else:  # new_empty(()) takes half as long again
@@ -105,7 +103,7 @@ def _run_forward(
             if reduction is None or reduction.changes_nothing():
                 calls.forward(library, options, *inputs, result.data_ptr(), *spaces, 1.0, 0, 0)
             else:
-                costs_at = begin + length - room
+                costs_at = workspace_at + size
                 calls.forward(library, options, *inputs, costs_at, *spaces, *reduction.weights(), result.data_ptr())
         except ValueError as error:
             raise _in_python(error, names) from None
@@ -123,17 +121,15 @@ def _run_backward(
     reduction: Reduction | None,
 ) -> None:
     """gradient: of the costs, or of the loss if there is a reduction."""
-    begin, length = reserve.data_ptr(), reserve.numel()
     with device_of(activations):
         library = handle(activations.device)
         try:
-            if reduction is None or reduction.changes_nothing():
-                gradient = gradient.contiguous()
-                space = gradient.data_ptr(), begin, length, 1.0, 0, 0
+            if reduction is None:
+                gradient, reduced = gradient.contiguous(), (1.0, 0, False)
             else:
-                costs_at = begin + length - 8 * reduction.batch
-                space = costs_at, begin, length, *reduction.weights(), gradient.data_ptr()
-            calls.backward(library, options, *inputs_and_gradients, *space)
+                reduced = *reduction.weights(), True
+            space = gradient.data_ptr(), reserve.data_ptr(), reserve.numel()
+            calls.backward(library, options, *inputs_and_gradients, *space, *reduced)
         except ValueError as error:
             raise _in_python(error, names) from None
 
@@ -171,27 +167,26 @@ def _run(function: Callable[..., Any], names: dict[str, str], *arguments: Any) -
 
 
 def _in_python(error: ValueError, names: dict[str, str]) -> ValueError:
-    return ValueError(re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error)))
+    """libprnn's message with the names that Python has for arguments: those in `names`, and else snake case."""
+
+    def named(word: re.Match[str]) -> str:
+        name = word[0]
+        return names.get(name) or (re.sub("(?<=[a-z])[A-Z]", r"_\g<0>", name).lower() if name[0].islower() else name)
+
+    return ValueError(re.sub(r"\w+", named, str(error)))
 
 
 def _gradients_for(activations: Tensor, inplace: bool) -> Tensor:
-    """Where gradients go: the strides of the activations, or the activations themselves. Whoever still needs those
-    for another derivative is told by torch, for they count as modified."""
+    """Where gradients go: as the activations lie, which is without gaps, or the activations themselves. Whoever still
+    needs those for another derivative is told by torch, for they count as modified."""
     if not inplace:
-        if activations.is_contiguous():
-            return torch.empty_like(activations)
-        return torch.empty_strided(
-            activations.shape, activations.stride(), dtype=activations.dtype, device=activations.device
-        )
+        return torch.empty_like(activations)
     torch.autograd.graph.increment_version(activations)
     return activations.detach()
 
 
 _SHARED_NAMES = {
-    "targetLengths": "target_lengths",
-    "maxFrames": "max_frames",
     "maxTargets": "max_target_length",
     "targetElements": "the number of targets",
     "fastEmitLambda": "fastemit_lambda",
-    "delayPenalty": "delay_penalty",
 }

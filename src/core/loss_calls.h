@@ -25,7 +25,7 @@ void set_workspace(Params& params, void* workspace, size_t size, size_t used, si
 template <class Backend, class Params>
 void run_loss(prnnHandle_t handle, const Backend& backend, Params params, void* costs, void* gradients, void* workspace,
               size_t workspace_size) {
-  require_not_null(costs, "costs");
+  require_costs(costs, params.options.reduction);
   const size_t reserve = gradients ? whole_blocks(backend.loss_reserve_size(params.options)) : 0;
   set_workspace(params, workspace, workspace_size, reserve, backend.loss_workspace_size(params.options));
   backend.loss(handle, params, costs, gradients, gradients ? workspace : nullptr);
@@ -34,7 +34,7 @@ void run_loss(prnnHandle_t handle, const Backend& backend, Params params, void* 
 template <class Backend, class Params>
 void run_loss_forward(prnnHandle_t handle, const Backend& backend, Params params, void* costs, void* workspace,
                       size_t workspace_size, void* reserve, size_t reserve_size) {
-  require_not_null(costs, "costs");
+  require_costs(costs, params.options.reduction);
   set_workspace(params, workspace, workspace_size, 0, backend.loss_workspace_size(params.options));
   if (reserve) require_space(reserve, reserve_size, backend.loss_reserve_size(params.options), "reserveSpace");
   backend.loss(handle, params, costs, nullptr, reserve);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -43,6 +44,17 @@ inline void require_known_type(const prnnDataType_t& type) {
   const int value = integer_in(type);
   if (value != PRNN_DATA_FLOAT && value != PRNN_DATA_DOUBLE && value != PRNN_DATA_HALF && value != PRNN_DATA_BFLOAT16)
     fail(PRNN_STATUS_BAD_PARAM, "dataType is %d; it must be one of prnnDataType_t's values", value);
+}
+
+inline void require_reduction(const prnnLossReduction_t* reduction) {
+  if (reduction && !std::isfinite(reduction->scale))
+    fail(PRNN_STATUS_BAD_PARAM, "reduction.scale is %g; it must be finite", reduction->scale);
+}
+
+// What a forward call writes.
+inline void require_costs(const void* costs, const prnnLossReduction_t* reduction) {
+  require_not_null(costs, "costs");
+  if (reduction) require_not_null(reduction->loss, "reduction.loss");
 }
 
 // Sizes of workspace and reserve space are rounded up, so that the two can lie one after the other.

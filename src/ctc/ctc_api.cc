@@ -45,6 +45,7 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
            o.timeStride, o.batchStride, o.maxFrames, o.batch, o.classes);
     product_of_sizes({outer, outer_size});
   }
+  require_reduction(o.reduction);
   backend.require_supported(o.dataType);
 }
 

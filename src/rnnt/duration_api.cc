@@ -58,6 +58,7 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
     fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
   if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
+  require_reduction(o.reduction);
   backend.require_supported(o.dataType);
   return o;
 }
@@ -132,7 +133,7 @@ extern "C" prnnStatus_t prnnDurationRNNTLoss(prnnHandle_t handle, const prnnDura
     const DurationBackend& backend = backend_of(handle);
     DurationParams params =
         checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
-    require_not_null(costs, "costs");
+    require_costs(costs, params.options.reduction);
     const bool wanted = tokenGradients || durationGradients;
     if (wanted) check_gradients(params, tokenGradients, durationGradients);
     // The reserve space lies at the front of the workspace.
@@ -153,7 +154,7 @@ extern "C" prnnStatus_t prnnDurationRNNTLossForward(prnnHandle_t handle, const p
     const DurationBackend& backend = backend_of(handle);
     DurationParams params =
         checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
-    require_not_null(costs, "costs");
+    require_costs(costs, params.options.reduction);
     set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.workspace_size(params.options));
     if (reserveSpace)
       require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(params.options), "reserveSpace");

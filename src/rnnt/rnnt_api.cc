@@ -45,6 +45,7 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
   if (!std::isfinite(o.delayPenalty))
     fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", o.delayPenalty);
+  require_reduction(o.reduction);
   backend.require_supported(o.dataType);
 }
 

@@ -25,6 +25,15 @@ NAN, INF = math.nan, math.inf
 
 
 @dataclass
+class Reduction:
+    """prnnLossReduction_t, and what must come of it."""
+
+    struct: ctypes.Structure
+    weights: Tensor  # of the costs, float64
+    loss: Tensor
+
+
+@dataclass
 class Trial:
     """A problem. wrong_options: (field, value) that the header forbids; wrong_data: array, index and value."""
 
@@ -33,6 +42,7 @@ class Trial:
     inputs: dict[str, Tensor | None]
     gradients: dict[str, Tensor]
     costs: Tensor
+    reduction: Reduction | None
     required: list[str]  # inputs that must not be NULL
     wrong_options: list[tuple[str, Any]]
     wrong_data: list[tuple[str, int, int]]
@@ -258,8 +268,23 @@ class Losses(Client):
             required.remove("targets")
         real = torch.float64 if options.dataType == capi.DOUBLE else torch.float32
         costs = self.memory.output((batch,), real)
+        reduction = None
+        if self.random.random() < 0.5:
+            reduction = self.reduction(batch, real)
+            options.reduction = self.placed(reduction.struct)
+            for scale in (INF, NAN):
+                changed = type(reduction.struct).from_buffer_copy(reduction.struct)
+                changed.scale = scale
+                wrong.append(("reduction", self.placed(changed)))
         nothing = torch.empty(0, dtype=torch.uint8)
-        return Trial(loss, options, given, gradients, costs, required, wrong, bad, padding, nothing)
+        return Trial(loss, options, given, gradients, costs, reduction, required, wrong, bad, padding, nothing)
+
+    def reduction(self, batch: int, dtype: torch.dtype) -> Reduction:
+        lengths = self.lengths(batch, 0, 9) if self.random.random() < 0.5 else torch.ones(batch, dtype=torch.int32)
+        loss, scale = self.memory.output((1,), dtype), self.random.choice((1.0, 1 / batch, -2.0))
+        divisors = self.memory.input(lengths).data_ptr() if lengths.ne(1).any() else None
+        struct = loss_case.Reduction(scale=scale, lengths=divisors, loss=loss.data_ptr())
+        return Reduction(struct, scale / lengths.clamp(min=1).double(), loss)
 
     # Calls
 
@@ -297,6 +322,8 @@ class Losses(Client):
         """One call, and two."""
         calls = self.calls(trial)
         outputs = [trial.costs, *trial.gradients.values()]
+        if trial.reduction is not None:
+            outputs.append(trial.reduction.loss)
         results = []
         for names in ((trial.loss,), (f"{trial.loss}Forward", f"{trial.loss}Backward")):
             for tensor in outputs:
@@ -317,6 +344,12 @@ class Losses(Client):
     def require_results(self, trial: Trial) -> None:
         if trial.costs.isnan().any() or (trial.options.zeroInfinity and trial.costs.isinf().any()):
             raise Finding(f"prnn{trial.loss}: costs {trial.costs.tolist()}: {described(trial.options)}")
+        if trial.reduction is not None:
+            loss, wanted = trial.reduction.loss.cpu().double(), trial.reduction.weights @ trial.costs.cpu().double()
+            if not torch.isclose(loss, wanted, rtol=1e-5, atol=1e-5, equal_nan=True):
+                raise Finding(
+                    f"prnn{trial.loss}: loss {loss.item()} of costs {trial.costs.tolist()} by {wanted.item()}"
+                )
         whole = trial.options.tokenStride in (0, trial.options.classes) if trial.loss == "DurationRNNTLoss" else True
         if trial.loss == "CTCLoss":
             whole = not trial.options.timeStride
@@ -407,31 +440,6 @@ class Losses(Client):
         null = self.random.choice([key for key in ("scores", *places) if key == "scores" or most > 0])
         self.call(name, arguments, written, must_fail=True, changes={null: None})
 
-    def reduce(self) -> None:
-        """prnnReduceCosts and its backward."""
-        batch, kind = self.random.randint(1, 300), self.random.choice((capi.FLOAT, capi.DOUBLE))
-        dtype, scale = REAL[kind], self.random.choice((1.0, 1 / batch, 0.0, -2.0))
-        costs = torch.randn(batch, dtype=dtype)
-        lengths = self.lengths(batch, 0, 9) if self.random.random() < 0.5 else None
-        loss, back, one = (self.memory.output(shape, dtype) for shape in ((1,), (batch,), (1,)))
-        given = self.memory.input(costs)
-        divisors = None if lengths is None else self.memory.input(lengths).data_ptr()
-        common = {"handle": self.handle, "dataType": kind, "batch": batch, "scale": scale, "lengths": divisors}
-        forward = {**common, "costs": given.data_ptr(), "loss": loss.data_ptr()}
-        self.call("ReduceCosts", forward, [loss], must_fail=False)
-        wanted = costs.double() / (1 if lengths is None else lengths.clamp(min=1))
-        if not torch.isclose(loss.cpu().double(), scale * wanted.sum(), rtol=1e-5, atol=1e-5):
-            raise Finding(f"prnnReduceCosts of {costs.tolist()} by {lengths}, scale {scale}: {loss.item()}")
-        one.fill_(1)
-        backward = {**common, "lossGradient": one.data_ptr(), "costGradients": back.data_ptr()}
-        self.call("ReduceCostsBackward", backward, [back], must_fail=False)
-        for name, arguments, output in (("ReduceCosts", forward, loss), ("ReduceCostsBackward", backward, back)):
-            required = [key for key in arguments if key in ("handle", "costs", "loss", "lossGradient", "costGradients")]
-            poison(output)
-            changes = self.random.choice(({"batch": 0}, {"batch": -(2**63)}, {"dataType": 3}))
-            self.call(name, arguments, [output], must_fail=True, changes=changes)
-            self.call(name, arguments, [output], must_fail=True, changes={self.random.choice(required): None})
-
 
 def bits(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).view(torch.uint8)
@@ -450,7 +458,6 @@ def run(case: Case) -> None:
         losses = Losses(case, memory)
         for _ in range(ROUNDS):
             losses.run(case.random.choice((losses.ctc, losses.rnnt, losses.duration))())
-        losses.reduce()
         losses.destroy_all()
         if not memory.intact():
             raise Finding("memory around a buffer was written")

@@ -4,7 +4,6 @@
 
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/transfer.h"
-#include "core/reduce_costs.h"
 
 namespace prnn {
 
@@ -28,18 +27,5 @@ const GpuRow& cuda_gpu_row(const prnnContext&) { fail_without_cuda(); }
 std::string describe_gpu(const prnnContext&) { fail_without_cuda(); }
 
 void check_earlier_calls(prnnContext&) { fail_without_cuda(); }
-
-template <class Real>
-void cuda_reduce_costs(prnnHandle_t, const Reduction&, const Real*, Real*) {
-  fail_without_cuda();
-}
-template <class Real>
-void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const Real*, Real*) {
-  fail_without_cuda();
-}
-template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const float*, float*);
-template void cuda_reduce_costs(prnnHandle_t, const Reduction&, const double*, double*);
-template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const float*, float*);
-template void cuda_reduce_costs_backward(prnnHandle_t, const Reduction&, const double*, double*);
 
 }  // namespace prnn

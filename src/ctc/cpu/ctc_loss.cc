@@ -9,6 +9,7 @@
 
 #include "core/cpu/loss_kernels.h"
 #include "core/cpu/loss_schedule.h"
+#include "core/reduce_costs.h"
 
 namespace prnn {
 namespace {
@@ -167,16 +168,17 @@ void forward(const CtcParams& params, const std::vector<int64_t>& offsets, void*
 // g(k) = p(k) sum(shares) - (shares of the blank or the labels that are k); without the first term for
 // log-probabilities. x and g may be the same.
 template <class T>
-void backward(const CtcParams& params, const std::vector<int64_t>& offsets, const void* cost_gradients, void* gradients,
-              const void* reserve_space) {
+void backward(const CtcParams& params, const std::vector<int64_t>& offsets, const void* given_gradients,
+              void* gradients, const void* reserve_space) {
   const prnnCTCLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
+  const CostGradients<T> scales = cost_gradients<T>(o, given_gradients);
 #pragma omp parallel for collapse(2) schedule(dynamic, 16) if (ctc_work(o) >= kWorkForThreads)
   for (int64_t t = 0; t < o.maxFrames; ++t) {
     for (int64_t n = 0; n < o.batch; ++n) {
       const int64_t offset = t * o.timeStride + n * o.batchStride;
       T* g = static_cast<T*>(gradients) + offset;
-      const T scale = cost_gradients ? static_cast<const T*>(cost_gradients)[n] : T(1);
+      const T scale = scales(n);
       const int64_t symbols = params.target_lengths[n];
       const T* norm = reserve.norm(n, t, offsets[n]);
       const T* shares = reserve.shares(n, t, offsets[n]);
@@ -248,6 +250,7 @@ void run_ctc_loss_cpu(const CtcParams& params, void* costs, void* gradients, voi
   const auto run = [&](auto real) {
     using T = decltype(real);
     forward<T>(params, offsets, costs, reserve);
+    reduce_costs(reduced_costs<T>(params.options, costs));
     if (gradients) backward<T>(params, offsets, nullptr, gradients, reserve);
   };
   params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());

@@ -1,5 +1,6 @@
 // The CTC backend of CUDA handles: cuts workspace and reserve space into arrays and enqueues the kernels.
 #include "core/cuda/arena.h"
+#include "core/cuda/reduce_costs.h"
 #include "ctc/ctc.h"
 #include "ctc/cuda/ctc_kernels.h"
 
@@ -92,7 +93,9 @@ class CudaCtcBackend final : public CtcBackend {
       run_setup(params, arrays.sequences, handle->stream);
       run_emissions(params, arrays, reserve.normalisers, handle->stream);
       run_recursion(params, arrays, reserve.repeats, static_cast<Real*>(costs), handle->stream);
-      if (reserve_space) run_shares(params, arrays, reserve.shares, handle->stream);
+      const auto reduced = reduced_costs<Real>(params.options, costs);
+      reserve_space ? run_shares(params, arrays, reserve.shares, reduced, handle->stream)
+                    : run_reduction(reduced, handle->stream);
     });
     if (gradients) loss_backward(handle, params, nullptr, gradients, reserve_space);
   }
@@ -102,8 +105,8 @@ class CudaCtcBackend final : public CtcBackend {
     with_real(params.options.dataType, [&](auto real) {
       using Real = decltype(real);
       Arena arena(const_cast<void*>(reserve_space));
-      run_gradients(params, cut_reserve<Real>(params.options, arena), static_cast<const Real*>(cost_gradients),
-                    gradients, handle->stream);
+      run_gradients(params, cut_reserve<Real>(params.options, arena),
+                    prnn::cost_gradients<Real>(params.options, cost_gradients), gradients, handle->stream);
     });
   }
 

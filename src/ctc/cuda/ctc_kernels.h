@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/cuda/scaled.h"
+#include "core/reduce_costs.h"
 #include "ctc/ctc.h"
 
 namespace prnn::ctc_cuda {
@@ -56,6 +57,19 @@ struct Reserve {
   Repeats repeats;
 };
 
+// For kernels: the lengths of a sequence, and where its symbols lie left at 0; whether a symbol is in range.
+constexpr Sequence lengths_of(const CtcParams& p, int64_t n) {
+  const prnnCTCLossOptions_t& o = p.options;
+  const int frames = p.frame_lengths[n], targets = p.target_lengths[n];
+  const bool valid = frames >= 0 && frames <= o.maxFrames && targets >= 0 && targets <= o.maxTargets;
+  return valid ? Sequence{0, frames, targets} : Sequence{0, -1, 0};
+}
+constexpr bool is_target(const prnnCTCLossOptions_t& o, int symbol) {
+  return symbol >= 0 && symbol < o.classes && symbol != o.blank;
+}
+
+// The sequences of CONCATENATED targets, whose beginnings follow from the lengths of all; those of PADDED targets are
+// found by run_emissions.
 void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream);
 
 template <class Real>
@@ -66,12 +80,14 @@ template <class Real>
 void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Repeats& repeats, Real* costs,
                    cudaStream_t stream);
 
+// Makes the loss of the costs in the same launch.
 template <class Real>
-void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream);
+void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, const ReducedCosts<Real>& reduced,
+                cudaStream_t stream);
 
 template <class Real>
-void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const Real* cost_gradients, void* gradients,
-                   cudaStream_t stream);
+void run_gradients(const CtcParams& params, const Reserve<Real>& reserve, const CostGradients<Real>& cost_gradients,
+                   void* gradients, cudaStream_t stream);
 
 // The best path. best {N, T, width}: the best way to a state; moves {N, T, width, 2}: by how many states it moves on
 // into each state.

@@ -5,6 +5,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/reduce_costs.cuh"
 #include "core/cuda/scaled.cuh"
 #include "ctc/cuda/ctc_kernels.h"
 
@@ -20,20 +21,15 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(CtcParams params, 
   const prnnCTCLossOptions_t& o = params.options;
   using Scan = cub::BlockScan<int64_t, kSetupThreads>;
   __shared__ typename Scan::TempStorage scan_storage;
-  const bool padded = o.targetLayout == PRNN_TARGETS_PADDED;
   int64_t carried = 0;
   for (int64_t base = 0; base < o.batch; base += kSetupThreads) {
     const int64_t n = base + threadIdx.x;
-    Sequence s{0, -1, 0};
-    if (n < o.batch) {
-      const int frames = params.frame_lengths[n], targets = params.target_lengths[n];
-      if (frames >= 0 && frames <= o.maxFrames && targets >= 0 && targets <= o.maxTargets) s = {0, frames, targets};
-    }
+    Sequence s = n < o.batch ? lengths_of(params, n) : Sequence{0, -1, 0};
     int64_t begin, total;
     Scan(scan_storage).ExclusiveSum(static_cast<int64_t>(s.targets), begin, total);
-    s.target_begin = padded ? n * o.maxTargets : begin + carried;
+    s.target_begin = begin + carried;
     carried += total;
-    if (!padded && s.target_begin + s.targets > o.targetElements) s = {0, -1, 0};
+    if (s.target_begin + s.targets > o.targetElements) s = {0, -1, 0};
     if (n < o.batch) sequences[n] = s;
     __syncthreads();
   }
@@ -42,8 +38,7 @@ __global__ void __launch_bounds__(kSetupThreads) setup_kernel(CtcParams params, 
     const Sequence s = sequences[n];
     bool valid = true;
     for (int i = lane; i < s.targets; i += 32) {
-      const int symbol = params.targets[s.target_begin + i];
-      valid = valid && symbol >= 0 && symbol < o.classes && symbol != o.blank;
+      valid = valid && is_target(o, params.targets[s.target_begin + i]);
     }
     if (!__all_sync(~0u, valid) && lane == 0) sequences[n] = {0, -1, 0};
   }
@@ -358,7 +353,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // A warp a frame. Sums are made in a fixed order.
 template <class Real>
-__global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares) {
+__global__ void shares_kernel(CtcParams p, Arrays<Real> arrays, Real* shares, ReducedCosts<Real> reduced) {
+  if (is_for_reduction(reduced)) return;
   const prnnCTCLossOptions_t& o = p.options;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + (threadIdx.x >> 5);
   const int lane = threadIdx.x & 31;
@@ -469,6 +465,7 @@ unsigned column_threads(const prnnCTCLossOptions_t& o) {
 }  // namespace
 
 void run_setup(const CtcParams& params, Sequence* sequences, cudaStream_t stream) {
+  if (params.options.targetLayout == PRNN_TARGETS_PADDED) return;
   setup_kernel<<<1, kSetupThreads, 0, stream>>>(params, sequences);
   check_launch("ctc setup_kernel");
 }
@@ -487,10 +484,12 @@ void run_recursion(const CtcParams& params, const Arrays<Real>& arrays, const Re
 }
 
 template <class Real>
-void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, cudaStream_t stream) {
+void run_shares(const CtcParams& params, const Arrays<Real>& arrays, Real* shares, const ReducedCosts<Real>& reduced,
+                cudaStream_t stream) {
+  static_assert(32 * kWarpsPerBlock == kReduceThreads);
   const int64_t rows = params.options.batch * params.options.maxFrames;
-  shares_kernel<<<static_cast<unsigned>(ceil_div(rows, kWarpsPerBlock)), 32 * kWarpsPerBlock, 0, stream>>>(
-      params, arrays, shares);
+  const unsigned blocks = static_cast<unsigned>(ceil_div(rows, kWarpsPerBlock)) + blocks_for_reduction(reduced);
+  shares_kernel<<<blocks, kReduceThreads, 0, stream>>>(params, arrays, shares, reduced);
   check_launch("ctc shares_kernel");
 }
 
@@ -507,7 +506,7 @@ void run_best_path(const CtcParams& params, const Arrays<Real>& arrays, BestStat
 
 #define PRNN_INSTANTIATE(Real)                                                                                       \
   template void run_recursion(const CtcParams&, const Arrays<Real>&, const Repeats&, Real*, cudaStream_t);           \
-  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, cudaStream_t);                              \
+  template void run_shares(const CtcParams&, const Arrays<Real>&, Real*, const ReducedCosts<Real>&, cudaStream_t);   \
   template void run_best_path(const CtcParams&, const Arrays<Real>&, BestStates*, unsigned char*, Real*, int*, int*, \
                               cudaStream_t);
 PRNN_INSTANTIATE(float)

@@ -4,6 +4,7 @@
 
 #include "core/cpu/loss_kernels.h"
 #include "core/cpu/loss_schedule.h"
+#include "core/reduce_costs.h"
 #include "rnnt/cpu/duration_lattice.h"
 #include "rnnt/rnnt.h"
 
@@ -136,6 +137,7 @@ void forward(const DurationParams& params, void* costs, void* reserve_space) {
           keep_shares(lattices[slot], arcs, o, batch.symbols(n), t, no_path,
                       reserve.shares + reserve.slots * batch.cell(n, t, 0));
       });
+  reduce_costs(reduced_costs<T>(o, costs));
 }
 
 // g(k) = total softmax(k), from which the caller takes the shares.
@@ -156,9 +158,10 @@ void limit(T clamp, T scale, int64_t n, T* g) {
 }
 
 template <class T>
-void backward(const DurationParams& params, const void* cost_gradients, void* token_gradients, void* duration_gradients,
-              const void* reserve_space) {
+void backward(const DurationParams& params, const void* given_gradients, void* token_gradients,
+              void* duration_gradients, const void* reserve_space) {
   const prnnDurationRNNTLossOptions_t& o = params.options;
+  const CostGradients<T> scales = cost_gradients<T>(o, given_gradients);
   const DurationArcs arcs(o);
   const Batch<T> batch{params};
   const Reserve<T> reserve(params, arcs, const_cast<void*>(reserve_space));
@@ -167,7 +170,7 @@ void backward(const DurationParams& params, const void* cost_gradients, void* to
 #pragma omp parallel for collapse(2) schedule(dynamic, 8) if (batch.work(arcs) >= kWorkForThreads)
   for (int64_t n = 0; n < o.batch; ++n) {
     for (int64_t t = 0; t < o.maxFrames; ++t) {
-      const T scale = cost_gradients ? static_cast<const T*>(cost_gradients)[n] : T(1);
+      const T scale = scales(n);
       for (int64_t u = 0; u <= o.maxTargets; ++u) {
         const int64_t cell = batch.cell(n, t, u);
         T* tokens = static_cast<T*>(token_gradients) + cell * o.tokenStride;

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/reduce_costs.h"
 #include "rnnt/cpu/rnnt_batch.h"
 
 namespace prnn {
@@ -84,10 +85,11 @@ void forward(const RnntParams& params, const std::vector<RnntSequence>& sequence
 }
 
 template <class T>
-void backward(const RnntParams& params, const std::vector<RnntSequence>& sequences, const void* cost_gradients,
+void backward(const RnntParams& params, const std::vector<RnntSequence>& sequences, const void* given_gradients,
               void* gradients, const void* reserve_space) {
   const prnnRNNTLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
+  const CostGradients<T> scales = cost_gradients<T>(o, given_gradients);
   const T* x = static_cast<const T*>(params.activations);
   T* g = static_cast<T*>(gradients);
   const int64_t classes = o.classes;
@@ -99,7 +101,7 @@ void backward(const RnntParams& params, const std::vector<RnntSequence>& sequenc
       const RnntSequence& s = sequences[n];
       const bool real = t < s.frames;
       if (o.layout == PRNN_RNNT_PACKED && !real) continue;
-      const T scale = cost_gradients ? static_cast<const T*>(cost_gradients)[n] : T(1);
+      const T scale = scales(n);
       const int64_t begin = s.first_row + t * s.frame_rows;
       const int64_t cells = real ? std::max<int64_t>(0, s.end(t) - s.first(t)) : 0;
       for (int64_t i = 0; i < cells; ++i) {
@@ -133,6 +135,7 @@ void run_rnnt_loss_cpu(const RnntParams& params, void* costs, void* gradients, v
   const auto run = [&](auto real) {
     using T = decltype(real);
     forward<T>(params, sequences, lattices, costs, reserve);
+    reduce_costs(reduced_costs<T>(params.options, costs));
     if (gradients) backward<T>(params, sequences, nullptr, gradients, reserve);
   };
   params.options.dataType == PRNN_DATA_DOUBLE ? run(double()) : run(float());

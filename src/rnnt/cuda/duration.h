@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/cuda/scaled.h"
+#include "core/reduce_costs.h"
 #include "rnnt/duration.h"
 
 namespace prnn::duration_cuda {
@@ -74,13 +75,15 @@ void run_emissions(const Problem& problem, const Lattices<Real>& lattices, const
 template <class Real>
 void run_recursion(const Problem& problem, const Lattices<Real>& lattices, Real* costs, cudaStream_t stream);
 
-// The share records; those of padding are left as they are.
+// The share records; those of padding are left as they are. Makes the loss of the costs in the same launch.
 template <class Real>
-void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records, cudaStream_t stream);
+void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records,
+                const ReducedCosts<Real>& reduced, cudaStream_t stream);
 
-// Gradients of the logits. cost_gradients may be NULL: ones.
+// Gradients of the logits.
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
-                   const Real* cost_gradients, void* token_gradients, void* duration_gradients, cudaStream_t stream);
+                   const CostGradients<Real>& cost_gradients, void* token_gradients, void* duration_gradients,
+                   cudaStream_t stream);
 
 }  // namespace prnn::duration_cuda

@@ -1,6 +1,7 @@
 // The backend of CUDA handles for TDT and multi-blank: cuts workspace and reserve space into arrays and enqueues the
 // kernels.
 #include "core/cuda/arena.h"
+#include "core/cuda/reduce_costs.h"
 #include "rnnt/cuda/duration.h"
 
 namespace prnn {
@@ -103,7 +104,9 @@ class CudaDurationBackend final : public DurationBackend {
       run_setup(problem, lattices.sequences, handle->stream);
       run_emissions(problem, lattices, reserve.shares, handle->stream);
       run_recursion(problem, lattices, static_cast<Real*>(costs), handle->stream);
-      if (reserve_space) run_shares(problem, lattices, reserve.shares.records, handle->stream);
+      const auto reduced = reduced_costs<Real>(params.options, costs);
+      reserve_space ? run_shares(problem, lattices, reserve.shares.records, reduced, handle->stream)
+                    : run_reduction(reduced, handle->stream);
     });
   }
 
@@ -114,8 +117,9 @@ class CudaDurationBackend final : public DurationBackend {
       using Real = decltype(real);
       Arena arena(const_cast<void*>(reserve_space));
       const Reserve<Real> reserve(problem, arena);
-      run_gradients(problem, reserve.sequences, reserve.shares, static_cast<const Real*>(cost_gradients),
-                    token_gradients, duration_gradients, handle->stream);
+      run_gradients(problem, reserve.sequences, reserve.shares,
+                    prnn::cost_gradients<Real>(params.options, cost_gradients), token_gradients, duration_gradients,
+                    handle->stream);
     });
   }
 };

@@ -62,7 +62,7 @@ struct Limits {
 template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads, 2)
     gradients_kernel(const __grid_constant__ Problem p, const Sequence* sequences, Shares<Real> shares,
-                     const Real* cost_gradients, typename Shape::Element* token_gradients,
+                     CostGradients<Real> cost_gradients, typename Shape::Element* token_gradients,
                      typename Shape::Element* duration_gradients) {
   using Element = typename Shape::Element;
   constexpr int kGroup = Shape::kGroup;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     token_norm = shares.token_normalisers[index];
     if (entries > 0) duration_norm = shares.duration_normalisers[index];
     if (cell.u < cell.sequence.targets) symbol = p.targets[cell.n * p.max_targets + cell.u];
-    if (cost_gradients) limits.scale = cost_gradients[cell.n];
+    limits.scale = cost_gradients(cell.n);
   }
   // Softmax times zero is not zero where the softmax is NaN: a cell without probability, padding above all, is not
   // read.
@@ -134,7 +134,7 @@ struct GradientsLaunch {
   const Problem& problem;
   const Sequence* sequences;
   const Shares<Real>& shares;
-  const Real* cost_gradients;
+  const CostGradients<Real>& cost_gradients;
   void *token_gradients, *duration_gradients;
   cudaStream_t stream;
 
@@ -159,7 +159,8 @@ void run_emissions(const Problem& problem, const Lattices<Real>& lattices, const
 
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
-                   const Real* cost_gradients, void* token_gradients, void* duration_gradients, cudaStream_t stream) {
+                   const CostGradients<Real>& cost_gradients, void* token_gradients, void* duration_gradients,
+                   cudaStream_t stream) {
   for_rows<Real>(
       problem.type, problem.classes, problem.token_stride, {problem.tokens, token_gradients},
       GradientsLaunch<Real>{problem, sequences, shares, cost_gradients, token_gradients, duration_gradients, stream});
@@ -167,9 +168,9 @@ void run_gradients(const Problem& problem, const Sequence* sequences, const Shar
 
 template void run_emissions(const Problem&, const Lattices<float>&, const Shares<float>&, cudaStream_t);
 template void run_emissions(const Problem&, const Lattices<double>&, const Shares<double>&, cudaStream_t);
-template void run_gradients(const Problem&, const Sequence*, const Shares<float>&, const float*, void*, void*,
-                            cudaStream_t);
-template void run_gradients(const Problem&, const Sequence*, const Shares<double>&, const double*, void*, void*,
-                            cudaStream_t);
+template void run_gradients(const Problem&, const Sequence*, const Shares<float>&, const CostGradients<float>&, void*,
+                            void*, cudaStream_t);
+template void run_gradients(const Problem&, const Sequence*, const Shares<double>&, const CostGradients<double>&, void*,
+                            void*, cudaStream_t);
 
 }  // namespace prnn::duration_cuda

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/reduce_costs.cuh"
 #include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/duration_cells.cuh"
 
@@ -211,7 +212,9 @@ __global__ void costs_kernel(const __grid_constant__ Problem p, Lattices<Real> l
 // A thread a node, in the order of the lattice, whose arrays make most of the traffic.
 template <class Real>
 __global__ void __launch_bounds__(kCellThreads)
-    shares_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, Real* records) {
+    shares_kernel(const __grid_constant__ Problem p, Lattices<Real> lattices, Real* records,
+                  ReducedCosts<Real> reduced) {
+  if (is_for_reduction(reduced)) return;
   const int64_t node = static_cast<int64_t>(blockIdx.x) * kCellThreads + threadIdx.x;
   if (node >= p.nodes()) return;
   int64_t row, n;
@@ -293,15 +296,17 @@ void run_recursion(const Problem& problem, const Lattices<Real>& lattices, Real*
 }
 
 template <class Real>
-void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(problem.nodes(), kCellThreads));
-  shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattices, records);
+void run_shares(const Problem& problem, const Lattices<Real>& lattices, Real* records,
+                const ReducedCosts<Real>& reduced, cudaStream_t stream) {
+  static_assert(kCellThreads == kReduceThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(problem.nodes(), kCellThreads)) + blocks_for_reduction(reduced);
+  shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattices, records, reduced);
   check_launch("duration shares_kernel");
 }
 
 template void run_recursion(const Problem&, const Lattices<float>&, float*, cudaStream_t);
 template void run_recursion(const Problem&, const Lattices<double>&, double*, cudaStream_t);
-template void run_shares(const Problem&, const Lattices<float>&, float*, cudaStream_t);
-template void run_shares(const Problem&, const Lattices<double>&, double*, cudaStream_t);
+template void run_shares(const Problem&, const Lattices<float>&, float*, const ReducedCosts<float>&, cudaStream_t);
+template void run_shares(const Problem&, const Lattices<double>&, double*, const ReducedCosts<double>&, cudaStream_t);
 
 }  // namespace prnn::duration_cuda

@@ -14,8 +14,8 @@ struct Row {
   int label_at;
   bool reads;
 
-  __device__ Row(const Problem& p, const Sequence* sequences, const Shares<Real>& shares, const Real* cost_gradients,
-                 const Cell& cell, int64_t row)
+  __device__ Row(const Problem& p, const Sequence* sequences, const Shares<Real>& shares,
+                 const CostGradients<Real>& cost_gradients, const Cell& cell, int64_t row)
       : blank(0), label(0), normaliser(0), scale(1), label_at(-1) {
     if (cell.real) {
       const Sequence s = sequences[cell.n];
@@ -26,7 +26,7 @@ struct Row {
         label_at = p.input == PRNN_LOSS_GATHERED ? 1 : p.targets[s.target_begin + cell.u];
       }
       if (shares.normalisers) normaliser = shares.normalisers[row];
-      if (cost_gradients) scale = cost_gradients[cell.n];
+      scale = cost_gradients(cell.n);
     }
     both = p.input == PRNN_LOSS_LOGITS ? blank + label : Real(0);
     // Softmax times zero is not zero where the softmax is NaN: a cell without probability, padding above all, is not
@@ -63,7 +63,7 @@ struct Gradient {
 
 template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads, 2)
-    gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares, const Real* cost_gradients,
+    gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares, CostGradients<Real> cost_gradients,
                      typename Shape::Element* gradients) {
   using Element = typename Shape::Element;
   constexpr int kGroup = Shape::kGroup;
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
 // Each lane finds out about a row; the gradients are made by groups of lanes.
 template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads)
-    short_gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares, const Real* cost_gradients,
-                           typename Shape::Element* gradients, int rounds) {
+    short_gradients_kernel(Problem p, const Sequence* sequences, Shares<Real> shares,
+                           CostGradients<Real> cost_gradients, typename Shape::Element* gradients, int rounds) {
   using Element = typename Shape::Element;
   constexpr int kGroup = Shape::kGroup, kGroups = 32 / kGroup;
   const int lane = threadIdx.x % 32, classes = static_cast<int>(p.classes);
@@ -106,7 +106,7 @@ struct GradientsLaunch {
   const Problem& problem;
   const Sequence* sequences;
   const Shares<Real>& shares;
-  const Real* cost_gradients;
+  const CostGradients<Real>& cost_gradients;
   void* gradients;
   cudaStream_t stream;
 
@@ -132,12 +132,14 @@ struct GradientsLaunch {
 
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
-                   const Real* cost_gradients, void* gradients, cudaStream_t stream) {
+                   const CostGradients<Real>& cost_gradients, void* gradients, cudaStream_t stream) {
   for_rows<Real>(problem.dataType, problem.classes, problem.classes, {problem.activations, gradients},
                  GradientsLaunch<Real>{problem, sequences, shares, cost_gradients, gradients, stream});
 }
 
-template void run_gradients(const Problem&, const Sequence*, const Shares<float>&, const float*, void*, cudaStream_t);
-template void run_gradients(const Problem&, const Sequence*, const Shares<double>&, const double*, void*, cudaStream_t);
+template void run_gradients(const Problem&, const Sequence*, const Shares<float>&, const CostGradients<float>&, void*,
+                            cudaStream_t);
+template void run_gradients(const Problem&, const Sequence*, const Shares<double>&, const CostGradients<double>&, void*,
+                            cudaStream_t);
 
 }  // namespace prnn::rnnt_cuda

@@ -413,7 +413,7 @@ class CudaJointBackend final : public JointBackend {
     call.for_chunks(lattice.sequences, whole,
                     [&](const Chunk& chunk) { emissions(chunk, reserve.shares.normalisers); });
     run_recursion(call.problem, lattice, static_cast<Real*>(costs), stream);
-    if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, stream);
+    if (reserve_space) run_shares(call.problem, lattice, reserve.shares.arcs, {}, stream);
   }
 
   // What both ways begin with: the scales, and which cells are computed.

@@ -5,6 +5,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "core/cuda/launch.h"
+#include "core/cuda/reduce_costs.cuh"
 #include "core/cuda/scaled.cuh"
 #include "rnnt/cuda/cells.cuh"
 
@@ -357,7 +358,8 @@ __device__ __forceinline__ void write_shares(const Problem& p, const Lattice<Rea
 }
 
 template <class Real>
-__global__ void row_shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares) {
+__global__ void row_shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares, ReducedCosts<Real> reduced) {
+  if (is_for_reduction(reduced)) return;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= p.activation_cells()) return;
   const Cell cell = find_cell(p, lattice.sequences, row);
@@ -369,7 +371,9 @@ __global__ void row_shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* 
 constexpr int kTileFrames = 8, kTileColumns = 4;
 
 template <class Real>
-__global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares, unsigned tiles_across) {
+__global__ void shares_kernel(Problem p, Lattice<Real> lattice, Arcs<Real>* shares, ReducedCosts<Real> reduced,
+                              unsigned tiles_across) {
+  if (is_for_reduction(reduced)) return;
   const unsigned tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   const unsigned down = tile / tiles_across;
   Cell cell{0, static_cast<int>(down * kTileFrames + lane / kTileColumns),
@@ -467,18 +471,21 @@ void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* c
 }
 
 template <class Real>
-void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares, cudaStream_t stream) {
+void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares,
+                const ReducedCosts<Real>& reduced, cudaStream_t stream) {
+  static_assert(kCellThreads == kReduceThreads);
   const int64_t across = ceil_div(problem.width(), kTileColumns);
   const int64_t tiles = across * ceil_div(problem.maxFrames, kTileFrames);
   // A packed batch may come without bounds on its lengths, and then has far more tiles than rows.
   if (problem.layout == PRNN_RNNT_PRUNED || tiles > INT32_MAX / 32 ||
       8 * tiles * problem.batch > problem.activation_cells()) {
     const auto blocks = static_cast<unsigned>(ceil_div(problem.activation_cells(), kCellThreads));
-    row_shares_kernel<<<blocks, kCellThreads, 0, stream>>>(problem, lattice, shares);
+    row_shares_kernel<<<blocks + blocks_for_reduction(reduced), kCellThreads, 0, stream>>>(problem, lattice, shares,
+                                                                                           reduced);
   } else {
-    const dim3 grid(static_cast<unsigned>(ceil_div(tiles, kCellThreads / 32)),
+    const dim3 grid(static_cast<unsigned>(ceil_div(tiles, kCellThreads / 32)) + blocks_for_reduction(reduced),
                     static_cast<unsigned>(problem.batch < kMaxGridY ? problem.batch : kMaxGridY));
-    shares_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice, shares, static_cast<unsigned>(across));
+    shares_kernel<<<grid, kCellThreads, 0, stream>>>(problem, lattice, shares, reduced, static_cast<unsigned>(across));
   }
   check_launch("rnnt shares_kernel");
 }
@@ -497,8 +504,9 @@ void run_best_path(const Problem& problem, const Lattice<Real>& lattice, double*
 
 template void run_recursion(const Problem&, const Lattice<float>&, float*, cudaStream_t);
 template void run_recursion(const Problem&, const Lattice<double>&, double*, cudaStream_t);
-template void run_shares(const Problem&, const Lattice<float>&, Arcs<float>*, cudaStream_t);
-template void run_shares(const Problem&, const Lattice<double>&, Arcs<double>*, cudaStream_t);
+template void run_shares(const Problem&, const Lattice<float>&, Arcs<float>*, const ReducedCosts<float>&, cudaStream_t);
+template void run_shares(const Problem&, const Lattice<double>&, Arcs<double>*, const ReducedCosts<double>&,
+                         cudaStream_t);
 template void run_best_path(const Problem&, const Lattice<float>&, double*, float*, int*, cudaStream_t);
 template void run_best_path(const Problem&, const Lattice<double>&, double*, double*, int*, cudaStream_t);
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "core/cuda/scaled.h"
+#include "core/reduce_costs.h"
 #include "prnn_losses.h"
 
 namespace prnn::rnnt_cuda {
@@ -80,14 +81,16 @@ void run_emissions(const Problem& problem, const Lattice<Real>& lattice, Real* n
 template <class Real>
 void run_recursion(const Problem& problem, const Lattice<Real>& lattice, Real* costs, cudaStream_t stream);
 
-// The probabilities of the arcs, a row each; rows of padding are left as they are.
+// The probabilities of the arcs, a row each; rows of padding are left as they are. Makes the loss of the costs in the
+// same launch.
 template <class Real>
-void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares, cudaStream_t stream);
+void run_shares(const Problem& problem, const Lattice<Real>& lattice, Arcs<Real>* shares,
+                const ReducedCosts<Real>& reduced, cudaStream_t stream);
 
-// Gradients of the activations. cost_gradients may be NULL: ones.
+// Gradients of the activations.
 template <class Real>
 void run_gradients(const Problem& problem, const Sequence* sequences, const Shares<Real>& shares,
-                   const Real* cost_gradients, void* gradients, cudaStream_t stream);
+                   const CostGradients<Real>& cost_gradients, void* gradients, cudaStream_t stream);
 
 // The best path instead of all. best {N, steps, width} becomes the score of the best way to a cell. path_scores {N},
 // frames {N, maxTargets}.

@@ -1,4 +1,5 @@
 // The RNN-T backend of CUDA handles: cuts workspace and reserve space into arrays and enqueues the kernels.
+#include "core/cuda/reduce_costs.h"
 #include "rnnt/cuda/arrays.h"
 #include "rnnt/cuda/mutual_information.h"
 #include "rnnt/rnnt.h"
@@ -80,7 +81,9 @@ class CudaRnntBackend final : public RnntBackend {
       run_setup(problem, lattice.sequences, handle->stream);
       run_emissions(problem, lattice, reserve.shares.normalisers, handle->stream);
       run_recursion(problem, lattice, static_cast<Real*>(costs), handle->stream);
-      if (reserve_space) run_shares(problem, lattice, reserve.shares.arcs, handle->stream);
+      const auto reduced = reduced_costs<Real>(params.options, costs);
+      reserve_space ? run_shares(problem, lattice, reserve.shares.arcs, reduced, handle->stream)
+                    : run_reduction(reduced, handle->stream);
     });
     if (gradients) loss_backward(handle, params, nullptr, gradients, reserve_space);
   }
@@ -92,8 +95,8 @@ class CudaRnntBackend final : public RnntBackend {
       using Real = decltype(real);
       Arena arena(const_cast<void*>(reserve_space));
       const Reserve<Real> reserve(problem, arena);
-      run_gradients(problem, reserve.sequences, reserve.shares, static_cast<const Real*>(cost_gradients), gradients,
-                    handle->stream);
+      run_gradients(problem, reserve.sequences, reserve.shares,
+                    prnn::cost_gradients<Real>(params.options, cost_gradients), gradients, handle->stream);
     });
   }
 
