@@ -1,5 +1,5 @@
-/* prnn: the recurrence of an LSTM with layer normalisation (Ba, Kiros and Hinton 2016), zoneout (Krueger et al. 2017)
- * and recurrent dropout with one mask for all timesteps (Gal and Ghahramani 2016).
+/* prnn: the recurrence of an LSTM with layer normalisation (Ba, Kiros and Hinton 2016) or without, zoneout (Krueger et
+ * al. 2017) and recurrent dropout with one mask for all timesteps (Gal and Ghahramani 2016).
  *
  * One layer, one direction. The products of the input, W x for all timesteps, are the caller's: one matrix product.
  *
@@ -14,10 +14,11 @@
  *   v  = cellGain * LN(c') + cellBias
  *   c_t = v (GATES), c' (PRODUCTS)
  *   h' = sigma(u_o) * tanh(v)
- *   h_t = h' + z_t * (h_{t-1} - h')
+ *   h_t = z_t * h_{t-1} + (1 - z_t) * h'
  *
  * GATES is torchaudio's LSTM with layer norm. PRODUCTS is the paper's and haste's, where x_t is the normalised product
- * of the input with its gain and bias.
+ * of the input with its gain and bias. NONE is the plain LSTM, where x_t is the product of the input with both biases:
+ * as GATES with u = a and c_t = v = c'.
  *
  * Conventions, beyond those of prnn_types.h
  * - Every array is a device pointer. The caller owns them all. Options and the structs of pointers are host memory,
@@ -39,8 +40,9 @@ extern "C" {
 
 /* What is normalised besides the cell state; see the formulas above. */
 typedef enum {
-  PRNN_NORMALIZE_GATES = 0,   /* the sum of both products; the normalised cell state is carried on */
-  PRNN_NORMALIZE_PRODUCTS = 1 /* each product by itself; the cell state is normalised for h alone */
+  PRNN_NORMALIZE_GATES = 0,    /* the sum of both products; the normalised cell state is carried on */
+  PRNN_NORMALIZE_PRODUCTS = 1, /* each product by itself; the cell state is normalised for h alone */
+  PRNN_NORMALIZE_NONE = 2      /* nothing, the cell state neither */
 } prnnLayerNormLSTMKind_t;
 
 typedef struct {
@@ -50,7 +52,7 @@ typedef struct {
   int64_t batch;      /* N >= 1 */
   int64_t hiddenSize; /* H >= 1 */
   int reverse;        /* non-zero: from the last timestep to the first, so that h_{t-1} above reads h_{t+1} */
-  double epsilon;     /* >= 0 */
+  double epsilon;     /* >= 0; NONE: not used */
   double zoneout;     /* z_t of every element where zoneoutMask is NULL: 0 to 1; in inference the probability */
 } prnnLayerNormLSTMOptions_t;
 
@@ -63,7 +65,7 @@ typedef struct {
   const void* h0;            /* {N, H}; NULL: zeros */
   const void* c0;            /* {N, H}; NULL: zeros */
   const void* recurrent;     /* {4, H, H}: R, row by row */
-  const void* gateGain;      /* {4, H} */
+  const void* gateGain;      /* {4, H}; NONE: this and the next three are NULL */
   const void* gateBias;      /* {4, H} */
   const void* cellGain;      /* {H} */
   const void* cellBias;      /* {H} */
@@ -80,7 +82,7 @@ typedef struct {
   void* dh0;        /* {N, H} */
   void* dc0;        /* {N, H} */
   void* dRecurrent; /* {4, H, H} */
-  void* dGateGain;  /* {4, H} */
+  void* dGateGain;  /* {4, H}; NONE: this and the next three are NULL */
   void* dGateBias;  /* {4, H} */
   void* dCellGain;  /* {H} */
   void* dCellBias;  /* {H} */

@@ -1,7 +1,6 @@
 """prnn.nn.LayerNormLSTM."""
 
 from collections.abc import Mapping, Sequence
-from operator import index
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
-from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+from prnn._lstm_layers import check_probability, lengths_on_device, run_layer, run_layers
 
 __all__ = ["LayerNormLSTM"]
 
@@ -35,34 +34,8 @@ def _require_size(value: object, name: str) -> None:
         raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
-def _require_probability(value: object, name: str) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
-
-
 def _is_autocast(input: Tensor) -> bool:
     return input.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(input.device.type)
-
-
-def _lengths(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
-    """(N,) int32 on the input's device."""
-    if not isinstance(lengths, Tensor):
-        try:
-            lengths = torch.tensor([index(length) for length in lengths])
-        except TypeError:
-            raise TypeError(f"lengths is {lengths!r}; it must hold integers") from None
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
-    steps, batch = input.shape[:2]
-    if lengths.shape != (batch,):
-        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
-    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
-        for place, length in enumerate(lengths.tolist()):
-            if not 1 <= length <= steps:
-                raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")
-    return lengths.to(input.device, torch.int32, non_blocking=True)
 
 
 class LayerNormLSTM(torch.nn.Module):
@@ -122,9 +95,9 @@ class LayerNormLSTM(torch.nn.Module):
         for name in ("input_size", "hidden_size", "num_layers"):
             _require_size(locals()[name], name)
         for name in ("dropout", "zoneout", "recurrent_dropout"):
-            _require_probability(locals()[name], name)
-        if not isinstance(normalize, str) or normalize not in NORMALIZE:
-            raise ValueError(f"normalize is {normalize!r}; it must be one of {', '.join(map(repr, NORMALIZE))}")
+            check_probability(locals()[name], name)
+        if normalize not in ("gates", "products"):
+            raise ValueError(f"normalize is {normalize!r}; it must be one of 'gates', 'products'")
         if not isinstance(eps, (int, float)) or isinstance(eps, bool):
             raise TypeError(f"eps is {eps!r}; it must be a number")
         if not 0 <= eps < float("inf"):
@@ -308,8 +281,8 @@ class LayerNormLSTM(torch.nn.Module):
 
     def _states(
         self, hx: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor
-    ) -> tuple[list[Tensor] | None, list[Tensor] | None]:
-        """h and c of each layer and direction, (N, H)."""
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """h and c, (L D, N, H)."""
         if hx is None:
             return None, None
         count = self._state_count
@@ -317,7 +290,7 @@ class LayerNormLSTM(torch.nn.Module):
         for name, state in zip(("h", "c"), hx, strict=True):
             if state.dtype != input.dtype:
                 raise ValueError(f"{name} of hx has dtype {state.dtype}, but input has {input.dtype}")
-        h, c = (list(state.reshape(count, batch, self.hidden_size).unbind(0)) for state in hx)
+        h, c = (state.reshape(count, batch, self.hidden_size) for state in hx)
         return h, c
 
     def _forward(
@@ -332,41 +305,30 @@ class LayerNormLSTM(torch.nn.Module):
             input = input.unsqueeze(1)
         elif self.batch_first:
             input = input.transpose(0, 1)
-        h, c = self._states(hx, input.size(1), is_batched, input)
-        padding = None
+        states = self._states(hx, input.size(1), is_batched, input)
         if lengths is not None:
             if not is_batched:
                 raise ValueError(
                     "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
                 )
-            lengths = _lengths(lengths, input)
-            padding = (torch.arange(input.size(0), device=input.device)[:, None] >= lengths)[:, :, None]
-            input = input.masked_fill(padding, 0)
-        last_h, last_c = [], []
-        for layer in range(self.num_layers):
-            if layer > 0 and self.dropout > 0 and self.training:
-                input = functional.dropout(input, self.dropout)
-            outputs = []
-            for direction in range(self._directions):
-                index = layer * self._directions + direction
-                h0, c0 = (None, None) if h is None or c is None else (h[index], c[index])
-                y, cy = self._run_layer(input, h0, c0, lengths, weights, layer, direction)
-                outputs.append(y)
-                last_h.append(y[0 if direction else -1])
-                last_c.append(cy)
-            input = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
-            if padding is not None:
-                input = input.masked_fill(padding, 0)
-        h_n, c_n = torch.stack(last_h), torch.stack(last_c)
+            lengths = lengths_on_device(lengths, input)
+        on_device = lengths
+
+        def run(
+            input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
+        ) -> tuple[Tensor, Tensor]:
+            return self._run_layer(input, states, on_device, weights, layer, direction)
+
+        dropout = self.dropout if self.training else 0.0
+        output, h_n, c_n = run_layers(input, states, on_device, self.num_layers, self._directions, dropout, run)
         if not is_batched:
-            return input.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
-        return input.transpose(0, 1) if self.batch_first else input, (h_n, c_n)
+            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+        return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
 
     def _run_layer(
         self,
         input: Tensor,
-        h0: Tensor | None,
-        c0: Tensor | None,
+        states: tuple[Tensor | None, Tensor | None],
         lengths: Tensor | None,
         weights: Mapping[str, Tensor],
         layer: int,
@@ -376,23 +338,21 @@ class LayerNormLSTM(torch.nn.Module):
             return weights[self._full_name(name, layer, direction)]
 
         x = functional.linear(input, weight("weight_ih"))
+        gate_names = ("norm_gates_weight", "norm_gates_bias")
         if self.normalize == "products":
             x = functional.layer_norm(x, (x.size(-1),), weight("norm_input_weight"), eps=self.eps)
-            gate_gain, gate_bias = weight("norm_hidden_weight"), weight("bias")
-        else:
-            gate_gain, gate_bias = weight("norm_gates_weight"), weight("norm_gates_bias")
-        zoneout_mask = recurrent_mask = None
-        if self.training and self.zoneout > 0:
-            zoneout_mask = x.new_empty(*x.shape[:-1], self.hidden_size).bernoulli_(self.zoneout)
-        if self.training and self.recurrent_dropout > 0:
-            kept = 1 - self.recurrent_dropout
-            recurrent_mask = x.new_empty(x.size(1), self.hidden_size).bernoulli_(kept).div_(kept)
-        parameters = (weight("weight_hh"), gate_gain, gate_bias, weight("norm_cell_weight"), weight("norm_cell_bias"))
-        arrays: list[Tensor | None] = [x, h0, c0, *parameters, zoneout_mask, recurrent_mask, lengths]
-        arrays = [None if array is None else array.contiguous() for array in arrays]
-        keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
-        zoneout = 0.0 if self.training else self.zoneout
-        y, cy, _ = call_layer_norm_lstm(
-            *arrays, NORMALIZE[self.normalize], direction == 1, float(self.eps), float(zoneout), keep
+            gate_names = ("norm_hidden_weight", "bias")
+        norm = [weight(name) for name in (*gate_names, "norm_cell_weight", "norm_cell_bias")]
+        return run_layer(
+            x,
+            states,
+            weight("weight_hh"),
+            norm,
+            lengths,
+            normalize=self.normalize,
+            reverse=direction == 1,
+            zoneout=self.zoneout,
+            recurrent_dropout=self.recurrent_dropout,
+            training=self.training,
+            eps=self.eps,
         )
-        return y, cy

@@ -14,6 +14,7 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 Classes = dict[type[torch.nn.Module], type[torch.nn.Module]]
 
 _TO_PRNN: Classes = {torch.nn.RNN: nn.RNN, torch.nn.GRU: nn.GRU, torch.nn.LSTM: nn.LSTM}
+_MASKS = ("zoneout", "recurrent_dropout")
 _TO_TORCH: Classes = {ours: theirs for theirs, ours in _TO_PRNN.items()}
 
 
@@ -78,9 +79,12 @@ def convert_back(model: Model) -> Model:
     for module in found:
         if module.heads > 1:
             raise ValueError(f"{module} has heads, which torch.nn's layers have not")
+        for name in _MASKS:
+            if getattr(module, name, 0) > 0:
+                raise ValueError(f"{module} has {name}, which torch.nn's layers have not")
     for module in found:
         module.__class__ = _TO_TORCH[type(module)]
-        for name in ("backend", "forget_bias", "heads", "_packed_names", "_zero_biases"):
+        for name in ("backend", "forget_bias", "heads", *_MASKS, "_packed_names", "_zero_biases"):
             vars(module).pop(name, None)
         module._init_flat_weights()
     return model

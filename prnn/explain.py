@@ -9,6 +9,7 @@ from torch import Tensor
 
 from prnn import _C, nn
 from prnn._errors import NotSupportedError
+from prnn._masked_lstm import uses_masks
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
@@ -25,7 +26,7 @@ _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 @dataclasses.dataclass(frozen=True)
 class LayerExplanation:
     """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn", of
-    a LayerNormLSTM those of docs/layer_norm_lstm.md."""
+    a LayerNormLSTM, and of an LSTM with zoneout or recurrent dropout, those of docs/layer_norm_lstm.md."""
 
     name: str  # in the model; "" for the model itself
     module: str  # what it is: "LSTM 80 -> 512, 2 layers"
@@ -100,7 +101,7 @@ def explain(
     sizes = _batch_sizes(batch)
     layers = []
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.LayerNormLSTM):
+        if isinstance(layer, nn.LayerNormLSTM) or (isinstance(layer, nn.LSTM) and uses_masks(layer)):
             layers.append(_explain_layer_norm(name, layer, sizes[0], gpu, dtype))
         elif isinstance(layer, (*_OURS, *_TORCH)):
             layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
@@ -145,19 +146,23 @@ def _describe(layer: torch.nn.RNNBase | nn.LayerNormLSTM) -> str:
 
 
 def _explain_layer_norm(
-    name: str, layer: nn.LayerNormLSTM, batch: int, gpu: str | None, dtype: torch.dtype | None
+    name: str, layer: nn.LayerNormLSTM | nn.LSTM, batch: int, gpu: str | None, dtype: torch.dtype | None
 ) -> LayerExplanation:
     weight = next(layer.parameters())
     dtype = dtype or weight.dtype
     device = torch.device("cpu") if gpu is not None else weight.device
-    shape = (layer.normalize, batch, layer.hidden_size)
+    shape = (getattr(layer, "normalize", "none"), batch, layer.hidden_size)
     names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
     on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
+    notes: tuple[str, ...] = ()
+    computed = dtype
+    if on == "CPU" and isinstance(layer, nn.LSTM) and dtype in (torch.float16, torch.bfloat16):
+        computed, notes = torch.float32, ("computed in float32",)
     try:
-        engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, dtype, *shape)
+        engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, computed, *shape)
     except NotSupportedError as error:
         return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))
-    notes = () if engine != "steps" else ("two launches a timestep: see docs/layer_norm_lstm.md",)
+    notes += ("two launches a timestep: see docs/layer_norm_lstm.md",) if engine == "steps" else ()
     threads = torch.get_num_threads() if engine == "cpu" else 1
     size = (blocks or threads, clusters or 1)
     return LayerExplanation(name, _describe(layer), dtype, on, engine, engine, 1, *size, True, notes)

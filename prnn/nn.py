@@ -20,6 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
 from prnn._layer_arguments import check_heads, check_input, check_reset, check_tensor, checked_lengths, checked_state
 from prnn._layer_norm_lstm import LayerNormLSTM
+from prnn._masked_lstm import check_masks, run_masked_lstm, uses_masks
 from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
@@ -431,9 +432,17 @@ class LSTM(_Recurrent):
         backend, heads: as RNN's; with heads there is no projection.
         forget_bias: what the forget gates' biases (bias_ih + bias_hh) are at first (Jozefowicz et al. 2015 take 1);
             None: random, as torch's.
+        zoneout: probability z, less than 1, with which an element of h keeps its value of the timestep before in
+            training (Krueger et al. 2017); in evaluation h_t is z h_{t-1} + (1 - z) h_t. c is not zoned out.
+        recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
+            all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction.
+
+    With zoneout or recurrent_dropout there are no projection, heads, reset and return_cells, and float32 is not tf32.
     """
 
     forget_bias: float | None = None
+    zoneout = 0.0  # of modules that convert() or an older pickle made
+    recurrent_dropout = 0.0
 
     def __init__(
         self,
@@ -451,11 +460,16 @@ class LSTM(_Recurrent):
         backend: str = "best",
         forget_bias: float | None = None,
         heads: int = 1,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
     ) -> None:
         check_forget_bias(forget_bias, bias)
+        check_masks(zoneout, recurrent_dropout, proj_size, heads)
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend, heads=heads)
         self.forget_bias = forget_bias
+        self.zoneout = zoneout
+        self.recurrent_dropout = recurrent_dropout
         self._fill_forget_bias()
 
     def _fill_forget_bias(self) -> None:
@@ -470,7 +484,25 @@ class LSTM(_Recurrent):
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
-        return text if self.forget_bias is None else f"{text}, forget_bias={self.forget_bias}"
+        for name in ("forget_bias", "zoneout", "recurrent_dropout"):
+            value = getattr(self, name)
+            text += f", {name}={value}" if value != getattr(LSTM, name) else ""
+        return text
+
+    def _call(
+        self,
+        input: Tensor,
+        states: States,
+        weights: list[Tensor],
+        batch_sizes: Tensor | None,
+        lengths: Tensor | None,
+        reset: Tensor | None,
+        max_batch: int | None,
+        return_cells: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if uses_masks(self):
+            return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
+        return super()._call(input, states, weights, batch_sizes, lengths, reset, max_batch, return_cells)
 
     @overload
     def forward(

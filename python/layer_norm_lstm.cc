@@ -36,6 +36,7 @@ prnnLayerNormLSTMGradients_t gradients_of(const std::array<Address, 8>& a) {
 void bind_layer_norm_lstm(py::module_& module) {
   module.attr("NORMALIZE_GATES") = static_cast<int>(PRNN_NORMALIZE_GATES);
   module.attr("NORMALIZE_PRODUCTS") = static_cast<int>(PRNN_NORMALIZE_PRODUCTS);
+  module.attr("NORMALIZE_NONE") = static_cast<int>(PRNN_NORMALIZE_NONE);
   py::class_<Options>(module, "LayerNormLstmOptions", "prnnLayerNormLSTMOptions_t.")
       .def(py::init([](int dtype, int normalize, int64_t steps, int64_t batch, int64_t hidden, bool reverse,
                        double epsilon, double zoneout) {

@@ -110,7 +110,7 @@ def projection() -> Iterator[CudaCase]:
 
 
 class LayerNormCase(Case):
-    """prnn.nn.LayerNormLSTM's operator."""
+    """The operator of prnn.nn.LayerNormLSTM, and of an LSTM with masks."""
 
     def train(self) -> None:
         for dtype in (torch.float32, *HALF_TYPES):
@@ -128,6 +128,11 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 2000, "gates")
     yield LayerNormCase(2, 3, 2100, "gates")
     yield LayerNormCase(2, 40, 600, "gates")
+    yield LayerNormCase(4, 9, 72, "none", masks=True, reverse=True)
+    yield LayerNormCase(3, 40, 500, "none", has_lengths=True)
+    yield LayerNormCase(4, 9, 540, "none", masks=True, has_lengths=True)
+    yield LayerNormCase(2, 3, 1060, "none")
+    yield LayerNormCase(2, 3, 2100, "none", masks=True)
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)

@@ -45,6 +45,8 @@ class Case:
             normal(h, scale=0.2, shift=1.0),
             normal(h, scale=0.2),
         ]
+        if self.normalize == "none":
+            arrays[4:] = [None] * 4
         if self.masks:
             kept = torch.rand(n, h, generator=generator) < 0.75
             arrays.append((torch.rand(t, n, h, generator=generator) < 0.3).to(dtype).to(device))

@@ -11,6 +11,8 @@ from layer_norm_lstm_c_case import GRADIENTS, INPUTS, CCase, Info, Options
 
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm
 
+PARAMETERS = ("gateGain", "gateBias", "cellGain", "cellBias", "dGateGain", "dGateBias", "dCellGain", "dCellBias")
+
 
 def test_defaults() -> None:
     options = Options(*(1 for _ in Options._fields_))
@@ -21,11 +23,13 @@ def test_defaults() -> None:
     assert capi.call("InitLayerNormLSTMOptions", options=None) == capi.BAD_PARAM
 
 
-@pytest.mark.parametrize("normalize", [0, 1])
+@pytest.mark.parametrize("normalize", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_agrees_with_python(dtype: torch.dtype, normalize: int) -> None:
     case = CCase(dtype)
     case.options.normalize = normalize
+    if normalize == 2:
+        case.data |= dict.fromkeys(PARAMETERS)
     case.data["zoneoutMask"] = (torch.rand(4, 3, 6) < 0.5).to(dtype)
     case.data["workspace"] = torch.zeros(100_000, dtype=torch.uint8)
     arrays = [case.data[name] for name in INPUTS]
@@ -40,7 +44,8 @@ def test_agrees_with_python(dtype: torch.dtype, normalize: int) -> None:
     assert torch.equal(case.data["y"], y)
     assert torch.equal(case.data["cy"], cy)
     for name, array in zip(GRADIENTS, arrays, strict=False):
-        assert torch.equal(case.data[name], array.grad), name
+        assert (case.data[name] is None) == (array is None), name
+        assert array is None or torch.equal(case.data[name], array.grad), name
     case.data["y"].zero_()
     case.check("Forward", reserveSpace=None, reserveSizeInBytes=0, cy=None)
     assert torch.equal(case.data["y"], y)
@@ -74,7 +79,7 @@ def test_gradients_replace_what_was_there() -> None:
 BAD_OPTIONS: list[tuple[dict[str, Any], int, str]] = [
     ({"dataType": 7}, capi.BAD_PARAM, "dataType is 7"),
     ({"dataType": capi.HALF}, capi.NOT_SUPPORTED, "dataType is PRNN_DATA_HALF; on the CPU recurrent layers take"),
-    ({"normalize": 2}, capi.BAD_PARAM, "normalize is 2; it must be 0 to 1"),
+    ({"normalize": 3}, capi.BAD_PARAM, "normalize is 3; it must be 0 to 2"),
     ({"steps": 0}, capi.BAD_PARAM, "steps is 0; it must be 1 to"),
     ({"batch": -1}, capi.BAD_PARAM, "batch is -1"),
     ({"hiddenSize": 0}, capi.BAD_PARAM, "hiddenSize is 0"),
@@ -111,6 +116,22 @@ def test_missing_arrays(name: str, missing: str) -> None:
     assert case.call(name, **(sizes if missing == "reserveSpace" else {})) == capi.BAD_PARAM
     place = "inputs->" if missing in INPUTS else "gradients->" if missing in GRADIENTS else ""
     assert capi.message(case.handle.pointer) == f"{place}{missing} is NULL"
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_of_what_is_not_normalised(name: str) -> None:
+    case = CCase()
+    case.options.normalize = 2
+    given = case.data[name]
+    case.data |= dict.fromkeys(PARAMETERS)
+    case.data[name] = given
+    before = [tensor.clone() for tensor in case.outputs()[:-2] if tensor is not None]
+    place = "inputs" if name in INPUTS else "gradients"
+    assert case.call("Backward") == capi.BAD_PARAM
+    message = f"{place}->{name} is given, but normalize is PRNN_NORMALIZE_NONE, which has none"
+    assert capi.message(case.handle.pointer) == message
+    after = [tensor for tensor in case.outputs()[:-2] if tensor is not None]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 @pytest.mark.parametrize("name", ["Forward", "Backward"])

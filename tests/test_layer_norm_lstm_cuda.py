@@ -14,7 +14,7 @@ from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
-KINDS = ["gates", "products"]
+KINDS = ["gates", "products", "none"]
 # Of the largest element of each result.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 HALVES = (torch.float16, torch.bfloat16)
@@ -90,6 +90,18 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 def test_options(options: dict[str, object], hidden: int, normalize: str, dtype: torch.dtype) -> None:
     case = Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options})
     compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, *FLOATS], ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+@pytest.mark.parametrize("hidden", [72, 530])
+def test_zoneout_keeps_every_bit(hidden: int, normalize: str, dtype: torch.dtype) -> None:
+    case = Case(9, 4, hidden, normalize, masks=True)
+    arrays = case.arrays(dtype, "cuda")
+    y = call_layer_norm_lstm(*arrays, *case.numbers(), False)[0]
+    before = torch.cat([arrays[1][None], y[:-1]])
+    kept = arrays[8] == 1
+    assert torch.equal(y[kept], before[kept])
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -1,8 +1,8 @@
-"""The recurrence of an LSTM with layer normalisation as a torch operator: schema, fake kernel, autograd.
+"""The recurrence of an LSTM with layer normalisation or without as a torch operator: schema, fake kernel, autograd.
 
 layer_norm_lstm(*arrays, *numbers, keep) -> (y, cy, reserve); include/prnn_layer_norm_lstm.h has the formulas. The
-arrays are contiguous, of one type (lengths: int32), on one device. `reserve` is what the
-backward operator needs, as bytes; it is empty where `keep` is False.
+arrays are contiguous, of one type (lengths: int32), on one device; gains and biases are None where `normalize` is
+"none". `reserve` is what the backward operator needs, as bytes; it is empty where `keep` is False.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ from prnn._ops._operator import differentiate, operator, with_own_node, without_
 
 __all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan"]
 
-NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS}
+NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS, "none": _C.NORMALIZE_NONE}
 
 _ARRAYS = (
-    "Tensor x, Tensor? h0, Tensor? c0, Tensor recurrent, Tensor gate_gain, Tensor gate_bias, Tensor cell_gain, "
-    "Tensor cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask, Tensor? lengths"
+    "Tensor x, Tensor? h0, Tensor? c0, Tensor recurrent, Tensor? gate_gain, Tensor? gate_bias, Tensor? cell_gain, "
+    "Tensor? cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask, Tensor? lengths"
 )
 _ARRAY_COUNT = 11
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
@@ -84,7 +84,7 @@ def _fake(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """Of x, h0, c0 and the parameters; empty for a state that is None."""
+    """Of x, h0, c0 and the parameters; empty for one that is None."""
     x = arrays[0]
     assert x is not None
     return tuple(x.new_empty(0) if array is None else torch.empty_like(array) for array in arrays[:8])

@@ -125,7 +125,9 @@ def main() -> None:
         metavar="WORD",
         help="torch.nn and prnn.nn alone, on layers of many kinds, or the rows with WORD",
     )
-    parser.add_argument("--layer-norm", action="store_true", help="prnn.nn.LayerNormLSTM beside torch operations")
+    parser.add_argument(
+        "--layer-norm", action="store_true", help="LayerNormLSTM, and LSTM with zoneout, beside torch operations"
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
     tf32 = arguments.dtype == "tf32"

@@ -1,9 +1,10 @@
-"""prnn.nn.LayerNormLSTM beside torch operations written out, a Python loop over the timesteps, and beside
-torch.nn.LSTM, which normalises nothing: `prnn bench rnn --layer-norm`.
+"""prnn.nn.LayerNormLSTM, and prnn.nn.LSTM with zoneout and recurrent dropout, beside torch operations written out, a
+Python loop over the timesteps, and beside torch.nn.LSTM, which has neither: `prnn bench rnn --layer-norm`.
 
-Microseconds per timestep, forward (inference) / training step with the gradients of input and parameters, all replayed
-from a CUDA graph. Ratios are the time of torch's operations over prnn's. Input size = hidden size. Torch's operations
-run over 64 timesteps at most, since a graph of them is slow to record.
+Microseconds per timestep, forward without gradients / training step with the gradients of input and parameters, all
+replayed from a CUDA graph. Ratios are the time of torch's operations over prnn's. Input size = hidden size. Torch's
+operations run over 64 timesteps at most, since a graph of them is slow to record. normalize "none": LSTM, with masks
+drawn in each replay, in both columns.
 """
 
 from collections.abc import Sequence
@@ -46,20 +47,51 @@ class WrittenOut(torch.nn.Module):
         return torch.stack(outputs), c
 
 
+class MaskedWrittenOut(torch.nn.Module):
+    """An LSTM with zoneout and recurrent dropout in torch's operations, with its parameters."""
+
+    def __init__(self, module: prnn.nn.LSTM) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        m = self.module
+        x = functional.linear(input, m.weight_ih_l0, m.bias_ih_l0 + m.bias_hh_l0)
+        h = c = input.new_zeros(input.size(1), m.hidden_size)
+        keeps = torch.rand(input.size(0), *h.shape, device=input.device) < m.zoneout
+        mask = functional.dropout(torch.ones_like(h), m.recurrent_dropout)
+        outputs = []
+        for t in range(input.size(0)):
+            i, f, g, o = torch.addmm(x[t], h * mask, m.weight_hh_l0.t()).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = torch.where(keeps[t], h, o.sigmoid() * c.tanh())
+            outputs.append(h)
+        return torch.stack(outputs), c
+
+
+def _layers(normalize: str, hidden: int, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """prnn's and torch's operations."""
+    if normalize == "none":
+        masked = prnn.nn.LSTM(hidden, hidden, zoneout=0.1, recurrent_dropout=0.1, device="cuda", dtype=dtype)
+        return masked, MaskedWrittenOut(masked)
+    module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
+    return module, WrittenOut(module)
+
+
 def compare(dtype: torch.dtype, sizes: Sequence[int], batches: Sequence[int], steps: int, repeats: int) -> None:
     print("| normalize | H | N | engine | prnn | torch operations | ratio | torch.nn.LSTM |")
     print("|---|---|---|---|---|---|---|---|")
-    for normalize, hidden, batch in product(("gates", "products"), sizes, batches):
+    for normalize, hidden, batch in product(("gates", "products", "none"), sizes, batches):
         if normalize == "products" and hidden != 512:
             continue
-        module = prnn.nn.LayerNormLSTM(hidden, hidden, normalize=normalize, device="cuda", dtype=dtype)
+        module, written_out = _layers(normalize, hidden, dtype)
         x = torch.randn(steps, batch, hidden, device="cuda", dtype=dtype, requires_grad=True)
         dy = torch.randn_like(x)
         engine, *_ = layer_norm_lstm_plan(x.device, None, dtype, normalize, batch, hidden)
         ours = time_module(module, x, dy, repeats)
         written_steps = min(steps, 64)
         part = x[:written_steps].detach().requires_grad_()
-        theirs = time_module(WrittenOut(module), part, dy[:written_steps], repeats)
+        theirs = time_module(written_out, part, dy[:written_steps], repeats)
         plain = time_module(torch.nn.LSTM(hidden, hidden, device="cuda", dtype=dtype), x, dy, repeats)
         ratio = " / ".join(f"{a / written_steps / (b / steps):.1f}" for a, b in zip(theirs, ours, strict=True))
         columns = [normalize, str(hidden), str(batch), engine, per_step(ours, steps), per_step(theirs, written_steps)]

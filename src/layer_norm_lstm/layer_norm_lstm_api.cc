@@ -17,7 +17,7 @@ void check_options(const LayerNormLstmOptions* options) {
   require_not_null(options, "options");
   const LayerNormLstmOptions& o = *options;
   require_known_type(o.dataType);
-  require_enum(o.normalize, PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_PRODUCTS, "normalize");
+  require_enum(o.normalize, PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_NONE, "normalize");
   const int64_t most = std::numeric_limits<int>::max();
   require_in_range(o.steps, 1, most, "steps");
   require_in_range(o.batch, 1, most, "batch");
@@ -44,14 +44,25 @@ prnnLayerNormLSTMInfo_t plan_for_gpu(const char* gpu, const LayerNormLstmOptions
   return layer_norm_lstm_info(plan_layer_norm_lstm(*row, options));
 }
 
+// Of gains, biases and their gradients: a layer that normalises nothing has none.
+void require_no_parameter(const LayerNormLstmOptions& options, const void* array, const char* name) {
+  if (options.normalize == PRNN_NORMALIZE_NONE && array != nullptr)
+    fail(PRNN_STATUS_BAD_PARAM, "%s is given, but normalize is PRNN_NORMALIZE_NONE, which has none", name);
+}
+
+void require_parameter(const LayerNormLstmOptions& options, const void* array, const char* name) {
+  if (options.normalize != PRNN_NORMALIZE_NONE) return require_not_null(array, name);
+  require_no_parameter(options, array, name);
+}
+
 void check_inputs(prnnHandle_t handle, const LayerNormLstmOptions& options, const LayerNormLstmInputs* inputs) {
   require_not_null(inputs, "inputs");
   require_not_null(inputs->x, "inputs->x");
   require_not_null(inputs->recurrent, "inputs->recurrent");
-  require_not_null(inputs->gateGain, "inputs->gateGain");
-  require_not_null(inputs->gateBias, "inputs->gateBias");
-  require_not_null(inputs->cellGain, "inputs->cellGain");
-  require_not_null(inputs->cellBias, "inputs->cellBias");
+  require_parameter(options, inputs->gateGain, "inputs->gateGain");
+  require_parameter(options, inputs->gateBias, "inputs->gateBias");
+  require_parameter(options, inputs->cellGain, "inputs->cellGain");
+  require_parameter(options, inputs->cellBias, "inputs->cellBias");
   if (handle->is_cpu() && inputs->lengths != nullptr)
     require_lengths(inputs->lengths, options.batch, 0, options.steps, "inputs->lengths");
 }
@@ -116,6 +127,10 @@ extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prn
     require_not_null(dy, "dy");
     require_not_null(gradients, "gradients");
     require_not_null(gradients->dx, "gradients->dx");
+    require_no_parameter(*options, gradients->dGateGain, "gradients->dGateGain");
+    require_no_parameter(*options, gradients->dGateBias, "gradients->dGateBias");
+    require_no_parameter(*options, gradients->dCellGain, "gradients->dCellGain");
+    require_no_parameter(*options, gradients->dCellBias, "gradients->dCellBias");
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
     backend.backward(handle, *options, *inputs, {y, dy, dcy, *gradients, workspace, reserveSpace});

@@ -1,5 +1,5 @@
-"""An LSTM with layer normalisation in torch operations written out, by the formulas of prnn_layer_norm_lstm.h, and
-torchaudio's module by its own."""
+"""An LSTM with layer normalisation or without in torch operations written out, by the formulas of
+prnn_layer_norm_lstm.h, and torchaudio's module by its own."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ def layer_norm_lstm(
     h: Tensor | None,
     c: Tensor | None,
     recurrent: Tensor,
-    gate_gain: Tensor,
-    gate_bias: Tensor,
-    cell_gain: Tensor,
-    cell_bias: Tensor,
+    gate_gain: Tensor | None,
+    gate_bias: Tensor | None,
+    cell_gain: Tensor | None,
+    cell_bias: Tensor | None,
     zoneout_mask: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     lengths: Tensor | None = None,
@@ -33,13 +33,15 @@ def layer_norm_lstm(
     for t in reversed(range(steps)) if reverse else range(steps):
         masked = h if recurrent_mask is None else recurrent_mask * h
         product = masked @ recurrent.t()
-        if normalize == "gates":
+        if normalize == "none":
+            gates = x[t] + product
+        elif normalize == "gates":
             gates = functional.layer_norm(x[t] + product, (width,), gate_gain, gate_bias, epsilon)
         else:
             gates = functional.layer_norm(product, (width,), gate_gain, gate_bias, epsilon) + x[t]
         i, f, g, o = gates.chunk(4, -1)
         new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        v = functional.layer_norm(new_c, (hidden,), cell_gain, cell_bias, epsilon)
+        v = new_c if normalize == "none" else functional.layer_norm(new_c, (hidden,), cell_gain, cell_bias, epsilon)
         new_c = v if normalize == "gates" else new_c
         new = o.sigmoid() * v.tanh()
         new = new + (zoneout if zoneout_mask is None else zoneout_mask[t]) * (h - new)

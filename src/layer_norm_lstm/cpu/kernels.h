@@ -10,10 +10,11 @@ namespace prnn {
 template <class T>
 struct LayerNormLstmCell {
   int64_t hidden;
-  bool products;  // PRNN_NORMALIZE_PRODUCTS
+  bool products;    // PRNN_NORMALIZE_PRODUCTS
+  bool normalizes;  // not PRNN_NORMALIZE_NONE, which is as GATES with LN(v) = v, gains of 1 and biases of 0
   T epsilon;
   T zoneout;              // where there is no mask
-  const T* gate_gain;     // {4, H}
+  const T* gate_gain;     // {4, H}; this and the next three: not looked at unless `normalizes`
   const T* gate_bias;     // {4, H}
   const T* cell_gain;     // {H}
   const T* cell_bias;     // {H}

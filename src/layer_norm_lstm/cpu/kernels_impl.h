@@ -72,9 +72,18 @@ PRNN_INLINE T normalize(T* values, int64_t count, T epsilon) {
 // u of gate g at unit offset `at`, from LN(a).
 template <class T>
 PRNN_INLINE Vector<T> gate_sum(const LayerNormLstmCell<T>& cell, const T* normalized, int64_t at, int lanes) {
+  if (!cell.normalizes) return get(normalized + at, lanes);
   const Vector<T> scaled =
       fma(get(cell.gate_gain + at, lanes), get(normalized + at, lanes), get(cell.gate_bias + at, lanes));
   return cell.products ? scaled + get(cell.x + at, lanes) : scaled;
+}
+
+// v at unit offset u, from LN(c').
+template <class T>
+PRNN_INLINE Vector<T> cell_sum(const LayerNormLstmCell<T>& cell, const T* normalized, int64_t u, int lanes) {
+  const Vector<T> value = get(normalized + u, lanes);
+  if (!cell.normalizes) return value;
+  return fma(get(cell.cell_gain + u, lanes), value, get(cell.cell_bias + u, lanes));
 }
 
 template <class T>
@@ -90,7 +99,7 @@ void layer_norm_lstm_forward(const LayerNormLstmForwardStep<T>& a) {
     const Vector<T> product = get(a.product + at, lanes);
     put(kept.gates + at, a.products ? product : product + get(a.x + at, lanes), lanes);
   });
-  kept.deviations[0] = normalize(kept.gates, 4 * H, a.epsilon);
+  kept.deviations[0] = a.normalizes ? normalize(kept.gates, 4 * H, a.epsilon) : 1;
   for_row<T>(H, [&](int64_t u, int lanes) __attribute__((always_inline)) {
     const Vector<T> i = sigmoid<T>(gate_sum<T>(a, kept.gates, u, lanes));
     const Vector<T> f = sigmoid<T>(gate_sum<T>(a, kept.gates, H + u, lanes));
@@ -99,13 +108,16 @@ void layer_norm_lstm_forward(const LayerNormLstmForwardStep<T>& a) {
     put(kept.cell + u, c, lanes);
     if (a.products) put(kept.c + u, c, lanes);
   });
-  kept.deviations[1] = normalize(kept.cell, H, a.epsilon);
+  kept.deviations[1] = a.normalizes ? normalize(kept.cell, H, a.epsilon) : 1;
   const bool zones = a.zoneout_mask != nullptr || a.zoneout != 0;
   for_row<T>(H, [&](int64_t u, int lanes) __attribute__((always_inline)) {
-    const Vector<T> v = fma(get(a.cell_gain + u, lanes), get(kept.cell + u, lanes), get(a.cell_bias + u, lanes));
+    const Vector<T> v = cell_sum<T>(a, kept.cell, u, lanes);
     if (!a.products) put(kept.c + u, v, lanes);
     Vector<T> h = sigmoid<T>(gate_sum<T>(a, kept.gates, 3 * H + u, lanes)) * tanh<T>(v);
-    if (zones) h = fma(zoneout_of<T>(a, u, lanes), get(a.h_prev + u, lanes) - h, h);
+    if (zones) {  // no h - h_prev, whose rounding would change an h that is kept
+      const Vector<T> z = zoneout_of<T>(a, u, lanes);
+      h = fma(z, get(a.h_prev + u, lanes), fma(-z, h, h));
+    }
     put(a.h + u, h, lanes);
   });
 }
@@ -146,24 +158,29 @@ void layer_norm_lstm_backward(const LayerNormLstmBackwardStep<T>& a) {
     }
     put(a.direct + u, past, lanes);
     put(dh + u, gradient, lanes);
-    const Vector<T> cell = get(kept.cell + u, lanes), gain = get(a.cell_gain + u, lanes);
-    const Vector<T> squashed = tanh<T>(fma(gain, cell, get(a.cell_bias + u, lanes)));
+    const Vector<T> squashed = tanh<T>(cell_sum<T>(a, kept.cell, u, lanes));
     const Vector<T> o = sigmoid<T>(gate_sum<T>(a, kept.gates, 3 * H + u, lanes));
     Vector<T> of_v = gradient * o * fma(-squashed, squashed, one);
     if (!a.products) of_v += get(a.dc + u, lanes);
     put(dv + u, of_v, lanes);
-    add_to<T>(a.sums + 8 * H + u, of_v * cell, lanes);
-    add_to<T>(a.sums + 9 * H + u, of_v, lanes);
-    const Vector<T> w = first_lanes<T>(gain * of_v, lanes);
-    sum += w;
-    dot = fma(w, cell, dot);
+    if (a.normalizes) {
+      const Vector<T> cell = get(kept.cell + u, lanes);
+      add_to<T>(a.sums + 8 * H + u, of_v * cell, lanes);
+      add_to<T>(a.sums + 9 * H + u, of_v, lanes);
+      const Vector<T> w = first_lanes<T>(get(a.cell_gain + u, lanes) * of_v, lanes);
+      sum += w;
+      dot = fma(w, cell, dot);
+    }
     put(dgates + 3 * H + u, gradient * squashed * (o * (one - o)), lanes);
   });
   const T cell_mean = sum_of<T>(sum) / static_cast<T>(H), cell_dot = sum_of<T>(dot) / static_cast<T>(H);
 
   for_row<T>(H, [&](int64_t u, int lanes) __attribute__((always_inline)) {
-    const Vector<T> w = get(a.cell_gain + u, lanes) * get(dv + u, lanes);
-    Vector<T> dc = normalize_backward<T>(w, get(kept.cell + u, lanes), cell_mean, cell_dot, cell_deviation);
+    Vector<T> dc = get(dv + u, lanes);
+    if (a.normalizes) {
+      const Vector<T> w = get(a.cell_gain + u, lanes) * dc;
+      dc = normalize_backward<T>(w, get(kept.cell + u, lanes), cell_mean, cell_dot, cell_deviation);
+    }
     if (a.products) dc += get(a.dc + u, lanes);
     const Vector<T> i = sigmoid<T>(gate_sum<T>(a, kept.gates, u, lanes));
     const Vector<T> f = sigmoid<T>(gate_sum<T>(a, kept.gates, H + u, lanes));
@@ -174,6 +191,7 @@ void layer_norm_lstm_backward(const LayerNormLstmBackwardStep<T>& a) {
     put(a.dc + u, dc * f, lanes);
   });
 
+  if (!a.normalizes) return;  // da is dx
   sum = dot = Vector<T>{};
   for_row<T>(4 * H, [&](int64_t at, int lanes) __attribute__((always_inline)) {
     const Vector<T> du = get(dgates + at, lanes), normalized = get(kept.gates + at, lanes);

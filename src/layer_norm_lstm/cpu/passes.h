@@ -82,7 +82,7 @@ struct LayerNormLstmBackwardWorkspace {
   T* scratch;    // [N][2 H]
   T* sums;       // [N][kLayerNormLstmParameterRows][H]
   T* h_prev;     // [T][N][H]: m * h_{t-1}
-  T* da;         // [T][N][4 H]; GATES: unused, dx is the same
+  T* da;         // [T][N][4 H]; PRODUCTS alone: else dx is the same
 };
 
 // Multiplies a packed matrix of `rows` rows with the vectors b [n][k]: out [n][rows]. The calling thread's share of the
@@ -104,6 +104,7 @@ void fill_cell(const LayerNormLstmOptions& o, const LayerNormLstmInputs& in, int
   const int64_t H = o.hiddenSize;
   cell.hidden = H;
   cell.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
+  cell.normalizes = o.normalize != PRNN_NORMALIZE_NONE;
   cell.epsilon = static_cast<T>(o.epsilon);
   cell.zoneout = static_cast<T>(o.zoneout);
   cell.gate_gain = static_cast<const T*>(in.gateGain);

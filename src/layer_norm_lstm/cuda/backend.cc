@@ -26,7 +26,7 @@ struct GridExchange {
     const LayerNormLstmGridPass& pass = backward ? grid.backward : grid.forward;
     const int64_t columns = int64_t{pass.replicas} * (backward ? 4 * pass.columns : pass.state_columns);
     states = o.steps * columns * grid.padded * static_cast<int64_t>(type_size(o.dataType));
-    moments = o.steps * pass.replicas * pass.columns * pass.blocks * 4;
+    moments = o.normalize == PRNN_NORMALIZE_NONE ? 0 : o.steps * pass.replicas * pass.columns * pass.blocks * 4;
   }
 };
 
@@ -55,7 +55,7 @@ struct Workspace {
   char* masked;    // [N, H]: m * h
   Real* sums;      // [N, kLayerNormLstmParameterRows, H]
   char* h_prev;    // [T, N, H]: m * h_{t-1}
-  char* da;        // [T, N, 4 H]; GATES: unused
+  char* da;        // [T, N, 4 H]; PRODUCTS alone
   // GRID alone: LayerNormLstmGridParams
   char* states;
   float *moments, *kept_sums;
@@ -85,6 +85,7 @@ class Pass {
                 plan.clusters.columns_per_cluster, std::max(plan.clusters.clusters, 1), 1};
     p_.reverse = o.reverse != 0;
     p_.products = o.normalize == PRNN_NORMALIZE_PRODUCTS;
+    p_.normalizes = o.normalize != PRNN_NORMALIZE_NONE;
     p_.epsilon = static_cast<Real>(o.epsilon);
     p_.zoneout = static_cast<Real>(o.zoneout);
     p_.timed_out = cuda_state(*handle).gave_up_on_device;
@@ -227,7 +228,7 @@ class Pass {
       params.columns = std::min(together, p_.sizes.batch - params.first_column);
       params.sizes.replicas = static_cast<int>(ceil_div(params.columns, pass.columns));
       clear(ws_.states, exchange.states);
-      clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
+      if (exchange.moments > 0) clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
       launch(name, plan_.grid, params, single, half, bfloat16);
       params.first_partial += params.sizes.replicas;
     }

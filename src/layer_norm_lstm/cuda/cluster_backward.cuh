@@ -90,7 +90,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
   const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
-  const bool products = params.products != 0;
+  const bool products = params.products != 0, normalizes = params.normalizes != 0;
 
   extern __shared__ uint4 dynamic_shared[];
   typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
@@ -273,9 +273,11 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
         k1 += scaled;
         k2 += scaled * normalized[g];
       }
-      float first[4] = {k1, k1 * cell_value, k2, k2 * cell_value};
-      send_means(kStage, 0, first);
-      if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
+      if (normalizes) {
+        float first[4] = {k1, k1 * cell_value, k2, k2 * cell_value};
+        send_means(kStage, 0, first);
+        if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
+      }
 
       const float dh = (s > 0 ? add_parts(kStage, s) * mask : 0) + direct + added;
       direct = runs ? zoneout * dh : dh;
@@ -283,20 +285,23 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       of_v = runs ? through * of_h + (products ? 0 : dc) : 0;
       const float w = cell_gain * of_v, through_o = runs ? parameter(3) * of_o * through : 0;
       const float d = cell_deviation * w + (products ? dc : 0);
-      float second[4] = {w, w * cell_value, k1 * d + through_o, k2 * d + through_o * normalized[3]};
-      send_means(kStage, 1, second);
-      wait_for_arrival(counted + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
-      __syncwarp();
+      float sums[8] = {};
+      if (normalizes) {
+        float second[4] = {w, w * cell_value, k1 * d + through_o, k2 * d + through_o * normalized[3]};
+        send_means(kStage, 1, second);
+        wait_for_arrival(counted + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
+        __syncwarp();
 
-      float4 loaded;
-      load_shared(means_in + kStage * kStageBytes, loaded);
-      float mine[4] = {loaded.x, loaded.y, loaded.z, loaded.w}, sums[8];
-      sum_over_lanes<CLUSTER>(mine);
+        float4 loaded;
+        load_shared(means_in + kStage * kStageBytes, loaded);
+        float mine[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+        sum_over_lanes<CLUSTER>(mine);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float other = __shfl_xor_sync(kWholeWarp, mine[j], CLUSTER);
-        sums[j] = part_of_lane == 0 ? mine[j] : other;
-        sums[4 + j] = part_of_lane == 0 ? other : mine[j];
+        for (int j = 0; j < 4; ++j) {
+          const float other = __shfl_xor_sync(kWholeWarp, mine[j], CLUSTER);
+          sums[j] = part_of_lane == 0 ? mine[j] : other;
+          sums[4 + j] = part_of_lane == 0 ? other : mine[j];
+        }
       }
       const float s1 = sums[4] * cell_share, s2 = sums[5] * cell_share;
       const float mean = (sums[6] - cell_deviation * (s1 * sums[0] + s2 * sums[1])) * gate_share;

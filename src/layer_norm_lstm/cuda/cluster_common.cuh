@@ -31,7 +31,8 @@ __device__ __forceinline__ LayerNormLstmPlace place_in_cluster(const LayerNormLs
           min(params.sizes.columns_per_replica, params.sizes.batch - first)};
 }
 
-// The gains and biases of a block's units, from gate_gain to cell_bias; zeros for units that do not exist.
+// The gains and biases of a block's units, from gate_gain to cell_bias: 1 and 0 where nothing is normalised; zeros for
+// units that do not exist.
 template <class T, int UNITS, int THREADS>
 __device__ __forceinline__ void load_parameters(const LayerNormLstmFloats& params, int first_unit,
                                                 float (&to)[kLayerNormLstmParameterRows][UNITS]) {
@@ -42,7 +43,8 @@ __device__ __forceinline__ void load_parameters(const LayerNormLstmFloats& param
                              : row < 9 ? params.cell_gain
                                        : params.cell_bias;
     const int64_t at = int64_t{row < 8 ? row % 4 : 0} * hidden + unit;
-    to[row][i % UNITS] = unit < hidden ? load_float<T>(from, at) : 0;
+    const float otherwise = row < 4 || row == 8 ? 1 : 0;
+    to[row][i % UNITS] = unit >= hidden ? 0 : from != nullptr ? load_float<T>(from, at) : otherwise;
   }
 }
 

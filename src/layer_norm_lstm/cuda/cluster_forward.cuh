@@ -85,7 +85,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
   const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
-  const bool products = params.products != 0;
+  const bool products = params.products != 0, normalizes = params.normalizes != 0;
 
   extern __shared__ uint4 dynamic_shared[];
   typename Layout::Shared& shared = *reinterpret_cast<typename Layout::Shared*>(dynamic_shared);
@@ -276,7 +276,8 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     float a[4] = {value[0].x, value[0].y, value[0].z, value[0].w};
 #pragma unroll
     for (int g = 0; g < 4; ++g) a[g] = exists ? (products ? a[g] : a[g] + fed[g]) : 0;
-    const float2 gates = exchange_moments(std::integral_constant<int, 0>(), s, a);
+    float2 gates = {0, 1};
+    if (normalizes) gates = exchange_moments(std::integral_constant<int, 0>(), s, a);
     float gate[4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -285,13 +286,14 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
       gate[g] = squash<kExact<T>>(products ? u + fed[g] : u, g == 2);
     }
     const float c[1] = {exists ? gate[1] * carried + gate[0] * gate[2] : 0};
-    const float2 cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
+    float2 cells = {0, 1};
+    if (normalizes) cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
     const float normalized = (c[0] - cells.x) * cells.y;
     const float v = parameter(8) * normalized + parameter(9);
     const bool runs = params.timestep_of(s) < length;
     if (runs) carried = products ? c[0] : v;
     float h = gate[3] * hyperbolic_tangent<kExact<T>>(v);
-    h = runs ? h + kept * (before - h) : before;
+    h = runs ? zone_out(kept, before, h) : before;
     const T stored = Element<T>::from_float(exists ? h : 0);
     before = Element<T>::to_float(stored);
     if (s + 1 < steps && !timed_out) publish(1 - kStage, mask * before);

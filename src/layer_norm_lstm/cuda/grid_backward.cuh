@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const GridPlace place = place_in_grid(params);
   const int first_unit = place.block * kUnits, cluster_unit = first_unit - rank * kUnits, unit = first_unit + lane / 4;
   const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = place.columns;
-  const bool products = params.products != 0;
+  const bool products = params.products != 0, normalizes = params.normalizes != 0;
   const auto exists = [&](int r) { return unit + r * kTileRows < hidden; };
 
   // [2][tile of a wave][warps][row tiles][64] sums of warps; [2][ranks][tile of a wave][unit tiles][64] sums of blocks.
@@ -288,14 +288,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         own[4 * j + 3] += of_sum * g.normalized;
       }
     }
-    sum_over_warp(own);
+    if (normalizes) sum_over_warp(own);
+    const auto row_of = [&](int j) { return params.row_of(step) + pin_in_register(sequence(j)); };
     const auto sums_at = [&](int j) {
       return params.moments + ((first_row + int64_t{s} * most_columns + j * kTileColumns + warp) * params.blocks) * 4;
     };
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const float values[4] = {own[4 * j], own[4 * j + 1], own[4 * j + 2], own[4 * j + 3]};
-      publish_words(lane == 0 && j * kTileColumns + warp < columns, sums_at(j) + place.block * 4, values);
+      publish_words(normalizes && lane == 0 && j * kTileColumns + warp < columns, sums_at(j) + place.block * 4, values);
     }
     const unsigned sent = clock_low();
 #pragma unroll
@@ -306,30 +307,32 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         parameter_sums.at(3, r) += of_v[j][r];
       }
     }
-    wait_poll_delay(sent, params.moments_delay_cycles);
+    if (normalizes) wait_poll_delay(sent, params.moments_delay_cycles);
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
       const bool is_active = j * kTileColumns + warp < columns,
                  runs = params.timestep_of(step) < params.length_of(sequence(j));
-      uint4 words[kLoads];
-      const auto address = [&](int i) { return sums_at(j) + (lane + i * 32) * 4; };
+      float s1 = 0, s2 = 0, mean = 0, dot = 0;
+      if (normalizes) {
+        uint4 words[kLoads];
+        const auto address = [&](int i) { return sums_at(j) + (lane + i * 32) * 4; };
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        words[i] = load_or_zeros(is_active && lane + i * 32 < params.blocks, address(i));
-      }
-      poll_words(words, address, params.timed_out, timed_out);
-      const int64_t row = params.row_of(step) + sequence(j);
-      const float4 first = *reinterpret_cast<const float4*>(params.kept_sums + row * 4);
-      float total[4] = {0, 0, 0, 0};
+        for (int i = 0; i < kLoads; ++i) {
+          words[i] = load_or_zeros(is_active && lane + i * 32 < params.blocks, address(i));
+        }
+        poll_words(words, address, params.timed_out, timed_out);
+        const float4 first = *reinterpret_cast<const float4*>(params.kept_sums + row_of(j) * 4);
+        float total[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        total[0] += __uint_as_float(words[i].x), total[1] += __uint_as_float(words[i].y);
-        total[2] += __uint_as_float(words[i].z), total[3] += __uint_as_float(words[i].w);
+        for (int i = 0; i < kLoads; ++i) {
+          total[0] += __uint_as_float(words[i].x), total[1] += __uint_as_float(words[i].y);
+          total[2] += __uint_as_float(words[i].z), total[3] += __uint_as_float(words[i].w);
+        }
+        sum_over_warp(total);
+        s1 = total[0] * cell_share, s2 = total[1] * cell_share;
+        mean = (total[2] - cell_deviation[j] * (s1 * first.x + s2 * first.y)) * gate_share;
+        dot = (total[3] - cell_deviation[j] * (s1 * first.z + s2 * first.w)) * gate_share;
       }
-      sum_over_warp(total);
-      const float s1 = total[0] * cell_share, s2 = total[1] * cell_share;
-      const float mean = (total[2] - cell_deviation[j] * (s1 * first.x + s2 * first.y)) * gate_share;
-      const float dot = (total[3] - cell_deviation[j] * (s1 * first.z + s2 * first.w)) * gate_share;
 #pragma unroll
       for (int r = 0; r < kRounds; ++r) {
         const bool counts = runs && exists(r) && is_active;
@@ -347,7 +350,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         parameter_sums.at(0, r) += du * g.normalized;
         parameter_sums.at(1, r) += du;
         if (!is_active || !exists(r)) continue;
-        const int64_t at = (row * 4 + gate) * hidden + pin_in_register(unit) + r * kTileRows;
+        const int64_t at = (row_of(j) * 4 + gate) * hidden + pin_in_register(unit) + r * kTileRows;
         store_float<T>(params.da, at, da);
         if (products) store_float<T>(params.dx, at, du);
       }

@@ -56,7 +56,8 @@ struct LaneNumbers {
   __device__ __forceinline__ float& at(int tile, int r) { return values[tile][r][threadIdx.x]; }
 };
 
-// Gains and biases of what each lane finishes, with zeros for units that do not exist.
+// Gains and biases of what each lane finishes, 1 and 0 where nothing is normalised, with zeros for units that do not
+// exist.
 template <int ROUNDS>
 struct GridParameters {
   float gate_gain[ROUNDS][32], gate_bias[ROUNDS][32], cell_gain[ROUNDS][32], cell_bias[ROUNDS][32];
@@ -70,11 +71,13 @@ struct GridParameters {
     for (int r = 0; r < ROUNDS; ++r) {
       const int unit = first_unit + r * kTileRows + lane / 4, hidden = params.sizes.hidden;
       const int64_t of_gate = int64_t{gate} * hidden + unit;
-      const bool exists = unit < hidden;
-      gate_gain[r][lane] = exists ? load_float<T>(params.gate_gain, of_gate) : 0;
-      gate_bias[r][lane] = exists ? load_float<T>(params.gate_bias, of_gate) : 0;
-      cell_gain[r][lane] = exists ? load_float<T>(params.cell_gain, unit) : 0;
-      cell_bias[r][lane] = exists ? load_float<T>(params.cell_bias, unit) : 0;
+      const auto load = [&](const void* from, int64_t at, float otherwise) {
+        return unit >= hidden ? 0 : from != nullptr ? load_float<T>(from, at) : otherwise;
+      };
+      gate_gain[r][lane] = load(params.gate_gain, of_gate, 1);
+      gate_bias[r][lane] = load(params.gate_bias, of_gate, 0);
+      cell_gain[r][lane] = load(params.cell_gain, unit, 1);
+      cell_bias[r][lane] = load(params.cell_bias, unit, 0);
     }
   }
 };

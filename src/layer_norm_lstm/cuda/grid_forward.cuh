@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const GridPlace place = place_in_grid(params);
   const int first_unit = place.block * kUnits, unit = first_unit + lane / 4;
   const int hidden = params.sizes.hidden, padded = params.padded, steps = params.sizes.steps, columns = place.columns;
-  const bool products = params.products != 0;
+  const bool products = params.products != 0, normalizes = params.normalizes != 0;
   const auto exists = [&](int r) { return unit + r * kTileRows < hidden; };
 
   extern __shared__ uint4 shared[];
@@ -230,10 +230,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
 
     float2 moments[TILES];
-    const GridMoments<kUnits, kGates, TILES> of_gates{params, place};
-    of_gates.publish(s, 0, a, true);
-    wait_poll_delay(clock_low(), params.moments_delay_cycles);
-    of_gates.wait(s, 0, timed_out, moments);
+#pragma unroll
+    for (int j = 0; j < TILES; ++j) moments[j] = {0, 1};
+    if (normalizes) {
+      const GridMoments<kUnits, kGates, TILES> of_gates{params, place};
+      of_gates.publish(s, 0, a, true);
+      wait_poll_delay(clock_low(), params.moments_delay_cycles);
+      of_gates.wait(s, 0, timed_out, moments);
+    }
     float c[TILES][kRounds];
     const bool stores_stats = params.stats != nullptr && place.block == 0 && lane == 0;
 #pragma unroll
@@ -254,7 +258,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
 
     const GridMoments<kUnits, 1, TILES> of_cells{params, place};
-    of_cells.publish(s, 1, c, gate == 0);
+    if (normalizes) of_cells.publish(s, 1, c, gate == 0);
     const unsigned sent = clock_low();
     const int kept_unit = pin_in_register(unit);
 #pragma unroll
@@ -268,8 +272,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (is_active && params.gates != nullptr) store_float<T>(params.gates, at * 4 + gate, a[j][r]);
       }
     }
-    wait_poll_delay(sent, params.moments_delay_cycles);
-    of_cells.wait(s, 1, timed_out, moments);
+    if (normalizes) {
+      wait_poll_delay(sent, params.moments_delay_cycles);
+      of_cells.wait(s, 1, timed_out, moments);
+    }
     float normalized[TILES][kRounds];
 #pragma unroll
     for (int j = 0; j < TILES; ++j) {
@@ -280,7 +286,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
         if (runs) carried.at(j, r) = products ? c[j][r] : v;
         float h = output_gate.at(j, r) * hyperbolic_tangent<kExact<T>>(v);
-        h = runs ? h + kept.at(j, r) * (before.at(j, r) - h) : before.at(j, r);
+        h = runs ? zone_out(kept.at(j, r), before.at(j, r), h) : before.at(j, r);
         before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
         if (s + 1 < steps) publish(s + 1, j, r);
       }

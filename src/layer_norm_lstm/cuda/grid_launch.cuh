@@ -37,7 +37,7 @@ cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid& plan, c
 template <class T>
 cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
                                                  cudaStream_t stream) {
-  if (params.first_partial == 0) {
+  if (params.normalizes != 0 && params.first_partial == 0) {
     const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
     layer_norm_lstm_grid_kept_sums<T><<<rows, kResidentThreads, 0, stream>>>(params);
     const cudaError_t error = cudaGetLastError();

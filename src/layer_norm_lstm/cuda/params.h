@@ -7,6 +7,12 @@
 
 namespace prnn {
 
+// h after zoneout; without h - before, whose rounding would change a state that is kept.
+template <class Real>
+__host__ __device__ Real zone_out(Real zoneout, Real before, Real h) {
+  return zoneout * before + (h - zoneout * h);
+}
+
 // T: the problem's type, void here. Real: float, of double double. A row is a timestep of a sequence: t N + n.
 template <class Real>
 struct LayerNormLstmParams {
@@ -16,7 +22,8 @@ struct LayerNormLstmParams {
     int replicas, directions;  // clusters, and 1: what launch_cluster() multiplies
   } sizes;
   int reverse;
-  int products;  // PRNN_NORMALIZE_PRODUCTS
+  int products;    // PRNN_NORMALIZE_PRODUCTS
+  int normalizes;  // not PRNN_NORMALIZE_NONE, which runs as GATES with LN(v) = v, gains of 1 and biases of 0
   Real epsilon;
   Real zoneout;    // where there is no mask
   int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
@@ -25,7 +32,7 @@ struct LayerNormLstmParams {
   const void* h0;
   const void* c0;
   const void* recurrent;
-  const void* gate_gain;
+  const void* gate_gain;  // this and the next three: NULL unless `normalizes`
   const void* gate_bias;
   const void* cell_gain;
   const void* cell_bias;

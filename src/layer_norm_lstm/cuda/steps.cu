@@ -62,6 +62,12 @@ __device__ void load_gates(const void* base, int64_t at, int hidden, int u, Real
   for (int g = 0; g < 4; ++g) to[g] = Access<T, Real>::get(base, at + g * hidden + u);
 }
 
+// Elements of a gain or bias, or `otherwise` where there is none.
+template <class T, class Real>
+__device__ Real load_parameter(const void* base, int64_t at, Real otherwise) {
+  return base != nullptr ? Access<T, Real>::get(base, at) : otherwise;
+}
+
 // What turns LN(a) of a unit into the sums of its gates. All of it is loaded before anything is stored: the compiler
 // takes every store for one that may change what a later load reads.
 template <class T, class Real>
@@ -70,8 +76,11 @@ struct GateSums {
 
   __device__ GateSums(const LayerNormLstmParams<Real>& p, int64_t row, int u) {
     const int H = p.sizes.hidden;
-    load_gates<T>(p.gate_gain, 0, H, u, gain);
-    load_gates<T>(p.gate_bias, 0, H, u, bias);
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      gain[g] = load_parameter<T, Real>(p.gate_gain, g * H + u, 1);
+      bias[g] = load_parameter<T, Real>(p.gate_bias, g * H + u, 0);
+    }
     if (p.products) {
       Real x[4];
       load_gates<T>(p.x, row * 4 * H, H, u, x);
@@ -133,15 +142,18 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
     for (int g = 0; g < 4; ++g) sum += gates[g * H + u] = a[g] + x[g];
   }
-  const Real mean = block_sum(sum) / (4 * H);
-  sum = 0;
-  for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    for (int g = 0; g < 4; ++g) {
-      const Real a = gates[g * H + u] - mean;
-      sum += a * a;
+  Real mean = 0, deviation = 1;
+  if (p.normalizes) {
+    mean = block_sum(sum) / (4 * H);
+    sum = 0;
+    for (int u = threadIdx.x; u < H; u += blockDim.x) {
+      for (int g = 0; g < 4; ++g) {
+        const Real a = gates[g * H + u] - mean;
+        sum += a * a;
+      }
     }
+    deviation = 1 / sqrt(block_sum(sum) / (4 * H) + p.epsilon);
   }
-  const Real deviation = 1 / sqrt(block_sum(sum) / (4 * H) + p.epsilon);
 
   sum = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
@@ -160,13 +172,16 @@ __global__ void __launch_bounds__(kMostThreads)
     sum += cells[u] = logistic(value[1]) * before + logistic(value[0]) * tangent(value[2]);
     gates[u] = logistic(value[3]);
   }
-  const Real cell_mean = block_sum(sum) / H;
-  sum = 0;
-  for (int u = threadIdx.x; u < H; u += blockDim.x) sum += (cells[u] - cell_mean) * (cells[u] - cell_mean);
-  const Real cell_deviation = 1 / sqrt(block_sum(sum) / H + p.epsilon);
+  Real cell_mean = 0, cell_deviation = 1;
+  if (p.normalizes) {
+    cell_mean = block_sum(sum) / H;
+    sum = 0;
+    for (int u = threadIdx.x; u < H; u += blockDim.x) sum += (cells[u] - cell_mean) * (cells[u] - cell_mean);
+    cell_deviation = 1 / sqrt(block_sum(sum) / H + p.epsilon);
+  }
 
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
-    const Real gain = A::get(p.cell_gain, u), bias = A::get(p.cell_bias, u);
+    const Real gain = load_parameter<T, Real>(p.cell_gain, u, 1), bias = load_parameter<T, Real>(p.cell_bias, u, 0);
     const bool zones = p.zoneout_mask != nullptr || p.zoneout != 0;
     const Real kept = zones ? zoneout_of<T>(p, row * H + u) : 0;
     const Real before = zones ? state_before<T>(p, s, n, u) : 0;
@@ -174,7 +189,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const Real normalized = (cells[u] - cell_mean) * cell_deviation, v = gain * normalized + bias;
     const Real carried = p.products ? cells[u] : v;
     Real h = gates[u] * tangent(v);
-    h += kept * (before - h);
+    h = zone_out(kept, before, h);
     c[state + u] = carried;
     if (p.cells != nullptr) A::put(p.cells, row * H + u, normalized);
     if (s == p.sizes.steps - 1 && p.cy != nullptr) A::put(p.cy, state + u, carried);
@@ -196,8 +211,9 @@ __device__ Real cell_before(const LayerNormLstmParams<Real>& p, int s, int n, in
   if (p.is_first(s, p.length_of(n))) return p.c0 != nullptr ? A::get(p.c0, int64_t{n} * H + u) : 0;
   const int64_t row = p.row_of(s - 1) + n;
   const Real normalized = A::get(p.cells, row * H + u);
-  return p.products ? p.stats[row * 4 + 1] + normalized / p.stats[row * 4 + 2]
-                    : A::get(p.cell_gain, u) * normalized + A::get(p.cell_bias, u);
+  return p.products
+             ? p.stats[row * 4 + 1] + normalized / p.stats[row * 4 + 2]
+             : load_parameter<T, Real>(p.cell_gain, u, 1) * normalized + load_parameter<T, Real>(p.cell_bias, u, 0);
 }
 
 template <class T, class Real>
@@ -240,7 +256,8 @@ __global__ void __launch_bounds__(kMostThreads)
     const Real through = product != nullptr ? product[state + u] : 0;
     const Real mask = p.recurrent_mask != nullptr ? A::get(p.recurrent_mask, state + u) : 1;
     const Real kept = zoneout_of<T>(p, row * H + u), cell = A::get(p.cells, row * H + u);
-    const Real gain = A::get(p.cell_gain, u), bias = A::get(p.cell_bias, u), of_o = normalized(3, u);
+    const Real gain = load_parameter<T, Real>(p.cell_gain, u, 1), bias = load_parameter<T, Real>(p.cell_bias, u, 0);
+    const Real of_o = normalized(3, u);
     const Real gain_sum = old_sum(8 * H + u), bias_sum = old_sum(9 * H + u);
     Real dh = A::get(p.dy, row * H + u) + direct[state + u] + mask * through;
     const Real carried = p.products ? 0 : dc[state + u], past = kept * dh;
@@ -255,13 +272,13 @@ __global__ void __launch_bounds__(kMostThreads)
     sum += gain * of_v;
     dot += gain * of_v * cell;
   }
-  const Real cell_mean = block_sum(sum) / H, cell_dot = block_sum(dot) / H;
+  const Real cell_mean = p.normalizes ? block_sum(sum) / H : 0, cell_dot = p.normalizes ? block_sum(dot) / H : 0;
 
   sum = dot = 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
     const GateSums<T, Real> gate_sums(p, row, u);
     const Real cell = A::get(p.cells, row * H + u), carried = p.products ? dc[state + u] : 0;
-    const Real before = cell_before<T>(p, s, n, u), gain = A::get(p.cell_gain, u);
+    const Real before = cell_before<T>(p, s, n, u), gain = load_parameter<T, Real>(p.cell_gain, u, 1);
     Real value[4], gain_sums[4], bias_sums[4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -286,7 +303,7 @@ __global__ void __launch_bounds__(kMostThreads)
       dot += scaled * value[k];
     }
   }
-  const Real mean = block_sum(sum) / (4 * H), dot_mean = block_sum(dot) / (4 * H);
+  const Real mean = p.normalizes ? block_sum(sum) / (4 * H) : 0, dot_mean = p.normalizes ? block_sum(dot) / (4 * H) : 0;
   for (int u = threadIdx.x; u < H; u += blockDim.x) {
     Real value[4];
 #pragma unroll

@@ -1,0 +1,114 @@
+"""Stacks of the operator layer_norm_lstm: what LayerNormLSTM, and an LSTM with zoneout or recurrent dropout, share."""
+
+from collections.abc import Callable, Sequence
+from operator import index
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
+
+__all__ = ["check_probability", "lengths_on_device", "run_layer", "run_layers"]
+
+
+def check_probability(value: object, name: str) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
+
+
+def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
+    """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU."""
+    if not isinstance(lengths, Tensor):
+        try:
+            lengths = torch.tensor([index(length) for length in lengths])
+        except TypeError:
+            raise TypeError(f"lengths is {lengths!r}; it must hold integers") from None
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
+    steps, batch = input.shape[:2]
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
+    if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
+        for place, length in enumerate(lengths.tolist()):
+            if not 1 <= length <= steps:
+                raise ValueError(f"lengths[{place}] is {length}; it must be 1 to {steps}, the timesteps of input")
+    return lengths.to(input.device, torch.int32, non_blocking=True)
+
+
+def run_layer(
+    x: Tensor,
+    states: tuple[Tensor | None, Tensor | None],
+    recurrent: Tensor,
+    norm: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    *,
+    normalize: str,
+    reverse: bool,
+    zoneout: float,
+    recurrent_dropout: float,
+    training: bool,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    """One layer and direction: y (T, N, H) and the last c. Draws the masks.
+
+    Args:
+        x: (T, N, 4 H), the products of the input with what is added to them.
+        states: h0 and c0, (N, H); None is zeros.
+        norm: gain and bias of the gates, gain and bias of the cell state; None each where nothing is normalised.
+        lengths: of lengths_on_device(); None: all are T.
+    """
+    hidden = recurrent.size(1)
+    zoneout_mask = recurrent_mask = None
+    if training and zoneout > 0:
+        zoneout_mask = x.new_empty(*x.shape[:-1], hidden).bernoulli_(zoneout)
+    if training and recurrent_dropout > 0:
+        kept = 1 - recurrent_dropout
+        recurrent_mask = x.new_empty(x.size(1), hidden).bernoulli_(kept).div_(kept)
+    arrays: list[Tensor | None] = [x, *states, recurrent, *norm, zoneout_mask, recurrent_mask, lengths]
+    arrays = [None if array is None else array.contiguous() for array in arrays]
+    keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
+    expected = 0.0 if training else zoneout
+    y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(expected), keep)
+    return y, cy
+
+
+def run_layers(
+    input: Tensor,
+    hx: tuple[Tensor | None, Tensor | None],
+    lengths: Tensor | None,
+    num_layers: int,
+    directions: int,
+    dropout: float,
+    run: Callable[[Tensor, tuple[Tensor | None, Tensor | None], int, int], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A stack: output (T, N, D H), zero beyond each length, and the last h and c, (L D, N, H).
+
+    Args:
+        input: (T, N, I).
+        hx: h and c, (L D, N, H); None is zeros.
+        lengths: of lengths_on_device(); None: all are T.
+        dropout: probability of dropout between layers in this call.
+        run: run(input, states, layer, direction), as run_layer(), of one layer and direction.
+    """
+    padding = None
+    if lengths is not None:
+        padding = (torch.arange(input.size(0), device=input.device)[:, None] >= lengths)[:, :, None]
+        input = input.masked_fill(padding, 0)
+    last_h, last_c = [], []
+    for layer in range(num_layers):
+        if layer > 0 and dropout > 0:
+            input = functional.dropout(input, dropout)
+        outputs = []
+        for direction in range(directions):
+            h0, c0 = (None if state is None else state[layer * directions + direction] for state in hx)
+            y, cy = run(input, (h0, c0), layer, direction)
+            outputs.append(y)
+            last_h.append(y[0 if direction else -1])
+            last_c.append(cy)
+        input = torch.cat(outputs, -1) if directions == 2 else outputs[0]
+        if padding is not None:
+            input = input.masked_fill(padding, 0)
+    return input, torch.stack(last_h), torch.stack(last_c)

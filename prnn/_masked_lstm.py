@@ -1,0 +1,112 @@
+"""prnn.nn.LSTM with zoneout or recurrent dropout."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from prnn._errors import NotSupportedError
+from prnn._lstm_layers import check_probability, lengths_on_device, run_layer, run_layers
+from prnn._ops._handles import DTYPES
+from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+
+__all__ = ["check_masks", "run_masked_lstm", "uses_masks"]
+
+
+def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int, heads: int) -> None:
+    """The constructor's arguments."""
+    for name, value in (("zoneout", zoneout), ("recurrent_dropout", recurrent_dropout)):
+        check_probability(value, name)
+        if value > 0 and proj_size > 0:
+            raise ValueError(f"{name} is {value}, but proj_size is {proj_size}: a projected LSTM has none")
+        if value > 0 and heads > 1:
+            raise ValueError(f"{name} is {value}, but heads is {heads}: an LSTM with heads has none")
+
+
+def uses_masks(module: Any) -> bool:
+    """Whether a call of the prnn.nn.LSTM is other than torch.nn.LSTM's."""
+    return module.zoneout > 0 or (module.training and module.recurrent_dropout > 0)
+
+
+def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None, return_cells: bool) -> None:
+    name = "zoneout" if module.zoneout > 0 else "recurrent_dropout"
+    given = f"but {name} is {getattr(module, name)}"
+    if reset is not None:
+        raise NotSupportedError(f"reset is given, {given}: such a layer takes no resets")
+    if return_cells:
+        raise NotSupportedError(f"return_cells is True, {given}: such a layer returns the last c alone")
+    if input.dtype not in DTYPES:
+        raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
+    if not input.is_cuda or module.backend == "best":
+        return
+    if module.backend == "cudnn":
+        raise NotSupportedError(f"backend is 'cudnn', {given}, which cuDNN does not have")
+    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", batch, module.hidden_size)
+    if engine == "steps":
+        raise NotSupportedError(
+            f"backend is 'persistent', {given}: resident kernels with masks serve no {batch} sequences of "
+            f"{module.hidden_size} units in {input.dtype}"
+        )
+
+
+def _computed_dtype(input: Tensor, weight: Tensor) -> torch.dtype:
+    if torch.is_autocast_enabled(input.device.type):
+        if input.is_cuda and weight.dtype != torch.float64:
+            return torch.get_autocast_dtype("cuda")
+        return weight.dtype
+    is_half = input.device.type == "cpu" and input.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if is_half else input.dtype
+
+
+def run_masked_lstm(
+    module: Any,
+    input: Tensor,
+    states: Sequence[Tensor | None],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    return_cells: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c."""
+    if batch_sizes is not None:
+        input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
+    if 0 in input.shape:
+        raise ValueError(f"input has shape {tuple(input.shape)}; it must have at least one timestep and sequence")
+    weights = {name: getattr(module, name) for group in module._all_weights for name in group}
+    first = weights["weight_ih_l0"]
+    dtype = _computed_dtype(input, first)
+    result_dtype = input.dtype if dtype == torch.float32 and input.dtype == first.dtype else dtype
+    with torch.autocast(input.device.type, enabled=False):
+        input = input.to(dtype)
+        _require_served(module, input, input.size(1), reset, return_cells)
+        hx = tuple(None if state is None else state.to(dtype) for state in states)
+        weights = {name: weight.to(dtype) for name, weight in weights.items()}
+        on_device = None if lengths is None else lengths_on_device(lengths, input)
+        directions = 2 if module.bidirectional else 1
+
+        def run(
+            input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
+        ) -> tuple[Tensor, Tensor]:
+            weight_ih, weight_hh, *biases = (weights[n] for n in module._all_weights[layer * directions + direction])
+            return run_layer(
+                functional.linear(input, weight_ih, biases[0] + biases[1] if biases else None),
+                states,
+                weight_hh,
+                (None,) * 4,
+                on_device,
+                normalize="none",
+                reverse=direction == 1,
+                zoneout=module.zoneout,
+                recurrent_dropout=module.recurrent_dropout,
+                training=module.training,
+            )
+
+        dropout = module.dropout if module.training else 0.0
+        output, hy, cy = run_layers(input, hx, on_device, module.num_layers, directions, dropout, run)  # type: ignore[arg-type]
+    if batch_sizes is not None:
+        output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
+    output, hy, cy = (result.to(result_dtype) for result in (output, hy, cy))
+    return output, hy, cy, output.new_empty(0)

@@ -1,0 +1,268 @@
+"""prnn.nn.LSTM with zoneout and recurrent dropout on the CPU: against torch operations with the same masks, what is
+served and what is refused. Of the operator: test_layer_norm_lstm.py."""
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from reference.layer_norm_lstm import layer_norm_lstm as reference
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import prnn
+
+LSTM = prnn.nn.LSTM
+
+
+def run_written_out(module: prnn.nn.LSTM, input: torch.Tensor, hx: Any = None) -> Any:
+    """The module from the reference's one layer, with masks drawn in the module's order."""
+    last_h, last_c = [], []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(2 if module.bidirectional else 1):
+            end = f"_l{layer}{'_reverse' if direction else ''}"
+            p = {name.removesuffix(end): value for name, value in module.named_parameters() if name.endswith(end)}
+            x = input @ p["weight_ih"].t()
+            x = x + p["bias_ih"] + p["bias_hh"] if module.bias else x
+            masks: list[torch.Tensor | None] = [None, None]
+            if module.training and module.zoneout > 0:
+                masks[0] = x.new_empty(*x.shape[:2], module.hidden_size).bernoulli_(module.zoneout)
+            if module.training and module.recurrent_dropout > 0:
+                kept = 1 - module.recurrent_dropout
+                masks[1] = x.new_empty(x.size(1), module.hidden_size).bernoulli_(kept) / kept
+            index = len(last_h)
+            states = (None, None) if hx is None else (hx[0][index], hx[1][index])
+            y, c = reference(
+                x,
+                *states,
+                p["weight_hh"],
+                *(None,) * 4,
+                *masks,
+                normalize="none",
+                reverse=bool(direction),
+                zoneout=0.0 if module.training else module.zoneout,
+            )
+            outputs.append(y)
+            last_h.append(y[0 if direction else -1])
+            last_c.append(c)
+        input = torch.cat(outputs, -1)
+    return input, (torch.stack(last_h), torch.stack(last_c))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize(
+    "masks", [{"zoneout": 0.3}, {"recurrent_dropout": 0.4}, {"zoneout": 0.2, "recurrent_dropout": 0.1}]
+)
+def test_equals_its_formulas(masks: dict[str, float], options: dict[str, bool], training: bool) -> None:
+    module = LSTM(5, 6, 2, dtype=torch.float64, **masks, **options).train(training)
+    input = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    states = 4 if options.get("bidirectional") else 2
+    hx = tuple(torch.randn(states, 3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    leaves = [input, *hx, *module.parameters()]
+    found = []
+    for run in (module, lambda *inputs: run_written_out(module, *inputs)):
+        torch.manual_seed(5)
+        output, (h, c) = run(input, hx)
+        loss = output.sin().sum() + h.cos().sum() + c.square().sum()
+        found.append((output, h, c, *torch.autograd.grad(loss, leaves)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_without_masks_it_is_the_plain_lstm() -> None:
+    plain = LSTM(5, 6, 2)
+    module = LSTM(5, 6, 2, recurrent_dropout=0.3).eval()
+    module.load_state_dict(plain.state_dict())
+    input = torch.randn(4, 3, 5)
+    assert torch.equal(module(input)[0], plain(input)[0])
+    zoned = LSTM(5, 6, 2, zoneout=1e-30).eval()
+    zoned.load_state_dict(torch.nn.LSTM(5, 6, 2).state_dict())
+    theirs = torch.nn.LSTM(5, 6, 2)
+    theirs.load_state_dict(zoned.state_dict())
+    torch.testing.assert_close(zoned(input), theirs(input))
+
+
+def test_zoneout_keeps_states() -> None:
+    module = LSTM(3, 200, zoneout=0.3)
+    output, _ = module(torch.randn(9, 4, 3))
+    kept = (output[1:] == output[:-1]).double().mean().item()
+    assert 0.27 < kept < 0.33
+    assert (output[0] == 0).any()
+
+
+@pytest.mark.parametrize("name", ["zoneout", "recurrent_dropout"])
+def test_masks_follow_torchs_generator(name: str) -> None:
+    module = LSTM(3, 16, 2, **{name: 0.5})
+    input = torch.randn(6, 2, 3)
+
+    def run() -> torch.Tensor:
+        torch.manual_seed(3)
+        return module(input)[0]
+
+    first = run()
+    assert torch.equal(run(), first)
+    assert not torch.equal(module(input)[0], first)
+    module.eval()
+    assert torch.equal(module(input)[0], module(input)[0])
+
+
+def test_dropout_between_layers() -> None:
+    module = LSTM(3, 16, 2, zoneout=1e-30, dropout=0.5)
+    input = torch.randn(6, 2, 3)
+    assert not torch.equal(module(input)[0], module(input)[0])
+    module.eval()
+    assert torch.equal(module(input)[0], module(input)[0])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_lengths(batch_first: bool) -> None:
+    """Each sequence as if it were alone, whatever the padding holds."""
+    module = LSTM(3, 4, 2, bidirectional=True, zoneout=0.2, batch_first=batch_first, dtype=torch.float64).eval()
+    lengths = [4, 1, 6]
+    input = torch.randn(6, 3, 3, dtype=torch.float64)
+    padded = input.clone()
+    for n, length in enumerate(lengths):
+        padded[length:, n] = math.nan
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(2))
+    padded = (padded.transpose(0, 1) if batch_first else padded).contiguous().requires_grad_()
+    output, (h, c) = module(padded, hx, lengths=lengths)
+    (output.sin().sum() + h.sum() + c.square().sum()).backward()
+    together = [p.grad.clone() for p in module.parameters()]
+    gradient = padded.grad
+    if batch_first:
+        output, gradient = output.transpose(0, 1), gradient.transpose(0, 1)
+    module.zero_grad()
+    for n, length in enumerate(lengths):
+        own = input[:length, n].clone().requires_grad_()
+        alone, (h1, c1) = module(own, tuple(x[:, n] for x in hx))
+        (alone.sin().sum() + h1.sum() + c1.square().sum()).backward()
+        torch.testing.assert_close((output[:length, n], h[:, n], c[:, n]), (alone, h1, c1))
+        assert (output[length:, n] == 0).all()
+        torch.testing.assert_close(gradient[:length, n], own.grad)
+        assert (gradient[length:, n] == 0).all()
+    torch.testing.assert_close(together, [p.grad for p in module.parameters()])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
+    """As padded input with lengths, in the order of the caller's sequences."""
+    module = LSTM(3, 4, 2, zoneout=0.2, bidirectional=True, batch_first=batch_first, dtype=torch.float64).eval()
+    lengths = [6, 4, 1] if enforce_sorted else [4, 1, 6]
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    input = torch.randn(3, 6, 3, dtype=torch.float64) if batch_first else torch.randn(6, 3, 3, dtype=torch.float64)
+    input.requires_grad_()
+    packed = pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
+    found = []
+    for argument, options in ((packed, {}), (input, {"lengths": lengths})):
+        output, (h, c) = module(argument, hx, **options)
+        if argument is packed:
+            assert torch.equal(output.batch_sizes, packed.batch_sizes)
+            output, _ = pad_packed_sequence(output, batch_first)
+        gradients = torch.autograd.grad(
+            output.sin().sum() + h.sum() + c.square().sum(), [input, *hx, *module.parameters()]
+        )
+        found.append((output, h, c, *gradients))
+    torch.testing.assert_close(*found)
+
+
+def test_compiles() -> None:
+    module = LSTM(3, 4, 2, zoneout=0.2).eval()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    input = torch.randn(5, 2, 3, requires_grad=True)
+    expected, got = module(input)[0], compiled(input)[0]
+    torch.testing.assert_close(got, expected)
+    (theirs,) = torch.autograd.grad(expected.sum(), input)
+    (ours,) = torch.autograd.grad(got.sum(), input)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
+    module = LSTM(3, 4, zoneout=0.2, dtype=dtype).eval()
+    input, hx = torch.randn(5, 2, 3, dtype=dtype), tuple(torch.randn(1, 2, 4, dtype=dtype) for _ in range(2))
+    output, (h, c) = module(input, hx)
+    single = copy.deepcopy(module).float()
+    expected, states = single(input.float(), tuple(state.float() for state in hx))
+    assert torch.equal(output, expected.to(dtype))
+    assert torch.equal(h, states[0].to(dtype))
+    assert torch.equal(c, states[1].to(dtype))
+
+
+def test_autocast_computes_in_the_weights_type_on_the_cpu() -> None:
+    module = LSTM(3, 4, zoneout=0.2).eval()
+    input = torch.randn(5, 2, 3).bfloat16()
+    with torch.autocast("cpu"):
+        output, _ = module(input)
+    assert torch.equal(output, module(input.float())[0])
+
+
+def test_state_dict_copies_and_pickles() -> None:
+    module = LSTM(3, 4, 2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)
+    assert repr(module) == "LSTM(3, 4, num_layers=2, forget_bias=1.0, zoneout=0.2, recurrent_dropout=0.1)"
+    assert module.state_dict().keys() == torch.nn.LSTM(3, 4, 2).state_dict().keys()
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    input = torch.randn(5, 2, 3)
+    for other in (copy.deepcopy(module), torch.load(buffer, weights_only=False)):
+        assert repr(other) == repr(module)
+        torch.manual_seed(1)
+        expected = module(input)[0]
+        torch.manual_seed(1)
+        assert torch.equal(other(input)[0], expected)
+
+
+def test_convert() -> None:
+    module = prnn.convert(torch.nn.LSTM(3, 4))
+    assert (module.zoneout, module.recurrent_dropout) == (0, 0)
+    assert type(prnn.convert_back(LSTM(3, 4))) is torch.nn.LSTM
+    for name in ("zoneout", "recurrent_dropout"):
+        with pytest.raises(ValueError, match=f"has {name}, which torch.nn's layers have not"):
+            prnn.convert_back(LSTM(3, 4, **{name: 0.5}))
+
+
+def test_explain() -> None:
+    module = LSTM(80, 512, 2, recurrent_dropout=0.1)
+    (found,) = prnn.explain(module, 4, gpu="h200", dtype=torch.float16).layers
+    assert (found.forward, found.backward, found.replicas, found.blocks) == ("cluster", "cluster", 4, 16)
+    (found,) = prnn.explain(module.eval(), 4, gpu="h200", dtype=torch.float16).layers
+    assert "cluster" not in found.notes
+    assert found.blocks == prnn.explain(LSTM(80, 512, 2), 4, gpu="h200", dtype=torch.float16).layers[0].blocks
+    (found,) = prnn.explain(module.train(), 4, dtype=torch.float16).layers
+    assert (found.forward, found.notes) == ("cpu", ("computed in float32",))
+
+
+MASKED = {"zoneout": 0.25}
+BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: LSTM(3, 4, zoneout=1.0), ValueError, "zoneout is 1.0; it must be at least 0 and less than 1"),
+    (lambda: LSTM(3, 4, recurrent_dropout=-0.5), ValueError, "recurrent_dropout is -0.5; it must be at least 0"),
+    (lambda: LSTM(3, 4, zoneout=math.nan), ValueError, "zoneout is nan"),
+    (lambda: LSTM(3, 4, zoneout="no"), TypeError, "zoneout is 'no'; it must be a number"),
+    (lambda: LSTM(3, 4, proj_size=2, **MASKED), ValueError, "zoneout is 0.25, but proj_size is 2"),
+    (lambda: LSTM(3, 4, heads=2, recurrent_dropout=0.5), ValueError, "recurrent_dropout is 0.5, but heads is 2"),
+    (lambda: prnn.nn.GRU(3, 4, zoneout=0.1), TypeError, "unexpected keyword argument 'zoneout'"),
+    (lambda: prnn.nn.RNN(3, 4, recurrent_dropout=0.1), TypeError, "unexpected keyword argument 'recurrent_dropout'"),
+    (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 0, 3)), ValueError, r"shape \(2, 0, 3\); it must have at least one"),
+    (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), lengths=[3]), ValueError, r"lengths\[0\] is 3; it must be 1"),
+    (
+        lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), reset=torch.zeros(2, 1, dtype=torch.bool)),
+        prnn.NotSupportedError,
+        "reset is given, but zoneout is 0.25",
+    ),
+    (
+        lambda: LSTM(3, 4, recurrent_dropout=0.5)(torch.zeros(2, 1, 3), return_cells=True),
+        prnn.NotSupportedError,
+        "return_cells is True, but recurrent_dropout is 0.5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD)
+def test_bad_arguments(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
