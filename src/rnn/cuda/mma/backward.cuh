@@ -70,9 +70,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + sub * 16;
-  const auto restarts = [&](const Step& first, const Step& second, int n) {
-    return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
-  };
   bool timed_out = false, prefetched = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
@@ -136,8 +133,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       bool restarted[kWave], is_first[kWave];  // the step before in this pass, and this one, start from zeros
       for (int j = 0; EXTRAS && j < kWave; ++j) {
         const int n = replica_column + first + j * kTileColumns + warp;
-        restarted[j] = restarts(current, previous, n);
-        is_first[j] = restarts(next, current, n);
+        restarted[j] = restarts<EXTRAS>(dir, current, previous, n);
+        is_first[j] = restarts<EXTRAS>(dir, next, current, n);
       }
 
       if (SINGLE || !prefetched) {
