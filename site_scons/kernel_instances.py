@@ -16,7 +16,7 @@ TABLE = pathlib.Path("src/rnn/plan/kernels.h")
 # Engine -> where its kernels are, without the operation (forward or backward).
 _FILES = {
     "kMma": "mma/",
-    "kMmaExtras": "mma/extras_",
+    "kMmaExtras": "mma/",
     "kMmaLarge": "mma/large_",
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",

@@ -188,7 +188,8 @@ constexpr int type_number(prnnDataType_t type, bool tf32) {
 }
 constexpr int kTypeCount = 4;
 
-// Whether the engine's kernels know resets, and take the gradient of the c that the caller was given.
+// Whether the engine's kernels know resets, and take the gradient of the c that the caller was given. Cluster and simt
+// kernels have room for both in every shape: their launch functions choose between two kernels of a row.
 constexpr bool takes_extras(Engine engine) {
   return engine == Engine::kCluster || engine == Engine::kSimt || engine == Engine::kMmaExtras;
 }

@@ -56,7 +56,8 @@ __device__ __forceinline__ void store_shared_half(uint32_t address, uint32_t wor
   asm volatile("{.reg .u16 h; cvt.u16.u32 h,%1; st.shared.u16 [%0],h;}" ::"r"(address), "r"(word) : "memory");
 }
 
-template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+// EXTRAS: with prnnRNNExtras_t.
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasClusters) return;
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
-  uint32_t dcell = 0;          // LSTM
+  uint32_t dcell = 0;          // LSTM, EXTRAS
   uint2 gates;                 // four of 16 bits
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
                                                   has_before ? step_before.row + n : row,
                                                   wanted ? int64_t{n} * hidden + u : 0));
       if (MODE == PRNN_LSTM) state = load_element(static_cast<const T*>(dir.cells) + at);
-      if (MODE == PRNN_LSTM && dir.dcells != nullptr) dcell = load_element(static_cast<const T*>(dir.dcells) + y_at);
+      if (EXTRAS && MODE == PRNN_LSTM && dir.dcells != nullptr)
+        dcell = load_element(static_cast<const T*>(dir.dcells) + y_at);
     }
   };
 
@@ -146,8 +148,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   Step current, next = size_at(0), following = size_at(1), later = size_at(2);
   int columns = 0;
   if (finishes) load_step(next, following);
-  sync_cluster();                            // after it, all barriers are there
-  bool timed_out = false, restarts = false;  // whether the sequence has no state from before the current timestep
+  sync_cluster();                              // after it, all barriers are there
+  bool timed_out = false, from_zeros = false;  // whether the sequence has no state from before the current timestep
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step = last_backward_step(dir, sizes, steps);
 
@@ -162,17 +164,17 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     columns = max(0, columns_of(current));
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
-    const bool restarted = restarts;
-    restarts = load_reset(dir.reset, dir.reverse, next, current, n) != 0;
+    const bool after_reset = from_zeros;
+    from_zeros = restarts<EXTRAS>(dir, next, current, n);
 
     // All that does not need dh.
     float added = element_value<T>(dy);
-    const float added_to_cell = MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
+    const float added_to_cell = EXTRAS && MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
     const float own_state = element_value<T>(state);
     [[maybe_unused]] UnitDerivatives derivatives;
     if constexpr (kGated) {
       const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
-      const float own_before = (n < next.batch || has_initial) && !restarts ? element_value<T>(before) : 0;
+      const float own_before = (n < next.batch || has_initial) && !from_zeros ? element_value<T>(before) : 0;
       const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
                               element_value<T>(gates.y >> 16)};
       derivatives = Cell<MODE>::template derivatives<false>(saved, own_state, own_before);
@@ -196,8 +198,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
       }
       add_all(parts);
-      float dh = was_active && !restarted ? parts[0] : 0;
-      if (restarted) carried = 0;
+      float dh = was_active && !after_reset ? parts[0] : 0;
+      if (after_reset) carried = 0;
       const int64_t at = int64_t{n} * hidden + unit;
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
         const FinalGradients last = load_final_gradients<T, MODE>(dir, at, exists);
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       }
       if (ends) store_initial_gradients<T, MODE>(dir, at, dh, carried, kWholeUnit);
       dh += added;
-      if (MODE == PRNN_LSTM) carried += added_to_cell;
+      if (EXTRAS && MODE == PRNN_LSTM) carried += added_to_cell;
       if constexpr (kGated) {
         unit_gradients<MODE>(derivatives, dh, carried, da);
       } else {
@@ -287,8 +289,9 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 cudaError_t launch_cluster_backward(const ResidentShape&, const BackwardParams& params, cudaStream_t stream) {
   using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
-  return launch_cluster(cluster_backward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
-                        sizeof(typename Layout::Shared), params, stream);
+  const auto kernel = params.has_extras() ? cluster_backward<T, MODE, K_TILES, CLUSTER, true>
+                                          : cluster_backward<T, MODE, K_TILES, CLUSTER, false>;
+  return launch_cluster(kernel, CLUSTER, Layout::kThreads, sizeof(typename Layout::Shared), params, stream);
 }
 
 }  // namespace prnn

@@ -42,7 +42,8 @@ struct ClusterForward {
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
 };
 
-template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+// EXTRAS: with prnnRNNExtras_t.
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (!kHasClusters) return;
@@ -132,11 +133,11 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   };
 
   float carried = 0;  // c (LSTM), h before rounding (GRU)
-  const auto begin = [&](bool restarts) {
-    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists && !restarts, carried);
+  const auto begin = [&](bool from_zeros) {
+    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists && !from_zeros, carried);
   };
   // Whether the sequence's next step starts from zeros.
-  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse, current, next, n) != 0; };
+  const auto restarts_next = [&] { return restarts<EXTRAS>(dir, current, next, n); };
 
   sync_cluster();
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
@@ -168,7 +169,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     const int columns = columns_of(current), next_columns = columns_of(next);
     const bool begins = column >= columns && column < next_columns;
     const bool publishes = column < next_columns && !timed_out;
-    const bool restarts = restarts_next();
+    const bool is_last_before_reset = restarts_next();
 
     float fed[kGates];
 #pragma unroll
@@ -229,11 +230,11 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
       done = forward_unit<MODE>(recurrent, fed, carried);
-      carried = restarts ? 0 : done.carried;
+      carried = is_last_before_reset ? 0 : done.carried;
     } else {
       done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
-    float published = unit < hidden && !restarts ? done.h : 0;
+    float published = unit < hidden && !is_last_before_reset ? done.h : 0;
     if (begins) published = begin(false);
     publish(1 - kStage, published, publishes);
 
@@ -257,8 +258,9 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 cudaError_t launch_cluster_forward(const ResidentShape&, const ForwardParams& params, cudaStream_t stream) {
   using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
-  return launch_cluster(cluster_forward<T, MODE, K_TILES, CLUSTER>, CLUSTER, Layout::kThreads,
-                        sizeof(typename Layout::Shared), params, stream);
+  const auto kernel = params.has_extras() ? cluster_forward<T, MODE, K_TILES, CLUSTER, true>
+                                          : cluster_forward<T, MODE, K_TILES, CLUSTER, false>;
+  return launch_cluster(kernel, CLUSTER, Layout::kThreads, sizeof(typename Layout::Shared), params, stream);
 }
 
 }  // namespace prnn

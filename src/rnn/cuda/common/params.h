@@ -62,6 +62,9 @@ struct ForwardParams {
   ResidentSizes sizes;
   int xw_row, xw_gate, y_row;
   ForwardDirection direction[kMaxRecurrences];
+
+  // Of prnnRNNExtras_t, what the kernel must know.
+  bool has_extras() const { return direction[0].reset != nullptr; }
 };
 
 struct BackwardDirection {
@@ -90,6 +93,9 @@ struct BackwardParams {
   BackwardDirection direction[kMaxRecurrences];
   float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
                 // beforehand
+
+  // As ForwardParams::has_extras().
+  bool has_extras() const { return direction[0].reset != nullptr || direction[0].dcells != nullptr; }
 };
 
 }  // namespace prnn

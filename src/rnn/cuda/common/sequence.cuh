@@ -43,9 +43,8 @@ __device__ __forceinline__ Step step_of_pass(const ResidentSizes& sizes, int ste
   return s < steps ? step_at(sizes, runs_down ? steps - 1 - s : s) : Step{0, 0};
 }
 
-// Whether sequence n has no state from the step before: loads prnnRNNExtras_t::reset of the later of two neighbouring
-// timesteps, which is `second`, or `first` if the pass runs down. 0 without `reset`, and for a sequence that the later
-// one does not have.
+// prnnRNNExtras_t::reset of the later of two neighbouring timesteps, which is `second`, or `first` if the pass runs
+// down. 0 without `reset`, and for a sequence that the later one does not have.
 __device__ __forceinline__ uint32_t load_reset(const uint8_t* reset, bool runs_down, const Step& first,
                                                const Step& second, int n) {
   if (reset == nullptr) return 0;
@@ -56,6 +55,13 @@ __device__ __forceinline__ uint32_t load_reset(const uint8_t* reset, bool runs_d
                : "=r"(flag)
                : "l"(reset + (row + n)), "r"(static_cast<uint32_t>(n < batch)));
   return flag;
+}
+
+// Whether sequence n has no state from the step before. EXTRAS: of the kernel; without, it does not look, which takes
+// small layers 0.03 to 0.07 us a step.
+template <bool EXTRAS, class Direction>
+__device__ __forceinline__ bool restarts(const Direction& dir, const Step& first, const Step& second, int n) {
+  return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
 }
 
 // The last step of a backward pass: one more than timesteps where gradients of initial states are to be stored.

@@ -70,9 +70,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   T* const dgates = static_cast<T*>(dir.dgates);
   const int row_elements = kGates * padded;
   const int lane_bytes = (rank * block_k_tiles + warp) * 64 + sub * 16;
-  const auto restarts = [&](const Step& first, const Step& second, int n) {
-    return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
-  };
   bool timed_out = false, prefetched = false;
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
@@ -136,8 +133,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       bool restarted[kWave], is_first[kWave];  // the step before in this pass, and this one, start from zeros
       for (int j = 0; EXTRAS && j < kWave; ++j) {
         const int n = replica_column + first + j * kTileColumns + warp;
-        restarted[j] = restarts(current, previous, n);
-        is_first[j] = restarts(next, current, n);
+        restarted[j] = restarts<EXTRAS>(dir, current, previous, n);
+        is_first[j] = restarts<EXTRAS>(dir, next, current, n);
       }
 
       if (SINGLE || !prefetched) {
@@ -158,24 +155,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       }
       ++round;
 
-      // dh from the next timestep. The subs of a unit share the work where they can.
-      float from_next[kWave][kRounds];
+      float from_next[kWave][kRounds];  // dh from the next timestep
       unroll<kWave, kRounds>([&](int j, int r) {
-        float& dh = from_next[j][r];
-        dh = 0;
-        if (j >= count) return;
-        const float* const tile_sums = wave_sums + j * kResidentWarps * kSumFloats;
         const int index = (kGated ? r : own_lane ? own_tile : 0) * kTileFloats + sum_index(lane / 4, warp);
-        if constexpr (!kGated) {
-          dh = sum_over_warps(tile_sums, kSumFloats, index);
-        } else {
-          if constexpr (CLUSTER > 1) {
-            dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
-          } else {
-            dh = tile_sums[sub * kSumFloats + index] + tile_sums[(sub + 4) * kSumFloats + index];
-          }
-          dh = sum_over_subs(dh);
-        }
+        from_next[j][r] = j >= count ? 0
+                                     : sum_of_unit<kGated, CLUSTER, kWave, kSumFloats, kOwnFloats>(
+                                           wave_sums, own_partial, j, index, sub);
       });
 
 #pragma unroll
@@ -236,6 +221,11 @@ cudaError_t launch_mma_backward_with(const ResidentShape& shape, const BackwardP
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
 cudaError_t launch_mma_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
   return launch_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, false>(shape, params, stream);
+}
+
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
+cudaError_t launch_mma_extras_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
+  return launch_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, true>(shape, params, stream);
 }
 
 }  // namespace prnn

@@ -98,9 +98,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) bias_of_lane[r] = biases[r][lane];
   }
-  const auto restarts = [&](const Step& first, const Step& second, int n) {
-    return EXTRAS && load_reset(dir.reset, dir.reverse, first, second, n) != 0;
-  };
   bool timed_out = false, prefetched = false;
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
@@ -115,7 +112,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
          n += kResidentWarps) {
       const int column = n - replica_column;
-      const bool is_zero = restarts(Step(), next, n);
+      const bool is_zero = restarts<EXTRAS>(dir, Step(), next, n);
       const auto value = [&](int u) {
         return hx != nullptr && u < hidden && !is_zero ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
       };
@@ -168,7 +165,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       });
       bool restarts_next[kWave];  // whether the sequence's next step starts from zeros
       for (int j = 0; EXTRAS && j < kWave; ++j) {
-        restarts_next[j] = restarts(current, next, replica_column + first + j * kTileColumns + warp);
+        restarts_next[j] = restarts<EXTRAS>(dir, current, next, replica_column + first + j * kTileColumns + warp);
       }
 
       if (SINGLE) {
@@ -200,7 +197,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
-            const bool has_state = u < hidden && !restarts(previous, current, n);
+            const bool has_state = u < hidden && !restarts<EXTRAS>(dir, previous, current, n);
             const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, has_state);
             if constexpr (kReady) {
               carried_by_lane[r] = value;
@@ -296,6 +293,11 @@ cudaError_t launch_mma_forward_with(const ResidentShape& shape, const ForwardPar
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES>
 cudaError_t launch_mma_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
   return launch_mma_forward_with<T, MODE, UNIT_TILES, false>(shape, params, stream);
+}
+
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES>
+cudaError_t launch_mma_extras_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
+  return launch_mma_forward_with<T, MODE, UNIT_TILES, true>(shape, params, stream);
 }
 
 }  // namespace prnn

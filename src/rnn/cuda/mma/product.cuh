@@ -368,4 +368,17 @@ __device__ __forceinline__ void exchange_partial_sums(const float* wave_sums, in
   barriers.wait(round, fault, timed_out);
 }
 
+// Backward, a unit's sum, of tile j of a wave: over the warps, or, in clusters, over the blocks, whose sums
+// exchange_partial_sums() has left in `partial`. With gates, the subs of the unit share the work.
+template <bool GATED, int CLUSTER, int WAVE, int SUM_FLOATS, int OWN_FLOATS>
+__device__ __forceinline__ float sum_of_unit(const float* wave_sums, const float* partial, int j, int index, int sub) {
+  const float* const sums = wave_sums + j * kResidentWarps * SUM_FLOATS;
+  if constexpr (!GATED) return sum_over_warps(sums, SUM_FLOATS, index);
+  if constexpr (CLUSTER > 1) {
+    return sum_over_subs(sub < CLUSTER ? partial[(sub * WAVE + j) * OWN_FLOATS + index] : 0);
+  } else {
+    return sum_over_subs(sums[sub * SUM_FLOATS + index] + sums[(sub + 4) * SUM_FLOATS + index]);
+  }
+}
+
 }  // namespace prnn

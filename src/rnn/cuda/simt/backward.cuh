@@ -9,7 +9,7 @@ namespace prnn {
 
 // Template arguments and lanes as in simt_forward(); `sub` 3 of a GRU is its candidate's gradient with respect to W x +
 // bW. Every block multiplies the gradients of all gates, which are K, with the columns of R of its units.
-template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
+template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -91,14 +91,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
     const int64_t row = wanted ? step.row + n : 0, row_before = has_before ? step_before.row + n : row;
-    saved = load_lane_saved<float, MODE, true>(dir, hidden, params.y_row, wanted ? unit : 0, row, has_before,
-                                               row_before, wanted ? state_at : 0, sub);
+    saved = load_lane_saved<float, MODE, EXTRAS>(dir, hidden, params.y_row, wanted ? unit : 0, row, has_before,
+                                                 row_before, wanted ? state_at : 0, sub);
   };
 
   if constexpr (kSends) sync_cluster();
   Step previous, current, next = size_at(0), following = size_at(1);
   load_step(next, following);
-  bool timed_out = false, restarts = false;  // whether the sequence has no state from before the current timestep
+  bool timed_out = false, from_zeros = false;  // whether the sequence has no state from before the current timestep
   unsigned passed = clock_low();
   const int last_step = last_backward_step(dir, sizes, steps);
 #pragma unroll 1
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     following = size_at(s + 2);
     const bool is_active = n < current.batch, was_active = n < previous.batch;
     const int64_t row = current.row + n;
-    const bool restarted = restarts;
-    restarts = load_reset(dir.reset, dir.reverse, next, current, n) != 0;
+    const bool after_reset = from_zeros;
+    from_zeros = restarts<EXTRAS>(dir, next, current, n);
 
     if (s > 0) {
       if constexpr (kSends) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(saved.own);
     pin_in_register(saved.other);
     float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
-    if (restarted) dh = carried = 0;
+    if (after_reset) dh = carried = 0;
     begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
       biases += bias;
@@ -143,9 +143,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       continue;
     }
 
-    const bool has_before = (n < next.batch || has_initial) && !restarts;
+    const bool has_before = (n < next.batch || has_initial) && !from_zeros;
     float da = lanes_backward<MODE, true>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
-                                          dir.dcells != nullptr);
+                                          EXTRAS && dir.dcells != nullptr);
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
     const bool is_gate = kGated ? sub < kGates : sub == 0;
@@ -184,7 +184,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
 template <class T, prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 cudaError_t launch_simt_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  return launch_simt(simt_backward<MODE, UNITS, LOADS, COLUMNS, CLUSTER>, shape, params, stream);
+  return launch_simt(params.has_extras() ? simt_backward<MODE, UNITS, LOADS, COLUMNS, CLUSTER, true>
+                                         : simt_backward<MODE, UNITS, LOADS, COLUMNS, CLUSTER, false>,
+                     shape, params, stream);
 }
 
 }  // namespace prnn

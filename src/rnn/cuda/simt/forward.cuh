@@ -8,8 +8,8 @@ namespace prnn {
 
 // UNITS, LOADS, COLUMNS, CLUSTER: SimtKernel's. In clusters, a replica is one, and states go to its blocks' shared
 // memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
-// the gate, as in mma_forward().
-template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
+// the gate, as in mma_forward(). EXTRAS: with prnnRNNExtras_t.
+template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto input_at = [&](int64_t row) {
     return row * params.xw_row + int64_t{pin_in_register(own_gate)} * params.xw_gate + unit;
   };
-  const auto begin = [&](bool restarts) {
-    return begin_sequence<float, MODE>(dir, initial_at(), exists && !restarts, carried);
+  const auto begin = [&](bool from_zeros) {
+    return begin_sequence<float, MODE>(dir, initial_at(), exists && !from_zeros, carried);
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   if constexpr (kSends) sync_cluster();
   Step current, next = size_at(0);
   // Whether the sequence's next step starts from zeros.
-  const auto restarts_next = [&] { return load_reset(dir.reset, dir.reverse, current, next, n) != 0; };
+  const auto restarts_next = [&] { return restarts<EXTRAS>(dir, current, next, n); };
   if (finishes && n < next.batch) publish(0, begin(restarts_next()));
   load_input(next);
   bool timed_out = false;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     next = size_at(s + 1);
     const bool is_active = kColumns == 1 || n < current.batch, will_be = kColumns == 1 ? s + 1 < steps : n < next.batch;
     const int64_t row = current.row + n;
-    const bool restarts = restarts_next();
+    const bool is_last_before_reset = restarts_next();
 
     if constexpr (kSends) {
       wait_for_arrival(barrier + s % 2 * 8, s / 2 & 1, sizes.timed_out, timed_out);
@@ -144,12 +144,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     LaneForward done;
     if constexpr (kGated) {
       done = lanes_forward<MODE, true>(gate, carried, sub);
-      carried = restarts ? 0 : done.carried;
+      carried = is_last_before_reset ? 0 : done.carried;
     } else {
       done.h = gate;
     }
     if (will_be && !timed_out) {
-      publish(s + 1, !is_active ? begin(false) : unit < hidden && !restarts ? done.h : 0);
+      publish(s + 1, !is_active ? begin(false) : unit < hidden && !is_last_before_reset ? done.h : 0);
     }
     if (kSends && s + 1 < steps) arrived.expect((s + 1) % 2, kBytes);
 
@@ -165,7 +165,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
 
 template <class T, prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER>
 cudaError_t launch_simt_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  return launch_simt(simt_forward<MODE, UNITS, LOADS, COLUMNS, CLUSTER>, shape, params, stream);
+  return launch_simt(params.has_extras() ? simt_forward<MODE, UNITS, LOADS, COLUMNS, CLUSTER, true>
+                                         : simt_forward<MODE, UNITS, LOADS, COLUMNS, CLUSTER, false>,
+                     shape, params, stream);
 }
 
 }  // namespace prnn

@@ -220,33 +220,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
       ++round;
 
-      // dh from the next timestep and the layer above. The subs of a unit share the work where they can.
-      float from_states[kWave][kRounds];
-#pragma unroll
-      for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          float& dh = from_states[j][r];
-          const int index = (kGated ? r : sub < UNIT_TILES ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
-          if constexpr (CLUSTER > 1) {
-            dh = sub < CLUSTER ? own_partial[(sub * kWave + j) * kOwnFloats + index] : 0;
-          } else {
-            dh = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats, index);
-          }
-        }
-      }
-      if constexpr (CLUSTER > 1) {
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-#pragma unroll
-          for (int j = 0; j < kWave; ++j) {
-#pragma unroll
-            for (int r = 0; r < kRounds; ++r) {
-              from_states[j][r] += __shfl_xor_sync(kWholeWarp, from_states[j][r], step);
-            }
-          }
-        }
-      }
+      float from_states[kWave][kRounds];  // dh from the next timestep and the layer above
+      unroll<kWave, kRounds>([&](int j, int r) {
+        const int index = (kGated ? r : sub < UNIT_TILES ? own_tile : 0) * kStride + sum_index(lane / 4, warp);
+        from_states[j][r] =
+            sum_of_unit<kGated, CLUSTER, kWave, kSumFloats, kOwnFloats>(wave_sums, own_partial, j, index, sub);
+      });
 
       if (!is_active) {  // what is left belongs to the initial state
 #pragma unroll

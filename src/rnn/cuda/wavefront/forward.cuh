@@ -79,7 +79,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   T* dropped_at = static_cast<T*>(dropout.dropped) + first_row * hidden + first_unit + sub * kTileRows;
   const uint8_t* kept_at = dropout.kept + (first_row * hidden + first_unit) / 8 + sub;
 
-  // Sequences of this step and of the next one. A replica's first sequence is its longest.
+  // Sequences of this step and of the next one. A replica's first sequence is its longest. Without EXTRAS nothing here
+  // changes from step to step: with two registers more, the compiler delays the sums of an LSTM's third round until the
+  // activations of the others are done (five layers of 512, N = 8: 1.87 us a step for 1.65).
   const auto columns_of = [&](int batch) {
     return EXTRAS ? min(replica_columns, batch - replica_column) : replica_columns;
   };
@@ -108,7 +110,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
       for (int j = 0; j < kWave; ++j) {
         const int tile = SINGLE ? 0 : finished.first_tile + j;
-        if (j >= finished.count || tile * kTileColumns + warp >= finished.columns) continue;
+        if (j >= finished.count || tile * kTileColumns + warp >= (EXTRAS ? finished.columns : replica_columns))
+          continue;
 #pragma unroll
         for (int r = 0; r < kRounds; ++r) {
           const int at = tile * tile_elements + r * kTileRows;
@@ -273,8 +276,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     out_at += step_elements;
     dropped_at += step_elements;
     kept_at += step_elements / 8;
-    batch = next_batch;
-    next_batch = batch_after;
+    if constexpr (EXTRAS) {
+      batch = next_batch;
+      next_batch = batch_after;
+    }
   }
   store_finished();
 }
