@@ -29,10 +29,10 @@ PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& 
 
 double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool backward) {
   const Engine engine = shape.kernel->engine;
-  const bool splits_k = engine == Engine::kWgmmaSplitK || (backward && shape.kernel.is(Engine::kMma)) ||
-                        (backward && engine == Engine::kWgmma);
+  const bool is_mma = engine == Engine::kMma || engine == Engine::kMmaExtras;
+  const bool shares_rows = backward && (is_mma || engine == Engine::kWgmma);  // of a cluster, whose blocks split K
+  const bool splits_k = shares_rows || engine == Engine::kWgmmaSplitK;
   const bool sums_gates = backward && engine != Engine::kWgmmaSplitK && engine != Engine::kSimt;
-  const bool shares_rows = splits_k && engine != Engine::kWgmmaSplitK;
   const int64_t k_tiles = ceil_div(problem.hidden, k_tile_elements(problem.type == PRNN_DATA_FLOAT)) *
                           (sums_gates ? problem.gates() : 1) / (splits_k ? shape.cluster : 1);
   const int64_t rows = shape.units * (backward ? 1 : problem.gates()) * (shares_rows ? shape.cluster : 1);
