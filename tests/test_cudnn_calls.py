@@ -9,7 +9,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
-    *(f"src/rnn/cudnn/{name}.cc" for name in ("algorithm", "backend", "memory", "stack", "weights")),
+    *(f"src/rnn/cudnn/{name}.cc" for name in ("backend", "memory", "stack", "weights")),
+    "src/rnn/plan/cudnn_algorithm.cc",
     *(f"src/core/cuda/{name}.cc" for name in ("cudnn", "cudnn_library")),
     *("src/core/descriptors.cc", "src/core/status.cc", "src/rnn/layout.cc", "tests/c/cudnn_calls.cc"),
 ]

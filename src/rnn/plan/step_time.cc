@@ -29,10 +29,10 @@ PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& 
 
 double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool backward) {
   const Engine engine = shape.kernel->engine;
-  const bool splits_k = engine == Engine::kWgmmaSplitK || (backward && shape.kernel.is(Engine::kMma)) ||
-                        (backward && engine == Engine::kWgmma);
+  const bool is_mma = engine == Engine::kMma || engine == Engine::kMmaExtras;
+  const bool shares_rows = backward && (is_mma || engine == Engine::kWgmma);  // of a cluster, whose blocks split K
+  const bool splits_k = shares_rows || engine == Engine::kWgmmaSplitK;
   const bool sums_gates = backward && engine != Engine::kWgmmaSplitK && engine != Engine::kSimt;
-  const bool shares_rows = splits_k && engine != Engine::kWgmmaSplitK;
   const int64_t k_tiles = ceil_div(problem.hidden, k_tile_elements(problem.type == PRNN_DATA_FLOAT)) *
                           (sums_gates ? problem.gates() : 1) / (splits_k ? shape.cluster : 1);
   const int64_t rows = shape.units * (backward ? 1 : problem.gates()) * (shares_rows ? shape.cluster : 1);
@@ -48,12 +48,20 @@ double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool
   return static_cast<double>(passes) * time.pass + static_cast<double>(all_tiles) * of_tile;
 }
 
+// Of the input with its weights, as cuBLAS makes it; training has as much again for each gradient.
+double estimate_product(const RnnProblem& problem) {
+  const double flops_a_microsecond = problem.type != PRNN_DATA_FLOAT ? 600e6 : problem.tf32 ? 300e6 : 45e6;
+  const auto weights = static_cast<double>(problem.gates() * problem.hidden * problem.hidden);
+  return 2 * weights * static_cast<double>(problem.max_batch()) / flops_a_microsecond;
+}
+
 }  // namespace
 
 StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
   ResidentShape forward, backward;
   if (!plan_shapes(row, problem, &forward, &backward)) return {};
-  const double time = estimate_pass(problem, forward, false) + (training ? estimate_pass(problem, backward, true) : 0);
+  const double time = estimate_pass(problem, forward, false) + (training ? estimate_pass(problem, backward, true) : 0) +
+                      (training ? 3 : 1) * estimate_product(problem);
   return {time, forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
 }
 

@@ -10,8 +10,8 @@ struct StepEstimate {
   bool is_large = false;  // a pass has the kernels of large layers
 };
 
-// A timestep of inference, or of the forward pass and the data gradient of training, without the products that cuBLAS
-// makes; off by some 10 to 20 %.
+// A timestep of inference or of training, products of the input and of the weights' gradients included; off by some
+// 10 to 20 %.
 StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training);
 
 }  // namespace prnn
