@@ -130,6 +130,8 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 40, 600, "gates")
     yield LayerNormCase(4, 9, 72, "none", masks=True, reverse=True)
     yield LayerNormCase(3, 40, 500, "none", has_lengths=True)
+    yield LayerNormCase(3, 60, 512, "none", masks=True)
+    yield LayerNormCase(3, 60, 512, "gates", masks=True, has_lengths=True)
     yield LayerNormCase(4, 9, 540, "none", masks=True, has_lengths=True)
     yield LayerNormCase(2, 3, 1060, "none")
     yield LayerNormCase(2, 3, 2100, "none", masks=True)

@@ -58,7 +58,7 @@ def test_grid(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> No
 
 
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
-SIZES += [(512, 64), (512, 8), (256, 130), (31, 5)]
+SIZES += [(512, 64), (512, 57), (512, 90), (512, 91), (512, 8), (256, 130), (31, 5)]
 SIZES += [(100, 60), (256, 40), (300, 20), (512, 28)]  # 3 and 4 sequences a cluster
 
 
@@ -90,6 +90,15 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 def test_options(options: dict[str, object], hidden: int, normalize: str, dtype: torch.dtype) -> None:
     case = Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options})
     compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("normalize", KINDS)
+def test_blocks_of_many_units(normalize: str, dtype: torch.dtype) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert layer_norm_lstm_plan(device, None, dtype, normalize, 64, 512)[2] == 8
+    compare(Case(7, 64, 512, normalize, True, masks=True, has_lengths=True), dtype, TOLERANCES[dtype], "cuda")
+    compare(Case(7, 60, 512, normalize, states=False, zoneout=0.25), dtype, TOLERANCES[dtype], "cuda")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, *FLOATS], ids=str)

@@ -19,6 +19,10 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4.
   const int blocks = resident_blocks(row, 4);
   if (plan.cluster > row.largest_cluster || (plan.cluster == 16 && blocks < kWholeGpu)) return plan;
+  // One launch of clusters of 8 in place of two of clusters of 16.
+  const int64_t narrow = blocks / 8 * layer_norm_lstm_cluster_columns(512 / 8);
+  if (o.hiddenSize == 512 && o.dataType != PRNN_DATA_FLOAT && o.batch > blocks / 16 * kTileColumns && o.batch <= narrow)
+    plan.cluster = 8;
   const int64_t room = blocks / plan.cluster;
   if (room < 1 || o.batch > kMostRounds * room * kTileColumns) return plan;
   const int64_t replicas = std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));

@@ -12,6 +12,9 @@ struct LayerNormLstmClusters {
   int clusters, columns_per_cluster;
 };
 
+// Sequences of a cluster whose blocks have so many units, at most: what shared memory has room for.
+constexpr int layer_norm_lstm_cluster_columns(int units) { return units > 32 ? 6 : 8; }
+
 // Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.
 LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 

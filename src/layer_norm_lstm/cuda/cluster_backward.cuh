@@ -19,14 +19,16 @@ namespace prnn {
 template <class T, int HIDDEN, int CLUSTER>
 struct LayerNormLstmBackwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
   using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER>;
-  static constexpr int kUnits = Base::kUnits, kGates = 4;
-  static constexpr int kRows = HIDDEN;                                 // of R', all units
-  static constexpr int kTiles = HIDDEN / 16 / Base::kWarps;            // of 16 rows, of a warp
-  static constexpr int kKTiles = 4 * kUnits / Base::kTileElements;     // of the block's gates
-  static constexpr int kBundle = kUnits, kBundleTiles = kBundle / 16;  // units of one block that a warp has sums of
+  static constexpr int kUnits = Base::kUnits, kGates = 4, kSenders = Base::kSenders;
+  static constexpr int kRows = HIDDEN;                              // of R', all units
+  static constexpr int kTiles = HIDDEN / 16 / Base::kWarps;         // of 16 rows, of a warp
+  static constexpr int kKTiles = 4 * kUnits / Base::kTileElements;  // of the block's gates
+  // Units of one block that a warp has sums of.
+  static constexpr int kBundle = kUnits < kTiles * 16 ? kUnits : kTiles * 16, kBundleTiles = kBundle / 16;
   static constexpr int kBundles = kTiles / kBundleTiles;
-  static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
-  static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
+  static constexpr int kColumns = layer_norm_lstm_cluster_columns(kUnits);
+  static constexpr int kLaneUnits = kBundle / 8;                           // of a bundle: what a lane has of a sequence
+  static constexpr int kSets = kTiles >= 4 || Base::kWarps == 16 ? 1 : 2;  // chains of sums, to hide their latency
   // Those in registers; the others lie in shared memory.
   static constexpr int kQuads = kTiles * kKTiles * 2;
   static constexpr int kRegisterTiles = kQuads > Base::kRegisterQuads ? Base::kRegisterQuads / (2 * kTiles) : kKTiles;
@@ -37,9 +39,9 @@ struct LayerNormLstmBackwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
     float sums[2][CLUSTER][kTileColumns][kUnits];  // of each block's gates
     uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order
     uint4 weights[Base::kWarps][kOtherTiles > 0 ? kOtherTiles : 1][kTiles][2][kOtherTiles > 0 ? 32 : 1];
-    float4 means[2][2][kTileColumns][CLUSTER];  // each block's sums: of what forward kept; with gradients
+    float4 means[2][2][kTileColumns][kSenders];  // each group's sums: of what forward kept; with gradients
     float parameters[kLayerNormLstmParameterRows][kUnits];
-    float parameter_sums[kLayerNormLstmParameterRows][kTileColumns][kUnits];
+    float parameter_sums[kLayerNormLstmParameterRows][kColumns][kUnits];
     uint64_t arrived[2];        // counts the bytes of `sums`
     uint64_t means_arrived[2];  // of `means`
   };
@@ -85,11 +87,12 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   if constexpr (!kHasClusters) return;
   using Layout = LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTER>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
-  constexpr int kParameters = kLayerNormLstmParameterRows;
+  constexpr int kParameters = kLayerNormLstmParameterRows, kGroup = Layout::kGroup, kSenders = Layout::kSenders;
+  constexpr bool kStoresEarly = kExact<T> || Layout::kWarps == 16;  // no registers to wait for the product
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
-  const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
+  const int first_unit = place.rank * kUnits, hidden = Layout::hidden_of(params), steps = params.sizes.steps;
   const bool products = params.products != 0, normalizes = params.normalizes != 0;
 
   extern __shared__ uint4 dynamic_shared[];
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   for (int i = threadIdx.x; i < 2 * kKTiles * kTileColumns * 4; i += Layout::kThreads) {
     (&shared.gradients[0][0][0][0])[i] = {0, 0, 0, 0};  // K beyond the last gate
   }
-  for (int i = threadIdx.x; i < kParameters * kTileColumns * kUnits; i += Layout::kThreads) {
+  for (int i = threadIdx.x; i < kParameters * Layout::kColumns * kUnits; i += Layout::kThreads) {
     (&shared.parameter_sums[0][0][0])[i] = 0;
   }
   load_parameters<T, kUnits, Layout::kThreads>(params, first_unit, shared.parameters);
@@ -129,8 +132,15 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
     }
   } else {
     static_assert(32 * Layout::kRows * sizeof(T) <= sizeof(shared.sums), "the rows of a k_tile take the sums' place");
-    load_backward_weights<T, Layout>(static_cast<const T*>(params.recurrent), hidden, first_unit, &shared.sums,
-                                     weights);
+    const T* const recurrent = static_cast<const T*>(params.recurrent);
+#pragma unroll 1
+    for (int i = 0; i < Layout::kOtherTiles; ++i) {  // read by this lane alone
+      uint4 tile[kTiles][1][2];
+      load_backward_weights<T, Layout>(recurrent, hidden, first_unit, &shared.sums, tile, Layout::kRegisterTiles + i);
+#pragma unroll
+      for (int j = 0; j < 2 * kTiles; ++j) shared.weights[warp][i][j / 2][j % 2][lane] = tile[j / 2][0][j % 2];
+    }
+    load_backward_weights<T, Layout>(recurrent, hidden, first_unit, &shared.sums, weights);
   }
 
   // What this thread finishes: one unit of one sequence.
@@ -180,9 +190,12 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   uint32_t gradients_out[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) {
-    const int k = g * kUnits + own_unit;
+    // Whole k-tiles of a gate: one address for all of them, and offsets that are known.
+    constexpr bool kWhole = kUnits % Layout::kTileElements == 0;
+    const int k = (kWhole ? 0 : g * kUnits) + own_unit, tiles = kWhole ? g * kUnits / Layout::kTileElements : 0;
     gradients_out[g] = shared_address(&shared.gradients[0][k / Layout::kTileElements][column % kTileColumns][0]) +
-                       k % Layout::kTileElements * static_cast<int>(sizeof(T));
+                       k % Layout::kTileElements * static_cast<int>(sizeof(T)) +
+                       tiles * static_cast<int>(sizeof(shared.gradients[0][0]));
   }
   uint32_t sums_out[Layout::kBundles], counts[Layout::kBundles];
 #pragma unroll
@@ -200,25 +213,26 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   uint32_t other_weights = shared_address(&shared.weights[warp][0][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
   if (Layout::kOtherTiles > 0) pin_in_register(other_weights);
 
-  // A block's sums of 4 values, which lane `rank` of a group sends to block `rank`. Two stages: a block sends the first
+  // A group's sums of 4 values, which lane `rank` of it sends to block `rank`. Two stages: a block sends the first
   // ones of a step while others may still read those of the step before, but no earlier ones.
-  const uint32_t peer = own_unit % CLUSTER;
-  uint32_t peer_means = address_in_rank(shared_address(&shared.means[0][0][column % kTileColumns][place.rank]), peer);
+  const int of_group = own_unit % kGroup, sender = place.rank * Layout::kGroups + own_unit / kGroup;
+  const uint32_t peer = of_group % CLUSTER;
+  uint32_t peer_means = address_in_rank(shared_address(&shared.means[0][0][column % kTileColumns][sender]), peer);
   uint32_t peer_counted = address_in_rank(counted, peer);
   pin_in_register(peer_means);
   pin_in_register(peer_counted);
   constexpr uint32_t kStageBytes = sizeof(shared.means[0]), kPartBytes = sizeof(shared.means[0][0]);
   bool timed_out = false;
   const auto send_means = [&](uint32_t stage, uint32_t part, float (&values)[4]) {
-    sum_over_lanes<kUnits>(values);
-    if (is_active && own_unit < CLUSTER && !timed_out) {
+    sum_over_lanes<kGroup>(values);
+    if (is_active && of_group < CLUSTER && !timed_out) {
       send_to_rank(peer_means + stage * kStageBytes + part * kPartBytes, peer_counted + stage * 8,
                    {values[0], values[1], values[2], values[3]});
     }
   };
-  // Lanes of even multiples of CLUSTER add the first sums of all blocks, those of odd ones the others.
-  const int part_of_lane = own_unit / CLUSTER % 2;
-  const uint32_t means_in = shared_address(&shared.means[0][part_of_lane][column % kTileColumns][own_unit % CLUSTER]);
+  // Lanes of even multiples of kSenders add the first sums of all groups, those of odd ones the others.
+  const int part_of_lane = of_group / kSenders % 2;
+  const uint32_t means_in = shared_address(&shared.means[0][part_of_lane][column % kTileColumns][of_group % kSenders]);
 
   if (finishes) {
     load_cell(steps - 1);
@@ -276,7 +290,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       if (normalizes) {
         float first[4] = {k1, k1 * cell_value, k2, k2 * cell_value};
         send_means(kStage, 0, first);
-        if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * CLUSTER * 32);
+        if (threadIdx.x == 0) expect_bytes(&shared.means_arrived[kStage], place.columns * kSenders * 32);
       }
 
       const float dh = (s > 0 ? add_parts(kStage, s) * mask : 0) + direct + added;
@@ -295,10 +309,10 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
         float4 loaded;
         load_shared(means_in + kStage * kStageBytes, loaded);
         float mine[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-        sum_over_lanes<CLUSTER>(mine);
+        sum_over_lanes<kSenders>(mine);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float other = __shfl_xor_sync(kWholeWarp, mine[j], CLUSTER);
+          const float other = __shfl_xor_sync(kWholeWarp, mine[j], kSenders);
           sums[j] = part_of_lane == 0 ? mine[j] : other;
           sums[4 + j] = part_of_lane == 0 ? other : mine[j];
         }
@@ -324,7 +338,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       }
       if (step > 0) load_step(step - 1);
     }
-    // Off the critical path, since no block polls these stores; floats have no registers to wait for that.
+    // Off the critical path unless `kStoresEarly`, since no block polls these stores.
     const auto store_outputs = [&] {
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
@@ -340,7 +354,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
         if (products) store_float<T>(params.dx, at + int64_t{g} * hidden, du[g]);
       }
     };
-    if (kExact<T> && exists) store_outputs();
+    if (kStoresEarly && exists) store_outputs();
     __syncthreads();
 
     if (step > 0 || params.dh0 != nullptr) {
@@ -392,7 +406,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
       }
     }
 
-    if (!kExact<T> && exists) store_outputs();
+    if (!kStoresEarly && exists) store_outputs();
   };
 #pragma unroll 1
   for (int s = 0; s < steps; s += 2) {
@@ -413,7 +427,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
     const int row = i / kUnits, own = i % kUnits;
     if (first_unit + own >= hidden) continue;
     float sum = 0;
-    for (int c = 0; c < kTileColumns; ++c) sum += shared.parameter_sums[row][c][own];
+    for (int c = 0; c < Layout::kColumns; ++c) sum += shared.parameter_sums[row][c][own];
     params.sums[(int64_t{place.replica} * kParameters + row) * hidden + first_unit + own] = sum;
   }
   // No block leaves while others may still write to its shared memory.

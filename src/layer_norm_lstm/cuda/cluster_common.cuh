@@ -1,5 +1,5 @@
-// What the two cluster kernels of the LSTM with layer normalisation share. Lanes in groups of UNITS have the units of a
-// block for one sequence; a warp has one group or two.
+// What the two cluster kernels of the LSTM with layer normalisation share. Lanes in groups have the units of a block
+// for one sequence, each in one group or in two; a warp has one group or two.
 #pragma once
 
 #include <type_traits>
@@ -51,11 +51,20 @@ __device__ __forceinline__ void load_parameters(const LayerNormLstmFloats& param
 // How both kernels lie on a cluster. HIDDEN: H at most, of which a block has HIDDEN / CLUSTER units.
 template <class T, int HIDDEN, int CLUSTER>
 struct LayerNormLstmLayout {
-  static constexpr int kWarps = 8, kThreads = kWarps * 32;
-  static constexpr int kTileElements = 64 / sizeof(T);  // of a k-tile
   static constexpr int kUnits = HIDDEN / CLUSTER;
-  static constexpr int kRegisterQuads = kExact<T> ? 24 : 32;  // uint4 of weights that a thread has registers for
-  static_assert((kUnits == 16 || kUnits == 32) && 2 * CLUSTER <= kUnits, "lanes for the units and for all blocks");
+  static constexpr int kWarps = kUnits > 32 ? 16 : 8, kThreads = kWarps * 32;
+  static constexpr int kTileElements = 64 / sizeof(T);  // of a k-tile
+  // uint4 of weights that a thread has registers for.
+  static constexpr int kRegisterQuads = kExact<T> ? 24 : kWarps == 16 ? 12 : 32;
+  static constexpr int kGroup = kUnits > 32 ? 32 : kUnits;  // lanes
+  static constexpr int kGroups = kUnits / kGroup;           // of a block's units
+  static constexpr int kSenders = CLUSTER * kGroups;        // of sums over groups
+  // Blocks of 16 warps serve H = HIDDEN alone: a number that is known has no registers.
+  static constexpr bool kIsWhole = kWarps == 16;
+  static __device__ __forceinline__ int hidden_of(const LayerNormLstmFloats& params) {
+    return kIsWhole ? HIDDEN : params.sizes.hidden;
+  }
+  static_assert(2 * kSenders <= kGroup, "lanes for all senders");
   static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
 };
 

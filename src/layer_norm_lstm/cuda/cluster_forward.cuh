@@ -11,7 +11,7 @@ namespace prnn {
 template <class T, int HIDDEN, int CLUSTER>
 struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
   using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER>;
-  static constexpr int kUnits = Base::kUnits, kKTiles = HIDDEN / Base::kTileElements;
+  static constexpr int kUnits = Base::kUnits, kKTiles = HIDDEN / Base::kTileElements, kSenders = Base::kSenders;
   static constexpr int kParts = kUnits / kTileRows, kShares = Base::kWarps / kParts;  // of rows and of K
   static constexpr int kOwnKTiles = kKTiles / kShares;                                // of a warp
   // Those in registers; the others lie in shared memory.
@@ -25,49 +25,49 @@ struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
     uint4 states[2][kKTiles][kTileColumns][4];  // m * h of a step, in fragment order
     uint4 weights[Base::kWarps][kOtherTiles > 0 ? kOtherTiles : 1][4][kOtherTiles > 0 ? 32 : 1];
     float sums[2][kShares][kShareFloats];
-    float2 moments[2][kTileColumns][CLUSTER];  // of a and of c': each block's sum, and its squares around its own mean
+    float2 moments[2][kTileColumns][kSenders];  // of a and of c': each group's sum, and its squares around its own mean
     float parameters[kLayerNormLstmParameterRows][kUnits];
     uint64_t arrived[2];          // counts the bytes of `states`
     uint64_t moments_arrived[2];  // of `moments`
   };
 };
 
-// The moments of elements that the blocks of a cluster have, UNITS times some number each, from the sums that each
-// block sends. The squares around the blocks' own means are brought to the common mean, so that a large mean costs no
-// digits.
-template <int CLUSTER, int UNITS>
+// The moments of elements that SENDERS groups of lanes in a cluster have, UNITS times some number each, from the sums
+// that each group sends. The squares around the groups' own means are brought to the common mean, so that a large mean
+// costs no digits.
+template <int SENDERS, int UNITS>
 struct Moments {
-  int full_blocks;    // blocks all of whose units exist
-  float rest, share;  // units of the block after them; 1 / H
+  int full_groups;    // groups all of whose units exist
+  float rest, share;  // units of the group after them; 1 / H
   float rest_share;   // 1 / rest; 0 where that is 0
 
-  __device__ explicit Moments(int hidden) : full_blocks(hidden / UNITS) {
+  __device__ explicit Moments(int hidden) : full_groups(hidden / UNITS) {
     rest = hidden % UNITS;
     rest_share = rest > 0 ? 1.0f / rest : 0;
     share = 1.0f / hidden;
   }
 
-  // {mean, 1 / deviation} of ELEMENTS a unit. At `address`: {sum, squares} of each block.
+  // {mean, 1 / deviation} of ELEMENTS a unit. At `address`: {sum, squares} of each group.
   template <int ELEMENTS>
   __device__ float2 of(uint32_t address, float epsilon) const {
-    float4 pairs[CLUSTER / 2];
-    float sums[CLUSTER / 2];
+    float4 pairs[SENDERS / 2];
+    float sums[SENDERS / 2];
 #pragma unroll
-    for (int i = 0; i < CLUSTER / 2; ++i) {
+    for (int i = 0; i < SENDERS / 2; ++i) {
       load_shared(address + i * 16, pairs[i]);
       sums[i] = pairs[i].x + pairs[i].z;
     }
     add_all(sums);
     const float mean = sums[0] * (share * (1.0f / ELEMENTS));
-    const int full = pin_in_register(full_blocks);  // keeps the blocks' counts out of the registers of the loop around
-    const auto around_mean = [&](int block, float sum, float squares) {
-      const float count = block < full ? UNITS : block == full ? rest : 0;
-      const float count_share = block < full ? 1.0f / UNITS : block == full ? rest_share : 0;
+    const int full = pin_in_register(full_groups);  // keeps the groups' counts out of the registers of the loop around
+    const auto around_mean = [&](int group, float sum, float squares) {
+      const float count = group < full ? UNITS : group == full ? rest : 0;
+      const float count_share = group < full ? 1.0f / UNITS : group == full ? rest_share : 0;
       const float off = sum - mean * (count * ELEMENTS);
       return squares + off * off * (count_share * (1.0f / ELEMENTS));
     };
 #pragma unroll
-    for (int i = 0; i < CLUSTER / 2; ++i) {
+    for (int i = 0; i < SENDERS / 2; ++i) {
       sums[i] = around_mean(2 * i, pairs[i].x, pairs[i].y) + around_mean(2 * i + 1, pairs[i].z, pairs[i].w);
     }
     add_all(sums);
@@ -81,10 +81,11 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   if constexpr (!kHasClusters) return;
   using Layout = LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTileElements = Layout::kTileElements;
+  constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
-  const int first_unit = place.rank * kUnits, hidden = params.sizes.hidden, steps = params.sizes.steps;
+  const int first_unit = place.rank * kUnits, hidden = Layout::hidden_of(params), steps = params.sizes.steps;
   const bool products = params.products != 0, normalizes = params.normalizes != 0;
 
   extern __shared__ uint4 dynamic_shared[];
@@ -126,9 +127,10 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const bool is_active = column < place.columns, exists = unit < hidden && is_active;
   const int length = is_active ? params.length_of(n) : 0;
   const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
-  const float units_here = static_cast<float>(max(0, min(kUnits, hidden - first_unit)));
-  const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the block's units
-  const Moments<CLUSTER, kUnits> moments(hidden);
+  const int group = own_unit / kGroup, of_group = own_unit % kGroup;
+  const float units_here = static_cast<float>(max(0, min(kGroup, hidden - first_unit - group * kGroup)));
+  const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the group's units
+  const Moments<kSenders, kGroup> moments(hidden);
   const float mask = params.recurrent_mask != nullptr && exists ? load_float<T>(params.recurrent_mask, state_at) : 1.0f;
   float before = params.h0 != nullptr && exists ? load_float<T>(params.h0, state_at) : 0;  // h
   float carried = params.c0 != nullptr && exists ? load_float<T>(params.c0, state_at) : 0;
@@ -167,15 +169,15 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   // all states of that step, which every warp publishes after it has read these: one place is enough.
   bool timed_out = false;
   const uint32_t moments_at = shared_address(&shared.moments[0][column % kTileColumns][0]);
-  uint32_t peer_moments = address_in_rank(moments_at + place.rank * 8, own_unit % CLUSTER);
-  uint32_t peer_counted = address_in_rank(counted, own_unit % CLUSTER);
+  uint32_t peer_moments = address_in_rank(moments_at + (place.rank * Layout::kGroups + group) * 8, of_group % CLUSTER);
+  uint32_t peer_counted = address_in_rank(counted, of_group % CLUSTER);
   pin_in_register(peer_moments);
   pin_in_register(peer_counted);
   const auto exchange_moments = [&](auto kind, int s, const auto& values) {
     constexpr uint32_t kKind = decltype(kind)::value, kOffset = kKind * sizeof(shared.moments[0]);
     constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>>;
     // Around one of the numbers, so that a large mean costs no digits and both sums go over the lanes together.
-    const float origin = __shfl_sync(kWholeWarp, values[0], 0, kUnits);
+    const float origin = __shfl_sync(kWholeWarp, values[0], 0, kGroup);
     float sums[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
@@ -183,14 +185,14 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
       sums[0] += off;
       sums[1] += off * off;
     }
-    sum_over_lanes<kUnits>(sums);
+    sum_over_lanes<kGroup>(sums);
     const float sum = sums[0] + units_here * kElements * origin;
     const float squares = fmaxf(sums[1] - sums[0] * sums[0] * (mean_share * (1.0f / kElements)), 0);
-    if (is_active && own_unit < CLUSTER && !timed_out) {
+    if (is_active && of_group < CLUSTER && !timed_out) {
       send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum, squares);
     }
     if (threadIdx.x == 0) {
-      expect_bytes(&shared.moments_arrived[kKind], place.columns * CLUSTER * static_cast<int>(sizeof(float2)));
+      expect_bytes(&shared.moments_arrived[kKind], place.columns * kSenders * static_cast<int>(sizeof(float2)));
     }
     wait_for_arrival(counted + kKind * 8, s & 1, params.timed_out, timed_out);
     __syncwarp();
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
       for (int i = 0; i < Layout::kRegisterTiles; ++i) {
         multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
       }
-#pragma unroll 2
+#pragma unroll Layout::kWarps == 16 ? 1 : 2
       for (int i = 0; i < Layout::kOtherTiles; ++i) {
         multiply(Layout::kRegisterTiles + i,
                  [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });

@@ -7,9 +7,13 @@
 namespace prnn {
 
 // Calls function(H at most, blocks), constants, with those of the plan.
-template <class Function>
+template <class T, class Function>
 cudaError_t with_cluster_shape(const LayerNormLstmClusters& plan, Function&& function) {
   using std::integral_constant;
+  if constexpr (sizeof(T) == 2) {
+    if (plan.hidden == 512 && plan.cluster == 8)
+      return function(integral_constant<int, 512>(), integral_constant<int, 8>());
+  }
   switch (plan.hidden) {
     case 128: return function(integral_constant<int, 128>(), integral_constant<int, 8>());
     case 256: return function(integral_constant<int, 256>(), integral_constant<int, 8>());
@@ -20,7 +24,7 @@ cudaError_t with_cluster_shape(const LayerNormLstmClusters& plan, Function&& fun
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& plan, const LayerNormLstmFloats& params,
                                                    cudaStream_t stream) {
-  return with_cluster_shape(plan, [&](auto hidden, auto cluster) {
+  return with_cluster_shape<T>(plan, [&](auto hidden, auto cluster) {
     using Layout = LayerNormLstmForwardLayout<T, hidden(), cluster()>;
     return launch_cluster(layer_norm_lstm_forward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
                           sizeof(typename Layout::Shared), params, stream);
@@ -30,7 +34,7 @@ cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& 
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster_backward(const LayerNormLstmClusters& plan,
                                                     const LayerNormLstmFloats& params, cudaStream_t stream) {
-  return with_cluster_shape(plan, [&](auto hidden, auto cluster) {
+  return with_cluster_shape<T>(plan, [&](auto hidden, auto cluster) {
     using Layout = LayerNormLstmBackwardLayout<T, hidden(), cluster()>;
     return launch_cluster(layer_norm_lstm_backward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
                           sizeof(typename Layout::Shared), params, stream);

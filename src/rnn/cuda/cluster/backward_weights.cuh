@@ -8,10 +8,11 @@ namespace prnn {
 
 // A warp's weights: rows of its bundles, each of the units of one block; a lane has kLaneUnits adjacent ones. They are
 // columns of R, whose rows come k-tile by k-tile through `shared`, which has room for 32 rows and is free again after
-// the next barrier. Layout: that of the kernel, as ClusterBackward. `matrix`: R, [kGates H, H].
+// the next barrier. Layout: that of the kernel, as ClusterBackward. `matrix`: R, [kGates H, H]. The k-tiles are those
+// from `first_tile` on.
 template <class T, class Layout, int TILES, int K_TILES>
 __device__ __forceinline__ void load_backward_weights(const T* matrix, int hidden, int first_unit, void* shared,
-                                                      uint4 (&weights)[TILES][K_TILES][2]) {
+                                                      uint4 (&weights)[TILES][K_TILES][2], int first_tile = 0) {
   constexpr int kUnits = Layout::kUnits, kRow = Layout::kRows, kFragments = kRow / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   uint4* const rows = static_cast<uint4*>(shared);
@@ -19,7 +20,7 @@ __device__ __forceinline__ void load_backward_weights(const T* matrix, int hidde
   for (int i = 0; i < K_TILES; ++i) {
     __syncthreads();
     for (int j = threadIdx.x; j < 32 * kFragments; j += Layout::kThreads) {
-      const int k = i * 32 + j / kFragments, row = j % kFragments * 8;
+      const int k = (first_tile + i) * 32 + j / kFragments, row = j % kFragments * 8;
       const int gate = k / kUnits, unit = first_unit + k % kUnits;
       rows[j] = load_row_fragment(matrix, (int64_t{gate} * hidden + unit) * hidden + row,
                                   gate < Layout::kGates && unit < hidden ? hidden - row : 0);
