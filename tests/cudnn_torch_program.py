@@ -5,6 +5,8 @@
 
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import torch
@@ -111,9 +113,36 @@ def graphs() -> dict[str, Tensor]:
     return {f"{name} {i}": t.cpu() for name, ts in (("graph", captured), ("eager", step())) for i, t in enumerate(ts)}
 
 
+def threads() -> dict[str, list[Tensor]]:
+    """Training steps and inference of several threads at once, each on a stream of its own, and one after the other."""
+    torch.backends.cudnn.allow_tf32 = False
+    makers = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM)
+    modules = [make(64 + 32 * i, 128, 1 + i % 2).cuda() for i, make in enumerate(makers)]
+    inputs = [torch.randn(30, 4 + i, 64 + 32 * i, device="cuda", requires_grad=True) for i in range(len(makers))]
+    streams = [torch.cuda.Stream() for _ in makers]
+    torch.cuda.synchronize()
+
+    def run(number: int) -> list[Tensor]:
+        module, x = modules[number], inputs[number]
+        with torch.cuda.stream(streams[number]):
+            for _ in range(10):
+                y, _ = module(x)
+                found = [y.detach(), *torch.autograd.grad(y.sum(), [x, *module.parameters()])]
+                with torch.no_grad():
+                    found.append(module(x)[0])
+        streams[number].synchronize()
+        return [tensor.cpu() for tensor in found]
+
+    numbers = range(len(makers))
+    with ThreadPoolExecutor(len(makers)) as pool:
+        together = list(pool.map(run, numbers))
+    in_turn = [run(number) for number in numbers]
+    return {"at once": [*chain(*together)], "in turn": [*chain(*in_turn)]}
+
+
 if __name__ == "__main__":
     device = sys.argv[1]
     results: dict[str, Any] = {str(number): run_case(number, device) for number in range(CASES)}
     if device == "cuda":
-        results |= {"masks": masks(), "graphs": graphs()}
+        results |= {"masks": masks(), "graphs": graphs(), "threads": threads()}
     torch.save(results, sys.argv[2])

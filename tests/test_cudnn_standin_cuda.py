@@ -71,3 +71,10 @@ def test_graphs(program: dict[str, Any]) -> None:
     for name, value in found.items():
         if name.startswith("graph"):
             assert torch.equal(value, found[name.replace("graph", "eager")])
+
+
+def test_threads_and_streams(program: dict[str, Any]) -> None:
+    found = program["prnn"]["threads"]
+    assert len(found["at once"]) == len(found["in turn"]) > 0
+    for at_once, in_turn in zip(found["at once"], found["in turn"], strict=True):
+        assert torch.equal(at_once, in_turn)
