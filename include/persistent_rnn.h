@@ -110,15 +110,20 @@ PRNN_API prnnStatus_t prnnSetRNNHeads(prnnRNNDescriptor_t rnnDesc, int heads);
  * the handle's device, owned by the caller. */
 typedef struct {
   const unsigned char* reset; /* {rows}, in x's order, or NULL: where it is not 0, a sequence starts anew. Its state
-                                 before that timestep is zero, also in the first one (then hx and cx are not looked at);
-                                 in the reverse direction it is the one after the timestep before that is lost. */
+                                 before that timestep is resetHx and resetCx, also in the first one (then hx and cx are
+                                 not looked at); in the reverse direction, where no state goes from that timestep to the
+                                 one before, it is that of the latter. */
   void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL */
   const void* dcells;         /* LSTM, prnnRNNBackwardData: {rows, D H}, the gradient of cells; NULL: zeros */
+  const void* resetHx;        /* as hx, with `reset`: the states of sequences that start anew; NULL: zeros */
+  const void* resetCx;        /* as cx, LSTM */
+  void* dresetHx;             /* prnnRNNBackwardData, with `reset`: as dhx, the gradients of both; NULL: not wanted */
+  void* dresetCx;
 } prnnRNNExtras_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones. On a CUDA handle the resident kernels cluster, simt and mma serve them, and any fills
- * cells; else the answer is NOT_SUPPORTED. */
+ * before them want the same ones. On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
+ * and any fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.

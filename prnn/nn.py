@@ -253,7 +253,7 @@ class _Recurrent(torch.nn.RNNBase):
         return_cells: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if reset is not None and reset.numel() == 0:
-            reset = None
+            reset, states = None, (*states[:2], None, None)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
         seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
@@ -268,15 +268,14 @@ class _Recurrent(torch.nn.RNNBase):
             reset is not None,
             self.heads,
         )
-        given = any(state is not None for state in states[2:])
         batch = input.size(1) if max_batch is None else max_batch
-        if reset is None or (not given and resets_in_kernels(config, input, batch)):
-            return _compute(input, states[:2], weights, (batch_sizes, lengths, reset, seed, max_batch, config))
+        if reset is None or resets_in_kernels(config, input, batch):
+            return _compute(input, states, weights, (batch_sizes, lengths, reset, seed, max_batch, config))
 
         def call_segments(
             data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
         ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return _compute(data, (hx, cx), weights, (sizes, None, None, seed, batch, whole))
+            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, seed, batch, whole))
 
         whole = config._replace(has_reset=False)
         pieces = cut(reset, batch_sizes, lengths)
@@ -288,19 +287,27 @@ def _compute(
     input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there.
-    States are (L D, N, H), of which the operator has one for each head."""
+    States, hx, cx and those of reset_hx, are (L D, N, H), of which the operator has one for each head."""
     heads = rest[-1].heads
     if heads > 1:
         states = [
             None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
         ]
-    output, hy, cy, cells = _compute_heads(input, states, weights, rest)
+    given = [_with_reset_state(*pair) for pair in zip(states[:2], states[2:], strict=True)]
+    output, hy, cy, cells = _compute_heads(input, given, weights, rest)
     if heads > 1:
         hy, cy = (
             state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
             for state in (hy, cy)
         )
     return output, hy, cy, cells
+
+
+def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor | None:
+    """The two as the operator takes them, in one."""
+    if at_reset is None:
+        return state
+    return torch.stack([torch.zeros_like(at_reset) if state is None else state, at_reset])
 
 
 def _compute_heads(

@@ -170,8 +170,15 @@ class Rnn {
   }
 
   // Of the calls and queries that follow.
-  void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells) {
-    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(reset)), pointer(cells), pointer(dcells)};
+  void set_extras(uintptr_t reset, uintptr_t cells, uintptr_t dcells, uintptr_t reset_hx, uintptr_t reset_cx,
+                  uintptr_t dreset_hx, uintptr_t dreset_cx) {
+    const prnnRNNExtras_t extras{static_cast<const unsigned char*>(pointer(reset)),
+                                 pointer(cells),
+                                 pointer(dcells),
+                                 pointer(reset_hx),
+                                 pointer(reset_cx),
+                                 pointer(dreset_hx),
+                                 pointer(dreset_cx)};
     check(prnnSetRNNExtras(rnn_.get(), &extras));
   }
 
@@ -415,7 +422,8 @@ void bind_persistent_rnn(py::module_& module) {
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")
-      .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "Of the calls and queries that follow.")
+      .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "reset_hx"_a = 0, "reset_cx"_a = 0,
+           "dreset_hx"_a = 0, "dreset_cx"_a = 0, "Of the calls and queries that follow.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("restore_dropout", &Rnn::restore_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a,

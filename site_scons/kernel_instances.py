@@ -18,6 +18,7 @@ _FILES = {
     "kMma": "mma/",
     "kMmaExtras": "mma/",
     "kMmaLarge": "mma/large_",
+    "kMmaLargeExtras": "mma/large_extras_",
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",
     "kCluster": "cluster/",

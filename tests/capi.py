@@ -94,7 +94,9 @@ def check(name: str, **arguments: Any) -> None:
 class Extras(ctypes.Structure):
     """prnnRNNExtras_t."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("reset", "cells", "dcells")]
+    _fields_ = [
+        (name, ctypes.c_void_p) for name in ("reset", "cells", "dcells", "resetHx", "resetCx", "dresetHx", "dresetCx")
+    ]
 
 
 class Plan(ctypes.Structure):

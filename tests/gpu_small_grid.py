@@ -14,6 +14,10 @@ from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
 from rnn_case import dropout_descriptor
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
+from test_rnn_extras import extras_of
+from test_rnn_extras_cuda import GpuCase
+
+import prnn
 
 GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -109,6 +113,64 @@ def projection() -> Iterator[CudaCase]:
     yield SplitKCase(reference.Stack(MODES["lstm"], 24, 264, projection=100), [70, 33, 2], torch.float16, 2)
 
 
+class ExtrasCase(GpuCase):
+    """With all of prnnRNNExtras_t."""
+
+    def train(self) -> None:
+        self.set_extras(extras_of(self.stack.mode))
+        super().train()
+
+
+def extras_mma() -> Iterator[ExtrasCase]:
+    """Resets to given states, c and its gradient, in mma with one tile and several, large layers, and a projection."""
+    for cell, dtype in itertools.product(("tanh", "lstm", "gru"), TYPES.values()):
+        yield ExtrasCase(reference.Stack(MODES[cell], 24, 520, 1, 2), [9, 9, 3], dtype)
+        yield ExtrasCase(reference.Stack(MODES[cell], 24, 520), [70, 33], dtype)
+    for cell, dtype, hidden in (
+        ("lstm", torch.float16, 2100),
+        ("gru", torch.float32, 1600),
+        ("tanh", torch.bfloat16, 4300),
+    ):
+        yield ExtrasCase(reference.Stack(MODES[cell], 8, hidden), [3, 1], dtype)
+    yield ExtrasCase(reference.Stack(MODES["lstm"], 24, 520, 2, projection=17), [5, 4, 2], torch.float16)
+
+
+def extras_cluster() -> Iterator[ExtrasCase]:
+    """The same in clusters, in one pass and two, and in simt, in clusters and over L2."""
+    for cell, dtype in itertools.product(("tanh", "lstm", "gru"), HALF_TYPES):
+        yield ExtrasCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
+        yield ExtrasCase(reference.Stack(MODES[cell], 24, 72), [121, 3], dtype)
+        yield ExtrasCase(reference.Stack(MODES[cell], 24, 500), [9, 4], dtype)
+    for cell, hidden in itertools.product(("tanh", "lstm", "gru"), (72, 300, 800)):
+        yield ExtrasCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
+    for cell in ("tanh", "lstm", "gru"):
+        yield ExtrasCase(reference.Stack(MODES[cell], 8, 72, 1, 2), [4, 3, 1], torch.float32)
+    yield ExtrasCase(reference.Stack(MODES["lstm"], 24, 72, 2, 2, projection=17), [5, 4, 2], torch.float16)
+
+
+class HeadsCase:
+    """A layer of prnn.nn with heads."""
+
+    def __init__(self, cell: str, heads: int, size: int, dtype: torch.dtype, batch: int) -> None:
+        hidden = heads * size
+        self.module = getattr(prnn.nn, cell)(24, hidden, heads=heads, dtype=dtype, device="cuda", backend="persistent")
+        self.x = torch.randn(3, batch, 24, dtype=dtype, device="cuda", requires_grad=True)
+
+    def train(self) -> None:
+        reset = torch.rand(self.x.shape[:2], device="cuda") < 0.3
+        for output in (self.module(self.x)[0], self.module(self.x, reset=reset)[0]):
+            output.sum().backward()
+
+
+def heads() -> Iterator[HeadsCase]:
+    """Of every engine that has them, in one launch and in several."""
+    for cell, dtype in itertools.product(("RNN", "GRU", "LSTM"), (torch.float32, torch.float16)):
+        yield HeadsCase(cell, 3, 40, dtype, 5)
+    for cell in ("GRU", "LSTM"):
+        yield HeadsCase(cell, 8, 264, torch.float16, 16)
+        yield HeadsCase(cell, 3, 72, torch.bfloat16, 70)
+
+
 class LayerNormCase(Case):
     """The operator of prnn.nn.LayerNormLSTM, and of an LSTM with masks."""
 
@@ -138,7 +200,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)
-KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, layer_norm)}
+KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, heads, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

@@ -44,7 +44,10 @@ def op_arguments(
     elif layout == "lengths":
         lengths = torch.tensor(LENGTHS)
     reset = torch.rand(input.shape[:-1]) < 0.3 if extras else None
-    states = [torch.randn(4 * heads, 3, 4 // heads, dtype=torch.float64, requires_grad=requires_grad) for _ in range(2)]
+    shape = (4 * heads, 3, 4 // heads)
+    if extras:  # and those of sequences that start anew
+        shape = (2, *shape)
+    states = [torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for _ in range(2)]
     return (
         input.requires_grad_(requires_grad),
         states[0],

@@ -1,6 +1,7 @@
 """prnnSetRNNExtras on the CPU: sequences that start anew within a batch, and c of every timestep with its gradient."""
 
 import ctypes
+import re
 from typing import Any
 
 import capi
@@ -19,8 +20,22 @@ STACKS = {
 BATCHES = {"uniform": [4] * 7, "ragged": [6, 6, 4, 3, 3, 1], "one": [1], "wide": [60, 51, 51]}
 
 
+GIVEN_BACK = ("cells", "dreset_hx", "dreset_cx")  # of the extras, what calls fill
+
+
+def field_of(name: str) -> str:
+    """The field of prnnRNNExtras_t."""
+    return re.sub("_([hc])", lambda match: match[1].upper(), name)
+
+
+def extras_of(mode: int) -> tuple[str, ...]:
+    """All that the cell has."""
+    of_h = ("reset", "reset_hx", "dreset_hx")
+    return (*of_h, "cells", "dcells", "reset_cx", "dreset_cx") if mode == reference.LSTM else of_h
+
+
 class ExtrasCase(RnnCase):
-    """A training step with a reset, c of every timestep and its gradient; each may be left out."""
+    """A training step with resets, to given states or zeros, and c of every timestep; each may be left out."""
 
     def make_data(self) -> None:
         super().make_data()
@@ -30,9 +45,12 @@ class ExtrasCase(RnnCase):
         cells = torch.full((rows, self.stack.directions * self.stack.hidden), self.UNTOUCHED, dtype=self.dtype)
         self.reset, self.cells = flags.to(device), cells.to(device)
         self.dcells = torch.randn(cells.shape, dtype=torch.float64).to(cells).to(device)
+        hx, cx = self.data["hx"], self.data["cx"]
+        self.reset_hx, self.reset_cx = torch.randn(hx.shape).to(hx), torch.randn(cx.shape).to(cx)
+        self.dreset_hx, self.dreset_cx = (torch.full_like(state, self.UNTOUCHED) for state in (hx, cx))
 
     def set_extras(self, names: tuple[str, ...]) -> None:
-        extras = capi.Extras(**{name: getattr(self, name).data_ptr() for name in names})
+        extras = capi.Extras(**{field_of(name): getattr(self, name).data_ptr() for name in names})
         capi.check("SetRNNExtras", rnnDesc=self.rnn.pointer, extras=ctypes.addressof(extras))
         for name, query in (("workspace", "GetRNNWorkspaceSize"), ("reserve", "GetRNNTrainingReserveSize")):
             setattr(self, name, getattr(self, name).new_full((self.size(query),), 0x5A))
@@ -41,15 +59,15 @@ class ExtrasCase(RnnCase):
         """A training step with these extras: each result, and what the reference says, by name."""
         self.set_extras(names)
         self.train()
-        given = {name: getattr(self, name) for name in names if name != "cells"}
+        given = {name: getattr(self, name) for name in names if name not in GIVEN_BACK}
         inputs = {name: self.data[name] for name in ("x", "w", "hx", "cx", "dy", "dhy", "dcy")}
         expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, **given))
-        results = self.results() | {"cells": self.cells}
+        results = self.results() | {name: getattr(self, name) for name in GIVEN_BACK}
         for name, value in expected.items():
             is_missing = self.stack.mode != reference.LSTM and name in ("cy", "dcx")
-            if is_missing or (name == "cells" and name not in names):
+            if is_missing or (name in GIVEN_BACK and name not in names):
                 expected[name] = torch.full_like(value, self.UNTOUCHED)
-        return {name: (results[name], expected[name]) for name in (*OUTPUTS, "cells")}
+        return {name: (results[name], expected[name]) for name in (*OUTPUTS, *GIVEN_BACK)}
 
     def compare(self, names: tuple[str, ...]) -> None:
         for name, (result, expected) in self.run(names).items():
@@ -67,11 +85,25 @@ def test_training_step(mode: int, options: dict[str, Any], batches: list[int], d
     if mode != reference.LSTM and "projection" in options:
         options = {"layers": 3}
     torch.manual_seed(mode)
-    lstm = ("cells", "dcells") if mode == reference.LSTM else ()
-    ExtrasCase(reference.Stack(mode, 6, 19, **options), batches, dtype).compare(("reset", *lstm))
+    to_zeros = tuple(name for name in extras_of(mode) if not name.endswith("x"))
+    for names in (extras_of(mode), to_zeros):
+        ExtrasCase(reference.Stack(mode, 6, 19, **options), batches, dtype).compare(names)
 
 
-@pytest.mark.parametrize("names", [("reset",), ("cells",), ("dcells",), ("cells", "dcells"), ("reset", "dcells"), ()])
+SUBSETS = [
+    ("reset",),
+    ("cells",),
+    ("dcells",),
+    ("cells", "dcells"),
+    ("reset", "dcells"),
+    ("reset", "reset_hx"),
+    ("reset", "reset_cx", "dreset_hx"),
+    ("reset", "dreset_cx"),
+    (),
+]
+
+
+@pytest.mark.parametrize("names", SUBSETS)
 def test_any_subset(names: tuple[str, ...]) -> None:
     torch.manual_seed(3)
     ExtrasCase(reference.Stack(reference.LSTM, 6, 19, 2, 2), BATCHES["ragged"]).compare(names)
@@ -128,12 +160,17 @@ def test_the_descriptor_forgets_them() -> None:
 
 def test_what_is_refused() -> None:
     case = ExtrasCase(reference.Stack(reference.GRU, 3, 5), [2, 2])
-    for name in ("cells", "dcells"):
-        extras = capi.Extras(**{name: case.cells.data_ptr()})
+    for name in ("cells", "dcells", "resetCx", "dresetCx"):
+        extras = capi.Extras(reset=case.reset.data_ptr(), **{name: case.cells.data_ptr()})
         status = capi.call("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
         assert status == capi.BAD_PARAM
         assert capi.message() == f"extras->{name} is given with mode 3; only PRNN_LSTM has cells"
     case = ExtrasCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
+    for name in ("resetHx", "resetCx", "dresetHx", "dresetCx"):
+        extras = capi.Extras(**{name: case.cells.data_ptr()})
+        status = capi.call("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
+        assert status == capi.BAD_PARAM
+        assert capi.message() == f"extras->{name} is given, but extras->reset is NULL: no sequence starts anew"
     case.set_extras(("cells",))
     assert case.call("RNNForwardInference") == capi.NOT_SUPPORTED
     assert capi.message(case.handle.pointer) == "extras->cells is given; only prnnRNNForwardTraining fills it"

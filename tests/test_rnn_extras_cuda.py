@@ -9,14 +9,13 @@ import pytest
 import torch
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TOLERANCE, CudaCase, why_not
-from test_rnn_extras import ExtrasCase
+from test_rnn_extras import SUBSETS, ExtrasCase, extras_of
 from test_rnn_query import Info
 
 import prnn
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
-ALL = ("reset", "cells", "dcells")
 LSTM, GRU, TANH, RELU = reference.LSTM, reference.GRU, reference.RNN_TANH, reference.RNN_RELU
 HALF, BFLOAT16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 
@@ -44,10 +43,6 @@ class GpuCase(ExtrasCase, CudaCase):
             assert error < TOLERANCE[self.dtype], f"{name}: relative error {error:.2e}"
 
 
-def extras_of(mode: int) -> tuple[str, ...]:
-    return ALL if mode == LSTM else ALL[:1]
-
-
 @pytest.mark.parametrize(
     ("batch_sizes", "dtype"),
     [
@@ -60,7 +55,11 @@ def extras_of(mode: int) -> tuple[str, ...]:
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_training_step(mode: int, layers: int, directions: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
     torch.manual_seed(1)
-    GpuCase(reference.Stack(mode, 24, 40, layers, directions), batch_sizes, dtype).compare(extras_of(mode))
+    case = GpuCase(reference.Stack(mode, 24, 40, layers, directions), batch_sizes, dtype)
+    case.compare(extras_of(mode))
+    if mode == LSTM:
+        case = GpuCase(reference.Stack(mode, 24, 40, layers, directions, projection=17), batch_sizes, dtype)
+        case.compare(extras_of(mode))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,9 @@ def test_training_step(mode: int, layers: int, directions: int, batch_sizes: lis
         ("simt", TANH, 1000, 1, [4, 4, 3, 2], FLOAT),
         ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
         ("mma", LSTM, 1024, 1, [16] * 5, HALF),
-        ("mma", LSTM, 512, 2, [64, 64, 9, 9], BFLOAT16),
+        ("cluster", LSTM, 512, 2, [64, 64, 9, 9], BFLOAT16),
+        ("cluster", GRU, 128, 1, [600, 600, 520], HALF),
+        ("mma", LSTM, 600, 2, [64, 64, 9, 9], BFLOAT16),
         ("mma", LSTM, 2000, 1, [5, 5, 3], HALF),
         ("mma", GRU, 1024, 1, [72, 60, 9, 9], BFLOAT16),
         ("mma", GRU, 600, 2, [8] * 5, HALF),
@@ -91,8 +92,14 @@ def test_training_step(mode: int, layers: int, directions: int, batch_sizes: lis
         ("mma", LSTM, 256, 2, [30, 30, 17, 2], FLOAT),
         ("mma", GRU, 512, 2, [33, 20, 20, 1], FLOAT),
         ("mma", TANH, 700, 2, [9, 9, 8], FLOAT),
-        ("mma", LSTM, 512, 1, [600, 600, 520], HALF),
+        ("mma", LSTM, 640, 1, [600, 600, 520], HALF),
         ("mma", GRU, 256, 1, [700] * 3, FLOAT),
+        ("mma-large", LSTM, 2300, 1, [3, 3, 2, 2], HALF),
+        ("mma-large", LSTM, 1500, 1, [9, 9, 8, 1], FLOAT),
+        ("mma-large", GRU, 2500, 1, [3] * 4, BFLOAT16),
+        ("mma-large", GRU, 1700, 2, [2, 2, 1], FLOAT),
+        ("mma-large", TANH, 4500, 1, [3, 1], HALF),
+        ("mma-large", RELU, 3000, 1, [2] * 3, FLOAT),
     ],
 )
 def test_engines(
@@ -105,11 +112,12 @@ def test_engines(
         assert case.engines() == (engine, engine)
 
 
-@pytest.mark.parametrize("names", [("reset",), ("cells",), ("dcells",), ("reset", "dcells"), ()])
+@pytest.mark.parametrize("names", SUBSETS)
 @pytest.mark.parametrize("dtype", [HALF, FLOAT], ids=["half", "float"])
-def test_any_subset(names: tuple[str, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("options", [{}, {"projection": 24}, {"skip_input": True, "projection": 8}], ids=str)
+def test_any_subset(names: tuple[str, ...], dtype: torch.dtype, options: dict[str, Any]) -> None:
     torch.manual_seed(3)
-    GpuCase(reference.Stack(LSTM, 16, 64, 2), [4] * 6, dtype).compare(names)
+    GpuCase(reference.Stack(LSTM, 64, 64, 2, 2, **options), [4, 4, 4, 3, 1, 1], dtype).compare(names)
 
 
 @pytest.mark.parametrize(("hidden", "batch"), [(600, 4), (1024, 40), (2300, 4)])
@@ -154,31 +162,21 @@ def test_inference() -> None:
         assert torch.equal(case.data["y"], expected)
 
 
-@pytest.mark.parametrize(
-    ("options", "batch", "reason"),
-    [
-        ({"hidden": 64, "projection": 8}, 2, "layers with a projection have no resets and no c of every timestep"),
-        ({"hidden": 2300}, 2, "are of kernels that have no room for 2 sequences of hidden size 2300"),
-    ],
-)
-def test_what_no_kernel_serves(options: dict[str, int], batch: int, reason: str) -> None:
-    case = GpuCase(reference.Stack(LSTM, 16, **options), [batch] * 2, HALF)
-    extras = capi.Extras(reset=case.reset.data_ptr())
-    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
-    assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
-    assert reason in capi.message(case.handle.pointer)
-
-
 @pytest.mark.parametrize("dtype", [FLOAT, HALF])
-def test_modules_and_a_graph(dtype: torch.dtype) -> None:
-    """The flags lie on the GPU, and nobody waits for them: another replay reads others."""
+@pytest.mark.parametrize("proj_size", [0, 24])
+@pytest.mark.parametrize("given", [False, True])
+def test_modules_and_a_graph(dtype: torch.dtype, proj_size: int, given: bool) -> None:
+    """The flags and states lie on the GPU, and nobody waits for them: another replay reads others."""
     torch.manual_seed(5)
-    module = prnn.nn.LSTM(32, 64, 2, device="cuda", dtype=dtype)
+    module = prnn.nn.LSTM(32, 64, 2, proj_size=proj_size, device="cuda", dtype=dtype)
     x, reset = torch.randn(20, 4, 32, device="cuda", dtype=dtype), torch.zeros(20, 4, device="cuda", dtype=torch.bool)
+    states = [torch.randn(2, 4, size, device="cuda", dtype=dtype, requires_grad=True) for size in (proj_size or 64, 64)]
+    leaves = [*module.parameters(), *(states if given else ())]
 
     def step() -> list[Any]:
-        output, _, cells = module(x, reset=reset, return_cells=True)
-        return [output, cells, *torch.autograd.grad((output + cells).sum(), list(module.parameters()))]
+        reset_hx = tuple(states) if given else None
+        output, _, cells = module(x, reset=reset, reset_hx=reset_hx, return_cells=True)
+        return [output, cells, *torch.autograd.grad(output.sum() + cells.sum(), leaves)]
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -198,36 +196,40 @@ def test_modules_and_a_graph(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
-    [({}, torch.float64), ({}, FLOAT), ({"bidirectional": True}, HALF), ({"proj_size": 16, "num_layers": 2}, HALF)],
+    ("cell", "options", "dtype"),
+    [
+        ("LSTM", {}, torch.float64),
+        ("LSTM", {}, FLOAT),
+        ("LSTM", {"bidirectional": True}, HALF),
+        ("LSTM", {"proj_size": 16, "num_layers": 2}, HALF),
+        ("LSTM", {"heads": 2}, HALF),
+        ("GRU", {"num_layers": 2}, FLOAT),
+        ("GRU", {"heads": 3, "bidirectional": True}, HALF),
+        ("RNN", {"num_layers": 2}, HALF),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double, once a process
-def test_other_layers_sequences_are_cut(options: dict[str, int], dtype: torch.dtype, given: bool) -> None:
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double, whose sequences are cut
+def test_every_layer_has_the_results_of_the_cpu(
+    cell: str, options: dict[str, int], dtype: torch.dtype, given: bool
+) -> None:
     torch.manual_seed(6)
-    module = prnn.nn.LSTM(24, 48, dtype=dtype, **options)
+    module = getattr(prnn.nn, cell)(24, 48, dtype=dtype, **options)
     x, reset = torch.randn(20, 6, 24, dtype=dtype), torch.rand(20, 6) < 0.2
     size = options.get("proj_size", 48)
     count = module.num_layers * (2 if module.bidirectional else 1)
-    states = [torch.randn(count, 6, width, dtype=dtype) for width in (size, 48)]
+    widths = (size, 48) if cell == "LSTM" else (48,)
+    states = [torch.randn(count, 6, width, dtype=dtype) for width in widths * 2]
 
     def results(module: torch.nn.Module, device: str) -> list[torch.Tensor]:
         leaves = [tensor.to(device).requires_grad_() for tensor in (x.clone(), *states)]
-        reset_hx = tuple(leaves[1:]) if given else None
-        output, last = module(leaves[0], tuple(leaves[1:]), reset=reset.to(device), reset_hx=reset_hx)
-        grads = torch.autograd.grad(output.square().sum(), [*leaves, *module.parameters()])
-        return [tensor.double().cpu() for tensor in (output, *last, *grads)]
+        pairs = (tuple(leaves[1:3]), tuple(leaves[3:])) if cell == "LSTM" else leaves[1:]
+        output, last = module(leaves[0], pairs[0], reset=reset.to(device), reset_hx=pairs[1] if given else None)
+        grads = torch.autograd.grad(output.square().sum(), [*leaves, *module.parameters()], allow_unused=True)
+        return [tensor.double().cpu() for tensor in (output, *last, *grads) if tensor is not None]
 
     expected = results(module, "cpu")
     tolerance = {torch.float64: 1e-10, FLOAT: 5e-3, HALF: 2e-2}[dtype]  # float32 is tf32 on the GPU
     for mine, wanted in zip(results(module.cuda(), "cuda"), expected, strict=True):
         assert (mine - wanted).norm() <= tolerance * wanted.norm().clamp_min(1e-6)
-
-
-def test_the_gradient_of_c_where_no_kernel_takes_it() -> None:
-    """Cells come from any kernel, and a gradient of the output alone goes through any."""
-    module = prnn.nn.LSTM(24, 2300, device="cuda", dtype=HALF)
-    output, _, cells = module(torch.randn(5, 4, 24, device="cuda", dtype=HALF), return_cells=True)
-    output.sum().backward(retain_graph=True)
-    with pytest.raises(prnn.NotSupportedError, match="no room for 4 sequences of hidden size 2300"):
-        cells.sum().backward()

@@ -457,10 +457,10 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
 
 
-def query_with(layer: Layer, *fields: str) -> Info:
+def query_with(layer: Layer, *fields: str, gpu: str = "H200") -> Info:
     extras = capi.Extras(**dict.fromkeys(fields, 4096))
     capi.check("SetRNNExtras", rnnDesc=layer.rnn.pointer, extras=ctypes.addressof(extras))
-    return layer.query_gpu("H200")
+    return layer.query_gpu(gpu)
 
 
 @pytest.mark.parametrize(
@@ -472,6 +472,10 @@ def query_with(layer: Layer, *fields: str) -> Info:
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
         ({"hidden": 256, "data_type": capi.FLOAT, "batch": 4}, b"simt"),
         ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
+        ({"hidden": 512, "batch": 1000}, b"cluster"),  # in passes; else wgmma
+        ({"hidden": 2300, "batch": 100}, b"mma-large"),
+        ({"mode": RNN_TANH, "hidden": 4500, "batch": 4}, b"mma-large"),
+        ({"hidden": 1600, "data_type": capi.FLOAT, "batch": 4}, b"mma-large"),
     ],
     ids=str,
 )
@@ -480,35 +484,35 @@ def test_kernels_that_have_resets(arguments: dict[str, int], engine: bytes) -> N
     info = query_with(layer, "reset")
     assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, engine, engine)
     assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 1)
+    assert info.reason == b""  # cuDNN, which has none, is not compared with
     if "layers" in arguments:
         assert info.layersReason == b"layers run one after the other with resets and c of every timestep"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"hidden": 2300, "batch": 4},
-        {"hidden": 2300, "batch": 100},
-    ],
-    ids=str,
-)
-def test_kernels_that_have_none(arguments: dict[str, int]) -> None:
-    layer = Layer(**arguments)
-    engines = layer.query_gpu("H200").forwardEngine, layer.query_gpu("H200").backwardEngine
-    info = query_with(layer, "cells")
-    assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, *engines)
-    for fields in (("reset",), ("dcells",), ("reset", "cells", "dcells")):
-        info = query_with(layer, *fields)
-        assert (info.supported, info.forwardEngine) == (0, b"")
-        assert b"are of kernels that have no room for" in info.reason
-        assert info.largestHiddenSize < arguments["hidden"]  # of so many sequences
+def test_kernels_that_have_none() -> None:
+    layer = Layer(RNN_TANH, 2200, capi.FLOAT, 4)
+    assert layer.query_gpu("L40").supported == 1
+    info = query_with(layer, "reset", gpu="L40")
+    assert (info.supported, info.forwardEngine) == (0, b"")
+    assert b"are of kernels that have no room for 4 sequences of hidden size 2200" in info.reason
+    assert info.largestHiddenSize < 2200
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100", "RTX 4090"])
+@pytest.mark.parametrize("data_type", [capi.HALF, capi.FLOAT])
+@pytest.mark.parametrize("mode", [0, 2, 3])
+def test_resets_are_of_layers_of_all_sizes(mode: int, data_type: int, gpu: str) -> None:
+    for batch in (1, 64):
+        largest = Layer(mode, 64, data_type, batch).query_gpu(gpu).largestHiddenSize
+        assert query_with(Layer(mode, 64, data_type, batch), "reset", gpu=gpu).largestHiddenSize == largest
+        assert query_with(Layer(mode, largest, data_type, batch), "reset", gpu=gpu).supported == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "batch_per_pass"),
     [
         ({"hidden": 1024, "batch": 16}, 16),
-        ({"hidden": 512, "batch": 57}, 64),
+        ({"mode": RNN_TANH, "hidden": 1024, "batch": 57}, 64),
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 8}, 16),
         ({"mode": 3, "hidden": 1024, "batch": 1000}, 336),
     ],

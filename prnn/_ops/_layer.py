@@ -129,8 +129,8 @@ class Layer:
         return self._settled[self.plan(handle, batch_sizes, math)["backend"]]
 
     def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
-        """Warns, once a reason, when the resident kernels do not serve a layer with backend="best"."""
-        if not self._may_settle:
+        """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
+        if not self._may_settle or self.config.heads > 1 or self.has_extras:
             return
         found = self.plan(handle, batch_sizes)
         if not found["supported"] and (reason := found["reason"]) not in _told:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import Config, Layer, layer
-from prnn._ops._steps import steps_of
+from prnn._ops._steps import Steps, steps_of
 
 __all__ = ["backward", "forward", "require", "require_states", "reserve_of_operator"]
 
@@ -24,14 +24,22 @@ def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dt
 
 
 def require_states(
-    hx: Tensor | None, cx: Tensor | None, stack: Layer, batch: int, input: Tensor, names: tuple[str, str] = ("hx", "cx")
+    hx: Tensor | None,
+    cx: Tensor | None,
+    stack: Layer,
+    batch: int,
+    input: Tensor,
+    names: tuple[str, str] = ("hx", "cx"),
+    takes_reset: bool = False,
 ) -> None:
-    if hx is not None:
-        require(hx, names[0], (stack.states, batch, stack.state_size), input)
-    if cx is not None:
-        if not stack.is_lstm:
-            raise ValueError(f"{names[1]} is given, but only an LSTM has a cell state")
-        require(cx, names[1], (stack.states, batch, stack.hidden_size), input)
+    """takes_reset: each may have the states of sequences that start anew, too."""
+    for state, name, size in ((hx, names[0], stack.state_size), (cx, names[1], stack.hidden_size)):
+        if state is None:
+            continue
+        if name == names[1] and not stack.is_lstm:
+            raise ValueError(f"{name} is given, but only an LSTM has a cell state")
+        shape = (stack.states, batch, size)
+        require(state, name, (2, *shape) if takes_reset and state.dim() == 4 else shape, input)
 
 
 def require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
@@ -66,6 +74,18 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def _sorted(state: Tensor | None, steps: Steps) -> Tensor | None:
+    if state is None or state.dim() == 3:
+        return steps.sort(state)
+    together = steps.sort(state.flatten(0, 1))
+    return None if together is None else together.view(state.shape)
+
+
+def _reset_address(state: Tensor | None) -> int:
+    """Where the states of sequences that start anew lie."""
+    return 0 if state is None or state.dim() == 3 else state.data_ptr() + state.nbytes // 2
+
+
 def reserve_of_operator(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> int:
     """Bytes of an operator's reserve space: an expression of symbols where it is traced."""
     steps = (input if batch_sizes is None else batch_sizes).size(0)
@@ -91,7 +111,7 @@ def forward(
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
-    require_states(hx, cx, stack, batch, input)
+    require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_reset(reset, config, input)
     output_shape, cells_shape = ((*input.shape[:-1], size) for size in (stack.output_size, stack.cells_size))
     training = train or config.dropout > 0 or config.return_cells
@@ -104,7 +124,7 @@ def forward(
             reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
             cells = input.new_empty(cells_shape if config.return_cells else 0)
             return input.new_empty(output_shape), hy, cy, reserve, cells, config
-        x, hx, cx = steps.pack(input), steps.sort(hx), steps.sort(cx)
+        x, hx, cx = steps.pack(input), _sorted(hx, steps), _sorted(cx, steps)
         y = steps.new_packed(output_shape, input)
         cells = steps.new_packed(cells_shape, input) if config.return_cells else input.new_empty(0)
         flags = None if reset is None else steps.pack(reset.unsqueeze(-1))
@@ -126,7 +146,8 @@ def forward(
             require(seed, "seed", (2,), input, torch.int64)
             stack.seed_dropout(library, seed)
         if stack.has_extras:
-            stack.rnn.set_extras(_address(flags), cells.data_ptr() if config.return_cells else 0, 0)
+            cells_address = cells.data_ptr() if config.return_cells else 0
+            stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
         stack.rnn.forward(
             library,
             steps.sizes,
@@ -168,15 +189,15 @@ def backward(
     steps = steps_of(input, batch_sizes, lengths)
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
-        x, y, hx, cx = steps.pack(input), steps.pack(output), steps.sort(hx), steps.sort(cx)
+        x, y, hx, cx = steps.pack(input), steps.pack(output), _sorted(hx, steps), _sorted(cx, steps)
         dy = torch.zeros_like(y) if grad_output is None else steps.pack(grad_output)
         dhy, dcy = steps.sort(grad_hy), steps.sort(grad_cy)
         flags, dcells = None if reset is None else steps.pack(reset.unsqueeze(-1)), None
         if grad_cells is not None and config.return_cells:
             dcells = steps.pack(grad_cells)
         dx = steps.new_packed(input.shape, input) if wanted[0] else None
-        dhx = input.new_empty(stack.states, steps.batch, stack.state_size) if wanted[1] else None
-        dcx = input.new_empty(stack.states, steps.batch, stack.hidden_size) if wanted[2] else None
+        dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
+        dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
         dw = input.new_zeros(stack.params_size) if wanted[3] else None
         if steps.batch > 0:
             library = handle(input.device)
@@ -185,7 +206,8 @@ def backward(
                 stack = layer(config, input.dtype, input.size(-1), input.device)
             stack.follow_precision()
             if stack.has_extras:  # the backward pass looks at `cells` no further than whether it is NULL
-                stack.rnn.set_extras(_address(flags), int(config.return_cells), _address(dcells))
+                reset_states = [_reset_address(state) for state in (hx, cx, dhx, dcx)]
+                stack.rnn.set_extras(_address(flags), int(config.return_cells), _address(dcells), *reset_states)
             if dcells is None:
                 workspace_size = stack.spaces(library, steps.sizes, True)[0]
             else:  # for other kernels, maybe
@@ -212,5 +234,7 @@ def backward(
                     library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
                 )
         dx = None if dx is None else steps.unpack(dx, input.shape)
-        dhx, dcx = (None if state is None else steps.unsort(state) for state in (dhx, dcx))
+        dhx, dcx = (
+            None if state is None else steps.unsort(state.flatten(0, -3)).view(state.shape) for state in (dhx, dcx)
+        )
         return dx, dhx, dcx, dw

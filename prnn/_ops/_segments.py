@@ -1,5 +1,5 @@
-"""Sequences cut where they start anew, so that each piece, a segment, is a sequence of its own: for resets to a given
-state, and for kernels that know none. How many there are the host must know: it waits for the flags."""
+"""Sequences cut where they start anew, so that each piece, a segment, is a sequence of its own: for kernels that know
+no resets. How many there are the host must know: it waits for the flags."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ States = Sequence[Tensor | None]  # h and c
 
 
 def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
-    """Whether the kernels that serve the layer and so many sequences know resets, to zero."""
+    """Whether the kernels that serve the layer and so many sequences know resets."""
     if input.device.type != "cuda":
         return True
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
@@ -39,8 +39,8 @@ def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Se
     device = reset.device
     if reset.is_cuda and torch.cuda.is_current_stream_capturing():
         raise ValueError(
-            f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; kernels that "
-            "read them, for resets to zero, have no room for this layer"
+            f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; the resident "
+            "kernels, which would read them, do not serve this layer"
         )
     if batch_sizes is not None:
         steps, batch = batch_sizes.size(0), int(batch_sizes[0])

@@ -6,7 +6,8 @@ else H), L layers, D directions. With K heads, H is a head's, and D counts the h
 rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, train)
     -> (output, hy, cy, reserve, cells)
     input: (T, N, I), or packed (sum of batch_sizes, I).
-    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only.
+    hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only.  With reset also (2, ...): the states that
+        sequences begin with, and those that they start anew with, which are zeros otherwise.
     weights: tensors whose elements, one tensor after the other, are the packed weights of persistent_rnn.h. Nothing is
         copied where they already lie so in memory.
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
@@ -125,7 +126,7 @@ def _rnn_backward(
     if grad_cells is not None:
         require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
     require_reset(reset, config, input)
-    require_states(hx, cx, stack, batch, input)
+    require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     gradients = (grad_output, grad_hy, grad_cy, grad_cells)
     if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes, reserve.numel()):
@@ -158,7 +159,7 @@ def _rnn_fake(
     if batch_sizes is None:
         batch = input.size(1)
     elif hx is not None:
-        batch = hx.size(1)
+        batch = hx.size(-2)
     else:
         batch = max_batch
     training = train or config.dropout > 0 or config.return_cells

@@ -126,9 +126,24 @@ extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnn
   return guarded(nullptr, [&] {
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const prnnRNNExtras_t wanted = extras == nullptr ? prnnRNNExtras_t{} : *extras;
-    if (rnn.mode != PRNN_LSTM && (wanted.cells != nullptr || wanted.dcells != nullptr)) {
-      fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with mode %d; only PRNN_LSTM has cells",
-           wanted.cells != nullptr ? "cells" : "dcells", static_cast<int>(rnn.mode));
+    struct Field {
+      const char* name;
+      const void* value;
+      bool is_of_cells, wants_reset;
+    };
+    for (const Field& field :
+         {Field{"cells", wanted.cells, true, false}, Field{"dcells", wanted.dcells, true, false},
+          Field{"resetHx", wanted.resetHx, false, true}, Field{"resetCx", wanted.resetCx, true, true},
+          Field{"dresetHx", wanted.dresetHx, false, true}, Field{"dresetCx", wanted.dresetCx, true, true}}) {
+      if (field.value == nullptr) continue;
+      if (field.is_of_cells && rnn.mode != PRNN_LSTM) {
+        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with mode %d; only PRNN_LSTM has cells", field.name,
+             static_cast<int>(rnn.mode));
+      }
+      if (field.wants_reset && wanted.reset == nullptr) {
+        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given, but extras->reset is NULL: no sequence starts anew",
+             field.name);
+      }
     }
     rnnDesc->extras = wanted;
   });

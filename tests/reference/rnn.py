@@ -127,12 +127,14 @@ def run_direction(
     c0: Tensor,
     reverse: bool,
     resets: Sequence[Tensor] | None = None,
+    reset_states: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """All timesteps of one direction: h and c of every timestep, and each sequence's last h and c.
 
     resets: bool, {B_t} of each timestep. True: what comes before the timestep and what begins with it know nothing of
-    each other, in both directions.
+    each other, in both directions; either side begins with reset_states, h and c like h0 and c0, or zeros.
     """
+    h1, c1 = (torch.zeros_like(h0), torch.zeros_like(c0)) if reset_states is None else reset_states
     h, c = h0, c0
     outputs, cells = [h0] * len(steps), [c0] * len(steps)
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
@@ -141,7 +143,7 @@ def run_direction(
         if resets is not None and later < len(steps):
             lost = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
             lost[: len(steps[later]), 0] = resets[later].bool()
-            h, c = h.masked_fill(lost, 0), c.masked_fill(lost, 0)
+            h, c = torch.where(lost, h1, h), torch.where(lost, c1, c)
         new_h, new_c = step(stack, weights, steps[t], h[:batch], c[:batch])
         outputs[t], cells[t] = new_h, new_c
         h, c = torch.cat([new_h, h[batch:]]), torch.cat([new_c, c[batch:]])
@@ -175,8 +177,9 @@ def forward_with_cells(
     cx: Tensor | None = None,
     dropout: Callable[[int, Tensor], Tensor] | None = None,
     reset: Tensor | None = None,
+    reset_states: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """forward()'s results, and c of the last layer {rows, directions * hidden}."""
+    """forward()'s results, and c of the last layer {rows, directions * hidden}. reset_states: as (hx, cx)."""
     cells = (stack.layers * stack.directions, batch_sizes[0])
     hx = x.new_zeros(*cells, stack.state) if hx is None else hx
     cx = x.new_zeros(*cells, stack.hidden) if cx is None else cx
@@ -190,8 +193,9 @@ def forward_with_cells(
         by_direction, cells_by_direction = [], []
         for direction in range(stack.directions):
             index = layer * stack.directions + direction
+            anew = None if reset_states is None else (reset_states[0][index], reset_states[1][index])
             outputs, cells, h, c = run_direction(
-                stack, layer_weights[layer][direction], steps, hx[index], cx[index], direction == 1, resets
+                stack, layer_weights[layer][direction], steps, hx[index], cx[index], direction == 1, resets, anew
             )
             by_direction.append(torch.cat(outputs))
             cells_by_direction.append(torch.cat(cells))
@@ -213,6 +217,8 @@ class Results:
     dcx: Tensor
     dw: Tensor
     cells: Tensor
+    dreset_hx: Tensor
+    dreset_cx: Tensor
 
 
 def train_step(
@@ -228,15 +234,24 @@ def train_step(
     dropout: Callable[[int, Tensor], Tensor] | None = None,
     reset: Tensor | None = None,
     dcells: Tensor | None = None,
+    reset_hx: Tensor | None = None,
+    reset_cx: Tensor | None = None,
 ) -> Results:
     """Forward and both gradients in float64, whatever the type of the arguments."""
-    leaves = [tensor.detach().double().requires_grad_() for tensor in (x, w, hx, cx)]
-    y, hy, cy, cells = forward_with_cells(stack, leaves[0], batch_sizes, *leaves[1:], dropout, reset)
+    reset_hx, reset_cx = (
+        torch.zeros_like(state) if given is None else given for given, state in ((reset_hx, hx), (reset_cx, cx))
+    )
+    leaves = [tensor.detach().double().requires_grad_() for tensor in (x, w, hx, cx, reset_hx, reset_cx)]
+    y, hy, cy, cells = forward_with_cells(
+        stack, leaves[0], batch_sizes, *leaves[1:4], dropout, reset, (leaves[4], leaves[5])
+    )
     loss = (y * dy.double()).sum() + (hy * dhy.double()).sum()
     if stack.mode == LSTM:
         loss = loss + (cy * dcy.double()).sum()
     if dcells is not None:
         loss = loss + (cells * dcells.double()).sum()
-    dx, dw, dhx, dcx = torch.autograd.grad(loss, leaves, allow_unused=True)
-    dcx = torch.zeros_like(cx).double() if dcx is None else dcx
-    return Results(y.detach(), hy.detach(), cy.detach(), dx, dhx, dcx, dw, cells.detach())
+    dx, dw, dhx, dcx, *of_resets = (
+        torch.zeros_like(leaf) if grad is None else grad
+        for leaf, grad in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True)
+    )
+    return Results(y.detach(), hy.detach(), cy.detach(), dx, dhx, dcx, dw, cells.detach(), *of_resets)

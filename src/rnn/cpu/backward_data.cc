@@ -39,9 +39,11 @@ class BackwardDataPass {
     int64_t layer, index;
     const Step* steps;
     const T *input_weights, *recurrent_weights, *projection_weights;
-    const T *hx, *cx, *dhy;  // [N][P], [N][H], [N][P] or NULL
-    T* dhx;                  // [N][P] or NULL
-    const T *dy, *output;    // [rows][D P], at this direction's first column
+    const T *hx, *cx, *dhy;        // [N][P], [N][H], [N][P] or NULL
+    T* dhx;                        // [N][P] or NULL
+    const T *reset_hx, *reset_cx;  // as hx and cx
+    T *dreset_hx, *dreset_cx;      // [N][P], [N][H] or NULL
+    const T *dy, *output;          // [rows][D P], at this direction's first column
     DirectionReserve<T> reserve;
   };
 
@@ -66,6 +68,11 @@ class BackwardDataPass {
     d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
     d.dhy = dhy == nullptr ? nullptr : dhy + state;
     d.dhx = dhx == nullptr ? nullptr : dhx + state;
+    const prnnRNNExtras_t& e = p_.extras;
+    d.reset_hx = e.resetHx == nullptr ? ws_.zeros : static_cast<const T*>(e.resetHx) + state;
+    d.reset_cx = e.resetCx == nullptr ? ws_.zeros : static_cast<const T*>(e.resetCx) + cells;
+    d.dreset_hx = e.dresetHx == nullptr ? nullptr : static_cast<T*>(e.dresetHx) + state;
+    d.dreset_cx = e.dresetCx == nullptr ? nullptr : static_cast<T*>(e.dresetCx) + cells;
     d.dy = dy + index * P;
     d.output = output + index * P;
     d.reserve = reserve_.directions[pseudo_layer];
@@ -82,6 +89,8 @@ class BackwardDataPass {
     for (int64_t index = 0; index < p_.recurrences(); ++index) {
       const Direction d = make_direction(layer, index, dy);
       start_carry(d);
+      if (d.dreset_hx != nullptr) std::fill_n(d.dreset_hx, p_.max_batch() * P, T(0));
+      if (d.dreset_cx != nullptr) std::fill_n(d.dreset_cx, p_.max_batch() * H, T(0));
       run_team(threads, [&](const Team& team) { run_direction(team, d); });
       finish_carry(d);
     }
@@ -134,7 +143,7 @@ class BackwardDataPass {
       }
       team.sync();
     }
-    if (d.dhx == nullptr) return;
+    if (d.dhx == nullptr && d.dreset_hx == nullptr) return;
     for (int64_t b = states.begin; b < states.end; b += kMaxPanels) {
       initial_gradient(d, d.steps[0], 0, d.steps[0].batch, {b, std::min(b + kMaxPanels, states.end)});
     }
@@ -156,15 +165,17 @@ class BackwardDataPass {
     alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const auto run_kept = [&](Range part, StateBefore before) {
-      const bool is_lost = before == StateBefore::kZero;  // this step's states
+      const bool is_lost = before == StateBefore::kReset;  // this step's states
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
-        if (!is_lost) {
+        if (!is_lost || d.dreset_hx != nullptr) {
           kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
                            d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
-          const T* dh = is_lost ? nullptr : products + (b - group.begin) * n * W;
+          const T* const product = products + (b - group.begin) * n * W;
+          const T* const dh = is_lost ? nullptr : product;
+          if (is_lost && d.dreset_hx != nullptr) add_reset_gradient(d, b, begin, n, product);
           if (p_.projection > 0) {
             add_state_gradient(d, step, b, begin, n, dh, W);
           } else {
@@ -189,11 +200,19 @@ class BackwardDataPass {
     if (after != nullptr && d.dhx != nullptr) initial_gradient(d, *after, after->carried, after->batch, group);
   }
 
+  // Adds the products of sequences [begin, begin + n), a panel of which is a block, to the gradient of resetHx.
+  void add_reset_gradient(const Direction& d, int64_t block, int64_t begin, int64_t n, const T* products) const {
+    for (int64_t j = 0; j < n; ++j) {
+      T* const to = d.dreset_hx + (begin + j) * P + block * W;
+      for (int64_t i = 0; i < std::min(W, P - block * W); ++i) to[i] += products[j * W + i];
+    }
+  }
+
   void run_cell(const Direction& d, const Step& step, int64_t block, int64_t begin, int64_t n, const T* dy,
                 int64_t ld_dy, const T* dh, int64_t ld_dh, bool has_carry) const {
     for_each_state_before(p_, p_.direction_of(d.index), step, {begin, begin + n}, [&](Range part, StateBefore before) {
       const int64_t unit = block * W, row = step.row + part.begin, skipped = part.begin - begin;
-      const bool carried = before == StateBefore::kPrevious, is_zero = before == StateBefore::kZero;
+      const bool carried = before == StateBefore::kPrevious, is_reset = before == StateBefore::kReset;
       BackwardCell<T> cell;
       cell.n = part.size();
       cell.units = std::min(W, H - unit);
@@ -213,22 +232,25 @@ class BackwardDataPass {
       }
       if (p_.mode == PRNN_LSTM) {
         cell.c = d.reserve.cells + row * H + unit;
-        cell.c_prev = carried   ? d.reserve.cells + (step.prev_row + part.begin) * H + unit
-                      : is_zero ? ws_.zeros
-                                : d.cx + part.begin * H + unit;
+        cell.c_prev = carried ? d.reserve.cells + (step.prev_row + part.begin) * H + unit
+                              : (is_reset ? d.reset_cx : d.cx) + part.begin * H + unit;
         if (p_.extras.dcells != nullptr && d.layer == p_.layers - 1) add_cell_gradient(d, row, unit, cell);
       }
       if (p_.mode == PRNN_GRU) {
-        cell.h_prev = carried   ? d.output + (step.prev_row + part.begin) * ldy + unit
-                      : is_zero ? ws_.zeros
-                                : d.hx + part.begin * P + unit;
+        cell.h_prev = carried ? d.output + (step.prev_row + part.begin) * ldy + unit
+                              : (is_reset ? d.reset_hx : d.hx) + part.begin * P + unit;
         cell.ld_h_prev = carried ? ldy : P;
         cell.candidate = d.reserve.cells + row * H + unit;
         cell.dcandidate = d.reserve.dcandidate + row * H + unit;
       }
       cells_.backward[p_.mode](cell);
-      if (is_zero && cell.carry != nullptr) {  // nothing goes to the step before
-        for (int64_t j = 0; j < cell.n; ++j) std::fill_n(cell.carry + j * H, cell.units, T(0));
+      if (is_reset && cell.carry != nullptr) {  // which goes to the states given there, and not to the step before
+        T* const to = p_.mode == PRNN_LSTM ? d.dreset_cx : d.dreset_hx;
+        for (int64_t j = 0; j < cell.n; ++j) {
+          T* const carry = cell.carry + j * H;
+          for (int64_t i = 0; i < cell.units && to != nullptr; ++i) to[(part.begin + j) * H + unit + i] += carry[i];
+          std::fill_n(carry, cell.units, T(0));
+        }
       }
     });
   }
@@ -267,7 +289,7 @@ class BackwardDataPass {
     }
   }
 
-  // dhx of sequences [begin, end), which started at `step`.
+  // dhx, or dresetHx, of sequences [begin, end), which started at `step`.
   void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group) const {
     alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
@@ -278,10 +300,12 @@ class BackwardDataPass {
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
           const T* product = products + ((b - group.begin) * n + j) * W;
-          const bool is_zero = state_before(p_, p_.direction_of(d.index), step, begin + j) == StateBefore::kZero;
+          const bool is_reset = state_before(p_, p_.direction_of(d.index), step, begin + j) == StateBefore::kReset;
+          if (is_reset && d.dreset_hx != nullptr) add_reset_gradient(d, b, begin + j, 1, product);
+          if (d.dhx == nullptr) continue;
           for (int64_t i = 0; i < std::min(W, P - b * W); ++i) {
             const int64_t at = (begin + j) * P + b * W + i;
-            d.dhx[at] = is_zero ? T(0) : p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
+            d.dhx[at] = is_reset ? T(0) : p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
           }
         }
       }

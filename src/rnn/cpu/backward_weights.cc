@@ -66,7 +66,10 @@ class BackwardWeightsPass {
   void gather_h_prev(const Team& team, int64_t layer, int64_t index) const {
     const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
     const auto* hx = static_cast<const T*>(args_.hx);
-    if (hx != nullptr) hx += (layer * p_.recurrences() + index) * p_.max_batch() * P;
+    const auto* reset_hx = static_cast<const T*>(p_.extras.resetHx);
+    const int64_t states = (layer * p_.recurrences() + index) * p_.max_batch() * P;
+    if (hx != nullptr) hx += states;
+    if (reset_hx != nullptr) reset_hx += states;
     const std::vector<Step>& steps = steps_[p_.direction_of(index)];
     const Range share = team.share_of(p_.steps());
     for (int64_t s = share.begin; s < share.end; ++s) {
@@ -74,10 +77,11 @@ class BackwardWeightsPass {
       for (int64_t n = 0; n < step.batch; ++n) {
         T* to = ws_.h_prev + (step.row + n) * P;
         const StateBefore before = state_before(p_, p_.direction_of(index), step, n);
+        const T* const initial = before == StateBefore::kReset ? reset_hx : hx;
         if (before == StateBefore::kPrevious) {
           std::copy_n(output + ((step.prev_row + n) * p_.recurrences() + index) * P, P, to);
-        } else if (before == StateBefore::kInitial && hx != nullptr) {
-          std::copy_n(hx + n * P, P, to);
+        } else if (initial != nullptr) {
+          std::copy_n(initial + n * P, P, to);
         } else {
           std::fill_n(to, P, T(0));
         }

@@ -51,11 +51,12 @@ class ForwardPass {
     int64_t layer, index;
     const Step* steps;
     const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
-    const T *hx, *cx;  // [N][P], [N][H]
-    T* output;         // [rows][D P], at this direction's first column
-    T* gates;          // [rows][G H] in training; inference: of the chunk at hand
-    T* cells;          // [rows][H] in training; inference: [N][H]
-    T* unprojected;    // the same
+    const T *hx, *cx;              // [N][P], [N][H]
+    const T *reset_hx, *reset_cx;  // the same
+    T* output;                     // [rows][D P], at this direction's first column
+    T* gates;                      // [rows][G H] in training; inference: of the chunk at hand
+    T* cells;                      // [rows][H] in training; inference: [N][H]
+    T* unprojected;                // the same
   };
 
   // A part of a timestep's sequences whose states lie in one place.
@@ -78,6 +79,9 @@ class ForwardPass {
     const T* w = static_cast<const T*>(args_.w);
     const auto* hx = static_cast<const T*>(args_.hx);
     const auto* cx = static_cast<const T*>(args_.cx);
+    const auto *reset_hx = static_cast<const T*>(p_.extras.resetHx),
+               *reset_cx = static_cast<const T*>(p_.extras.resetCx);
+    const int64_t states = pseudo_layer * p_.max_batch() * P, cells = pseudo_layer * p_.max_batch() * H;
     Direction d;
     d.layer = layer;
     d.index = index;
@@ -86,8 +90,10 @@ class ForwardPass {
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
     d.recurrent_bias = w + offsets.recurrent_bias;
-    d.hx = hx == nullptr ? ws_.zeros : hx + pseudo_layer * p_.max_batch() * P;
-    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + pseudo_layer * p_.max_batch() * H;
+    d.hx = hx == nullptr ? ws_.zeros : hx + states;
+    d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
+    d.reset_hx = reset_hx == nullptr ? ws_.zeros : reset_hx + states;
+    d.reset_cx = reset_cx == nullptr ? ws_.zeros : reset_cx + cells;
     d.output = output + index * P;
     const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
     d.gates = !training_ ? ws_.gates : p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU ? reserve.gates : reserve.dgates;
@@ -221,7 +227,7 @@ class ForwardPass {
         return {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
                 training_ ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
       case StateBefore::kInitial: return {n, part.size(), d.hx + n * P, P, (training_ ? d.cx : d.cells) + n * H};
-      default: return {n, part.size(), ws_.zeros, P, ws_.zeros};
+      default: return {n, part.size(), d.reset_hx + n * P, P, d.reset_cx + n * H};
     }
   }
 

@@ -39,16 +39,16 @@ inline std::array<std::vector<Step>, 2> all_direction_steps(const RnnProblem& pr
   return {direction_steps(problem, 0), problem.directions == 2 ? direction_steps(problem, 1) : std::vector<Step>()};
 }
 
-// Where the state before a timestep comes from: the step before in this direction, hx and cx, or nowhere, for the
-// sequence starts anew (prnnRNNExtras_t::reset).
-enum class StateBefore { kPrevious, kInitial, kZero };
+// Where the state before a timestep comes from: the step before in this direction, hx and cx, or, where the sequence
+// starts anew (prnnRNNExtras_t::reset), resetHx and resetCx.
+enum class StateBefore { kPrevious, kInitial, kReset };
 
 inline StateBefore state_before(const RnnProblem& problem, int64_t direction, const Step& step, int64_t n) {
   const bool carried = n < step.carried;
   if (problem.extras.reset != nullptr && (direction == 0 || carried)) {
     // In reverse, it is the later timestep, the one before in this direction, that starts anew.
     const int64_t row = direction == 0 ? step.row : step.prev_row;
-    if (problem.extras.reset[row + n] != 0) return StateBefore::kZero;
+    if (problem.extras.reset[row + n] != 0) return StateBefore::kReset;
   }
   return carried ? StateBefore::kPrevious : StateBefore::kInitial;
 }

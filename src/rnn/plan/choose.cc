@@ -145,7 +145,8 @@ const char* engine_name(Engine engine) {
   switch (engine) {
     case Engine::kMma:
     case Engine::kMmaExtras: return "mma";
-    case Engine::kMmaLarge: return "mma-large";
+    case Engine::kMmaLarge:
+    case Engine::kMmaLargeExtras: return "mma-large";
     case Engine::kWgmma: return "wgmma";
     case Engine::kWgmmaSplitK: return "wgmma-split-k";
     case Engine::kCluster: return "cluster";
@@ -221,11 +222,6 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
                             problem.hidden, largest, mode_name(problem.mode));
     return plan;
   }
-  if (problem.projection > 0 && problem.has_extras()) {
-    plan.reason = format("projSize is %lld; layers with a projection have no resets and no c of every timestep",
-                         problem.projection);
-    return plan;
-  }
   plan.runnable = true;
   plan.wavefront = plan_wavefront(row, problem);
   RnnProblem inference = problem;
@@ -261,7 +257,9 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (kernel.is(Engine::kWgmma) || kernel.is(Engine::kWgmmaSplitK)) return cluster;
   if (!row.has_wgmma) return cluster + "; the GPU has no wgmma";
   if (problem.gates() == 1) return cluster + "; wgmma kernels are of LSTM and GRU";
-  if (kernel.is(Engine::kMmaLarge)) return cluster + "; the layer fits no other kernel";
+  if (kernel.is(Engine::kMmaLarge) || kernel.is(Engine::kMmaLargeExtras)) {
+    return cluster + "; the layer fits no other kernel";
+  }
   return cluster + "; with so few sequences mma is as fast as wgmma";
 }
 

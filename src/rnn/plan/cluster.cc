@@ -27,21 +27,21 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
                           ResidentShape* best) {
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7.
   const int blocks = resident_blocks(row, 4);
+  const bool gated = problem.gates() > 1, backward = pass == Pass::kBackward;
+  // Of the kernels that take extras, clusters are the fastest in several passes, too.
+  const bool takes_passes = gated && needs_extras(problem, pass);
   const auto takes = [&](int k_tiles, int cluster, int64_t most_columns) {
     if (cluster > row.largest_cluster || (cluster == 16 && blocks < kWholeGpu)) return false;
     const int64_t room = blocks / cluster / directions;
     const int replicas = static_cast<int>(std::min(room, problem.max_batch()));
-    if (replicas < 1 || problem.max_batch() > replicas * most_columns ||
-        problem.hidden > k_tiles * k_tile_elements(false)) {
-      return false;
-    }
+    if (replicas < 1 || problem.hidden > k_tiles * k_tile_elements(false)) return false;
+    if (problem.max_batch() > replicas * most_columns && !takes_passes) return false;
     return any_kernel(row, problem, Engine::kCluster, pass, [&](KernelId kernel) {
       if (kernel.shape(0) != k_tiles || kernel.shape(1) != cluster) return false;
       set_shape(problem, kernel, replicas, best);
       return true;
     });
   };
-  const bool gated = problem.gates() > 1, backward = pass == Pass::kBackward;
   if (takes(4, 8, kTileColumns) || takes(8, 8, kTileColumns)) return true;
   // Without gates, 8 blocks hold 512 units, too: more clusters, so fewer sequences in each.
   if (takes(16, 16, backward && !gated ? 2 : kTileColumns)) return true;

@@ -213,7 +213,7 @@ std::string percent_of(double ratio) {
 
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
-  if (problem.heads > 1) return {};  // cuDNN has none
+  if (problem.heads > 1 || problem.has_extras()) return {};  // cuDNN has none
   CudnnTime time;
   time.inference = measured_ratios(row, problem, false);
   time.training = measured_ratios(row, problem, true);

@@ -16,6 +16,7 @@ enum class Engine : int8_t {
   kMma,             // mma.sync, states through L2. {units in eights, blocks that split K}; forward the former alone
   kMmaExtras,       // the same with prnnRNNExtras_t, which takes registers. As kMma
   kMmaLarge,        // mma.sync with more weights in registers, one tile of sequences, for the largest layers. {}
+  kMmaLargeExtras,  // the same with prnnRNNExtras_t. {}
   kWgmma,           // wgmma, states through L2. {sequences of a replica}
   kWgmmaSplitK,     // the same, forward too in clusters that split K. {sequences of a replica}
   kCluster,         // mma.sync, a replica is one cluster and exchanges in shared memory. {k-tiles, blocks}
@@ -81,6 +82,8 @@ constexpr Kernel kKernels[] = {
 
     {Engine::kMmaLarge, Pass::kForward, Cells::kAll, Types::kAll, Feature::kNone, {}},
     {Engine::kMmaLarge, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},
+    {Engine::kMmaLargeExtras, Pass::kForward, Cells::kAll, Types::kAll, Feature::kNone, {}},
+    {Engine::kMmaLargeExtras, Pass::kBackward, Cells::kAll, Types::kAll, Feature::kNone, {}},
 
     {Engine::kWgmma, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {8}},
     {Engine::kWgmma, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {16}},
@@ -191,7 +194,8 @@ constexpr int kTypeCount = 4;
 // Whether the engine's kernels know resets, and take the gradient of the c that the caller was given. Cluster and simt
 // kernels have room for both in every shape: their launch functions choose between two kernels of a row.
 constexpr bool takes_extras(Engine engine) {
-  return engine == Engine::kCluster || engine == Engine::kSimt || engine == Engine::kMmaExtras;
+  return engine == Engine::kCluster || engine == Engine::kSimt || engine == Engine::kMmaExtras ||
+         engine == Engine::kMmaLargeExtras;
 }
 
 const char* engine_name(Engine engine);

@@ -107,7 +107,7 @@ bool choose_mma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, i
 bool choose_mma_large_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
                             ResidentShape* best) {
   if (directions > 1) return false;
-  return any_kernel(row, problem, Engine::kMmaLarge, pass, [&](KernelId kernel) {
+  return any_kernel(row, problem, mma_large_engine(problem, pass), pass, [&](KernelId kernel) {
     const bool backward = pass == Pass::kBackward, is_float32 = problem.type == PRNN_DATA_FLOAT;
     const int64_t padded = padded_hidden(problem), units = large_units(problem.mode, is_float32),
                   rows = units * (backward ? 1 : problem.gates());

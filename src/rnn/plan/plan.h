@@ -126,6 +126,9 @@ inline bool needs_extras(const RnnProblem& problem, Pass pass) {
 inline Engine mma_engine(const RnnProblem& problem, Pass pass) {
   return needs_extras(problem, pass) ? Engine::kMmaExtras : Engine::kMma;
 }
+inline Engine mma_large_engine(const RnnProblem& problem, Pass pass) {
+  return needs_extras(problem, pass) ? Engine::kMmaLargeExtras : Engine::kMmaLarge;
+}
 
 // Calls consider(KernelId) for each kernel of an engine that exists for the problem and the row's GPU, in the table's
 // order, until it returns true; returns whether it did.

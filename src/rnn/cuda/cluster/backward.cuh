@@ -148,8 +148,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   Step current, next = size_at(0), following = size_at(1), later = size_at(2);
   int columns = 0;
   if (finishes) load_step(next, following);
-  sync_cluster();                              // after it, all barriers are there
-  bool timed_out = false, from_zeros = false;  // whether the sequence has no state from before the current timestep
+  sync_cluster();                               // after it, all barriers are there
+  bool timed_out = false, starts_anew = false;  // whether the sequence starts anew with the current timestep
   // One more step than timesteps, for the gradients of the initial states.
   const int last_step = last_backward_step(dir, sizes, steps);
 
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     columns = max(0, columns_of(current));
     const bool is_active = column < columns, was_active = column < old_columns;
     const bool begins = is_active && !was_active, ends = was_active && !is_active && exists;
-    const bool after_reset = from_zeros;
-    from_zeros = restarts<EXTRAS>(dir, next, current, n);
+    const bool after_reset = starts_anew;
+    starts_anew = restarts<EXTRAS>(dir, next, current, n);
 
     // All that does not need dh.
     float added = element_value<T>(dy);
@@ -174,7 +174,11 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     [[maybe_unused]] UnitDerivatives derivatives;
     if constexpr (kGated) {
       const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
-      const float own_before = (n < next.batch || has_initial) && !from_zeros ? element_value<T>(before) : 0;
+      float own_before = (n < next.batch || has_initial) && !starts_anew ? element_value<T>(before) : 0;
+      if (EXTRAS && starts_anew && exists) {
+        const T* const states = reset_states<T, MODE>(dir);
+        if (states != nullptr) own_before = Element<T>::to_float(states[int64_t{n} * hidden + unit]);
+      }
       const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
                               element_value<T>(gates.y >> 16)};
       derivatives = Cell<MODE>::template derivatives<false>(saved, own_state, own_before);
@@ -198,9 +202,9 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
       }
       add_all(parts);
-      float dh = was_active && !after_reset ? parts[0] : 0;
-      if (after_reset) carried = 0;
+      float dh = was_active ? parts[0] : 0;
       const int64_t at = int64_t{n} * hidden + unit;
+      if (after_reset) take_reset_gradients<T, MODE>(dir, at, was_active && exists, dh, carried, kWholeUnit);
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
         const FinalGradients last = load_final_gradients<T, MODE>(dir, at, exists);
         dh = last.dh;

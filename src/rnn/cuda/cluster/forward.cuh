@@ -133,10 +133,10 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   };
 
   float carried = 0;  // c (LSTM), h before rounding (GRU)
-  const auto begin = [&](bool from_zeros) {
-    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists && !from_zeros, carried);
+  const auto begin = [&](bool starts_anew) {
+    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists, starts_anew, carried);
   };
-  // Whether the sequence's next step starts from zeros.
+  // Whether the sequence starts anew with its next step.
   const auto restarts_next = [&] { return restarts<EXTRAS>(dir, current, next, n); };
 
   sync_cluster();
@@ -230,12 +230,12 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
       done = forward_unit<MODE>(recurrent, fed, carried);
-      carried = is_last_before_reset ? 0 : done.carried;
+      carried = done.carried;
     } else {
       done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
     }
-    float published = unit < hidden && !is_last_before_reset ? done.h : 0;
-    if (begins) published = begin(false);
+    float published = unit < hidden ? done.h : 0;
+    if (begins || is_last_before_reset) published = begin(is_last_before_reset);
     publish(1 - kStage, published, publishes);
 
     // Off the critical path: no block polls these stores.

@@ -91,6 +91,22 @@ __device__ __forceinline__ LaneSaved<T> load_lane_saved(const BackwardDirection&
   }
 }
 
+// Where the sequence starts anew with this timestep: the state before is that of reset_cx (LSTM) or reset_hx (GRU), at
+// `at` of [N, H]. For the lane that has it, where the unit exists.
+template <class T, prnnRNNMode_t MODE>
+__device__ __forceinline__ void load_reset_state(const BackwardDirection& dir, int64_t at, bool exists, int sub,
+                                                 LaneSaved<T>& lane) {
+  const T* const states = reset_states<T, MODE>(dir);
+  if (gate_count(MODE) > 1 && exists && sub == kBeforeLane<MODE> && states != nullptr) lane.other = states[at];
+}
+
+// Whether a timestep has a state before that is not zero.
+template <class T, prnnRNNMode_t MODE>
+__device__ __forceinline__ bool has_state_before(const BackwardDirection& dir, bool continues, bool starts_anew) {
+  if (starts_anew) return reset_states<T, MODE>(dir) != nullptr;
+  return continues || initial_states<T, MODE>(dir) != nullptr;
+}
+
 // The gradient of the lane's gate sum from that of h; `carried` as for unit_gradients().
 template <prnnRNNMode_t MODE>
 __device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float dh, float& carried, int sub) {

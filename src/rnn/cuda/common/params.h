@@ -55,6 +55,8 @@ struct ForwardDirection {
   void* gates;           // [rows, H, 4] or NULL: LSTM i f g o, GRU r z n (R h + bR)_n, for the backward pass
   void* cells;           // [rows, H] or NULL: c
   const uint8_t* reset;  // [rows] or NULL: prnnRNNExtras_t::reset
+  const void* reset_hx;  // [N, H] or NULL: the states that a sequence goes on from where it starts anew
+  const void* reset_cx;
   int reverse;
 };
 
@@ -76,8 +78,12 @@ struct BackwardDirection {
   const void* dhy;
   const void* dcy;
   const void* dcells;    // LSTM: like dy, or NULL: the gradient of c that the caller was given
-  const uint8_t* reset;  // as ForwardDirection's
-  const void* gates;     // as the forward kernel left them
+  const uint8_t* reset;  // this and the next two as ForwardDirection's
+  const void* reset_hx;
+  const void* reset_cx;
+  float* dreset_hx;  // [N, H] or NULL, zeros beforehand: their gradients are added up here
+  float* dreset_cx;
+  const void* gates;  // as the forward kernel left them
   const void* cells;
   void* dgates;      // [rows, G, padded], all bytes 0xFF beforehand: gradients of R h + bR, and the exchange buffer
   void* dcandidate;  // GRU: [rows, H], the gradient of (W x + bW)_n, which differs from that of (R h + bR)_n

@@ -67,7 +67,9 @@ __device__ __forceinline__ bool restarts(const Direction& dir, const Step& first
 // The last step of a backward pass: one more than timesteps where gradients of initial states are to be stored.
 template <class Direction>
 __device__ __forceinline__ int last_backward_step(const Direction& dir, const ResidentSizes& sizes, int steps) {
-  return dir.dhx == nullptr && dir.dcx == nullptr && sizes.table == nullptr ? steps - 1 : steps;
+  const bool has_gradients =
+      dir.dhx != nullptr || dir.dcx != nullptr || dir.dreset_hx != nullptr || dir.dreset_cx != nullptr;
+  return !has_gradients && sizes.table == nullptr ? steps - 1 : steps;
 }
 
 // Timesteps whose gradients are summed for the biases before the sum goes to that of earlier ones, since adding a float

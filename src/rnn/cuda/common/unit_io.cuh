@@ -33,19 +33,32 @@ __device__ __forceinline__ const T* initial_states(const Direction& dir) {
   return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.cx : dir.hx);
 }
 
-// What a sequence carries before its first timestep, at `index` of initial_states(); 0 unless wanted.
+// The same where a sequence starts anew.
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted) {
-  const T* const initial = initial_states<T, MODE>(dir);
+__device__ __forceinline__ const T* reset_states(const Direction& dir) {
+  return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.reset_cx : dir.reset_hx);
+}
+
+// What a sequence carries before its first timestep, or where it starts anew, at `index` of [N, H]; 0 unless wanted.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted, bool starts_anew) {
+  const T* const initial = starts_anew ? reset_states<T, MODE>(dir) : initial_states<T, MODE>(dir);
   return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
 }
 
-// h before a sequence's first timestep, at `index` of [N, H], and what is carried; zeros unless wanted.
+// h before a sequence's first timestep, or where it starts anew, at `index` of [N, H]; 0 unless wanted.
+template <class T>
+__device__ __forceinline__ float initial_h(const ForwardDirection& dir, int64_t index, bool wanted, bool starts_anew) {
+  const void* const initial = starts_anew ? dir.reset_hx : dir.hx;
+  return initial != nullptr && wanted ? load_float<T>(initial, index) : 0;
+}
+
+// Both.
 template <class T, prnnRNNMode_t MODE>
 __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int64_t index, bool wanted,
-                                                float& carried) {
-  const float h = wanted && dir.hx != nullptr ? load_float<T>(dir.hx, index) : 0;
-  carried = MODE == PRNN_LSTM ? initial_carried<T, MODE>(dir, index, wanted) : h;
+                                                bool starts_anew, float& carried) {
+  const float h = initial_h<T>(dir, index, wanted, starts_anew);
+  carried = MODE == PRNN_LSTM ? initial_carried<T, MODE>(dir, index, wanted, starts_anew) : h;
   return h;
 }
 
@@ -138,6 +151,18 @@ __device__ __forceinline__ void begin_or_end_sequence(const Direction& dir, int6
   } else if (!is_active && exists) {
     store_initial_gradients<T, MODE>(dir, at, dh, carried, sub);
   }
+}
+
+// Where a sequence started anew after this timestep: `dh` and `carried`, which would be gradients of this timestep's
+// states, are reset_hx's and reset_cx's. One lane has a unit of a sequence in all timesteps. Arguments as above.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ void take_reset_gradients(const Direction& dir, int64_t at, bool exists, float& dh,
+                                                     float& carried, int sub) {
+  if (exists && sub <= 0 && dir.dreset_hx != nullptr) dir.dreset_hx[at] += MODE == PRNN_GRU ? dh + carried : dh;
+  if (Cell<MODE>::kHasCellState && exists && (sub == 1 || sub == kWholeUnit) && dir.dreset_cx != nullptr) {
+    dir.dreset_cx[at] += carried;
+  }
+  dh = carried = 0;
 }
 
 // The gradients of a unit's gate sums, zeros unless `wanted`; see unit_gradients(). `state`: c of an LSTM; `before`: c

@@ -96,8 +96,12 @@ class BackwardData : LayerRun {
       dir.dcandidate = own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
       dir.dcx = c_state(args_.dcx, layer, d);
-      if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = at(p.extras.dcells, d * p.hidden);
+      if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
       dir.reset = p.extras.reset;
+      dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
+      dir.reset_cx = c_state(p.extras.resetCx, layer, d);
+      if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0);
+      if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1);
       dir.reverse = static_cast<int>(p.direction_of(d));
       if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
@@ -118,7 +122,37 @@ class BackwardData : LayerRun {
       }
       require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
     });
-    for (int64_t d = 0; d < p.recurrences() && projects(); ++d) add_up_states(layer, d, dy);
+    for (int64_t d = 0; d < p.recurrences(); ++d) {
+      if (directions[d].dreset_hx != nullptr) round_sums(directions[d].dreset_hx, h_state(p.extras.dresetHx, layer, d));
+      if (directions[d].dreset_cx != nullptr) round_sums(directions[d].dreset_cx, c_state(p.extras.dresetCx, layer, d));
+      if (projects()) add_up_states(layer, d, dy);
+    }
+  }
+
+  // Zeros, [N, H], for the gradients of resetHx (which: 0) or resetCx (1).
+  float* reset_sums(int64_t recurrence, int64_t which) {
+    const int64_t count = p.max_batch() * p.hidden;
+    float* const sums = work.reset_sums[recurrence] + which * count;
+    require_launch(cudaMemsetAsync(sums, 0, static_cast<size_t>(count) * sizeof(float), stream), "a memset");
+    return sums;
+  }
+
+  void round_sums(const float* sums, void* to) {
+    require_launch(run_round(p.type, sums, to, p.max_batch() * p.hidden, stream),
+                   "the kernel that rounds the gradients of states that sequences start anew with");
+  }
+
+  // prnnRNNExtras_t::dcells in rows like those of dy.
+  const void* of_cells(int64_t direction) {
+    const void* const dcells = at(p.extras.dcells, direction * p.hidden);
+    if (!projects()) return dcells;
+    void* const out = work.dcells[direction];
+    const size_t row = static_cast<size_t>(p.hidden * element);
+    require_launch(
+        cudaMemcpy2DAsync(out, static_cast<size_t>(padded * element), dcells, row * static_cast<size_t>(p.directions),
+                          row, static_cast<size_t>(p.rows), cudaMemcpyDeviceToDevice, stream),
+        "a copy");
+    return out;
   }
 
   // ---- with a projection ----
@@ -153,8 +187,13 @@ class BackwardData : LayerRun {
     void* const dhx = h_state(args_.dhx, layer, direction);
     if (dhx != nullptr) {
       require_launch(
-          run_copy_edge_rows(p.type, edge(work.dprevious, p.projection, p.projection, direction > 0), dhx, stream),
+          run_copy_edge_rows(p.type, first_edge(work.dprevious, p.projection, p.projection, direction), dhx, stream),
           "the kernel that copies the initial states' gradients");
+    }
+    if (void* const sums = h_state(p.extras.dresetHx, layer, direction)) {
+      require_launch(
+          run_sum_reset_rows(p.type, reset_rows(work.dprevious, p.projection, p.projection, direction), sums, stream),
+          "the kernel that sums the gradients of states that sequences start anew with");
     }
     PreviousStates after{};
     after.y = work.dprevious;
@@ -162,6 +201,8 @@ class BackwardData : LayerRun {
     after.hx = h_state(args_.dhy, layer, direction);
     after.add = at(dy, direction * p.projection);
     after.add_row = p.recurrences() * p.projection;
+    after.reset = p.extras.reset;
+    after.are_gradients = true;
     after.out = own.dstates;
     after.table = table();
     after.steps = static_cast<int>(p.steps());

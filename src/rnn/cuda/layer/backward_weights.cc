@@ -74,6 +74,7 @@ class BackwardWeights : LayerRun {
       previous.y_row = y_row;
       previous.hx = hx;
       previous.reset = p.extras.reset;
+      previous.reset_hx = h_state(p.extras.resetHx, layer, d);
       previous.out = work.previous;
       previous.table = table();
       previous.steps = static_cast<int>(p.steps());

@@ -48,8 +48,9 @@ class Forward : LayerRun {
     return layer + 1 == p.layers ? args_.y : training_ ? saved.outputs[layer] : work.between_of(layer);
   }
 
-  // Whether the kernels read x itself: the layer has no input matrices, and hx does not join their products.
-  bool reads_input(int64_t layer) const { return !p.has_input_matrices(layer) && (!projects() || args_.hx == nullptr); }
+  // Whether the kernels read x itself: the layer has no input matrices, and no states join their products.
+  bool reads_input(int64_t layer) const { return !p.has_input_matrices(layer) && !adds_states(); }
+  bool adds_states() const { return projects() && (args_.hx != nullptr || p.extras.resetHx != nullptr); }
   // Rows and gates of what input_products() leaves.
   int xw_row(int64_t layer) const {
     return static_cast<int>(reads_input(layer) ? p.hidden : p.heads * p.gates() * p.hidden);
@@ -67,16 +68,28 @@ class Forward : LayerRun {
     } else {
       copy_to_gates(input, xw);
     }
-    const void* const hx = h_state(args_.hx, layer, direction);
-    if (projects() && hx != nullptr) {
-      multiply(p.max_batch(), gate_rows, p.projection, 1, view(hx, p.projection),
-               view(at(args_.w, offsets.recurrent), p.projection, true), 0, work.initial_products, PRNN_DATA_FLOAT,
-               gate_rows);
-      require_launch(
-          run_add_edge_rows(p.type, work.initial_products, edge(xw, gate_rows, gate_rows, direction > 0), stream),
-          "the kernel that adds the initial states");
-    }
+    if (adds_states()) add_states(layer, direction, xw, gate_rows);
     return xw;
+  }
+
+  // With a projection: adds the recurrent products of the states that sequences begin with, of [N, P].
+  void add_states(int64_t layer, int64_t direction, void* xw, int64_t gate_rows) {
+    const void* const recurrent = at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent);
+    const auto multiply_states = [&](const void* states) {
+      multiply(p.max_batch(), gate_rows, p.projection, 1, view(states, p.projection),
+               view(recurrent, p.projection, true), 0, work.initial_products, PRNN_DATA_FLOAT, gate_rows);
+      return work.initial_products;
+    };
+    if (const void* const hx = h_state(args_.hx, layer, direction)) {
+      const EdgeRows first = first_edge(xw, gate_rows, gate_rows, direction);
+      require_launch(run_add_edge_rows(p.type, multiply_states(hx), first, stream),
+                     "the kernel that adds the initial states");
+    }
+    if (const void* const hx = h_state(p.extras.resetHx, layer, direction)) {
+      const ResetRows rows = reset_rows(xw, gate_rows, gate_rows, direction);
+      require_launch(run_add_reset_rows(p.type, multiply_states(hx), rows, stream),
+                     "the kernel that adds the states of sequences that start anew");
+    }
   }
 
   // xw <- x for every gate, [rows, G H].
@@ -172,6 +185,8 @@ class Forward : LayerRun {
         dir.cells = saved.directions[layer * p.recurrences() + d].cells;
       }
       dir.reset = p.extras.reset;
+      dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
+      dir.reset_cx = c_state(p.extras.resetCx, layer, d);
       dir.reverse = static_cast<int>(p.direction_of(d));
       if (exchanges_rows) fill_empty(dir.exchange, p.rows * padded);
       directions.push_back(dir);

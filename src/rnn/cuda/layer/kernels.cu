@@ -36,22 +36,38 @@ __global__ void store_steps(const __grid_constant__ StepChunk chunk, StepSizes* 
   for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = chunk.step[i];
 }
 
+// Timestep t of PreviousStates or ResetRows, the one before it in the direction, and which of them is later; no
+// sequences outside them.
+template <class Params>
+struct StepAndBefore {
+  __device__ StepAndBefore(const Params& p, int t)
+      : step(at(p, t)), before(at(p, p.reverse ? t + 1 : t - 1)), later(p.reverse ? before : step) {}
+  __device__ static StepSizes at(const Params& p, int t) {
+    if (t < 0 || t >= p.steps) return {0, 0};
+    return p.table != nullptr ? p.table[t] : StepSizes{t * p.batch, p.batch};
+  }
+  // Whether sequence n starts anew with timestep t.
+  __device__ bool restarts(const Params& p, int n) const {
+    return p.reset != nullptr && n < later.batch && p.reset[later.row + n] != 0;
+  }
+  const StepSizes step, before, later;
+};
+
 template <class T>
 __global__ void previous_states(const __grid_constant__ PreviousStates p) {
   const T *y = static_cast<const T*>(p.y), *hx = static_cast<const T*>(p.hx), *add = static_cast<const T*>(p.add);
-  const auto step_at = [&](int t) { return p.table != nullptr ? p.table[t] : StepSizes{t * p.batch, p.batch}; };
+  const T* const reset_hx = static_cast<const T*>(p.reset_hx);
   for (int t = blockIdx.y; t < p.steps; t += gridDim.y) {
-    const int before = p.reverse ? t + 1 : t - 1;
-    const StepSizes step = step_at(t), other = before >= 0 && before < p.steps ? step_at(before) : StepSizes{0, 0};
+    const StepAndBefore<PreviousStates> here(p, t);
+    const StepSizes step = here.step, other = here.before;
     T* const out = static_cast<T*>(p.out) + int64_t{step.row} * p.width;
     for (int64_t i = first_index(); i < int64_t{step.batch} * p.width; i += index_stride()) {
       const int n = static_cast<int>(i / p.width), unit = static_cast<int>(i % p.width);
-      const StepSizes later = p.reverse ? other : step;
-      const bool is_zero = p.reset != nullptr && n < later.batch && p.reset[later.row + n] != 0;
-      const T state = is_zero           ? Element<T>::from_float(0)
-                      : n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
-                      : hx != nullptr   ? hx[i]
-                                        : Element<T>::from_float(0);
+      const bool is_reset = here.restarts(p, n) && (n < other.batch || !p.are_gradients);
+      const T* const initial = is_reset ? reset_hx : hx;
+      const T state = !is_reset && n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
+                      : initial != nullptr         ? initial[i]
+                                                   : Element<T>::from_float(0);
       out[i] = add == nullptr ? state
                               : Element<T>::from_float(Element<T>::to_float(state) +
                                                        Element<T>::to_float(add[(step.row + n) * p.add_row + unit]));
@@ -75,25 +91,66 @@ __device__ int64_t edge_row(const EdgeRows& edge, int n) {
   return int64_t{edge.table[low].row} + n;
 }
 
-// Calls body(element of the edge's row, element of [N, width]).
+// Calls body(element of the edge's row, element of [N, width], whether the row is reset).
 template <class T, class Body>
 __device__ void for_each_of_edge(const EdgeRows& edge, const Body& body) {
   for (int64_t i = first_index(); i < int64_t{edge.batch} * edge.width; i += index_stride()) {
-    const int n = static_cast<int>(i / edge.width);
-    body(static_cast<T*>(edge.rows)[edge_row(edge, n) * edge.stride + i % edge.width], i);
+    const int64_t row = edge_row(edge, static_cast<int>(i / edge.width));
+    body(static_cast<T*>(edge.rows)[row * edge.stride + i % edge.width], i,
+         edge.reset != nullptr && edge.reset[row] != 0);
   }
 }
 
 template <class T>
 __global__ void copy_edge_rows(const __grid_constant__ EdgeRows from, T* to) {
-  for_each_of_edge<T>(from, [&](const T& element, int64_t i) { to[i] = element; });
+  for_each_of_edge<T>(from, [&](const T& element, int64_t i, bool is_reset) {
+    to[i] = is_reset ? Element<T>::from_float(0) : element;
+  });
+}
+
+template <class T>
+__device__ void add_to(T& element, float value) {
+  element = Element<T>::from_float(Element<T>::to_float(element) + value);
 }
 
 template <class T>
 __global__ void add_edge_rows(const float* products, const __grid_constant__ EdgeRows to) {
-  for_each_of_edge<T>(to, [&](T& element, int64_t i) {
-    element = Element<T>::from_float(Element<T>::to_float(element) + products[i]);
+  for_each_of_edge<T>(to, [&](T& element, int64_t i, bool is_reset) {
+    if (!is_reset) add_to(element, products[i]);
   });
+}
+
+// A block has timesteps and sequences; most rows are not reset.
+template <class T>
+__global__ void add_reset_rows(const float* products, const __grid_constant__ ResetRows to) {
+  for (int t = blockIdx.x; t < to.steps; t += gridDim.x) {
+    const StepAndBefore<ResetRows> here(to, t);
+    for (int n = blockIdx.y; n < here.step.batch; n += gridDim.y) {
+      if (!here.restarts(to, n)) continue;
+      T* const row = static_cast<T*>(to.rows) + int64_t{here.step.row + n} * to.stride;
+      for (int i = threadIdx.x; i < to.width; i += blockDim.x) add_to(row[i], products[int64_t{n} * to.width + i]);
+    }
+  }
+}
+
+template <class T>
+__global__ void sum_reset_rows(const __grid_constant__ ResetRows from, T* sums) {
+  for (int n = blockIdx.x; n < from.batch; n += gridDim.x) {
+    for (int i = threadIdx.x; i < from.width; i += blockDim.x) {
+      float sum = 0;
+      for (int t = 0; t < from.steps; ++t) {
+        const StepAndBefore<ResetRows> here(from, t);
+        if (n >= here.step.batch || !here.restarts(from, n)) continue;
+        sum += Element<T>::to_float(static_cast<const T*>(from.rows)[int64_t{here.step.row + n} * from.stride + i]);
+      }
+      sums[int64_t{n} * from.width + i] = Element<T>::from_float(sum);
+    }
+  }
+}
+
+template <class T>
+__global__ void round_floats(const float* from, T* to, int64_t count) {
+  for (int64_t i = first_index(); i < count; i += index_stride()) to[i] = Element<T>::from_float(from[i]);
 }
 
 template <class T>
@@ -233,6 +290,27 @@ cudaError_t run_add_edge_rows(prnnDataType_t type, const float* products, const 
   return with_type(type, [&](auto* tag) {
     add_edge_rows<std::remove_pointer_t<decltype(tag)>>
         <<<blocks_for(int64_t{to.batch} * to.width), kThreads, 0, stream>>>(products, to);
+  });
+}
+
+cudaError_t run_add_reset_rows(prnnDataType_t type, const float* products, const ResetRows& to, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    const dim3 grid(static_cast<unsigned>(std::min(to.steps, 65535)), static_cast<unsigned>(std::min(to.batch, 64)));
+    add_reset_rows<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(products, to);
+  });
+}
+
+cudaError_t run_sum_reset_rows(prnnDataType_t type, const ResetRows& from, void* sums, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    sum_reset_rows<T><<<std::min(from.batch, 65535), kThreads, 0, stream>>>(from, static_cast<T*>(sums));
+  });
+}
+
+cudaError_t run_round(prnnDataType_t type, const float* from, void* to, int64_t count, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    round_floats<T><<<blocks_for(count), kThreads, 0, stream>>>(from, static_cast<T*>(to), count);
   });
 }
 

@@ -17,8 +17,8 @@ cudaError_t run_pad_states(prnnDataType_t type, const void* from, void* to, int6
 // The timesteps' sizes, as kernel arguments, so that nothing has to outlive the call and a CUDA graph replays them.
 cudaError_t run_store_steps(const std::vector<int64_t>& batch, StepSizes* to, cudaStream_t stream);
 
-// h of the timestep before, in rows: row(t) + n <- row(t - 1) + n of y (t + 1 in the reverse direction), else hx; zeros
-// where `reset` says that there is none.
+// h of the timestep before, in rows: row(t) + n <- row(t - 1) + n of y (t + 1 in the reverse direction), else hx;
+// reset_hx where `reset` says that the sequence starts anew.
 struct PreviousStates {
   const void* y;
   int64_t y_row;
@@ -26,6 +26,8 @@ struct PreviousStates {
   const void* add;  // added to them: row r at r * add_row; or NULL
   int64_t add_row;
   const uint8_t* reset;  // ForwardDirection::reset
+  const void* reset_hx;  // [N, width] or NULL: zeros
+  bool are_gradients;    // of the timestep after, and hx is dhy, which counts whatever `reset`
   void* out;             // [rows, width]
   const StepSizes* table;
   int steps, batch, width, reverse;
@@ -40,10 +42,29 @@ struct EdgeRows {
   const StepSizes* table;
   int steps, batch;
   bool is_last;
+  const uint8_t* reset;  // [rows] or NULL: where it is set, a copy has zeros, and nothing is added
 };
 cudaError_t run_copy_edge_rows(prnnDataType_t type, const EdgeRows& from, void* to, cudaStream_t stream);
 // Adds products[N, width].
 cudaError_t run_add_edge_rows(prnnDataType_t type, const float* products, const EdgeRows& to, cudaStream_t stream);
+
+// The rows with which sequences start anew, in packed data of any width.
+struct ResetRows {
+  void* rows;
+  int64_t stride;
+  int width;
+  const uint8_t* reset;  // ForwardDirection::reset
+  const StepSizes* table;
+  int steps, batch;
+  bool reverse;
+};
+// Adds products[n] to those of sequence n.
+cudaError_t run_add_reset_rows(prnnDataType_t type, const float* products, const ResetRows& to, cudaStream_t stream);
+// sums[n] <- the sum of those of sequence n. [N, width]
+cudaError_t run_sum_reset_rows(prnnDataType_t type, const ResetRows& from, void* sums, cudaStream_t stream);
+
+// Floats, rounded to the type.
+cudaError_t run_round(prnnDataType_t type, const float* from, void* to, int64_t count, cudaStream_t stream);
 
 // out[row, u] (+)= sum over gates of gates[row, g * gate_stride + u]: the input's gradient with SKIP_INPUT. For a GRU
 // the last gate is `candidate` [rows, hidden].

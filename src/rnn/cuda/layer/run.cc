@@ -135,6 +135,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     dcell_outputs.push_back(backward.take<char>(projects ? p.rows * padded * element : 0));
     dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
+    dcells.push_back(backward.take<char>(projects && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
+    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? 2 * p.max_batch() * p.hidden : 0));
   }
   dprevious = backward.take<char>(p.rows * p.projection * element);
   const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr;
@@ -177,6 +179,25 @@ EdgeRows LayerRun::edge(const void* rows, int64_t stride, int64_t width, bool is
   edge.batch = static_cast<int>(p.max_batch());
   edge.is_last = is_last;
   return edge;
+}
+
+EdgeRows LayerRun::first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const {
+  EdgeRows first = edge(rows, stride, width, direction > 0);
+  if (direction == 0) first.reset = p.extras.reset;
+  return first;
+}
+
+ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const {
+  ResetRows reset{};
+  reset.rows = const_cast<void*>(rows);
+  reset.stride = stride;
+  reset.width = static_cast<int>(width);
+  reset.reset = p.extras.reset;
+  reset.table = table();
+  reset.steps = static_cast<int>(p.steps());
+  reset.batch = static_cast<int>(p.max_batch());
+  reset.reverse = direction > 0;
+  return reset;
 }
 
 ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t layers) const {

@@ -59,6 +59,8 @@ struct Workspace {
   // Backward, data.
   char* input_weights;  // [gates, padded, layer input]
   float* sums;          // BackwardParams::sums
+  // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [2, N, H].
+  std::vector<float*> reset_sums;
   // Backward, weights.
   char* previous;  // [rows, P]
   // With a projection; docs/resident_kernels.md has the formulas.
@@ -67,6 +69,7 @@ struct Workspace {
   float* initial_products;           // [N, G H]: the recurrent matrices times hx
   std::vector<char*> dcell_outputs;  // per direction: [rows, padded]
   std::vector<char*> dlast;          // per direction: [N, H], what dhy adds to the last of them
+  std::vector<char*> dcells;         // per direction: [rows, padded], prnnRNNExtras_t::dcells where it is given
   char* dprevious;                   // [rows, P]: what the gates' gradients are to h of the timestep before
   size_t size;
 
@@ -133,6 +136,9 @@ struct LayerRun {
   const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;
   // The rows of each sequence's first or last timestep.
   EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
+  // Those with which a direction begins, for initial states: without those that start anew there.
+  EdgeRows first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
+  ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;

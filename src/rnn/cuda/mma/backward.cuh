@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
         saved[j][r] = load_lane_saved<T, MODE, EXTRAS>(dir, hidden, params.y_row, u, row, has_before, row_before,
                                                        wanted ? int64_t{n} * hidden + u : 0, sub);
       });
-      bool restarted[kWave], is_first[kWave];  // the step before in this pass, and this one, start from zeros
+      bool restarted[kWave], is_first[kWave];  // sequences start anew with the step before in this pass, and this one
+#pragma unroll
       for (int j = 0; EXTRAS && j < kWave; ++j) {
         const int n = replica_column + first + j * kTileColumns + warp;
         restarted[j] = restarts<EXTRAS>(dir, current, previous, n);
@@ -182,12 +183,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
-          if (EXTRAS && restarted[j]) dh = past = 0;
-
+          if (EXTRAS && restarted[j]) {
+            take_reset_gradients<T, MODE>(dir, state_index, exists && was_active, dh, past, kGated ? sub : 0);
+          }
           begin_or_end_sequence<T, MODE>(dir, state_index, exists, is_active, was_active, dh, past, kGated ? sub : 0);
           if (!is_active) continue;
-          bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
-          if (EXTRAS) has_before = has_before && !is_first[j];
+          if (EXTRAS && is_first[j]) load_reset_state<T, MODE>(dir, state_index, exists, sub, saved[j][r]);
+          const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, EXTRAS && is_first[j]);
           float da = lanes_backward<MODE, sizeof(T) == 4>(Element<T>::to_float(saved[j][r].own),
                                                           Element<T>::to_float(saved[j][r].other), has_before, dh, past,
                                                           sub, sizes.relu, EXTRAS && dir.dcells != nullptr);

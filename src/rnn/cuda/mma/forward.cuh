@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   constexpr int kSumFloats = kRowTiles * kStride;
   constexpr bool kAccurate = sizeof(T) == 4;
   // Too few registers for precomputed addresses.
-  constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && UNIT_TILES == 1)));
+  constexpr bool kTight = kExact<T> || (!SINGLE && (MODE == PRNN_GRU || (kGated && (EXTRAS || UNIT_TILES == 1))));
   // With one tile, a lane has its operands of the cell, or their addresses, in registers before the states arrive.
   constexpr bool kReady = SINGLE && kGated && sizeof(T) == 2 && UNIT_TILES <= 2;
   using Product = MmaProduct<T, kRowTiles, kStride, SINGLE, true>;
@@ -107,15 +107,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
   // The block's units of the initial states of sequences [first, last), which start with step s, `next`.
   const auto publish_initial = [&](int s, int first, int last) {
-    const T* const hx = static_cast<const T*>(dir.hx);
     const int block_unit = pin_in_register(first_unit), lane_of_warp = pin_in_register(lane);
     for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
          n += kResidentWarps) {
       const int column = n - replica_column;
-      const bool is_zero = restarts<EXTRAS>(dir, Step(), next, n);
-      const auto value = [&](int u) {
-        return hx != nullptr && u < hidden && !is_zero ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
-      };
+      const bool starts_anew = restarts<EXTRAS>(dir, Step(), next, n);
+      const auto value = [&](int u) { return initial_h<T>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew); };
       T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
       for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
         const int u = block_unit + i;
@@ -163,7 +160,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         const int row = column < columns ? current.row + replica_column + column : 0;
         input[j][r] = __ldcs(input_here + (int64_t{row} * params.xw_row + (exists(r) ? r * kTileRows : 0)));
       });
-      bool restarts_next[kWave];  // whether the sequence's next step starts from zeros
+      bool restarts_next[kWave];  // whether the sequence starts anew with its next step
       for (int j = 0; EXTRAS && j < kWave; ++j) {
         restarts_next[j] = restarts<EXTRAS>(dir, current, next, replica_column + first + j * kTileColumns + warp);
       }
@@ -197,8 +194,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 #pragma unroll
           for (int r = 0; r < kRounds; ++r) {
             const int u = first_of_lane + r * kTileRows;
-            const bool has_state = u < hidden && !restarts<EXTRAS>(dir, previous, current, n);
-            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, has_state);
+            const bool starts_anew = restarts<EXTRAS>(dir, previous, current, n);
+            const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew);
             if constexpr (kReady) {
               carried_by_lane[r] = value;
             } else if (sub == 0) {
@@ -233,14 +230,23 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         const int u = unit + r * kTileRows;
         const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
         float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        float next_carried = 0;
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
           if (!kReady) __syncwarp();
-          if (kReady || sub == 0) *carry = EXTRAS && restarts_next[j] ? 0 : done[j][r].carried;
+          next_carried = done[j][r].carried;
         } else {
           done[j][r].h = value[j][r];
         }
-        const float h = u < hidden && !(EXTRAS && restarts_next[j]) ? done[j][r].h : 0;
+        float h = u < hidden ? done[j][r].h : 0;
+        if (EXTRAS && restarts_next[j]) {
+          // Which factors are pinned: with the other ones, a kernel of either kind spilled 4 bytes.
+          const int64_t at = kExact<T>
+                                 ? int64_t{replica_column + column} * hidden + pin_in_register(u)
+                                 : int64_t{pin_in_register(replica_column) + column} * pin_in_register(hidden) + u;
+          h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
+        }
+        if (kGated && (kReady || sub == 0)) *carry = next_carried;
         if constexpr (kReady) {
           publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
         } else if constexpr (kGated) {

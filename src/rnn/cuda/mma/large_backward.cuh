@@ -8,7 +8,8 @@ namespace prnn {
 
 // Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
 // without, a lane is a unit.
-template <class T, prnnRNNMode_t MODE>
+// EXTRAS: with prnnRNNExtras_t.
+template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     mma_large_backward(const __grid_constant__ BackwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
@@ -29,6 +30,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // In 16 bits the product needs every register: what the forward pass saved waits for it here.
   constexpr bool kInputsWait = sizeof(T) == 2;
   __shared__ T inputs[2][kInputsWait ? kResidentWarps : 1][kRounds][32];
+  __shared__ bool starts_anew[2][kResidentWarps];  // the warp's sequence, with the timestep of an even or odd step
   float* const sums = reinterpret_cast<float*>(shared);  // [warps][rows][kLargeSumColumns]
   for (int r = 0; r < kRounds; ++r) bias_sums[warp][r][lane] = 0;
 
@@ -55,6 +57,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   bool timed_out = false;
   unsigned published = 0;
 
+  if (lane == 0) starts_anew[1][warp] = false;  // before the first step
   const auto step_of = [&](int s) { return step_of_pass(sizes, sizes.steps, !dir.reverse, s); };
   Step previous, current, next = step_of(0);
   const int last_step = last_backward_step(dir, sizes, sizes.steps);
@@ -96,10 +99,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int r = 0; r < kRounds; ++r) {
       const int u = exists(r) ? first_unit + own + r * kRoundUnits : 0;
       const bool has_before = is_active && n < next.batch;
-      saved[r] =
-          load_lane_saved<T, MODE>(dir, hidden, params.y_row, u, row, has_before, has_before ? next.row + n : row,
-                                   is_active ? int64_t{n} * hidden + u : 0, sub);
+      saved[r] = load_lane_saved<T, MODE, EXTRAS>(dir, hidden, params.y_row, u, row, has_before,
+                                                  has_before ? next.row + n : row,
+                                                  is_active ? int64_t{n} * hidden + u : 0, sub);
     }
+    const bool restarted = restarts<EXTRAS>(dir, next, current, n);
 
     typename Product::Sums products;
     product.run(gradients, reads, sizes.timed_out, timed_out, products, [&] {
@@ -109,6 +113,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           inputs[1][warp][r][lane] = saved[r].other;
         }
       }
+      if (EXTRAS && lane == 0) starts_anew[s & 1][warp] = restarted;
     });
     __syncthreads();  // the sums of the step before have been read
     Product::store(products, sums + warp * Product::kSumFloats);
@@ -135,14 +140,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
       float dh = from_next[r], past = kGated ? *carry : 0;
       __syncwarp();
+      if (EXTRAS && starts_anew[~s & 1][warp]) {
+        take_reset_gradients<T, MODE>(dir, state_index, exists(r) && was_active, dh, past, sub);
+      }
 
       begin_or_end_sequence<T, MODE>(dir, state_index, exists(r), is_active, was_active, dh, past, sub);
       if (!is_active) continue;
       const int of_warp = kInputsWait ? warp : 0;
-      const float loaded_gate = Element<T>::to_float(kInputsWait ? inputs[0][of_warp][r][lane] : saved[r].own);
-      const float loaded = Element<T>::to_float(kInputsWait ? inputs[1][of_warp][r][lane] : saved[r].other);
-      const bool has_before = n < next.batch || initial_states<T, MODE>(dir) != nullptr;
-      float da = lanes_backward<MODE, kAccurate>(loaded_gate, loaded, has_before, dh, past, sub, sizes.relu);
+      LaneSaved<T> loaded = saved[r];
+      if (kInputsWait) loaded = {inputs[0][of_warp][r][lane], inputs[1][of_warp][r][lane]};
+      const bool is_first = EXTRAS && starts_anew[s & 1][warp];
+      if (is_first) load_reset_state<T, MODE>(dir, state_index, exists(r), sub, loaded);
+      const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, is_first);
+      float da =
+          lanes_backward<MODE, kAccurate>(Element<T>::to_float(loaded.own), Element<T>::to_float(loaded.other),
+                                          has_before, dh, past, sub, sizes.relu, EXTRAS && dir.dcells != nullptr);
       da = u < hidden ? da : 0;
       if (kGated && sub == 0 && own_unit < kUnits) *carry = past;
       if (MODE == PRNN_GRU && sub == 3 && exists(r)) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
@@ -159,7 +171,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_mma_large_backward(const ResidentShape& shape, const BackwardParams& params, cudaStream_t stream) {
-  return launch_resident(mma_large_backward<T, MODE>, shape, params, stream);
+  return launch_resident(mma_large_backward<T, MODE, false>, shape, params, stream);
 }
 
 }  // namespace prnn

@@ -7,7 +7,8 @@ namespace prnn {
 
 // Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
 // without, a lane is a unit.
-template <class T, prnnRNNMode_t MODE>
+// EXTRAS: with prnnRNNExtras_t::reset.
+template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const __grid_constant__ ForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
   constexpr int kUnits = large_units(MODE, sizeof(T) == 4), kRounds = large_rounds(MODE, sizeof(T) == 4);
@@ -26,6 +27,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
   // In 16 bits the product needs every register: the inputs wait for it here.
   constexpr bool kInputsWait = sizeof(T) == 2;
   __shared__ T inputs[kInputsWait ? kResidentWarps : 1][kRounds][32];
+  __shared__ bool starts_anew[kResidentWarps];           // the warp's sequence, with its next step
   float* const sums = reinterpret_cast<float*>(shared);  // [warps][rows][kLargeSumColumns]
 
   Product product;
@@ -58,24 +60,28 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     return u / kKTileElements * (tile_columns * kKTileElements) + c * kKTileElements + u % kKTileElements;
   };
   product.k_tile_stride = tile_columns * 64 * kResidentWarps;
-  // The block's units of the initial state of this warp's sequence, which starts with step s.
-  const auto publish_initial = [&](int s) {
-    const T* const hx = static_cast<const T*>(dir.hx);
-    const int n = sizes.first_column + warp;
-    for (int u = first_unit + lane_id(); u < min(padded, first_unit + kUnits); u += 32) {
-      const float value = hx != nullptr && u < hidden ? load_float<T>(hx, int64_t{n} * hidden + u) : 0.0f;
-      publish_element(true, exchange + (int64_t{s} * step_elements + state_at(u, warp)), Element<T>::from_float(value));
-    }
-  };
-
-  bool timed_out = false;
-  unsigned published = 0;
   // The forward pass's step s, which lies outside the sequence where it has no batch.
   const auto step_of = [&](int s) {
     if (s < 0 || s >= sizes.steps) return Step{0, 0};
     return step_at(sizes, dir.reverse ? sizes.steps - 1 - s : s);
   };
   const auto columns_of = [&](int s) { return min(sizes.columns, step_of(s).batch - sizes.first_column); };
+  // Whether this warp's sequence starts anew with step s.
+  const auto restarts_with = [&](int s) {
+    return restarts<EXTRAS>(dir, step_of(s - 1), step_of(s), sizes.first_column + warp);
+  };
+  // The block's units of the initial state of this warp's sequence, which starts with step s.
+  const auto publish_initial = [&](int s) {
+    const int n = sizes.first_column + warp;
+    const bool is_reset = restarts_with(s);
+    for (int u = first_unit + lane_id(); u < min(padded, first_unit + kUnits); u += 32) {
+      const float value = initial_h<T>(dir, int64_t{n} * hidden + u, u < hidden, is_reset);
+      publish_element(true, exchange + (int64_t{s} * step_elements + state_at(u, warp)), Element<T>::from_float(value));
+    }
+  };
+
+  bool timed_out = false;
+  unsigned published = 0;
   if (warp < columns_of(0)) publish_initial(0);
 #pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
@@ -101,12 +107,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     for (int r = 0; r < kRounds; ++r) {
       input[r] = __ldcs(input_of_lane + (exists(loading_lane, r) ? r * kRoundUnits : 0));
     }
+    const bool restarts_next = restarts_with(s + 1);
 
     typename Product::Sums products;
     product.run(states, reads, sizes.timed_out, timed_out, products, [&] {
       if constexpr (kInputsWait) {
         for (int r = 0; r < kRounds; ++r) inputs[warp][r][loading_lane] = input[r];
       }
+      if (EXTRAS && loading_lane == 0) starts_anew[warp] = restarts_next;
     });
     __syncthreads();  // the sums of the step before have been read
     Product::store(products, sums + warp * Product::kSumFloats);
@@ -118,7 +126,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const int n = sizes.first_column + warp, row = step_of(here).row + n, next_columns = columns_of(here + 1);
     if (kGated && warp >= columns_of(here - 1)) {  // the sequence starts
       for (int u = lane; u < kUnits; u += 32) {
-        carried[warp][u] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, first_unit + u < hidden);
+        carried[warp][u] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, first_unit + u < hidden,
+                                                    restarts_with(here));
       }
       __syncwarp();
     }
@@ -141,13 +150,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
         float* const carry = &carried[warp][min(u, kUnits - 1)];
         done[r] = lanes_forward<MODE, kAccurate>(gate[r], *carry, sub);
         __syncwarp();
-        if (sub == 0 && u < kUnits) *carry = done[r].carried;
       } else {
         done[r].h = gate[r];
       }
       const bool publishes = warp < next_columns && sub == 0 && u < kUnits && first_unit + u < padded;
+      float h = first_unit + u < hidden ? done[r].h : 0, next_carried = kGated ? done[r].carried : 0;
+      if (EXTRAS && starts_anew[warp]) {
+        h = begin_sequence<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, publishes && first_unit + u < hidden,
+                                    true, next_carried);
+      }
+      if (kGated && sub == 0 && u < kUnits) carried[warp][u] = next_carried;
       publish_element(publishes, exchange + (int64_t{s + 1} * step_elements + state_at(first_unit + u, warp)),
-                      Element<T>::from_float(first_unit + u < hidden ? done[r].h : 0));
+                      Element<T>::from_float(h));
     }
     published = clock_low();
 
@@ -166,7 +180,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
 
 template <class T, prnnRNNMode_t MODE>
 cudaError_t launch_mma_large_forward(const ResidentShape& shape, const ForwardParams& params, cudaStream_t stream) {
-  return launch_resident(mma_large_forward<T, MODE>, shape, params, stream);
+  return launch_resident(mma_large_forward<T, MODE, false>, shape, params, stream);
 }
 
 }  // namespace prnn

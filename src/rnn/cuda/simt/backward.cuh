@@ -71,7 +71,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int64_t state_at = int64_t{n} * hidden + unit;
   float carried = 0;           // the gradient that goes past the matrix
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
-  const bool has_initial = initial_states<float, MODE>(dir) != nullptr;
 
   float* const dgates = static_cast<float*>(dir.dgates);
   const int row_elements = kGates * padded, k_of_lane = Product::first_element();
@@ -98,7 +97,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   if constexpr (kSends) sync_cluster();
   Step previous, current, next = size_at(0), following = size_at(1);
   load_step(next, following);
-  bool timed_out = false, from_zeros = false;  // whether the sequence has no state from before the current timestep
+  bool timed_out = false, starts_anew = false;  // whether the sequence starts anew with the current timestep
   unsigned passed = clock_low();
   const int last_step = last_backward_step(dir, sizes, steps);
 #pragma unroll 1
@@ -109,8 +108,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     following = size_at(s + 2);
     const bool is_active = n < current.batch, was_active = n < previous.batch;
     const int64_t row = current.row + n;
-    const bool after_reset = from_zeros;
-    from_zeros = restarts<EXTRAS>(dir, next, current, n);
+    const bool after_reset = starts_anew;
+    starts_anew = restarts<EXTRAS>(dir, next, current, n);
 
     if (s > 0) {
       if constexpr (kSends) {
@@ -132,7 +131,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(saved.own);
     pin_in_register(saved.other);
     float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
-    if (after_reset) dh = carried = 0;
+    if (after_reset) take_reset_gradients<float, MODE>(dir, state_at, was_active && exists, dh, carried, sub);
     begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
       biases += bias;
@@ -143,7 +142,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
       continue;
     }
 
-    const bool has_before = (n < next.batch || has_initial) && !from_zeros;
+    if (EXTRAS && starts_anew) load_reset_state<float, MODE>(dir, state_at, exists, sub, saved);
+    const bool has_before = has_state_before<float, MODE>(dir, n < next.batch, starts_anew);
     float da = lanes_backward<MODE, true>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
                                           EXTRAS && dir.dcells != nullptr);
     da = unit < hidden ? da : 0;

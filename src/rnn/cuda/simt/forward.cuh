@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto input_at = [&](int64_t row) {
     return row * params.xw_row + int64_t{pin_in_register(own_gate)} * params.xw_gate + unit;
   };
-  const auto begin = [&](bool from_zeros) {
-    return begin_sequence<float, MODE>(dir, initial_at(), exists && !from_zeros, carried);
+  const auto begin = [&](bool starts_anew) {
+    return begin_sequence<float, MODE>(dir, initial_at(), exists, starts_anew, carried);
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
 
   if constexpr (kSends) sync_cluster();
   Step current, next = size_at(0);
-  // Whether the sequence's next step starts from zeros.
+  // Whether the sequence starts anew with its next step.
   const auto restarts_next = [&] { return restarts<EXTRAS>(dir, current, next, n); };
   if (finishes && n < next.batch) publish(0, begin(restarts_next()));
   load_input(next);
@@ -144,12 +144,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     LaneForward done;
     if constexpr (kGated) {
       done = lanes_forward<MODE, true>(gate, carried, sub);
-      carried = is_last_before_reset ? 0 : done.carried;
+      carried = done.carried;
     } else {
       done.h = gate;
     }
     if (will_be && !timed_out) {
-      publish(s + 1, !is_active ? begin(false) : unit < hidden && !is_last_before_reset ? done.h : 0);
+      const bool begins = !is_active || is_last_before_reset;
+      publish(s + 1, begins ? begin(is_last_before_reset) : unit < hidden ? done.h : 0);
     }
     if (kSends && s + 1 < steps) arrived.expect((s + 1) % 2, kBytes);
 
