@@ -113,6 +113,7 @@ def test_bad_arguments_of_the_operator() -> None:
     for place, value, message in [
         (0, good[0][0], "input has 2 dimensions; it must have 3, or 2 with batch_sizes"),
         (1, good[1][:3], r"hx has shape \(3, 3, 4\); it must be \(4, 3, 4\)"),
+        (1, torch.stack([good[1]] * 2), r"hx has shape \(2, 4, 3, 4\); it must be \(4, 3, 4\)"),  # without reset
         (2, good[1], "cx is given, but only an LSTM has a cell state"),
         (3, [], "weights is empty"),
         (3, good[3][:-1], "weights hold"),
@@ -125,6 +126,8 @@ def test_bad_arguments_of_the_operator() -> None:
         with pytest.raises(ValueError, match=message):
             RNN(*[value if index == place else argument for index, argument in enumerate(good)])
     good = list(op_arguments("GRU", "padded", 0.0, train=False, requires_grad=False, extras=True))
+    with pytest.raises(ValueError, match=r"hx has shape \(3, 4, 3, 4\); it must be \(2, 4, 3, 4\)"):
+        RNN(good[0], torch.cat([good[1], good[1][:1]]), *good[2:])
     for reset, message in [
         (None, "has_reset is True, but reset is None"),
         (torch.zeros(3, 5, dtype=torch.bool), r"reset has shape \(3, 5\); it must be \(5, 3\)"),
