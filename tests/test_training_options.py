@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from itertools import pairwise
@@ -431,17 +432,22 @@ def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_terminated_processes_end_together(manifest: Path, tmp_path: Path) -> None:
-    arguments = command(manifest, tmp_path / "out", "--devices", 2, "--epochs", 10000, "--valid-every", 1)
+@pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.kill), (1, os.killpg)])
+def test_terminated_processes_end_together(
+    manifest: Path, tmp_path: Path, devices: int, kill: Callable[[int, int], None]
+) -> None:
+    """With a status that says so, and without a word; also where those that prepare batches have got the signal."""
+    more = ["--devices", devices, "--epochs", 10000, "--valid-every", 1, "--workers", 2 - devices]
+    arguments = command(manifest, tmp_path / "out", *more)
     with subprocess.Popen(
         [sys.executable, "-m", "prnn", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert any(line.startswith("epoch 1,") for line in process.stdout)
-        process.terminate()
-        process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+        kill(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     assert read_checkpoint(tmp_path / "out/last.ckpt")["global_step"] > 0

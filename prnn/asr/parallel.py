@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import active_children
 from typing import NoReturn, TypeVar
 
+import lightning
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from torch import Tensor, distributed
@@ -24,8 +29,8 @@ _T = TypeVar("_T")
 class DataParallel(DDPStrategy):
     """GradientMean in the place of DistributedDataParallel.
 
-    SIGTERM ends the processes at once, and the training can go on from its last checkpoint. Lightning would have them
-    ask one another before each step whether one of them has got it, for which host and GPU wait.
+    Lightning would have the processes ask one another before each step whether one of them has got SIGTERM, for which
+    host and GPU wait; here it ends them (`Terminated`).
 
     Args:
         dtype: GradientMean's.
@@ -43,14 +48,6 @@ class DataParallel(DDPStrategy):
     def on_train_start(self) -> None:
         assert self.lightning_module is not None
         self.lightning_module.trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-        signal.signal(signal.SIGTERM, self._terminated)
-
-    def _terminated(self, number: int, frame: object) -> NoReturn:
-        if self._begun is not None:
-            self._begun.kill(signal.SIGKILL)
-            for process in self._begun.procs:
-                process.wait()
-        raise SystemExit(128 + number)
 
     def configure_ddp(self) -> None:
         assert self.model is not None
@@ -60,6 +57,34 @@ class DataParallel(DDPStrategy):
         assert self.lightning_module is not None
         if not self.lightning_module.trainer.fit_loop.epoch_loop._should_accumulate():
             self._average()
+
+
+class Terminated(Callback):
+    """SIGTERM ends all processes of a training at once, with status 143; it can go on from its last checkpoint. Of one
+    process, Lightning would make that status 0.
+
+    Args:
+        launcher: what has started the other processes, if there are any and torchrun has not.
+    """
+
+    def __init__(self, launcher: _SubprocessScriptLauncher | None) -> None:
+        self._begun = launcher
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # DataLoader has an error raised when its processes end
+        if self._begun is not None:
+            self._begun.kill(signal.SIGKILL)
+            for process in self._begun.procs:
+                process.wait()
+        for worker in active_children():  # they prepare batches
+            worker.kill()
+            worker.join()
+        with suppress(RuntimeError):  # it is being written to
+            sys.stdout.flush()
+        os._exit(128 + number)  # an exception would be lost where torch has called Python to write a checkpoint
 
 
 def under_torchrun() -> bool:

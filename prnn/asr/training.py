@@ -31,6 +31,7 @@ from .options import TrainingOptions
 from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
+    Terminated,
     communication_device,
     in_all_processes,
     process_number,
@@ -171,7 +172,7 @@ def _fit(
     average = MovingAverage(options.ema) if options.ema else None
     checkpoints = Checkpoints(options, average)
     ahead = Ahead(loader, task.prepared, lambda: task.device)
-    callbacks: list[Callback] = [Pace(ahead, options.log_every)]
+    callbacks: list[Callback] = [Terminated(launcher), Pace(ahead, options.log_every)]
     if options.pictures and process == 0:
         from .pictures import Pictures  # and with it matplotlib
 
