@@ -247,7 +247,8 @@ typedef struct {
   int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
   char reason[256];            /* one sentence when supported is 0 or a backend is not PERSISTENT; else "" */
   char engineReason[256];      /* why the forward engine is not a faster one that other layers have; else "" */
-  char layersReason[256];      /* why several layers of the stack do not run together forward; else "" */
+  char layersReason[256];      /* why layers of the stack do not run together forward; else, "backward: " and why
+                                  they do not in the data gradient; else "" */
   prnnRNNBackend_t inferenceBackend; /* what prnnRNNForwardInference would use */
 } prnnRNNInfo_t;
 
@@ -259,7 +260,7 @@ PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
 
-/* The plan of a call with these sizes: batches that vary (xDesc as prnnRNNForwardTraining's) run layer by layer.
+/* The plan of a call with these sizes, seqLength and xDesc as prnnRNNForwardTraining's.
  * gpu: NULL for the handle's device; else a row of the tile table, and handle is not looked at. */
 PRNN_API prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                            const int seqLength, const prnnTensorDescriptor_t* xDesc,

@@ -57,7 +57,9 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   if (wavefront.forward_layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
   }
-  set_text(info.layersReason, sizeof info.layersReason, wavefront.forward_reason);
+  const bool backward_alone = wavefront.forward_reason.empty() && !wavefront.backward_reason.empty();
+  set_text(info.layersReason, sizeof info.layersReason,
+           backward_alone ? "backward: " + wavefront.backward_reason : wavefront.forward_reason);
   return info;
 }
 
