@@ -38,6 +38,8 @@ class Info(ctypes.Structure):
         ("engineReason", ctypes.c_char * 256),
         ("layersReason", ctypes.c_char * 256),
         ("inferenceBackend", ctypes.c_int),
+        ("workspaceSize", ctypes.c_size_t),
+        ("reserveSize", ctypes.c_size_t),
     ]
 
 
@@ -218,6 +220,7 @@ def test_cpu(data_type: int) -> None:
     assert info.batchPerPass == 7
     assert info.layersTogether == 1
     assert info.sharedBytes == 4 * 512 * 512 * (8 if data_type == capi.DOUBLE else 4)
+    assert Layer().query_gpu("H200").workspaceSize == Layer().query_gpu("H200").reserveSize == 0
     assert info.largestHiddenSize >= 16
 
 
