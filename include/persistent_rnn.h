@@ -230,8 +230,8 @@ PRNN_API prnnStatus_t prnnUnpackSequences(prnnHandle_t handle, const int seqLeng
                                           const int* order, size_t rowBytes, const void* packed, void* padded,
                                           const int paddedLength, size_t stepStride, size_t sequenceStride);
 
-/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data. Sizes are
- * per layer and direction, of the forward pass unless said. */
+/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data, of 64
+ * timesteps where the query names none. Sizes are per layer and direction, of the forward pass unless said. */
 typedef struct {
   int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
   prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */
@@ -252,8 +252,11 @@ typedef struct {
   int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
   char reason[256];            /* one sentence when supported is 0 or a backend is not PERSISTENT; else "" */
   char engineReason[256];      /* why the forward engine is not a faster one that other layers have; else "" */
-  char layersReason[256];      /* why several layers of the stack do not run together forward; else "" */
+  char layersReason[256];      /* why layers of the stack do not run together forward; else, "backward: " and why
+                                  they do not in the data gradient; else "" */
   prnnRNNBackend_t inferenceBackend; /* what prnnRNNForwardInference would use */
+  size_t workspaceSize; /* bytes, what prnnGetRNNTempSpaceSizes says for training on the handle's device; 0 in */
+  size_t reserveSize;   /* a query for a GPU by its name, and where `backend` is not PERSISTENT */
 } prnnRNNInfo_t;
 
 /* The plan for inputs of xDesc's {N, I, 1} on the handle's device. Starts nothing. */
@@ -264,7 +267,7 @@ PRNN_API prnnStatus_t prnnQueryRNN(prnnHandle_t handle, const prnnRNNDescriptor_
 PRNN_API prnnStatus_t prnnQueryRNNForGPU(const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                          const prnnTensorDescriptor_t xDesc, prnnRNNInfo_t* info);
 
-/* The plan of a call with these sizes: batches that vary (xDesc as prnnRNNForwardTraining's) run layer by layer.
+/* The plan of a call with these sizes, seqLength and xDesc as prnnRNNForwardTraining's.
  * gpu: NULL for the handle's device; else a row of the tile table, and handle is not looked at. */
 PRNN_API prnnStatus_t prnnQueryRNNSequence(prnnHandle_t handle, const char* gpu, const prnnRNNDescriptor_t rnnDesc,
                                            const int seqLength, const prnnTensorDescriptor_t* xDesc,

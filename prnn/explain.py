@@ -39,6 +39,7 @@ class LayerExplanation:
     replicas: int  # copies of the weights, each serving a share of the batch
     supported: bool  # False: the resident kernels do not serve it
     notes: tuple[str, ...]  # why not a faster engine, why not together; why it is not supported
+    units: int = 0  # hidden units of a block; 0: of a LayerNormLSTM, and where it is not supported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Explanation:
     def __str__(self) -> str:
         if not self.layers:
             return "no recurrent layers"
-        header = ("layer", "module", "dtype", "on", "forward", "backward", "together", "blocks")
+        header = ("layer", "module", "dtype", "on", "forward", "backward", "together", "blocks", "units")
         rows = [header]
         for layer in self.layers:
             blocks = f"{layer.blocks}" if layer.replicas == 1 else f"{layer.replicas} x {layer.blocks}"
@@ -59,7 +60,7 @@ class Explanation:
             together = str(layer.layers_together) if layer.layers_together > 1 else "-"
             rows.append(
                 (layer.name or "(model)", layer.module, dtype, layer.device, layer.forward, layer.backward, together)
-                + (blocks if layer.supported else "-",)
+                + (blocks if layer.supported else "-", str(layer.units) if layer.units > 0 else "-")
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"N = {self.batch}"]
@@ -217,4 +218,5 @@ def _explain_layer(
         found["replicas"],
         found["supported"],
         tuple(notes),
+        found["units_per_block"] if found["supported"] else 0,
     )

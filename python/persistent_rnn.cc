@@ -53,7 +53,8 @@ py::dict to_dict(const prnnRNNInfo_t& info) {
                   "layers_together_inference"_a = info.layersTogetherInference, "register_bytes"_a = info.registerBytes,
                   "shared_bytes"_a = info.sharedBytes, "largest_hidden_size"_a = info.largestHiddenSize,
                   "reason"_a = info.reason, "engine_reason"_a = info.engineReason,
-                  "layers_reason"_a = info.layersReason);
+                  "layers_reason"_a = info.layersReason, "workspace_size"_a = info.workspaceSize,
+                  "reserve_size"_a = info.reserveSize);
 }
 
 std::vector<std::string> gpu_names() {

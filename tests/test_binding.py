@@ -151,6 +151,10 @@ def test_queries() -> None:
     assert info["batch_per_pass"] == 3
     assert "H200" in _C.gpu_names()
     assert rnn.query_gpu("H200", 3)["device"] == "H200"
+    for handle in (_C.Handle.cpu(), *([_C.Handle.cuda()] if torch.cuda.is_available() else [])):
+        found = rnn.query(handle, [3, 3, 2])
+        sizes = rnn.temp_space_sizes(handle, True, [3, 3, 2])
+        assert (found["workspace_size"], found["reserve_size"]) == sizes != (0, 0)
 
 
 def test_other_threads_run_during_a_call() -> None:

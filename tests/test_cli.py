@@ -307,6 +307,20 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nobody has run these plans on one" in output
 
 
+def test_info_of_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    layer = ("info", "--cell", "lstm", "--hidden", "512", "--input", "80", "--layers", "5", "--batch", "32")
+    assert main([*layer, "--dtype", "float16", "--gpu", "h200"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "N = 32"
+    assert "LSTM 80 -> 512, 5 layers  float16  H200  wavefront-wgmma  cluster" in lines[2]
+    assert lines[3].startswith("    not together: backward: layers of hidden size 512 run together for up to 16 ")
+    assert len(lines) == 4
+    assert main([*layer, "--bidirectional", "--steps", "3"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert torch.cuda.is_available() or re.match(r"training over 3 timesteps: workspace \d+ bytes, reserve", last)
+    assert refused(capsys, *layer, "--gpu", "Voodoo 2").startswith("--gpu is 'Voodoo 2'; the table has H200, ")
+
+
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cuda"])
 @pytest.mark.parametrize("family", ["rnn", "loss", "train"])
 def test_bench_has_a_program_of_each_kind(capsys: pytest.CaptureFixture[str], family: str, device: str) -> None:

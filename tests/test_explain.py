@@ -91,7 +91,7 @@ def test_every_recurrent_layer_of_a_model_in_order() -> None:
     assert "prnn.convert leaves as it is" in found.layers[1].notes[0]
     lines = str(found).splitlines()
     assert lines[0] == "N = 16"
-    assert lines[1].split() == ["layer", "module", "dtype", "on", "forward", "backward", "together", "blocks"]
+    assert lines[1].split() == ["layer", "module", "dtype", "on", "forward", "backward", "together", "blocks", "units"]
     assert lines[2].split()[:6] == ["encoder", "LSTM", "80", "->", "256,", "2"]
     assert "bfloat16  H200" in lines[2]
     assert str(prnn.explain(torch.nn.Linear(3, 3), 1)) == "no recurrent layers"

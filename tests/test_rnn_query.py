@@ -38,6 +38,8 @@ class Info(ctypes.Structure):
         ("engineReason", ctypes.c_char * 256),
         ("layersReason", ctypes.c_char * 256),
         ("inferenceBackend", ctypes.c_int),
+        ("workspaceSize", ctypes.c_size_t),
+        ("reserveSize", ctypes.c_size_t),
     ]
 
 
@@ -178,6 +180,14 @@ def test_many_sequences_that_run_together(gpu: str, mode: int, hidden: int, batc
     assert Layer(mode, hidden, layers=5, batch=batch).query_gpu(gpu).layersTogether == together
 
 
+def test_layers_that_run_together_forward_alone() -> None:
+    info = Layer(2, 512, layers=5, batch=32).query_gpu("H200")
+    assert (info.layersTogether, info.layersTogetherBackward) == (5, 1)
+    reason = b"backward: layers of hidden size 512 run together for up to 16 sequences; N is 32"
+    assert info.layersReason == reason
+    assert Layer(2, 512, layers=5, batch=16).query_gpu("H200").layersReason == b""
+
+
 @pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 33}, {"data_type": capi.FLOAT}], ids=str)
 def test_layers_that_run_one_after_the_other(changes: dict[str, int]) -> None:
     assert Layer(**({"hidden": 256, "layers": 5} | changes)).query_gpu("H200").layersTogether == 1
@@ -210,6 +220,7 @@ def test_cpu(data_type: int) -> None:
     assert info.batchPerPass == 7
     assert info.layersTogether == 1
     assert info.sharedBytes == 4 * 512 * 512 * (8 if data_type == capi.DOUBLE else 4)
+    assert Layer().query_gpu("H200").workspaceSize == Layer().query_gpu("H200").reserveSize == 0
     assert info.largestHiddenSize >= 16
 
 
@@ -395,7 +406,7 @@ def test_why_not_an_engine_that_is_faster() -> None:
     for gpu, reason in (
         ("H200", b"a cluster holds hidden sizes up to 512; H is 1024; with so few sequences mma is as fast as wgmma"),
         ("A100", b"the GPU has no clusters of thread blocks"),
-        ("B200", b"how many clusters a B200 keeps resident is not in its row"),
+        ("B200", b"how many clusters stay resident is not in the row of the B200"),
     ):
         assert Layer(hidden=1024, batch=8).query_gpu(gpu).engineReason == reason
     assert Layer(hidden=512, batch=8).query_gpu("H200").engineReason == b""

@@ -1,4 +1,5 @@
-"""``prnn info``: what is installed, what this machine has, and how large a layer stays on each GPU's chip."""
+"""``prnn info``: what is installed, what this machine has, and how large a layer stays on each GPU's chip; or the
+plan of one layer."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ import os
 import platform
 
 from prnn._fields import Within, number_parser
+from prnn.commands.failure import CommandError
 
 _CELLS = ("lstm", "gru", "rnn")
+_TYPES = ("float32", "float16", "bfloat16")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -18,11 +21,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "info",
         help="versions, this machine, and the largest layer that stays resident on each GPU",
         description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden "
-        "size whose recurrent weights stay on the chip.",
+        "size whose recurrent weights stay on the chip. With --cell, the plan of such a layer instead: which kernels "
+        "run it, in how many blocks, and why not faster ones.",
     )
     batch = number_parser(int, Within(1, 2**20))
     parser.add_argument("--batch", type=batch, default=4, metavar="N", help="sequences at once (%(default)s)")
     parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")
+    parser.add_argument("--cell", choices=_CELLS, help="print the plan of a layer of this cell")
+    size = number_parser(int, Within(1, 2**20))
+    parser.add_argument("--hidden", type=size, default=512, metavar="H", help="its hidden units (%(default)s)")
+    parser.add_argument("--input", type=size, metavar="I", help="its input size (H)")
+    parser.add_argument("--layers", type=size, default=1, metavar="L", help="layers of the stack (%(default)s)")
+    parser.add_argument("--steps", type=size, default=256, metavar="T", help="timesteps (%(default)s)")
+    parser.add_argument("--dtype", choices=_TYPES, default="float32", help="data type (%(default)s)")
+    parser.add_argument("--gpu", metavar="NAME", help="a GPU of the tile table (this machine's device)")
     return parser
 
 
@@ -32,6 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     from prnn import _C, __version__
 
+    if arguments.cell is not None:
+        _print_plan(arguments)
+        return
     print(f"prnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     extra = {name: _version(name) for name in ("lightning", "kaldi-native-fbank", "soundfile", "soxr", "jiwer")}
     missing = [name for name, version in extra.items() if version is None]
@@ -67,6 +82,30 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{'*' if name == row else ' '} {name:{width}}" + "".join(f"{cell:>14}" for cell in cells) + mark)
     if unmeasured:
         print("+ planned from the GPU's published figures: nobody has run these plans on one")
+
+
+def _print_plan(arguments: argparse.Namespace) -> None:
+    import torch
+
+    import prnn
+    from prnn import _C
+    from prnn._ops._handles import DTYPES, handle
+
+    if arguments.gpu is not None and arguments.gpu.lower() not in map(str.lower, _C.gpu_names()):
+        raise CommandError(f"--gpu is {arguments.gpu!r}; the table has {', '.join(_C.gpu_names())}")
+    shape = (arguments.input or arguments.hidden, arguments.hidden, arguments.layers)
+    place = "meta" if arguments.gpu is not None else "cuda" if torch.cuda.is_available() else "cpu"
+    make = dict(bidirectional=arguments.bidirectional, device=place, dtype=getattr(torch, arguments.dtype))
+    module = getattr(torch.nn, arguments.cell.upper())(*shape, **make)
+    print(prnn.explain(module, [arguments.steps] * arguments.batch, gpu=arguments.gpu))
+    if arguments.gpu is None:
+        dtype = DTYPES[torch.float32 if place == "cpu" else module.weight_hh_l0.dtype]
+        mode = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}[arguments.cell]
+        rnn = _C.Rnn(mode, dtype, shape[1], shape[2], shape[0], arguments.bidirectional)
+        found = rnn.query(handle(torch.device(place)), [arguments.batch] * arguments.steps)
+        if found["workspace_size"] + found["reserve_size"] > 0:
+            sizes = f"workspace {found['workspace_size']} bytes, reserve space {found['reserve_size']} bytes"
+            print(f"training over {arguments.steps} timesteps: {sizes}")
 
 
 def _layer(extension, mode: int, dtype: int, bidirectional: bool):  # type: ignore[no-untyped-def]

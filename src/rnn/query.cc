@@ -13,6 +13,7 @@
 #include "rnn/backend.h"
 #include "rnn/plan/faster.h"
 #include "rnn/plan/plan.h"
+#include "rnn/reserve.h"
 #include "rnn/validate.h"
 
 using namespace prnn;
@@ -57,7 +58,9 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
   if (wavefront.forward_layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
   }
-  set_text(info.layersReason, sizeof info.layersReason, wavefront.forward_reason);
+  const bool backward_alone = wavefront.forward_reason.empty() && !wavefront.backward_reason.empty();
+  set_text(info.layersReason, sizeof info.layersReason,
+           backward_alone ? "backward: " + wavefront.backward_reason : wavefront.forward_reason);
   return info;
 }
 
@@ -65,6 +68,12 @@ prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const
 int64_t core_cache_bytes() {
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return bytes > 0 ? bytes : 256 * 1024;
+}
+
+// Of prnnGetRNNTempSpaceSizes, for training.
+void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem& problem, prnnRNNInfo_t* info) {
+  info->workspaceSize = backend.workspace_size(&context, problem);
+  info->reserveSize = reserve_header_size(context) + backend.reserve_size(&context, problem, false);
 }
 
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
@@ -88,7 +97,7 @@ prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const Rn
       to_int(problem.projection > 0 ? room / (bytes_per_weight * problem.projection)
                                     : std::lround(std::floor(std::sqrt(double(room) / double(bytes_per_weight)))));
   try {
-    select_backend(context, rnn, problem);
+    set_sizes(context, select_backend(context, rnn, problem), problem, &info);
   } catch (const Failure& failure) {
     info.supported = 0;
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -110,8 +119,10 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
   if (was_asked) info.supported = 0;
   try {
-    info.backend = select_cuda_backend(context, rnn.backend, problem).kind();
+    const RnnBackend& backend = select_cuda_backend(context, rnn.backend, problem);
+    info.backend = backend.kind();
     info.inferenceBackend = select_cuda_backend(context, rnn.backend, inference_of(problem)).kind();
+    if (info.backend == PRNN_PERSISTENT_BACKEND) set_sizes(context, backend, problem, &info);
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
       set_text(info.reason, sizeof info.reason,

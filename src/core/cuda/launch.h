@@ -16,6 +16,10 @@ inline void check_launch(const char* kernel) {
     fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", kernel, cudaGetErrorString(error));
 }
 
+// SMs, an H200's, for grids and splits of sums of a fixed size. Not the device's own number, so that sums are rounded
+// alike on all GPUs; on any of them blocks take what is left in turns.
+constexpr int kGridMultiprocessors = 132;
+
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace prnn

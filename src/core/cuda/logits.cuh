@@ -95,7 +95,7 @@ unsigned blocks_for_rows(int64_t rows) {
 // a group of lanes has one row of the warp's 32 / kGroup * rounds. Few rows are spread over many warps.
 template <int kGroup>
 int rounds_for_rows(int64_t rows) {
-  constexpr int64_t kWarps = 132 * 32, kGroups = 32 / kGroup;
+  constexpr int64_t kWarps = kGridMultiprocessors * 32, kGroups = 32 / kGroup;
   const int64_t rounds = rows / (kWarps * kGroups);
   return static_cast<int>(rounds < 1 ? 1 : rounds > kGroup ? kGroup : rounds);
 }

@@ -247,7 +247,7 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   }
   if (row.largest_cluster == 1) return "the GPU has no clusters of thread blocks";
   if (resident_blocks(row, 4) == 0) {
-    return std::string("how many clusters a ") + row.name + " keeps resident is not in its row";
+    return std::string("how many clusters stay resident is not in the row of the ") + row.name;
   }
   const int64_t most = problem.gates() > 1 ? 512 : 1024;
   const std::string cluster =

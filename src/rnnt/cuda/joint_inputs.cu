@@ -148,7 +148,7 @@ __global__ void finish_kernel(const Real* sums, int64_t rows, int64_t columns, i
 template <class Form>
 void run_input_gradients(const Chunk& chunk, const InputGradients<Form>& gradients, cudaStream_t stream) {
   const int64_t slabs = ceil_div(chunk.joint.padded_size, int64_t{kRunThreads} * kCount);
-  const dim3 grid(132 * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
+  const dim3 grid(kGridMultiprocessors * 6, 2, static_cast<unsigned>(slabs < 64 ? slabs : 64));
   input_gradients_kernel<<<grid, dim3(kRunThreads, kParts), 0, stream>>>(chunk, gradients);
   check_launch("joint input_gradients_kernel");
 }

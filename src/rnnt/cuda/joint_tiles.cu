@@ -555,9 +555,11 @@ int64_t slices(int64_t columns) {
 int64_t tile_splits(const Joint& joint) {
   // Of the few numbers of shares, the one with which the blocks' turns are fullest.
   const int64_t products = ceil_div(joint.classes, kTileRows) * ceil_div(joint.size, kTileColumns);
-  constexpr int64_t kBlocks = 132, kMost = 16;
+  constexpr int64_t kMost = 16;
   int64_t best = 1;
-  const auto turns = [&](int64_t splits) { return static_cast<double>(ceil_div(products * splits, kBlocks)) / splits; };
+  const auto turns = [&](int64_t splits) {
+    return static_cast<double>(ceil_div(products * splits, kGridMultiprocessors)) / splits;
+  };
   for (int64_t splits = 2; splits <= kMost; ++splits) {
     if (turns(splits) < turns(best)) best = splits;
   }

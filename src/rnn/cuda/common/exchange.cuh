@@ -44,8 +44,8 @@ __device__ __forceinline__ uint64_t global_nanoseconds() {
   return time;
 }
 
-// The same number, of which the compiler knows nothing: what rare code works out from it stays there, and takes no
-// registers from the loop around it.
+// The same number, opaque to the compiler: what rare code computes from it stays in that code, and takes no registers
+// from the loop around it.
 __device__ __forceinline__ int pin_in_register(int number) {
   asm volatile("" : "+r"(number));
   return number;

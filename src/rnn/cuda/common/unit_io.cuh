@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_final_states(const Direction& dir, int64_t
 
 // ---- backward: steps run against the forward pass, so that a sequence begins with its last timestep ----
 
-// Where the state before a timestep lies that the backward pass wants of a gated unit, c (LSTM) or h (GRU): in row
+// Where the state before a timestep lies that the backward pass needs of a gated unit, c (LSTM) or h (GRU): in row
 // `row_before`, or, where that timestep does not exist, at element `initial_at` of the initial states. Where there are
 // none either, an address that may be read.
 template <class T, prnnRNNMode_t MODE>
@@ -191,7 +191,7 @@ __device__ __forceinline__ void publish_gradients(bool valid, T* out, int gate_s
 
 // The bias gradients of a block whose lanes have unit lane % 16 each: adds `sums`, of the four gates, over the lanes
 // and warps that have the same unit, and stores them for this replica. `shared` has room for 64 floats a warp, and
-// nobody uses it any more. A GRU's third and fourth are those of its candidate's bR and bW.
+// is free. A GRU's third and fourth are those of its candidate's bR and bW.
 __device__ __forceinline__ void store_bias_gradients(const float (&sums)[4], float* shared, float* bias_sums,
                                                      int64_t replica, int hidden, int unit, bool exists) {
   const int lane = threadIdx.x % 32;

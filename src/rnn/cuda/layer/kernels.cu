@@ -10,9 +10,10 @@ namespace prnn {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 2048;  // loops stride over the rest
 
 unsigned blocks_for(int64_t elements) {
-  return static_cast<unsigned>(std::clamp<int64_t>((elements + kThreads - 1) / kThreads, 1, 132 * 16));
+  return static_cast<unsigned>(std::clamp<int64_t>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
 }
 
 __device__ int64_t first_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }

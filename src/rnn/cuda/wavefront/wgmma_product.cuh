@@ -32,8 +32,8 @@ __device__ __forceinline__ void store_transposed(uint32_t address, const uint32_
 #endif
 }
 
-// The neighbour's sums go from one warpgroup to the other through shared memory. Each thread says to the other
-// warpgroup when they are there and when they have been taken. (bar.arrive would do as well, but racecheck does not
+// The neighbour's sums go from one warpgroup to the other through shared memory. Each thread signals to the other
+// warpgroup that they are there, and that they have been taken. (bar.arrive would do as well, but racecheck does not
 // follow it, nor one lane's arrival for its warp.)
 struct Handover {
   uint64_t there, taken;
@@ -125,8 +125,8 @@ struct WavefrontWgmmaProduct {
     warpgroup.sync();
   }
 
-  // Asks for a batch of `columns` states; `from` is where this thread's bytes of the states' chunk 0 are, NULL:
-  // nowhere. Columns beyond them keep what they had.
+  // Issues the loads of a batch of `columns` states; `from` is where this thread's bytes of the states' chunk 0 are,
+  // NULL: none. Columns beyond them keep what they had.
   __device__ __forceinline__ void prefetch(int stage, int batch, const char* from, int columns) const {
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
@@ -138,8 +138,8 @@ struct WavefrontWgmmaProduct {
     commit_copies();
   }
 
-  // Waits until a batch that has been asked for has arrived whole. PENDING: batches asked for later. `prefetch_again()`
-  // asks for them again: where this one was asked for too early, so were they.
+  // Waits until a batch has arrived whole. PENDING: batches whose loads were issued later. `prefetch_again()` issues
+  // those again: where this batch's were issued too early, so were they.
   template <int PENDING, class PrefetchAgain>
   __device__ __forceinline__ void wait_loads(int stage, int batch, const char* from, int* fault, bool& timed_out,
                                              const PrefetchAgain& prefetch_again) const {
@@ -196,7 +196,7 @@ struct WavefrontWgmmaProduct {
     }
   }
 
-  // The whole product with the own state, in as many stages as there are batches, which have been asked for.
+  // The whole product with the own state, in as many stages as there are batches, whose loads have been issued.
   __device__ __forceinline__ void add_own(Sums& sums, const char* from, int columns, int* fault,
                                           bool& timed_out) const {
     add_batches(
@@ -213,8 +213,9 @@ struct WavefrontWgmmaProduct {
     wgmma_wait<0>();
   }
 
-  // The whole product with the neighbour's state of the launch's step `step`; asks for two batches ahead, of the step's
-  // states and then of the next one's (`next`, NULL: there is none). prefetch_first() goes before the first step.
+  // The whole product with the neighbour's state of the launch's step `step`. Loads are issued two batches ahead, of
+  // the step's states and then of the next one's (`next`, NULL: there is none). prefetch_first() goes before the first
+  // step.
   __device__ __forceinline__ void prefetch_first(const char* from, int columns) const {
     static_assert(kBatches >= 2, "both of the first step");
     prefetch(0, 0, from, columns);
@@ -231,7 +232,7 @@ struct WavefrontWgmmaProduct {
           prefetch((stage + 2) % kWavefrontWgmmaRing, (kNow + 2) % kBatches, kOfNext ? next : from,
                    kOfNext ? next_columns : columns);
           multiply<kNow>(stage, sums);
-          wgmma_wait<kNow + 1 < kBatches ? 1 : 0>();  // the stage of the batch before may be asked for
+          wgmma_wait<kNow + 1 < kBatches ? 1 : 0>();  // the stage of the batch before is free
         },
         std::make_integer_sequence<int, kBatches>());
   }

@@ -66,9 +66,9 @@ struct SplitKProduct {
   __device__ __forceinline__ uint32_t set_of(int batch_pair, int w) const {
     return ring + (batch_pair % 2 * 2 + w) * kSetBytes;
   }
-  // Says that this warpgroup's batch of a batch pair is in shared memory, and waits for the other's. Two barriers a
+  // Signals that this warpgroup's batch of a batch pair is in shared memory, and waits for the other's. Two barriers a
   // warpgroup, in turn: it may be a batch pair ahead.
-  __device__ __forceinline__ void say_stored(int batch_pair) const {
+  __device__ __forceinline__ void signal_stored(int batch_pair) const {
     asm volatile("bar.arrive %0,256;" ::"r"(3 + batch_pair % 2 * 2 + warpgroup.index) : "memory");
   }
   __device__ __forceinline__ void wait_for_other(int batch_pair) const {
@@ -101,7 +101,7 @@ struct SplitKProduct {
     loads.issue(states, batch_pair + 1);
     wgmma_wait<0>();
     warpgroup.sync();
-    say_stored(batch_pair);
+    signal_stored(batch_pair);
     wgmma_begin();
     multiply(warpgroup.index, 0, matrix_descriptor(own));
     wgmma_commit();
