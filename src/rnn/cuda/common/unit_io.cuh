@@ -41,7 +41,8 @@ __device__ __forceinline__ const T* reset_states(const Direction& dir) {
 
 // What a sequence carries before its first timestep, or where it starts anew, at `index` of [N, H]; 0 unless wanted.
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted, bool starts_anew) {
+__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted,
+                                                 bool starts_anew = false) {
   const T* const initial = starts_anew ? reset_states<T, MODE>(dir) : initial_states<T, MODE>(dir);
   return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
 }
