@@ -39,10 +39,16 @@ __device__ __forceinline__ const T* reset_states(const Direction& dir) {
   return static_cast<const T*>(Cell<MODE>::kHasCellState ? dir.reset_cx : dir.reset_hx);
 }
 
-// What a sequence carries before its first timestep, or where it starts anew, at `index` of [N, H]; 0 unless wanted.
+// What a sequence carries before its first timestep, at `index` of [N, H]; 0 unless wanted.
 template <class T, prnnRNNMode_t MODE, class Direction>
-__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted,
-                                                 bool starts_anew = false) {
+__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted) {
+  const T* const initial = initial_states<T, MODE>(dir);
+  return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
+}
+
+// The same, or where it starts anew.
+template <class T, prnnRNNMode_t MODE, class Direction>
+__device__ __forceinline__ float initial_carried(const Direction& dir, int64_t index, bool wanted, bool starts_anew) {
   const T* const initial = starts_anew ? reset_states<T, MODE>(dir) : initial_states<T, MODE>(dir);
   return initial != nullptr && wanted ? Element<T>::to_float(initial[index]) : 0;
 }
