@@ -206,18 +206,29 @@ def test_rnnt_padding_is_not_read():
     assert leaf.grad.isfinite().all()
 
 
-def test_rnnt_bad_sequences_cost_nan():
-    x, options = rnnt_batch(4, 8, 5, 6, torch.float32, seed=8)
-    moved = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
-    moved["logit_lengths"][1] = 9
-    moved["target_lengths"][2] = -1
-    moved["targets"][3, 0], moved["target_lengths"][3] = 6, 5
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize(("symbols", "classes"), [(5, 6), (70, 6), (40, 600)])
+def test_rnnt_bad_sequences_cost_nan(symbols, classes, gathered):
+    x, options = rnnt_batch(8, 8, symbols, 2 if gathered else classes, torch.float32, seed=8)
+    options["target_lengths"][:] = symbols
+    options["target_lengths"][1], options["logit_lengths"][1] = 0, 1
+    good = {key: value[:2] if isinstance(value, torch.Tensor) else value for key, value in options.items()}
+    options["logit_lengths"][2], options["logit_lengths"][3] = 9, 0
+    options["target_lengths"][4] = -1
+    for n, place, symbol in ((5, 0, classes), (6, symbols - 1, -1), (7, symbols // 2, 0)):
+        options["targets"][n, place] = symbol
+    options["targets"][1] = -5  # padding
+    bad = 5 if gathered else 8  # symbols are not read
+    moved = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in options.items()}
     leaf = x.cuda().requires_grad_()
-    costs = prnn.rnnt_loss(leaf, **moved, reduction="none")
-    costs[0].backward()
-    assert costs[0].isfinite()
-    assert costs[1:].isnan().all()
-    assert (leaf.grad[1:] == 0).all()
+    costs = prnn.rnnt_loss(leaf, **moved, reduction="none", gathered=gathered)
+    costs[:2].backward(torch.tensor([0.5, 2.0]).cuda())
+    wanted = both(prnn.rnnt_loss, x[:2], **good, gathered=gathered)[1]
+    torch.testing.assert_close(costs[:2].cpu().double(), wanted[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(leaf.grad[:2].cpu().double(), wanted[1], rtol=1e-4, atol=1e-5)
+    assert costs[2:bad].isnan().all()
+    assert costs[bad:].isfinite().all()
+    assert (leaf.grad[2:] == 0).all()
 
 
 def test_rnnt_reproducible():

@@ -22,7 +22,35 @@ __device__ __forceinline__ void divide(int64_t a, int64_t b, int64_t& quotient, 
   }
 }
 
-__device__ __forceinline__ Cell find_cell(const Problem& p, const Sequence* sequences, int64_t row) {
+// Where sequences begin in PADDED logits and targets, and their lengths; none of a sequence whose lengths are out of
+// range. Symbols are not looked at.
+struct PaddedSequences {
+  const Problem& problem;
+
+  __device__ __forceinline__ Sequence operator[](int64_t n) const {
+    const Problem& p = problem;
+    const int frames = p.frame_lengths[n], targets = p.target_lengths[n];
+    const bool valid = frames >= 1 && frames <= p.maxFrames && targets >= 0 && targets <= p.maxTargets;
+    return {0, n * p.maxTargets, valid ? frames : 0, valid ? targets : 0};
+  }
+};
+
+__device__ __forceinline__ bool is_target(const Problem& p, int symbol) {
+  return symbol >= 0 && symbol < p.classes && (symbol != p.blank || p.blankTargets);
+}
+
+// Whether the symbols of a sequence are in range. By a whole warp.
+__device__ __forceinline__ bool symbols_valid(const Problem& p, const Sequence& s, int lane) {
+  bool valid = true;
+  if (p.input != PRNN_LOSS_GATHERED) {
+    for (int u = lane; u < s.targets; u += 32) valid = valid && is_target(p, p.targets[s.target_begin + u]);
+  }
+  return __all_sync(~0u, valid);
+}
+
+// Sequences: what [n] of makes a Sequence.
+template <class Sequences>
+__device__ __forceinline__ Cell find_cell(const Problem& p, const Sequences& sequences, int64_t row) {
   Cell cell;
   int64_t frame;
   if (p.layout == PRNN_RNNT_PACKED) {

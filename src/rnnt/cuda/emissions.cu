@@ -5,17 +5,40 @@
 namespace prnn::rnnt_cuda {
 namespace {
 
-// The arcs of a cell whose activations lie at `activations`.
+// The sequences of a problem that has offsets, and of one without.
+struct EmissionSequences {
+  const Problem& problem;
+  const Sequence* found;
+
+  __device__ __forceinline__ Sequence operator[](int64_t n) const {
+    return problem.has_offsets() ? found[n] : PaddedSequences{problem}[n];
+  }
+};
+
+// Writes a sequence of a problem without offsets for the kernels that follow. By a whole warp, one that has its first
+// cell.
+__device__ __forceinline__ void write_sequence(const Problem& p, Sequence* sequences, int64_t n) {
+  const int lane = threadIdx.x % 32;
+  Sequence s = PaddedSequences{p}[n];
+  if (!symbols_valid(p, s, lane)) s.frames = 0;
+  if (lane == 0) sequences[n] = s;
+}
+
+__device__ __forceinline__ bool begins_sequence(const Problem& p, const Cell& cell) {
+  return !p.has_offsets() && cell.t == 0 && cell.u == 0;
+}
+
+// The arcs of a cell.
 template <class Element, class Real>
 __device__ __forceinline__ void write_arcs(const Problem& p, const Lattice<Real>& lattice, Real* normalisers,
-                                           const Cell& cell, int64_t row, Real normaliser) {
+                                           const Sequence& s, const Cell& cell, int64_t row, Real normaliser) {
   const Element* activations = static_cast<const Element*>(p.activations) + row * p.classes;
-  const Sequence s = lattice.sequences[cell.n];
   Arcs<Real> arcs{0, static_cast<Real>(kNever)};
   const bool gathered = p.input == PRNN_LOSS_GATHERED;
   arcs.blank = to_real(activations[gathered ? 0 : p.blank]) - normaliser;
   if (cell.u < s.targets) {
-    arcs.label = to_real(activations[gathered ? 1 : p.targets[s.target_begin + cell.u]]) - normaliser;
+    const int symbol = gathered ? 1 : p.targets[s.target_begin + cell.u];
+    if (gathered || is_target(p, symbol)) arcs.label = to_real(activations[symbol]) - normaliser;
     if (p.delayPenalty != 0) {
       arcs.label += static_cast<Real>(p.delayPenalty * (0.5 * (s.frames - 1) - cell.t));
     }
@@ -30,14 +53,21 @@ __global__ void __launch_bounds__(kRowThreads) emissions_kernel(Problem p, Latti
   constexpr int kGroup = Shape::kGroup;
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kGroup;
   const int lane = threadIdx.x % kGroup;
+  const EmissionSequences sequences{p, lattice.sequences};
   Cell cell{0, 0, 0, false};
-  if (row < p.activation_cells()) cell = find_cell(p, lattice.sequences, row);
+  if (row < p.activation_cells()) {
+    cell = find_cell(p, sequences, row);
+    static_assert(kGroup == 32);
+    if (begins_sequence(p, cell)) write_sequence(p, lattice.sequences, cell.n);
+  }
   const Element* activations = static_cast<const Element*>(p.activations) + row * p.classes;
   Real normaliser = 0;
   if (p.input == PRNN_LOSS_LOGITS) {
     normaliser = row_log_sum_exp<Shape>(activations, cell.real ? static_cast<int>(p.classes) : 0, lane);
   }
-  if (cell.real && lane == 0) write_arcs<Element>(p, lattice, normalisers, cell, row, normaliser);
+  if (cell.real && lane == 0) {
+    write_arcs<Element>(p, lattice, normalisers, sequences[cell.n], cell, row, normaliser);
+  }
 }
 
 // Each lane has a row, of which it finds out what it is and whose arcs it writes; the sums are made by groups of lanes.
@@ -50,8 +80,16 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t first =
       (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / 32 * (kGroups * rounds);  // of the warp's rows
   const int64_t row = first + lane;
+  const EmissionSequences sequences{p, lattice.sequences};
   Cell cell{0, 0, 0, false};
-  if (lane < kGroups * rounds && row < p.activation_cells()) cell = find_cell(p, lattice.sequences, row);
+  bool begins = false;
+  if (lane < kGroups * rounds && row < p.activation_cells()) {
+    cell = find_cell(p, sequences, row);
+    begins = begins_sequence(p, cell);
+  }
+  for (unsigned lanes = __ballot_sync(~0u, begins); lanes != 0; lanes &= lanes - 1) {
+    write_sequence(p, lattice.sequences, __shfl_sync(~0u, cell.n, __ffs(lanes) - 1));
+  }
   Real normaliser = 0;
   if (p.input == PRNN_LOSS_LOGITS) {
     const int classes = static_cast<int>(p.classes);
@@ -64,7 +102,7 @@ __global__ void __launch_bounds__(kRowThreads)
       if (round == lane / kGroups) normaliser = mine;
     }
   }
-  if (cell.real) write_arcs<Element>(p, lattice, normalisers, cell, row, normaliser);
+  if (cell.real) write_arcs<Element>(p, lattice, normalisers, sequences[cell.n], cell, row, normaliser);
 }
 
 // Cells that pruning left out have no arcs.

@@ -17,18 +17,7 @@ constexpr int kSetupThreads = 512;
 constexpr int kCellThreads = 256;
 constexpr int64_t kMaxGridY = 65535;
 
-// The two checks below are made by a whole warp.
-__device__ bool symbols_valid(const Problem& p, const Sequence& s, int lane) {
-  bool valid = true;
-  if (p.input != PRNN_LOSS_GATHERED) {
-    for (int u = lane; u < s.targets; u += 32) {
-      const int symbol = p.targets[s.target_begin + u];
-      valid = valid && symbol >= 0 && symbol < p.classes && (symbol != p.blank || p.blankTargets);
-    }
-  }
-  return __all_sync(~0u, valid);
-}
-
+// By a whole warp.
 __device__ bool ranges_valid(const Problem& p, int64_t n, const Sequence& s, int lane) {
   bool valid = true;
   if (p.layout == PRNN_RNNT_PRUNED) {

@@ -18,8 +18,8 @@
 
 namespace prnn::rnnt_cuda {
 
-// A sequence as the kernels see it, made on the device by run_setup(). `frames` is 0 for one whose lengths, symbols or
-// pruning ranges are out of range: it has no cells.
+// A sequence as the kernels see it, made on the device by run_setup() or run_emissions(). `frames` is 0 for one whose
+// lengths, symbols or pruning ranges are out of range: it has no cells.
 struct Sequence {
   int64_t cell_begin;    // PACKED: its first row
   int64_t target_begin;  // its first symbol in targets
@@ -36,6 +36,11 @@ struct Problem : prnnRNNTLossOptions_t {
   __host__ __device__ int64_t width() const { return maxTargets + 1; }
   __host__ __device__ int64_t steps() const { return maxFrames + skew() * maxTargets + 1; }
   __host__ __device__ int64_t lattice_cells() const { return batch * steps() * width(); }
+  // Whether where sequences begin follows from the lengths of others, or pruning ranges are to be checked; without
+  // either the emissions find the sequences.
+  __host__ __device__ bool has_offsets() const {
+    return layout != PRNN_RNNT_PADDED || (targetLayout == PRNN_TARGETS_CONCATENATED && input != PRNN_LOSS_GATHERED);
+  }
   // Cells of the activations, padding included.
   __host__ __device__ int64_t activation_cells() const {
     if (layout == PRNN_RNNT_PACKED) return rows;
@@ -66,7 +71,8 @@ struct Shares {
   Real* normalisers;  // log of the sum of exp of the logits; LOGITS alone, else NULL
 };
 
-// Checks lengths, symbols and ranges, and finds where sequences begin.
+// Checks lengths, symbols and ranges, and finds where sequences begin. Not needed before the emissions of a problem
+// without offsets.
 void run_setup(const Problem& problem, Sequence* sequences, cudaStream_t stream);
 
 // PRUNED: forbids all arcs, so that those of cells which pruning left out stay forbidden.

@@ -78,7 +78,7 @@ class CudaRnntBackend final : public RnntBackend {
       Lattice<Real> lattice = cut_workspace<Real>(problem, workspace, reserve_space != nullptr);
       const Reserve<Real> reserve(problem, reserve_arena);
       if (reserve_space) lattice.sequences = reserve.sequences;
-      run_setup(problem, lattice.sequences, handle->stream);
+      if (problem.has_offsets()) run_setup(problem, lattice.sequences, handle->stream);
       run_emissions(problem, lattice, reserve.shares.normalisers, handle->stream);
       run_recursion(problem, lattice, static_cast<Real*>(costs), handle->stream);
       const auto reduced = reduced_costs<Real>(params.options, costs);
@@ -107,7 +107,7 @@ class CudaRnntBackend final : public RnntBackend {
       Arena workspace(params.workspace);
       double* best;
       const Lattice<Real> lattice = cut_align_workspace<Real>(problem, workspace, best);
-      run_setup(problem, lattice.sequences, handle->stream);
+      if (problem.has_offsets()) run_setup(problem, lattice.sequences, handle->stream);
       run_emissions(problem, lattice, static_cast<Real*>(nullptr), handle->stream);
       run_best_path(problem, lattice, best, static_cast<Real*>(scores), frames, handle->stream);
     });
