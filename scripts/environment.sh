@@ -2,6 +2,8 @@
 # requirements, into the virtual environment $PRNN_VENV (.venv), unless it is there already, and puts the environment first
 # on PATH.
 
+unset PYTHONDONTWRITEBYTECODE # else each of the many processes that tests start compiles the sources of prnn
+
 use_environment() {
   local venv=${PRNN_VENV:-.venv} python=${PYTHON:-python3} wanted stamp
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {

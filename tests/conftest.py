@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -25,6 +26,35 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
         archive.extractall(folder)
     return folder / name.removesuffix(".tar.gz")
+
+
+class Skipped(pytest.Item):
+    """Stands for all tests of a module."""
+
+    def runtest(self) -> None:
+        raise AssertionError("it has a mark that skips it")
+
+    def reportinfo(self) -> tuple[pathlib.Path, int, str]:
+        return self.path, 0, self.nodeid
+
+
+class Module(pytest.Module):
+    """A module whose pytestmark skips every test of it is one skipped test: those of a GPU are thousands."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        marks = getattr(self.obj, "pytestmark", [])
+        for mark in marks if isinstance(marks, list) else [marks]:
+            if mark.name == "skipif" and mark.args[0] is True:
+                skipped = Skipped.from_parent(self, name="all")
+                skipped.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
+                return [skipped]
+        return super().collect()
+
+
+def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collector) -> pytest.Module | None:
+    if any("::" in argument for argument in parent.config.args):  # a test by its name is not to be missing
+        return None
+    return Module.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,9 @@ def generate(env):
         return
     root = toolkit_root(env["NVCC"])
     env.SetDefault(CUDA_INCDIR=os.path.join(root, "include"), CUDA_LIBDIR=os.path.join(root, "lib64"))
-    env.Append(NVCCFLAGS=["--expt-relaxed-constexpr", "--compress-mode=size", "-Xptxas=-v"])
+    env.Append(NVCCFLAGS=["--expt-relaxed-constexpr", "-Xptxas=-v"])
+    if "native" not in env["cuda_arch"]:  # it takes a second a file; a library of this machine alone may be large
+        env.Append(NVCCFLAGS=["--compress-mode=size"])
     env["NVCC_ARCH"] = arch_flags(list(env["cuda_arch"]))
     env["NVCCCOM"] = (
         "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $CXXFLAGS"
