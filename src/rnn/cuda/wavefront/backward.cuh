@@ -6,10 +6,11 @@
 
 namespace prnn {
 
-// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there, EXTRAS as in wavefront_forward. The own
-// part of K are the gates' gradients of the timestep done before, with R'; the neighbour's are those of the layer
-// above, of the same timestep, with its W'. K_TILES: of K of one part of a warp, of the block's share in the cluster.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE, bool EXTRAS>
+// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there, EXTRAS and PAIRS as in
+// wavefront_forward. The own part of K are the gates' gradients of the timestep done before, with R'; the neighbour's
+// are those of the layer above, of the same timestep, with its W'. K_TILES: of K of one part of a warp, of the block's
+// share in the cluster.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE, bool EXTRAS, bool PAIRS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_backward(const __grid_constant__ WavefrontBackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -68,11 +69,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   bool exists[kRounds];
-  float carry[kRounds], bias_sum[kRounds];
+  float carry[kRounds], bias_sum[kRounds], ahead[kRounds];  // PAIRS: the next step's sums of the neighbour's part
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     exists[r] = (kGated || sub < UNIT_TILES) && unit + r * kTileRows < hidden;
-    carry[r] = bias_sum[r] = 0;
+    carry[r] = bias_sum[r] = ahead[r] = 0;
   }
 
   // Step s does timestep last - s. EXTRAS: a replica begins with the last timestep of its first sequence, which is its
@@ -138,6 +139,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if (is_fed) walk.neighbour.here = above_of(last_row);
     if (is_fed && last > 0) walk.neighbour.next = walk.neighbour.here - above_step;
   }
+  // A lane's second timestep is the one before in time. Lanes of timesteps that do not exist have no columns.
+  const WavefrontPair pair;
+  if (PAIRS && !EXTRAS) {
+    walk.neighbour.here -= pair.step * (above_step + kPairColumns * above_elements * kElementBytes);
+    walk.neighbour.next = walk.neighbour.here - above_step;
+  }
 
   // One more step than timesteps, for the gradients of the initial states.
   const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? last + 1 : last + 2;
@@ -151,23 +158,39 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int columns = !EXTRAS || is_active ? columns_of(batch) : begun;
     const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
     if (!SINGLE) walk.tiles = tiles;
+    const bool is_ahead = PAIRS && s % 2 != 0;  // the neighbour's part of this step has been multiplied
+    const int batch_after = PAIRS ? batch_at(sizes, last - s - 2) : 0;
     if constexpr (EXTRAS) {
       const int own_bytes = row_elements * kElementBytes, above_bytes = above_elements * kElementBytes;
       walk.own.next = own_rows + int64_t{row} * own_bytes;
       walk.own.here = s > 0 ? walk.own.next + int64_t{batch} * own_bytes : nullptr;
       walk.neighbour.here = is_active ? above_rows + int64_t{row} * above_bytes : nullptr;
       walk.neighbour.next = s < last ? walk.neighbour.here - int64_t{next_batch} * above_bytes : nullptr;
+      if constexpr (PAIRS) {
+        walk.neighbour.here = above_rows + (row - pair.step * (int64_t{next_batch} + kPairColumns)) * above_bytes;
+        walk.neighbour.next =
+            above_rows + (row - next_batch - pair.step * (int64_t{batch_after} + kPairColumns)) * above_bytes;
+      }
       read_at(int64_t{row} * hidden + lane_at);
     }
     walk.own.columns = EXTRAS ? begun : columns;
     walk.own.next_columns = walk.neighbour.columns = columns;
     walk.neighbour.next_columns = columns_of(next_batch);
+    if constexpr (PAIRS) {
+      const int first = is_active ? columns : 0, second = s < last ? columns_of(next_batch) : 0;
+      walk.neighbour.columns = pair.columns(first, second);
+      walk.neighbour.next_columns = pair.columns(second, columns_of(batch_after));
+    }
     auto mask = [&] {
       if constexpr (EXTRAS) {
+        // Columns sub * 2 on, or, of a pair's second timestep, those from kPairColumns on.
+        const bool is_second = PAIRS && sub >= kPairColumns / 2;
         const int row_bytes = pin_in_register(hidden) / 8, first = pin_in_register(replica_column) + sub * 2;
+        const int first_row = is_second ? row - next_batch - kPairColumns : row;
         const uint8_t* kept = params.kept[place.direction];
-        if (kept != nullptr) kept += (row + first) * int64_t{row_bytes} + cluster_unit / 8;
-        return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes, columns,
+        if (kept != nullptr) kept += (first_row + first) * int64_t{row_bytes} + cluster_unit / 8;
+        return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes,
+                                      is_second ? columns_of(next_batch) + kPairColumns : columns,
                                       (hidden - cluster_unit) / kTileRows};
       } else {
         return NoMask();
@@ -205,8 +228,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       if constexpr (SINGLE) {
-        walk.template run_single<K_TILES, K_TILES>(s + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out,
-                                                   timed_out, wave_sums + warp * kSumFloats, mask);
+        walk.template run_single<K_TILES, K_TILES, PAIRS>(is_ahead, s + 1 < steps, published, sizes.poll_delay_cycles,
+                                                          sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
+                                                          mask);
       } else {
         walk.run(first_tile, count, s + 1 < steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
                  kResidentWarps * kSumFloats, mask);
@@ -252,6 +276,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           const int64_t state_index = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
           float dh = from_states[j][r];
+          if (PAIRS && is_ahead) dh += ahead[r];
           float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(min(first_tile + j, kMaxTiles - 1), r);
           if (EXTRAS ? column >= begun : s == 0) {
             const FinalGradients last = load_final_gradients<T, MODE>(layer, state_index, in_replica && exists[r]);
@@ -290,6 +315,21 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       published = clock_low();
+      if (PAIRS && !is_ahead) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          const int index = (kGated             ? r
+                             : sub < UNIT_TILES ? own_tile
+                                                : 0) *
+                                kStride +
+                            sum_index(lane / 4, warp) + kPairSums;
+          if constexpr (CLUSTER > 1) {
+            ahead[r] = sum_over_subs(sub < CLUSTER ? own_partial[sub * kOwnFloats + index] : 0);
+          } else {
+            ahead[r] = sum_over_warps(wave_sums, kSumFloats, index);
+          }
+        }
+      }
     }
     if constexpr (EXTRAS) {
       row -= next_batch;
@@ -324,14 +364,18 @@ cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const Wave
   constexpr bool kExtrasAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, true);
   const bool single = params.sizes.columns_per_replica <= kTileColumns;
   if ((params.has_extras() ? kExtrasAlwaysSingle : kAlwaysSingle) && !single) return cudaErrorInvalidValue;
+  const bool pairs = has_pairs(params.sizes);
   if (params.has_extras()) {
-    return launch_resident(single
-                               ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true>
-                               : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kExtrasAlwaysSingle, true>,
-                           shape, params, stream);
+    return launch_resident(
+        pairs    ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true, true>
+        : single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true, false>
+                 : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kExtrasAlwaysSingle, true, false>,
+        shape, params, stream);
   }
-  return launch_resident(single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false>
-                                : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, false>,
+  return launch_resident(pairs ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false, true>
+                         : single
+                             ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false, false>
+                             : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, false, false>,
                          shape, params, stream);
 }
 

@@ -7,8 +7,8 @@
 namespace prnn {
 
 // Tiles, warps, lanes and `sub` as in mma_forward; SINGLE as there. EXTRAS: sequences of different lengths, or dropout
-// between the layers.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE, bool EXTRAS>
+// between the layers. PAIRS: a replica has up to half a tile of sequences, see WavefrontPair.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE, bool EXTRAS, bool PAIRS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_forward(const __grid_constant__ WavefrontForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   static_assert(sizeof(T) == kElementBytes, "the wavefront kernels are of 16-bit types");
   using Rows = WavefrontForwardRows<MODE, UNIT_TILES>;
   using Product = WavefrontProduct<T, Rows, K_TILES>;
+  static_assert(SINGLE || !PAIRS, "a pair is one tile");
   constexpr int kSumFloats = Product::kSumFloats;
 
   const ResidentSizes& sizes = params.sizes;
@@ -52,11 +53,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
   const int own_gate = input_gate<MODE>(sub);
-  float bias[kRounds], carry[kRounds];
+  float bias[kRounds], carry[kRounds], ahead[kRounds];  // PAIRS: the next step's sums of the neighbour's part
   bool exists[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    carry[r] = 0;
+    carry[r] = ahead[r] = 0;
     exists[r] = own_lane && unit + r * kTileRows < hidden;
     bias[r] = load_bias<T, MODE>(layer, hidden, unit + r * kTileRows, sub, exists[r]);
   }
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // changes from step to step: with two registers more, the compiler delays the sums of an LSTM's third round until the
   // activations of the others are done (five layers of 512, N = 8: 1.87 us a step for 1.65).
   const auto columns_of = [&](int batch) {
-    return EXTRAS ? min(replica_columns, batch - replica_column) : replica_columns;
+    return EXTRAS || PAIRS ? min(replica_columns, batch - replica_column) : replica_columns;
   };
   const int steps = EXTRAS ? steps_of_column(sizes, replica_column) : sizes.steps;
   int batch = sizes.batch, next_batch = EXTRAS ? batch_at(sizes, 1) : sizes.batch;
@@ -92,6 +93,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if (is_fed) {
     const char* const below = states_of_lane(layer.below);
     walk.neighbour = {below, below + int64_t{batch} * row_bytes, tile_elements * kElementBytes};
+  }
+  const WavefrontPair pair;
+  if constexpr (PAIRS) {  // of this lane's timestep
+    walk.neighbour.here += pair.step * int64_t{batch - kPairColumns} * row_bytes;
+    walk.neighbour.next = walk.neighbour.here + int64_t{pair.step == 0 ? batch : next_batch} * row_bytes;
   }
   bool timed_out = false;
   int buffer = 0;
@@ -123,12 +129,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   };
 
   for (int t = 0; t < steps; ++t) {
-    const int batch_after = EXTRAS ? batch_at(sizes, t + 2) : sizes.batch;
+    const int batch_after = EXTRAS || PAIRS ? batch_at(sizes, t + 2) : sizes.batch;
+    const bool is_ahead = PAIRS && t % 2 != 0;  // the neighbour's part of this step has been multiplied
     const int columns = columns_of(batch), next_columns = columns_of(next_batch);
     const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
     if (!SINGLE) walk.tiles = tiles;
     walk.own.columns = walk.neighbour.columns = columns;
     walk.own.next_columns = walk.neighbour.next_columns = next_columns;
+    if constexpr (PAIRS) {
+      walk.neighbour.columns = pair.columns(columns, EXTRAS ? next_columns : columns_of(batch_at(sizes, t + 1)));
+      walk.neighbour.next_columns = pair.columns(next_columns, columns_of(batch_after));
+    }
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
@@ -160,9 +171,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
       if constexpr (SINGLE) {
-        walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < steps, published, sizes.poll_delay_cycles,
-                                                             sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
-                                                             NoMask());
+        walk.template run_single<K_TILES, (K_TILES + 1) / 2, PAIRS>(is_ahead, t + 1 < steps, published,
+                                                                    sizes.poll_delay_cycles, sizes.timed_out, timed_out,
+                                                                    wave_sums + warp * kSumFloats, NoMask());
       } else {
         walk.run(first_tile, count, t + 1 < steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
                  kResidentWarps * kSumFloats, NoMask());
@@ -197,6 +208,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats,
                                        sum_of_lane + r * 4 * Rows::kStride);
+          if (PAIRS && is_ahead) value[j][r] += ahead[r];
         }
       }
 #pragma unroll
@@ -247,6 +259,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           return dropped_state<T>(state, (kept[j] >> (lane / 4) & 1) != 0, params.dropout_scale);
         });
       }
+      if (PAIRS && !is_ahead) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          ahead[r] = sum_over_warps(wave_sums, kSumFloats, sum_of_lane + kPairSums + r * 4 * Rows::kStride);
+        }
+      }
       finished.count = count;
       finished.first_tile = first_tile;
       finished.columns = columns;
@@ -268,7 +286,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
     }
     walk.own.advance(walk.own.next + int64_t{batch} * row_bytes);
-    walk.neighbour.advance(walk.neighbour.next + int64_t{next_batch} * row_bytes);
+    const int rows_between = PAIRS && pair.step > 0 ? batch_after : next_batch;
+    walk.neighbour.advance(walk.neighbour.next + int64_t{rows_between} * row_bytes);
     const int64_t step_elements = int64_t{batch} * hidden;
     input_at += int64_t{batch} * params.xw_row;
     gates_at += step_elements * 4;
@@ -290,13 +309,16 @@ cudaError_t launch_wavefront_mma_forward(const ResidentShape& shape, const Wavef
   constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
   const bool single = params.sizes.columns_per_replica <= kTileColumns;
   if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  const bool pairs = has_pairs(params.sizes);
   if (params.has_extras()) {
-    return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, true>
-                                  : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, true>,
+    return launch_resident(pairs    ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, true, true>
+                           : single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, true, false>
+                                    : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, true, false>,
                            shape, params, stream);
   }
-  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, false>
-                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, false>,
+  return launch_resident(pairs    ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, false, true>
+                         : single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, false, false>
+                                  : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, false, false>,
                          shape, params, stream);
 }
 

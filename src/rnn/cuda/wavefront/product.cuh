@@ -216,6 +216,23 @@ struct WavefrontStates {
   }
 };
 
+// Up to half a tile of sequences: the neighbour's states of two timesteps fill a tile, and are multiplied in every
+// other step. The sums of the second one are in the upper half of the tile's columns, where the own part adds nothing.
+constexpr int kPairColumns = kTileColumns / 2;
+constexpr int kPairSums = kPairColumns / 2;  // from sum_index() of a column to that of the column kPairColumns further
+
+inline bool has_pairs(const ResidentSizes& sizes) { return sizes.columns_per_replica <= kPairColumns; }
+
+// Which of the two timesteps a lane reads, and which column of it.
+struct WavefrontPair {
+  const int step = threadIdx.x % 32 / 4 / kPairColumns, column = threadIdx.x % 32 / 4 % kPairColumns;
+
+  // WavefrontStates::columns for this lane, from those of the two timesteps.
+  __device__ __forceinline__ int columns(int first, int second) const {
+    return column < (step == 0 ? first : second) ? kTileColumns : 0;
+  }
+};
+
 // What becomes of the sums of the neighbour's part: nothing.
 struct NoMask {
   __device__ __forceinline__ void load(int) const {}
@@ -284,16 +301,17 @@ struct WavefrontTiles {
 
   // A step of a replica with one tile. The neighbour's states arrived long before; loads of the own ones are issued
   // when PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: earlier
-  // ones would return before the data and be issued again. `mask`: a DropoutMask, or kNoMask.
-  template <int K_TILES, int PREFETCH, class Mask>
-  __device__ __forceinline__ void run_single(bool goes_on, unsigned published, int poll_delay, int* fault,
-                                             bool& timed_out, float* shared, Mask&& mask) {
+  // ones would return before the data and be issued again. `is_ahead`: PAIRS, and the neighbour's part of this step has
+  // been multiplied in the step before. `mask`: a DropoutMask, or kNoMask.
+  template <int K_TILES, int PREFETCH, bool PAIRS, class Mask>
+  __device__ __forceinline__ void run_single(bool is_ahead, bool goes_on, unsigned published, int poll_delay,
+                                             int* fault, bool& timed_out, float* shared, Mask&& mask) {
     typename Product::Sums sums = {};
     const auto prefetch_own = [&] {
       wait_poll_delay(published, poll_delay);
       prefetch<kOwn>(own, false, 0);
     };
-    if (has_neighbour) {
+    if (has_neighbour && !(PAIRS && is_ahead)) {
       if (!neighbour_prefetched) prefetch<kNeighbour>(neighbour, false, 0);
       mask.load(0);
       product.template wait_loads<kNeighbour>(fault, timed_out);
@@ -301,10 +319,14 @@ struct WavefrontTiles {
       prefetch_own();
       product.template multiply<kNeighbour, PREFETCH, K_TILES>(sums);
       mask.apply(sums);
-      neighbour_prefetched = goes_on;
-      if (goes_on) prefetch<kNeighbour>(neighbour, true, 0);
+      neighbour_prefetched = !PAIRS && goes_on;
+      if (neighbour_prefetched) prefetch<kNeighbour>(neighbour, true, 0);
     } else {
       prefetch_own();
+      if constexpr (PAIRS) {
+        neighbour_prefetched = has_neighbour && goes_on;
+        if (neighbour_prefetched) prefetch<kNeighbour>(neighbour, true, 0);
+      }
     }
     product.template wait_loads<kOwn>(fault, timed_out);
     product.template multiply<kOwn>(sums);
