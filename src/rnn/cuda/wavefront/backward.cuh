@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kSumFloats = Product::kSumFloats;
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
   static_assert(CLUSTER > 1 || !kGated, "gated cells split K over a cluster");
+  static_assert(!PAIRS || (SINGLE && kGated), "a pair is a tile of a gated layer");
   static_assert(MODE != PRNN_GRU || CLUSTER == kGates, "a block of a GRU reads one gate: the candidate's are two");
 
   const ResidentSizes& sizes = params.sizes;
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // K runs over the gates one after the other; a block of a cluster has its share.
   const int gate_k_tiles = hidden / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.load_weights(block_k_tiles, weights, [&](int part, int row_tile, int k_tile) {
+  product.load_weights(block_k_tiles, weights + (PAIRS ? kPairFloats : 0), [&](int part, int row_tile, int k_tile) {
     const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input_above);
     const int unit = cluster_unit + row_tile * kTileRows + lane / 4;
     const int gate = (rank * block_k_tiles + k_tile) / gate_k_tiles;
@@ -139,12 +140,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if (is_fed) walk.neighbour.here = above_of(last_row);
     if (is_fed && last > 0) walk.neighbour.next = walk.neighbour.here - above_step;
   }
-  // A lane's second timestep is the one before in time. Lanes of timesteps that do not exist have no columns.
-  const WavefrontPair pair;
-  if (PAIRS && !EXTRAS) {
-    walk.neighbour.here -= pair.step * (above_step + kPairColumns * above_elements * kElementBytes);
-    walk.neighbour.next = walk.neighbour.here - above_step;
-  }
 
   // One more step than timesteps, for the gradients of the initial states.
   const int steps = layer.dhx == nullptr && layer.dcx == nullptr ? last + 1 : last + 2;
@@ -153,44 +148,47 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
+  // PAIRS: the gradients of the pair that begins with step `first`, where this lane has any.
+  const auto aim_at_pair = [&](int first) {
+    const WavefrontPair pair;
+    const Step step = step_of_pass(sizes, last + 1, true, first + pair.step);
+    walk.neighbour.next = above_of(step.row) + (pair.column - lane / 4) * above_elements * kElementBytes;
+    walk.neighbour.next_columns = pair.column < columns_of(step.batch) ? 1 : 0;
+  };
+  if constexpr (PAIRS) {
+    walk.parked = reinterpret_cast<float4*>(weights) + threadIdx.x;
+    aim_at_pair(0);
+    walk.template begin_pairs<K_TILES>(sizes.timed_out, timed_out);
+  }
+
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
     const int columns = !EXTRAS || is_active ? columns_of(batch) : begun;
     const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
     if (!SINGLE) walk.tiles = tiles;
-    const bool is_ahead = PAIRS && s % 2 != 0;  // the neighbour's part of this step has been multiplied
-    const int batch_after = PAIRS ? batch_at(sizes, last - s - 2) : 0;
+    const bool is_second = PAIRS && s % 2 != 0;  // of a pair's timesteps
     if constexpr (EXTRAS) {
       const int own_bytes = row_elements * kElementBytes, above_bytes = above_elements * kElementBytes;
       walk.own.next = own_rows + int64_t{row} * own_bytes;
       walk.own.here = s > 0 ? walk.own.next + int64_t{batch} * own_bytes : nullptr;
       walk.neighbour.here = is_active ? above_rows + int64_t{row} * above_bytes : nullptr;
       walk.neighbour.next = s < last ? walk.neighbour.here - int64_t{next_batch} * above_bytes : nullptr;
-      if constexpr (PAIRS) {
-        walk.neighbour.here = above_rows + (row - pair.step * (int64_t{next_batch} + kPairColumns)) * above_bytes;
-        walk.neighbour.next =
-            above_rows + (row - next_batch - pair.step * (int64_t{batch_after} + kPairColumns)) * above_bytes;
-      }
       read_at(int64_t{row} * hidden + lane_at);
     }
     walk.own.columns = EXTRAS ? begun : columns;
     walk.own.next_columns = walk.neighbour.columns = columns;
     walk.neighbour.next_columns = columns_of(next_batch);
-    if constexpr (PAIRS) {
-      const int first = is_active ? columns : 0, second = s < last ? columns_of(next_batch) : 0;
-      walk.neighbour.columns = pair.columns(first, second);
-      walk.neighbour.next_columns = pair.columns(second, columns_of(batch_after));
-    }
+    if constexpr (PAIRS) aim_at_pair(is_second ? s + 1 : s + 2);
     auto mask = [&] {
       if constexpr (EXTRAS) {
         // Columns sub * 2 on, or, of a pair's second timestep, those from kPairColumns on.
-        const bool is_second = PAIRS && sub >= kPairColumns / 2;
+        const bool of_second = PAIRS && sub >= kPairColumns / 2;
         const int row_bytes = pin_in_register(hidden) / 8, first = pin_in_register(replica_column) + sub * 2;
-        const int first_row = is_second ? row - next_batch - kPairColumns : row;
+        const int first_row = of_second ? row - next_batch - kPairColumns : row;
         const uint8_t* kept = params.kept[place.direction];
         if (kept != nullptr) kept += (first_row + first) * int64_t{row_bytes} + cluster_unit / 8;
         return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes,
-                                      is_second ? columns_of(next_batch) + kPairColumns : columns,
+                                      of_second ? columns_of(next_batch) + kPairColumns : columns,
                                       (hidden - cluster_unit) / kTileRows};
       } else {
         return NoMask();
@@ -227,10 +225,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      if constexpr (SINGLE) {
-        walk.template run_single<K_TILES, K_TILES, PAIRS>(is_ahead, s + 1 < steps, published, sizes.poll_delay_cycles,
-                                                          sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
-                                                          mask);
+      if constexpr (PAIRS) {
+        walk.template run_pairs<K_TILES, K_TILES>(is_second, s + 1 < steps, published, sizes.poll_delay_cycles,
+                                                  sizes.timed_out, timed_out, wave_sums + warp * kSumFloats, mask);
+      } else if constexpr (SINGLE) {
+        walk.template run_single<K_TILES, K_TILES>(s + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out,
+                                                   timed_out, wave_sums + warp * kSumFloats, mask);
       } else {
         walk.run(first_tile, count, s + 1 < steps, sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
                  kResidentWarps * kSumFloats, mask);
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           const int64_t state_index = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
           float dh = from_states[j][r];
-          if (PAIRS && is_ahead) dh += ahead[r];
+          if (PAIRS && is_second) dh += ahead[r];
           float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(min(first_tile + j, kMaxTiles - 1), r);
           if (EXTRAS ? column >= begun : s == 0) {
             const FinalGradients last = load_final_gradients<T, MODE>(layer, state_index, in_replica && exists[r]);
@@ -315,20 +315,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       published = clock_low();
-      if (PAIRS && !is_ahead) {
-#pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const int index = (kGated             ? r
-                             : sub < UNIT_TILES ? own_tile
-                                                : 0) *
-                                kStride +
-                            sum_index(lane / 4, warp) + kPairSums;
-          if constexpr (CLUSTER > 1) {
-            ahead[r] = sum_over_subs(sub < CLUSTER ? own_partial[sub * kOwnFloats + index] : 0);
-          } else {
-            ahead[r] = sum_over_warps(wave_sums, kSumFloats, index);
-          }
-        }
+      if (PAIRS && !is_second && warp < kPairColumns) {
+        unroll<kWave, kRounds>([&](int j, int r) {
+          ahead[r] = sum_of_unit<kGated, CLUSTER, kWave, kSumFloats, kOwnFloats>(
+              wave_sums, own_partial, j, r * kStride + sum_index(lane / 4, warp) + kPairSums, sub);
+        });
       }
     }
     if constexpr (EXTRAS) {
@@ -338,7 +329,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       next_batch = batch_at(sizes, last - s - 2);
     } else {
       walk.own.advance(walk.own.next - own_step);
-      walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
+      if (!PAIRS) walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
       dy_at -= step_elements;
       gates_at -= step_elements * 4;
       states_at -= step_elements;
@@ -357,26 +348,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if constexpr (CLUSTER > 1) sync_cluster();
 }
 
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool EXTRAS>
+cudaError_t launch_wavefront_mma_backward_with(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                               cudaStream_t stream) {
+  constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, EXTRAS), kHasPairs = has_pairs(MODE, kKernel, 1);
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  if (has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
+    return launch_resident(wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, kHasPairs>, shape,
+                           params, stream);
+  }
+  return launch_resident(single
+                             ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, false>
+                             : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, EXTRAS, false>,
+                         shape, params, stream);
+}
+
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                           cudaStream_t stream) {
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
-  constexpr bool kExtrasAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, true);
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  if ((params.has_extras() ? kExtrasAlwaysSingle : kAlwaysSingle) && !single) return cudaErrorInvalidValue;
-  const bool pairs = has_pairs(params.sizes);
-  if (params.has_extras()) {
-    return launch_resident(
-        pairs    ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true, true>
-        : single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true, false>
-                 : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kExtrasAlwaysSingle, true, false>,
-        shape, params, stream);
-  }
-  return launch_resident(pairs ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false, true>
-                         : single
-                             ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false, false>
-                             : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, false, false>,
-                         shape, params, stream);
+  return params.has_extras()
+             ? launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>(shape, params, stream)
+             : launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, false>(shape, params, stream);
 }
 
 }  // namespace prnn
