@@ -8,10 +8,10 @@ step(n) = alone + overhead + all-reduce(n), in a node and over nodes of eight GP
     all-reduce  start + 2 (n - 1) / n bytes / bandwidth; start and bandwidth are fitted to two GPUs. Over several nodes,
                 the faster of ring and tree with the latencies of NCCL's own model (src/graph/tuning.cc at 01afd20,
                 protocol Simple) and a network card of 47 GB/s for each GPU
-    overhead    packing and unpacking of gradients: the median of what is left of two GPUs' steps
+    overhead    packing and unpacking: for each gradient, the median of what is left of two GPUs' steps
 
-Fitted on two GPUs, compared with the steps measured on four, and extrapolated to 8, 64 and 512. Batches whose lengths
-differ add the imbalance of --durations, seconds a line, or of a made-up corpus.
+Fitted on two GPUs, compared with the steps measured on two and four, and extrapolated to 8, 64 and 512. Batches whose
+lengths differ add the imbalance of --durations, seconds a line, or of a made-up corpus.
 """
 
 import argparse
@@ -28,6 +28,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 NODE = 8
 NETWORK = 47.0 * NODE  # GB/s of a node: 46 to 48 for each 400 Gb/s card (NVIDIA/nccl-tests#290)
 BYTES_A_GRADIENT = 2
+TRAINING = sorted(RESULTS.glob("train_*_h200.json"))
 Row = dict[str, Any]
 
 
@@ -60,15 +61,15 @@ class Model:
 
     def __init__(self, training: list[Row], allreduce: list[Row]) -> None:
         self.allreduce = AllReduce(allreduce)
+        self.overhead = 0.0
         left = [
-            row["GradientMean"]["ms"] - max(row["each"]) - self.allreduce(2, BYTES_A_GRADIENT * row["parameters"])
-            for row in training
-            if row["GPUs"] == 2
+            (row["GradientMean"]["ms"] - self.step(row, 2)) / row["parameters"] for row in training if row["GPUs"] == 2
         ]
         self.overhead = statistics.median(left)
 
     def step(self, row: Row, gpus: int) -> float:
-        return max(row["each"]) + self.overhead + self.allreduce(gpus, BYTES_A_GRADIENT * row["parameters"])
+        gradients = row["parameters"]
+        return max(row["each"]) + self.overhead * gradients + self.allreduce(gpus, BYTES_A_GRADIENT * gradients)
 
     def efficiency(self, row: Row, gpus: int, imbalance: float = 0.0) -> float:
         """Throughput over that of as many GPUs alone, in percent."""
@@ -101,16 +102,18 @@ def table(head: list[str], rows: list[list[object]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--training", default=RESULTS / "train_four_h200.json", help="of prnn bench train on 2 and 4")
+    parser.add_argument("--training", nargs="+", default=TRAINING, help="of prnn bench train on 2 and 4")
     parser.add_argument("--allreduce", default=RESULTS / "allreduce_four_h200.json", help="of bench/allreduce_gpu.py")
     parser.add_argument("--durations", help="seconds of each utterance of a corpus, one a line")
     options = parser.parse_args()
-    training = json.loads(pathlib.Path(options.training).read_text())["rows"]
+    training = [row for path in options.training for row in json.loads(pathlib.Path(path).read_text())["rows"]]
+    training = [row for row in training if row["GPUs"] > 1]
     allreduce = json.loads(pathlib.Path(options.allreduce).read_text())["rows"]
     allreduce = [row for row in allreduce if row["algorithm"] == "NCCL's choice"]
     model = Model(training, allreduce)
     fit = model.allreduce
-    print(f"start {fit.start:.3f} ms, bandwidth {fit.bandwidth:.0f} GB/s, overhead {model.overhead:.2f} ms\n")
+    print(f"start {fit.start:.3f} ms, bandwidth {fit.bandwidth:.0f} GB/s", end=", ")
+    print(f"overhead {1e6 * model.overhead:.4f} ms for a million gradients\n")
 
     rows: list[list[object]] = []
     for row in (row for row in allreduce if row["GPUs"] == 4 and row["bytes"] >= 2**23):
@@ -119,17 +122,18 @@ def main() -> None:
     print(table(["MiB, four GPUs", "measured, ms", "model"], rows))
 
     rows = []
-    four = [row for row in training if row["GPUs"] == 4]
-    for row in four:
-        measured, expected = row["GradientMean"]["ms"], model.step(row, 4)
-        cells = [row["encoder"], row["V"], row["N"], f"{max(row['each']):.2f}", f"{measured:.2f}", f"{expected:.2f}"]
-        rows.append([*cells, f"{100 * (expected / measured - 1):+.1f} %"])
-    print(table(["encoder", "V", "N", "alone, ms", "four GPUs, ms", "model", "error"], rows))
+    for row in training:
+        measured, expected = row["GradientMean"]["ms"], model.step(row, row["GPUs"])
+        cells = [row["encoder"], row["V"], row["N"], row["GPUs"]]
+        times = [f"{max(row['each']):.2f}", f"{measured:.2f}", f"{expected:.2f}"]
+        rows.append([*cells, *times, f"{100 * (expected / measured - 1):+.1f} %"])
+    print(table(["encoder", "V", "N", "GPUs", "alone, ms", "measured, ms", "model", "error"], rows))
 
     counts = [8, 64, 512]
     durations = np.loadtxt(options.durations) if options.durations else made_up_durations()
     rows = []
-    for row in four:
+    largest = {(row["encoder"], row["V"], row["N"]): row for row in sorted(training, key=lambda row: row["GPUs"])}
+    for _, row in sorted(largest.items()):
         more = [imbalance(durations, row["N"], count) for count in counts]
         alike = [f"{model.efficiency(row, count):.0f} %" for count in counts]
         unlike = [f"{model.efficiency(row, count, share):.0f} %" for count, share in zip(counts, more, strict=True)]
