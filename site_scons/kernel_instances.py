@@ -18,7 +18,7 @@ _FILES = {
     "kMma": "mma/",
     "kMmaExtras": "mma/",
     "kMmaLarge": "mma/large_",
-    "kMmaLargeExtras": "mma/large_extras_",
+    "kMmaLargeExtras": "mma/large_",
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",
     "kCluster": "cluster/",

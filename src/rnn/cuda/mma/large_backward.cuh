@@ -174,4 +174,10 @@ cudaError_t launch_mma_large_backward(const ResidentShape& shape, const Backward
   return launch_resident(mma_large_backward<T, MODE, false>, shape, params, stream);
 }
 
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_mma_large_extras_backward(const ResidentShape& shape, const BackwardParams& params,
+                                             cudaStream_t stream) {
+  return launch_resident(mma_large_backward<T, MODE, true>, shape, params, stream);
+}
+
 }  // namespace prnn

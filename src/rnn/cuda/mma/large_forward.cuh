@@ -183,4 +183,10 @@ cudaError_t launch_mma_large_forward(const ResidentShape& shape, const ForwardPa
   return launch_resident(mma_large_forward<T, MODE, false>, shape, params, stream);
 }
 
+template <class T, prnnRNNMode_t MODE>
+cudaError_t launch_mma_large_extras_forward(const ResidentShape& shape, const ForwardParams& params,
+                                            cudaStream_t stream) {
+  return launch_resident(mma_large_forward<T, MODE, true>, shape, params, stream);
+}
+
 }  // namespace prnn
