@@ -107,12 +107,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
   // The block's units of the initial states of sequences [first, last), which start with step s, `next`.
   const auto publish_initial = [&](int s, int first, int last) {
+    const T* const hx = static_cast<const T*>(dir.hx);
     const int block_unit = pin_in_register(first_unit), lane_of_warp = pin_in_register(lane);
     for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
          n += kResidentWarps) {
       const int column = n - replica_column;
-      const bool starts_anew = restarts<EXTRAS>(dir, Step(), next, n);
-      const auto value = [&](int u) { return initial_h<T>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew); };
+      const T* const initial = restarts<EXTRAS>(dir, Step(), next, n) ? static_cast<const T*>(dir.reset_hx) : hx;
+      const auto value = [&](int u) {
+        return initial != nullptr && u < hidden ? load_float<T>(initial, int64_t{n} * hidden + u) : 0.0f;
+      };
       T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
       for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
         const int u = block_unit + i;
@@ -230,15 +233,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         const int u = unit + r * kTileRows;
         const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
         float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
-        float next_carried = 0;
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
           if (!kReady) __syncwarp();
-          next_carried = done[j][r].carried;
+          if (!EXTRAS && (kReady || sub == 0)) *carry = done[j][r].carried;  // else below: kernels without spilled
         } else {
           done[j][r].h = value[j][r];
         }
-        float h = u < hidden ? done[j][r].h : 0;
+        float h = u < hidden ? done[j][r].h : 0, next_carried = kGated ? done[j][r].carried : 0;
         if (EXTRAS && restarts_next[j]) {
           // Which factors are pinned: with the other ones, a kernel of either kind spilled 4 bytes.
           const int64_t at = kExact<T>
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
                                  : int64_t{pin_in_register(replica_column) + column} * pin_in_register(hidden) + u;
           h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
         }
-        if (kGated && (kReady || sub == 0)) *carry = next_carried;
+        if (EXTRAS && kGated && (kReady || sub == 0)) *carry = next_carried;
         if constexpr (kReady) {
           publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
         } else if constexpr (kGated) {
