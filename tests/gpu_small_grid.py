@@ -96,6 +96,14 @@ def wavefront() -> Iterator[CudaCase]:
         yield with_dropout(reference.Stack(mode, 24, 96, 3), batch_sizes)
 
 
+def wavefront_pairs() -> Iterator[CudaCase]:
+    """Up to 4 sequences: two timesteps a tile."""
+    for mode, batch_sizes in itertools.product(MODES.values(), ([3] * 3, [4, 3, 1, 1])):
+        yield CudaCase(reference.Stack(mode, 24, 96, 3), batch_sizes, torch.float16)
+        yield with_dropout(reference.Stack(mode, 24, 96, 3), batch_sizes)
+    yield CudaCase(reference.Stack(MODES["lstm"], 24, 1024, 2), [4] * 3, torch.bfloat16)
+
+
 def wgmma_wavefront() -> Iterator[CudaCase]:
     """Two tiles of rows or one."""
     for dtype, hidden in itertools.product(HALF_TYPES, (288, 544)):
@@ -199,7 +207,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 2100, "none", masks=True)
 
 
-ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wgmma_wavefront)
+ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wavefront_pairs, wgmma_wavefront)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, heads, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:

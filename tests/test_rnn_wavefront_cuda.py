@@ -28,6 +28,12 @@ SIZES = [
     (2, 1024, 8, 3),
     (5, 1024, 8, 3),
     (3, 768, 2, 4),
+    # Up to 4 sequences, whose timesteps share a tile two by two: odd and even numbers of timesteps.
+    (2, 96, 1, 2),
+    (3, 224, 2, 9),
+    (5, 512, 3, 8),
+    (2, 1024, 3, 8),
+    (5, 1024, 4, 7),
     # The wgmma kernels: one replica or two, one tile of rows or two, some of the last of either unused.
     (3, 480, 18, 6),
     (5, 512, 32, 7),
@@ -50,6 +56,9 @@ LENGTHS = [
     (3, 768, [2, 1]),
     (2, 1024, [8, 8, 3, 1]),
     (5, 1024, [8, 5, 5]),
+    (4, 96, [4, 4, 3, 3, 1, 1, 1]),
+    (2, 1024, [4, 4, 4, 3, 1]),
+    (5, 1024, [3, 2, 2, 1]),
     # The wgmma kernels.
     (3, 480, [18, 17, 3]),
     (5, 512, [32, 30, 16, 16, 1]),
@@ -106,6 +115,9 @@ class LayerAfterLayer(CudaCase):
         (6, 512, [15, 13, 9]),
         (5, 1024, [8, 8, 3]),
         (2, 224, [16] * 3),
+        (3, 96, [2] * 4),
+        (2, 1024, [4] * 5),
+        (5, 512, [4, 3, 3, 1, 1, 1]),
         # The wgmma kernels.
         (3, 480, [18, 17, 3]),
         (5, 512, [64] * 3),

@@ -30,6 +30,17 @@ constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel, b
   return kernel.k_tiles > 2 || (tight && mode == PRNN_GRU && kernel.unit_tiles * kernel.cluster > 8);
 }
 
+// Up to half a tile of sequences, where kernels for that exist: the neighbour's states of two timesteps, a pair, fill a
+// tile. Its product takes two steps, the first part of K in the step before the pair's first and the rest in the first,
+// so that each weight is read once for both timesteps and no step does all of it. The second timestep's sums are in the
+// upper half of the tile's columns, where the own part adds nothing. Those of the first part of K lie in shared memory
+// from one step to the next: kPairFloats of a block.
+constexpr int kPairColumns = kTileColumns / 2;
+constexpr int kPairFloats = 16 * kResidentThreads;
+constexpr bool has_pairs(prnnRNNMode_t mode, const WavefrontKernel& kernel, int64_t columns_per_replica) {
+  return has_one_tile(mode, kernel, false) && columns_per_replica <= kPairColumns;
+}
+
 // The plan of a stack's wavefronts, with a reason where several layers do not run together.
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem);
 

@@ -6,10 +6,11 @@
 
 namespace prnn {
 
-// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there, EXTRAS as in wavefront_forward. The own
-// part of K are the gates' gradients of the timestep done before, with R'; the neighbour's are those of the layer
-// above, of the same timestep, with its W'. K_TILES: of K of one part of a warp, of the block's share in the cluster.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE, bool EXTRAS>
+// Tiles, warps, lanes, `sub` and clusters as in mma_backward; SINGLE as there, EXTRAS and PAIRS as in
+// wavefront_forward. The own part of K are the gates' gradients of the timestep done before, with R'; the neighbour's
+// are those of the layer above, of the same timestep, with its W'. K_TILES: of K of one part of a warp, of the block's
+// share in the cluster.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool SINGLE, bool EXTRAS, bool PAIRS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_backward(const __grid_constant__ WavefrontBackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -26,6 +27,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kSumFloats = Product::kSumFloats;
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
   static_assert(CLUSTER > 1 || !kGated, "gated cells split K over a cluster");
+  static_assert(!PAIRS || (SINGLE && kGated), "a pair is a tile of a gated layer");
   static_assert(MODE != PRNN_GRU || CLUSTER == kGates, "a block of a GRU reads one gate: the candidate's are two");
 
   const ResidentSizes& sizes = params.sizes;
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // K runs over the gates one after the other; a block of a cluster has its share.
   const int gate_k_tiles = hidden / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.load_weights(block_k_tiles, weights, [&](int part, int row_tile, int k_tile) {
+  product.load_weights(block_k_tiles, weights + (PAIRS ? kPairFloats : 0), [&](int part, int row_tile, int k_tile) {
     const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input_above);
     const int unit = cluster_unit + row_tile * kTileRows + lane / 4;
     const int gate = (rank * block_k_tiles + k_tile) / gate_k_tiles;
@@ -68,11 +70,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   bool exists[kRounds];
-  float carry[kRounds], bias_sum[kRounds];
+  float carry[kRounds], bias_sum[kRounds], ahead[kRounds];  // PAIRS: the next step's sums of the neighbour's part
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     exists[r] = (kGated || sub < UNIT_TILES) && unit + r * kTileRows < hidden;
-    carry[r] = bias_sum[r] = 0;
+    carry[r] = bias_sum[r] = ahead[r] = 0;
   }
 
   // Step s does timestep last - s. EXTRAS: a replica begins with the last timestep of its first sequence, which is its
@@ -146,11 +148,25 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   int round = 0;           // waves done so far: which of two buffers, and the barriers' phase
   unsigned published = 0;  // the clock's low half
 
+  // PAIRS: the gradients of the pair that begins with step `first`, where this lane has any.
+  const auto aim_at_pair = [&](int first) {
+    const WavefrontPair pair;
+    const Step step = step_of_pass(sizes, last + 1, true, first + pair.step);
+    walk.neighbour.next = above_of(step.row) + (pair.column - lane / 4) * above_elements * kElementBytes;
+    walk.neighbour.next_columns = pair.column < columns_of(step.batch) ? 1 : 0;
+  };
+  if constexpr (PAIRS) {
+    walk.parked = reinterpret_cast<float4*>(weights) + threadIdx.x;
+    aim_at_pair(0);
+    walk.template begin_pairs<K_TILES>(sizes.timed_out, timed_out);
+  }
+
   for (int s = 0; s < steps; ++s) {
     const bool is_active = s <= last;
     const int columns = !EXTRAS || is_active ? columns_of(batch) : begun;
     const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
     if (!SINGLE) walk.tiles = tiles;
+    const bool is_second = PAIRS && s % 2 != 0;  // of a pair's timesteps
     if constexpr (EXTRAS) {
       const int own_bytes = row_elements * kElementBytes, above_bytes = above_elements * kElementBytes;
       walk.own.next = own_rows + int64_t{row} * own_bytes;
@@ -162,12 +178,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     walk.own.columns = EXTRAS ? begun : columns;
     walk.own.next_columns = walk.neighbour.columns = columns;
     walk.neighbour.next_columns = columns_of(next_batch);
+    if constexpr (PAIRS) aim_at_pair(is_second ? s + 1 : s + 2);
     auto mask = [&] {
       if constexpr (EXTRAS) {
+        // Columns sub * 2 on, or, of a pair's second timestep, those from kPairColumns on.
+        const bool of_second = PAIRS && sub >= kPairColumns / 2;
         const int row_bytes = pin_in_register(hidden) / 8, first = pin_in_register(replica_column) + sub * 2;
+        const int first_row = of_second ? row - next_batch - kPairColumns : row;
         const uint8_t* kept = params.kept[place.direction];
-        if (kept != nullptr) kept += (row + first) * int64_t{row_bytes} + cluster_unit / 8;
-        return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes, columns,
+        if (kept != nullptr) kept += (first_row + first) * int64_t{row_bytes} + cluster_unit / 8;
+        return DropoutMask<kRowTiles>{kept, params.dropout_scale, row_bytes,
+                                      of_second ? columns_of(next_batch) + kPairColumns : columns,
                                       (hidden - cluster_unit) / kTileRows};
       } else {
         return NoMask();
@@ -204,7 +225,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      if constexpr (SINGLE) {
+      if constexpr (PAIRS) {
+        walk.template run_pairs<K_TILES, K_TILES>(is_second, s + 1 < steps, published, sizes.poll_delay_cycles,
+                                                  sizes.timed_out, timed_out, wave_sums + warp * kSumFloats, mask);
+      } else if constexpr (SINGLE) {
         walk.template run_single<K_TILES, K_TILES>(s + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out,
                                                    timed_out, wave_sums + warp * kSumFloats, mask);
       } else {
@@ -252,6 +276,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           const int64_t state_index = int64_t{replica_column + column} * hidden + unit + r * kTileRows;
           float dh = from_states[j][r];
+          if (PAIRS && is_second) dh += ahead[r];
           float past = !kGated ? 0 : SINGLE ? carry[r] : carried_at(min(first_tile + j, kMaxTiles - 1), r);
           if (EXTRAS ? column >= begun : s == 0) {
             const FinalGradients last = load_final_gradients<T, MODE>(layer, state_index, in_replica && exists[r]);
@@ -290,6 +315,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       published = clock_low();
+      if (PAIRS && !is_second && warp < kPairColumns) {
+        unroll<kWave, kRounds>([&](int j, int r) {
+          ahead[r] = sum_of_unit<kGated, CLUSTER, kWave, kSumFloats, kOwnFloats>(
+              wave_sums, own_partial, j, r * kStride + sum_index(lane / 4, warp) + kPairSums, sub);
+        });
+      }
     }
     if constexpr (EXTRAS) {
       row -= next_batch;
@@ -298,7 +329,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       next_batch = batch_at(sizes, last - s - 2);
     } else {
       walk.own.advance(walk.own.next - own_step);
-      walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
+      if (!PAIRS) walk.neighbour.advance(s + 2 <= last ? walk.neighbour.next - above_step : nullptr);
       dy_at -= step_elements;
       gates_at -= step_elements * 4;
       states_at -= step_elements;
@@ -317,22 +348,29 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if constexpr (CLUSTER > 1) sync_cluster();
 }
 
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool EXTRAS>
+cudaError_t launch_wavefront_mma_backward_with(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                               cudaStream_t stream) {
+  constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, EXTRAS), kHasPairs = has_pairs(MODE, kKernel, 1);
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  if (has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
+    return launch_resident(wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, kHasPairs>, shape,
+                           params, stream);
+  }
+  return launch_resident(single
+                             ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, false>
+                             : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, EXTRAS, false>,
+                         shape, params, stream);
+}
+
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                           cudaStream_t stream) {
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
-  constexpr bool kExtrasAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, true);
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  if ((params.has_extras() ? kExtrasAlwaysSingle : kAlwaysSingle) && !single) return cudaErrorInvalidValue;
-  if (params.has_extras()) {
-    return launch_resident(single
-                               ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, true>
-                               : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kExtrasAlwaysSingle, true>,
-                           shape, params, stream);
-  }
-  return launch_resident(single ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, false>
-                                : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, false>,
-                         shape, params, stream);
+  return params.has_extras()
+             ? launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>(shape, params, stream)
+             : launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, false>(shape, params, stream);
 }
 
 }  // namespace prnn

@@ -7,8 +7,8 @@
 namespace prnn {
 
 // Tiles, warps, lanes and `sub` as in mma_forward; SINGLE as there. EXTRAS: sequences of different lengths, or dropout
-// between the layers.
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE, bool EXTRAS>
+// between the layers. PAIRS: SINGLE, with up to half a tile of sequences; see kPairColumns.
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int K_TILES, bool SINGLE, bool EXTRAS, bool PAIRS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     wavefront_forward(const __grid_constant__ WavefrontForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   static_assert(sizeof(T) == kElementBytes, "the wavefront kernels are of 16-bit types");
   using Rows = WavefrontForwardRows<MODE, UNIT_TILES>;
   using Product = WavefrontProduct<T, Rows, K_TILES>;
+  static_assert(SINGLE || !PAIRS, "a pair is a tile");
   constexpr int kSumFloats = Product::kSumFloats;
 
   const ResidentSizes& sizes = params.sizes;
@@ -37,26 +38,26 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][stride]
 
   Product product;
-  product.load_weights(hidden / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats,
-                       [&](int part, int row_tile, int k_tile) {
-                         const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input);
-                         const int unit = first_unit + Rows::unit_tile(row_tile) * kTileRows + lane / 4;
-                         const int k = k_tile * kKTile + sub * (16 / kElementBytes);
-                         const bool wanted = unit < hidden && (part == kOwn || is_fed);
-                         return load_row_fragment(matrix, (int64_t{Rows::gate(row_tile)} * hidden + unit) * hidden + k,
-                                                  wanted ? hidden - k : 0);
-                       });
+  float* const weights = sums + 2 * kWave * kResidentWarps * kSumFloats;
+  product.load_weights(hidden / kKTile, weights + (PAIRS ? kPairFloats : 0), [&](int part, int row_tile, int k_tile) {
+    const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input);
+    const int unit = first_unit + Rows::unit_tile(row_tile) * kTileRows + lane / 4;
+    const int k = k_tile * kKTile + sub * (16 / kElementBytes);
+    const bool wanted = unit < hidden && (part == kOwn || is_fed);
+    return load_row_fragment(matrix, (int64_t{Rows::gate(row_tile)} * hidden + unit) * hidden + k,
+                             wanted ? hidden - k : 0);
+  });
 
   // What this lane finishes: one unit a round; the first is `unit`, the next ones lie 8 further each.
   const int own_tile = kGated ? 0 : sub;
   const int unit = first_unit + own_tile * kTileRows + lane / 4;
   const bool own_lane = kGated || sub < UNIT_TILES;
   const int own_gate = input_gate<MODE>(sub);
-  float bias[kRounds], carry[kRounds];
+  float bias[kRounds], carry[kRounds], ahead[kRounds];  // PAIRS: the next step's sums of the neighbour's part
   bool exists[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    carry[r] = 0;
+    carry[r] = ahead[r] = 0;
     exists[r] = own_lane && unit + r * kTileRows < hidden;
     bias[r] = load_bias<T, MODE>(layer, hidden, unit + r * kTileRows, sub, exists[r]);
   }
@@ -94,6 +95,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     walk.neighbour = {below, below + int64_t{batch} * row_bytes, tile_elements * kElementBytes};
   }
   bool timed_out = false;
+  // PAIRS: the states of the pair that begins with timestep `first`, where this lane has any.
+  const auto aim_at_pair = [&](int first) {
+    const WavefrontPair pair;
+    const Step step = step_of_pass(sizes, steps, false, first + pair.step);
+    const T* const row = static_cast<const T*>(layer.below) + int64_t{step.row + replica_column + pair.column} * hidden;
+    walk.neighbour.next = reinterpret_cast<const char*>(row) + warp * 64 + sub * 16;
+    walk.neighbour.next_columns = pair.column < min(replica_columns, step.batch - replica_column) ? 1 : 0;
+  };
+  if constexpr (PAIRS) {
+    walk.parked = reinterpret_cast<float4*>(weights) + threadIdx.x;
+    aim_at_pair(0);
+    walk.template begin_pairs<K_TILES>(sizes.timed_out, timed_out);
+  }
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
 
@@ -124,11 +138,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   for (int t = 0; t < steps; ++t) {
     const int batch_after = EXTRAS ? batch_at(sizes, t + 2) : sizes.batch;
+    const bool is_second = PAIRS && t % 2 != 0;  // of a pair's timesteps
     const int columns = columns_of(batch), next_columns = columns_of(next_batch);
     const int tiles = SINGLE ? 1 : (columns + kTileColumns - 1) / kTileColumns;
     if (!SINGLE) walk.tiles = tiles;
     walk.own.columns = walk.neighbour.columns = columns;
     walk.own.next_columns = walk.neighbour.next_columns = next_columns;
+    if constexpr (PAIRS) aim_at_pair(is_second ? t + 1 : t + 2);
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
       if (!SINGLE && !walk.own_prefetched) {
@@ -159,7 +175,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
-      if constexpr (SINGLE) {
+      if constexpr (PAIRS) {
+        walk.template run_pairs<K_TILES, (K_TILES + 1) / 2>(is_second, t + 1 < steps, published,
+                                                            sizes.poll_delay_cycles, sizes.timed_out, timed_out,
+                                                            wave_sums + warp * kSumFloats, NoMask());
+      } else if constexpr (SINGLE) {
         walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < steps, published, sizes.poll_delay_cycles,
                                                              sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,
                                                              NoMask());
@@ -197,6 +217,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int r = 0; r < kRounds; ++r) {
           value[j][r] = sum_over_warps(wave_sums + j * kResidentWarps * kSumFloats, kSumFloats,
                                        sum_of_lane + r * 4 * Rows::kStride);
+          if (PAIRS && is_second) value[j][r] += ahead[r];
         }
       }
 #pragma unroll
@@ -247,6 +268,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           return dropped_state<T>(state, (kept[j] >> (lane / 4) & 1) != 0, params.dropout_scale);
         });
       }
+      if (PAIRS && !is_second && warp < kPairColumns) {
+#pragma unroll
+        for (int r = 0; r < kRounds; ++r) {
+          ahead[r] = sum_over_warps(wave_sums, kSumFloats, sum_of_lane + kPairSums + r * 4 * Rows::kStride);
+        }
+      }
       finished.count = count;
       finished.first_tile = first_tile;
       finished.columns = columns;
@@ -268,7 +295,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
     }
     walk.own.advance(walk.own.next + int64_t{batch} * row_bytes);
-    walk.neighbour.advance(walk.neighbour.next + int64_t{next_batch} * row_bytes);
+    if (!PAIRS) walk.neighbour.advance(walk.neighbour.next + int64_t{next_batch} * row_bytes);
     const int64_t step_elements = int64_t{batch} * hidden;
     input_at += int64_t{batch} * params.xw_row;
     gates_at += step_elements * 4;
@@ -284,20 +311,28 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   store_finished();
 }
 
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool EXTRAS>
+cudaError_t launch_wavefront_mma_forward_with(const ResidentShape& shape, const WavefrontForwardParams& params,
+                                              cudaStream_t stream) {
+  constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, false), kHasPairs = has_pairs(MODE, kKernel, 1);
+  const bool single = params.sizes.columns_per_replica <= kTileColumns;
+  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
+  if (has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
+    return launch_resident(wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, EXTRAS, kHasPairs>, shape, params,
+                           stream);
+  }
+  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, EXTRAS, false>
+                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, EXTRAS, false>,
+                         shape, params, stream);
+}
+
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_forward(const ResidentShape& shape, const WavefrontForwardParams& params,
                                          cudaStream_t stream) {
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, {UNIT_TILES, CLUSTER, K_TILES}, false);
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-  if (params.has_extras()) {
-    return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, true>
-                                  : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, true>,
-                           shape, params, stream);
-  }
-  return launch_resident(single ? wavefront_forward<T, MODE, UNIT_TILES, K_TILES, true, false>
-                                : wavefront_forward<T, MODE, UNIT_TILES, K_TILES, kAlwaysSingle, false>,
-                         shape, params, stream);
+  return params.has_extras()
+             ? launch_wavefront_mma_forward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>(shape, params, stream)
+             : launch_wavefront_mma_forward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, false>(shape, params, stream);
 }
 
 }  // namespace prnn

@@ -138,17 +138,18 @@ struct WavefrontProduct {
 
   // Issues the first loads of the states of a part. `base` is where this lane's 16 bytes of the warp's first k-tile
   // are; lanes that are not to read get zeros.
-  template <int PART>
+  template <int PART, int FROM = 0, int TO = K_TILES>
   __device__ __forceinline__ void prefetch(const char* base, bool reads) {
     source[PART] = base;
 #pragma unroll
-    for (int i = 0; i < K_TILES; ++i) states[PART][i] = load_or_zeros(reads && i < k_tiles, base + i * kKTileBytes);
+    for (int i = FROM; i < TO; ++i) states[PART][i] = load_or_zeros(reads && i < k_tiles, base + i * kKTileBytes);
   }
 
-  // Waits until all loads of the part have arrived.
-  template <int PART>
+  // Waits until the loads of the part's k-tiles FROM up to TO have arrived.
+  template <int PART, int FROM = 0, int TO = K_TILES>
   __device__ __forceinline__ void wait_loads(int* fault, bool& timed_out) {
-    poll_words(states[PART], [&](int i) { return source[PART] + i * kKTileBytes; }, fault, timed_out);
+    uint4(&words)[TO - FROM] = reinterpret_cast<uint4(&)[TO - FROM]>(states[PART][FROM]);
+    poll_words(words, [&](int i) { return source[PART] + (FROM + i) * kKTileBytes; }, fault, timed_out);
   }
 
   // Adds k-tiles FROM up to TO of a part.
@@ -216,6 +217,13 @@ struct WavefrontStates {
   }
 };
 
+constexpr int kPairSums = kPairColumns / 2;  // from sum_index() of a column to that of the column kPairColumns further
+
+// Which of a pair's two timesteps a lane reads, and which column of it.
+struct WavefrontPair {
+  const int step = threadIdx.x % 32 / 4 / kPairColumns, column = threadIdx.x % 32 / 4 % kPairColumns;
+};
+
 // What becomes of the sums of the neighbour's part: nothing.
 struct NoMask {
   __device__ __forceinline__ void load(int) const {}
@@ -268,11 +276,13 @@ struct DropoutMask {
 // tiles of a wave, which has one barrier for all of them.
 template <class Product, int WAVE>
 struct WavefrontTiles {
+  static constexpr int kPairVecs = Product::kSets * Product::kSumTiles;  // of kPairFloats, where there are pairs
   Product& product;
   WavefrontStates own, neighbour;
   bool has_neighbour;
   int tiles = 1;  // of this step
   bool own_prefetched = false, neighbour_prefetched = false;
+  float4* parked = nullptr;  // run_pairs(): this thread's in shared memory, kPairVecs, kResidentThreads apart
 
   template <int PART>
   __device__ __forceinline__ void prefetch(const WavefrontStates& states, bool of_next, int tile) {
@@ -309,6 +319,73 @@ struct WavefrontTiles {
     product.template wait_loads<kOwn>(fault, timed_out);
     product.template multiply<kOwn>(sums);
     Product::store(sums, shared);
+  }
+
+  // The first part of K of the first pair, `neighbour.next`.
+  template <int K_TILES>
+  __device__ __forceinline__ void begin_pairs(int* fault, bool& timed_out) {
+    constexpr int kFirst = (K_TILES + 1) / 2;
+    if (!has_neighbour) return;
+    prefetch_pair<0, kFirst>();
+    product.template wait_loads<kNeighbour, 0, kFirst>(fault, timed_out);
+    typename Product::Sums pair = {};
+    product.template multiply<kNeighbour, 0, kFirst>(pair);
+    park(pair);
+    prefetch_pair<kFirst, K_TILES>();
+  }
+
+  // The same step with pairs. `is_second`: of a pair's timesteps; then `neighbour.next` is the pair that begins with
+  // the next step, else the one after it.
+  template <int K_TILES, int PREFETCH, class Mask>
+  __device__ __forceinline__ void run_pairs(bool is_second, bool goes_on, unsigned published, int poll_delay,
+                                            int* fault, bool& timed_out, float* shared, Mask&& mask) {
+    constexpr int kFirst = (K_TILES + 1) / 2;
+    typename Product::Sums sums = {};
+    const auto add_part = [&](typename Product::Sums& pair, auto from, auto to) {
+      constexpr int kFrom = decltype(from)::value, kTo = decltype(to)::value;
+      constexpr int kMiddle = kFrom + (kTo - kFrom) * PREFETCH / K_TILES;
+      product.template wait_loads<kNeighbour, kFrom, kTo>(fault, timed_out);
+      product.template multiply<kNeighbour, kFrom, kMiddle>(pair);
+      wait_poll_delay(published, poll_delay);
+      prefetch<kOwn>(own, false, 0);
+      product.template multiply<kNeighbour, kMiddle, kTo>(pair);
+    };
+    using First = std::integral_constant<int, kFirst>;
+    if (!has_neighbour) {
+      wait_poll_delay(published, poll_delay);
+      prefetch<kOwn>(own, false, 0);
+    } else if (is_second) {
+      typename Product::Sums next = {};
+      add_part(next, std::integral_constant<int, 0>(), First());
+      park(next);
+      if (goes_on) prefetch_pair<kFirst, K_TILES>();
+    } else {
+      mask.load(0);
+      unpark(sums);
+      add_part(sums, First(), std::integral_constant<int, K_TILES>());
+      mask.apply(sums);
+      if (goes_on) prefetch_pair<0, kFirst>();
+    }
+    product.template wait_loads<kOwn>(fault, timed_out);
+    product.template multiply<kOwn>(sums);
+    Product::store(sums, shared);
+  }
+
+  template <int FROM, int TO>
+  __device__ __forceinline__ void prefetch_pair() {
+    product.template prefetch<kNeighbour, FROM, TO>(neighbour.next, neighbour.next_columns > 0);
+  }
+  // The sums of a pair's first part of K, from a step to the next: registers do not suffice.
+  __device__ __forceinline__ void park(const typename Product::Sums& sums) {
+    static_assert(kPairVecs * 4 * kResidentThreads == kPairFloats, "all sums have a place");
+    const float4* const vecs = reinterpret_cast<const float4*>(sums);
+#pragma unroll
+    for (int i = 0; i < kPairVecs; ++i) parked[i * kResidentThreads] = vecs[i];
+  }
+  __device__ __forceinline__ void unpark(typename Product::Sums& sums) const {
+    float4* const vecs = reinterpret_cast<float4*>(sums);
+#pragma unroll
+    for (int i = 0; i < kPairVecs; ++i) vecs[i] = parked[i * kResidentThreads];
   }
 
   // `goes_on`: another step follows.
