@@ -37,7 +37,8 @@ int64_t shared_bytes(const RnnProblem& problem, const WavefrontKernel& kernel, b
   const int64_t tile_sums = int64_t{4} * kTileRows * kTileColumns, wave = tiles == 1 ? 1 : kWavefrontWave;
   const int64_t sums = 2 * wave * kResidentWarps * sum_row_tiles * (tile_sums + 4);
   const int64_t partial = kernel.cluster > 1 ? 2 * wave * row_tiles * tile_sums : 0;
-  const int64_t pairs = has_pairs(problem.mode, kernel, problem.max_batch()) ? int64_t{4} * kPairFloats : 0;
+  const bool parks = !backward && has_pairs(problem.mode, kernel, problem.max_batch());
+  const int64_t pairs = parks ? int64_t{4} * kPairFloats : 0;
   return weights + sums + partial + pairs + 256;
 }
 

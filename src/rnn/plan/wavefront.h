@@ -31,10 +31,10 @@ constexpr bool has_one_tile(prnnRNNMode_t mode, const WavefrontKernel& kernel, b
 }
 
 // Up to half a tile of sequences, where kernels for that exist: the neighbour's states of two timesteps, a pair, fill a
-// tile. Its product takes two steps, the first part of K in the step before the pair's first and the rest in the first,
-// so that each weight is read once for both timesteps and no step does all of it. The second timestep's sums are in the
-// upper half of the tile's columns, where the own part adds nothing. Those of the first part of K lie in shared memory
-// from one step to the next: kPairFloats of a block.
+// tile, so that each weight is read once for both. The second timestep's sums are in the upper half of the tile's
+// columns, where the own part adds nothing. Forward, the product takes two steps: the first part of K is multiplied in
+// the step before the pair, whose sums lie in shared memory for so long, kPairFloats of a block. Backward, where only
+// kernels with lengths or dropout gain from pairs, it is done in the pair's first step.
 constexpr int kPairColumns = kTileColumns / 2;
 constexpr int kPairFloats = 16 * kResidentThreads;
 constexpr bool has_pairs(prnnRNNMode_t mode, const WavefrontKernel& kernel, int64_t columns_per_replica) {

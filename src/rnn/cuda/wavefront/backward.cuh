@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kSumFloats = Product::kSumFloats;
   constexpr int kOwnFloats = UNIT_TILES * kTileFloats;
   static_assert(CLUSTER > 1 || !kGated, "gated cells split K over a cluster");
-  static_assert(!PAIRS || (SINGLE && kGated), "a pair is a tile of a gated layer");
+  static_assert(!PAIRS || (SINGLE && kGated && EXTRAS), "without EXTRAS pairs gain nothing");
   static_assert(MODE != PRNN_GRU || CLUSTER == kGates, "a block of a GRU reads one gate: the candidate's are two");
 
   const ResidentSizes& sizes = params.sizes;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // K runs over the gates one after the other; a block of a cluster has its share.
   const int gate_k_tiles = hidden / kKTile, block_k_tiles = gate_k_tiles * kGates / CLUSTER;
   Product product;
-  product.load_weights(block_k_tiles, weights + (PAIRS ? kPairFloats : 0), [&](int part, int row_tile, int k_tile) {
+  product.load_weights(block_k_tiles, weights, [&](int part, int row_tile, int k_tile) {
     const T* const matrix = static_cast<const T*>(part == kOwn ? layer.recurrent : layer.input_above);
     const int unit = cluster_unit + row_tile * kTileRows + lane / 4;
     const int gate = (rank * block_k_tiles + k_tile) / gate_k_tiles;
@@ -156,9 +156,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     walk.neighbour.next_columns = pair.column < columns_of(step.batch) ? 1 : 0;
   };
   if constexpr (PAIRS) {
-    walk.parked = reinterpret_cast<float4*>(weights) + threadIdx.x;
     aim_at_pair(0);
-    walk.template begin_pairs<K_TILES>(sizes.timed_out, timed_out);
+    walk.template begin_pairs<K_TILES, 0>(sizes.timed_out, timed_out);
   }
 
   for (int s = 0; s < steps; ++s) {
@@ -226,8 +225,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       if constexpr (PAIRS) {
-        walk.template run_pairs<K_TILES, K_TILES>(is_second, s + 1 < steps, published, sizes.poll_delay_cycles,
-                                                  sizes.timed_out, timed_out, wave_sums + warp * kSumFloats, mask);
+        walk.template run_pairs<K_TILES, K_TILES, 0>(is_second, s + 1 < steps, published, sizes.poll_delay_cycles,
+                                                     sizes.timed_out, timed_out, wave_sums + warp * kSumFloats, mask);
       } else if constexpr (SINGLE) {
         walk.template run_single<K_TILES, K_TILES>(s + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out,
                                                    timed_out, wave_sums + warp * kSumFloats, mask);
@@ -315,10 +314,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       published = clock_low();
-      if (PAIRS && !is_second && warp < kPairColumns) {
+      if (PAIRS && !is_second) {
         unroll<kWave, kRounds>([&](int j, int r) {
           ahead[r] = sum_of_unit<kGated, CLUSTER, kWave, kSumFloats, kOwnFloats>(
-              wave_sums, own_partial, j, r * kStride + sum_index(lane / 4, warp) + kPairSums, sub);
+              wave_sums, own_partial, j, r * kStride + sum_index(lane / 4, warp % kPairColumns + kPairColumns), sub);
         });
       }
     }
@@ -352,10 +351,10 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES,
 cudaError_t launch_wavefront_mma_backward_with(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                                cudaStream_t stream) {
   constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, EXTRAS), kHasPairs = has_pairs(MODE, kKernel, 1);
+  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, EXTRAS), kHasPairs = EXTRAS && has_pairs(MODE, kKernel, 1);
   const bool single = params.sizes.columns_per_replica <= kTileColumns;
   if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-  if (has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
+  if (kHasPairs && has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
     return launch_resident(wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, kHasPairs>, shape,
                            params, stream);
   }

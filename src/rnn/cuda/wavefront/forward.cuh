@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   using Rows = WavefrontForwardRows<MODE, UNIT_TILES>;
   using Product = WavefrontProduct<T, Rows, K_TILES>;
   static_assert(SINGLE || !PAIRS, "a pair is a tile");
+  constexpr int kPairFirst = (K_TILES + 1) / 2;  // k-tiles of a pair that are multiplied in the step before it
   constexpr int kSumFloats = Product::kSumFloats;
 
   const ResidentSizes& sizes = params.sizes;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if constexpr (PAIRS) {
     walk.parked = reinterpret_cast<float4*>(weights) + threadIdx.x;
     aim_at_pair(0);
-    walk.template begin_pairs<K_TILES>(sizes.timed_out, timed_out);
+    walk.template begin_pairs<K_TILES, kPairFirst>(sizes.timed_out, timed_out);
   }
   int buffer = 0;
   unsigned published = 0;  // the clock's low half
@@ -176,9 +177,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
       buffer ^= 1;
       if constexpr (PAIRS) {
-        walk.template run_pairs<K_TILES, (K_TILES + 1) / 2>(is_second, t + 1 < steps, published,
-                                                            sizes.poll_delay_cycles, sizes.timed_out, timed_out,
-                                                            wave_sums + warp * kSumFloats, NoMask());
+        walk.template run_pairs<K_TILES, (K_TILES + 1) / 2, kPairFirst>(
+            is_second, t + 1 < steps, published, sizes.poll_delay_cycles, sizes.timed_out, timed_out,
+            wave_sums + warp * kSumFloats, NoMask());
       } else if constexpr (SINGLE) {
         walk.template run_single<K_TILES, (K_TILES + 1) / 2>(t + 1 < steps, published, sizes.poll_delay_cycles,
                                                              sizes.timed_out, timed_out, wave_sums + warp * kSumFloats,

@@ -321,57 +321,62 @@ struct WavefrontTiles {
     Product::store(sums, shared);
   }
 
-  // The first part of K of the first pair, `neighbour.next`.
-  template <int K_TILES>
+  // The first pair, `neighbour.next`. FIRST: k-tiles of a pair that are multiplied in the step before it.
+  template <int K_TILES, int FIRST>
   __device__ __forceinline__ void begin_pairs(int* fault, bool& timed_out) {
-    constexpr int kFirst = (K_TILES + 1) / 2;
     if (!has_neighbour) return;
-    prefetch_pair<0, kFirst>();
-    product.template wait_loads<kNeighbour, 0, kFirst>(fault, timed_out);
-    typename Product::Sums pair = {};
-    product.template multiply<kNeighbour, 0, kFirst>(pair);
-    park(pair);
-    prefetch_pair<kFirst, K_TILES>();
+    if constexpr (FIRST > 0) {
+      prefetch_pair<0, FIRST>();
+      product.template wait_loads<kNeighbour, 0, FIRST>(fault, timed_out);
+      typename Product::Sums sums = {};
+      product.template multiply<kNeighbour, 0, FIRST>(sums);
+      park(sums);
+    }
+    prefetch_pair<FIRST, K_TILES>();
   }
 
-  // The same step with pairs. `is_second`: of a pair's timesteps; then `neighbour.next` is the pair that begins with
-  // the next step, else the one after it.
-  template <int K_TILES, int PREFETCH, class Mask>
+  // The same step with pairs. `is_second`: of a pair's timesteps; `neighbour.next` is the pair that follows.
+  template <int K_TILES, int PREFETCH, int FIRST, class Mask>
   __device__ __forceinline__ void run_pairs(bool is_second, bool goes_on, unsigned published, int poll_delay,
                                             int* fault, bool& timed_out, float* shared, Mask&& mask) {
-    constexpr int kFirst = (K_TILES + 1) / 2;
     typename Product::Sums sums = {};
+    const auto prefetch_own = [&] {
+      wait_poll_delay(published, poll_delay);
+      prefetch<kOwn>(own, false, 0);
+    };
     const auto add_part = [&](typename Product::Sums& pair, auto from, auto to) {
       constexpr int kFrom = decltype(from)::value, kTo = decltype(to)::value;
       constexpr int kMiddle = kFrom + (kTo - kFrom) * PREFETCH / K_TILES;
       product.template wait_loads<kNeighbour, kFrom, kTo>(fault, timed_out);
       product.template multiply<kNeighbour, kFrom, kMiddle>(pair);
-      wait_poll_delay(published, poll_delay);
-      prefetch<kOwn>(own, false, 0);
+      prefetch_own();
       product.template multiply<kNeighbour, kMiddle, kTo>(pair);
     };
-    using First = std::integral_constant<int, kFirst>;
+    using First = std::integral_constant<int, FIRST>;
     if (!has_neighbour) {
-      wait_poll_delay(published, poll_delay);
-      prefetch<kOwn>(own, false, 0);
+      prefetch_own();
     } else if (is_second) {
-      typename Product::Sums next = {};
-      add_part(next, std::integral_constant<int, 0>(), First());
-      park(next);
-      if (goes_on) prefetch_pair<kFirst, K_TILES>();
+      if constexpr (FIRST > 0) {
+        typename Product::Sums next = {};
+        add_part(next, std::integral_constant<int, 0>(), First());
+        park(next);
+      } else {
+        prefetch_own();
+      }
+      if (goes_on) prefetch_pair<FIRST, K_TILES>();
     } else {
       mask.load(0);
-      unpark(sums);
+      if constexpr (FIRST > 0) unpark(sums);
       add_part(sums, First(), std::integral_constant<int, K_TILES>());
       mask.apply(sums);
-      if (goes_on) prefetch_pair<0, kFirst>();
+      if (goes_on) prefetch_pair<0, FIRST>();
     }
     product.template wait_loads<kOwn>(fault, timed_out);
     product.template multiply<kOwn>(sums);
     Product::store(sums, shared);
   }
 
-  template <int FROM, int TO>
+  template <int FROM, int TO>  // k-tiles
   __device__ __forceinline__ void prefetch_pair() {
     product.template prefetch<kNeighbour, FROM, TO>(neighbour.next, neighbour.next_columns > 0);
   }
