@@ -97,6 +97,9 @@ struct WavefrontBackwardRows {
 // K_TILES: of K, in each part, of a warp; k-tile i of warp w is w + 8 i, as in MmaProduct. A fragment is what one
 // matrix instruction takes of the weights: 16 rows, half a k-tile. The own part's come first: they are the ones in
 // registers if not all are.
+// Apart from MmaProduct: that one takes any number of k-tiles, in chunks through two stages, and keeps whole k-tiles of
+// weights in registers; here all states of both parts are in flight at once, which is what lets the neighbour's be
+// multiplied while the own ones travel, and registers end within a k-tile.
 template <class T, class Rows, int K_TILES>
 struct WavefrontProduct {
   static_assert(Rows::kRowTiles % 2 == 0, "fragments are of two row tiles");
