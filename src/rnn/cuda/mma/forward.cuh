@@ -107,14 +107,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
 
   // The block's units of the initial states of sequences [first, last), which start with step s, `next`.
   const auto publish_initial = [&](int s, int first, int last) {
-    const T* const hx = static_cast<const T*>(dir.hx);
+    const T* const hx = static_cast<const T*>(dir.hx);  // loaded here without extras, there with: else kernels spilled
     const int block_unit = pin_in_register(first_unit), lane_of_warp = pin_in_register(lane);
     for (int n = max(first, replica_column) + warp; n < min(last, replica_column + replica_columns);
          n += kResidentWarps) {
       const int column = n - replica_column;
-      const T* const initial = restarts<EXTRAS>(dir, Step(), next, n) ? static_cast<const T*>(dir.reset_hx) : hx;
+      const bool starts_anew = restarts<EXTRAS>(dir, Step(), next, n);
       const auto value = [&](int u) {
-        return initial != nullptr && u < hidden ? load_float<T>(initial, int64_t{n} * hidden + u) : 0.0f;
+        const int64_t at = int64_t{n} * hidden + u;
+        if constexpr (EXTRAS) return initial_h<T>(dir, at, u < hidden, starts_anew);
+        return hx != nullptr && u < hidden ? load_float<T>(hx, at) : 0.0f;
       };
       T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
       for (int i = lane_of_warp * Element<T>::kPerWord; i < kUnits; i += 32 * Element<T>::kPerWord) {
