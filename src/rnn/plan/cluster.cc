@@ -28,7 +28,7 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7.
   const int blocks = resident_blocks(row, 4);
   const bool gated = problem.gates() > 1, backward = pass == Pass::kBackward;
-  // Of the kernels that take extras, clusters are the fastest in several passes, too.
+  // With extras there is no wgmma; mma would work through several tiles of sequences one after the other.
   const bool takes_passes = gated && needs_extras(problem, pass);
   const auto takes = [&](int k_tiles, int cluster, int64_t most_columns) {
     if (cluster > row.largest_cluster || (cluster == 16 && blocks < kWholeGpu)) return false;
