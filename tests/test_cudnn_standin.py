@@ -155,7 +155,7 @@ def test_a_single_timestep_of_inference(folder: pathlib.Path, standin: pathlib.P
 
 def plan_of(case: dict[str, Any], steps: int) -> dict[str, Any]:
     """What libprnn says that it would run on an H200."""
-    rnn = _C.Rnn(case["mode"], _C.FLOAT, case["input"], case["layers"], case["hidden"], False)
+    rnn = _C.Rnn(case["mode"], _C.FLOAT, case["hidden"], case["layers"], case["input"], False)
     if case["math"] == DEFAULT_MATH:
         rnn.set_math(_C.TF32_MATH)
     found: dict[str, Any] = rnn.query_gpu("H200", [len(case["lengths"])] * steps)
@@ -167,9 +167,9 @@ def test_the_faster_one_by_the_plan(
     folder: pathlib.Path, standin: pathlib.Path, fake: pathlib.Path, captured: bool
 ) -> None:
     cases = [
-        make_case(0, mode=mode, hidden=64, math=math, steps=steps, lengths=[steps] * batch, training=training)
-        for mode, math, steps, batch, training in itertools.product(
-            (LSTM, GRU), (DEFAULT_MATH, FMA_MATH), (1, 2, 4, 16), (1, 16), (True, False)
+        make_case(0, mode=mode, hidden=hidden, math=math, steps=steps, lengths=[steps] * batch, training=training)
+        for mode, hidden, math, steps, batch, training in itertools.product(
+            (LSTM, GRU), (64, 256), (DEFAULT_MATH, FMA_MATH), (1, 2, 4, 16), (1, 32), (True, False)
         )
     ]
     environment = {"HOST_DEVICE_GPU": "H200", "PRNN_CUDNN_LOG": "1"} | (
