@@ -141,7 +141,8 @@ class RnnCase:
         inputs = {name: changes.get(name, self.data[name]) for name in names}
         dropout = changes.get("dropout")
         step = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, dropout=dropout, **inputs))
-        return {name: value for name, value in step.items() if name != "cells"}  # which prnnSetRNNExtras asks for
+        asked_for = ("cells", "dreset_hx", "dreset_cx")  # by prnnSetRNNExtras alone
+        return {name: value for name, value in step.items() if name not in asked_for}
 
 
 def dropout_descriptor(
