@@ -6,6 +6,7 @@ import itertools
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import capi
@@ -93,14 +94,9 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
         found = choices(kind, batch)
         for is_training, percent in enumerate(batches[batch]):
             expected = CUDNN if percent < MARGIN else _C.PERSISTENT_BACKEND
-            if not is_tile(batch) or percent == MARGIN or (not is_training and is_step_by_step(kind, batch)):
+            if percent == MARGIN or (not is_training and is_step_by_step(kind, batch)):
                 continue
             assert found is None or found[is_training] == expected, (kind, batch, is_training)
-
-
-def is_tile(batch: int) -> bool:
-    """Other batches go by the next larger multiple of 8."""
-    return batch <= 8 or batch % 8 == 0
 
 
 def test_the_table_is_that_of_the_measurements() -> None:
@@ -112,7 +108,7 @@ def test_the_table_is_that_of_the_measurements() -> None:
 def crossing(batches: dict[int, tuple[int, int]]) -> tuple[int, int] | None:
     """Neighbouring batches between which the choice for training changes from the resident kernels to cuDNN."""
     for low, high in itertools.pairwise(batches):
-        if batches[low][1] > 102 and batches[high][1] < 94 and low >= 8 and is_tile(low) and is_tile(high):
+        if batches[low][1] > 102 and batches[high][1] < 94 and low >= 8:
             return low, high
     return None
 
@@ -126,13 +122,6 @@ def test_between_two_measured_batches_the_choice_changes() -> None:
         if choices(kind, low) is not None:
             assert training_choice(kind, low) == _C.PERSISTENT_BACKEND
             assert training_choice(kind, high) == CUDNN
-
-
-def test_sequences_that_fill_a_tile_go_together() -> None:
-    """The resident kernels take as long for 9 sequences as for 16."""
-    for kind, (low, high) in CROSSINGS:
-        for first in range(low + 1, high, 8):
-            assert len({training_choice(kind, batch) for batch in range(first, first + 8)}) == 1
 
 
 def one_layer(precision: str, hidden: int) -> Kind:
@@ -177,30 +166,37 @@ def test_other_gpus_go_by_the_same_measurements() -> None:
     assert [training_choice(kind, batch, "H100") for batch in (8, 1024)] == [_C.PERSISTENT_BACKEND, CUDNN]
 
 
-@pytest.mark.parametrize(
-    ("hidden", "layers", "batch", "few"),
-    [
-        (512, 1, 40, range(1, 4)),
-        (1024, 5, 40, range(1, 6)),
-        (2048, 1, 40, range(1, 9)),
-        (512, 1, 16, range(0)),  # step by step, 4 timesteps
-        (1024, 5, 16, range(4, 6)),
-        (2048, 1, 8, range(5, 9)),
-        (2048, 1, 9, range(1, 9)),
-    ],
-)
-def test_a_projection_and_few_timesteps_go_to_cudnn_in_inference(
-    hidden: int, layers: int, batch: int, few: range
-) -> None:
-    rnn = _C.Rnn(_C.LSTM, _C.HALF, hidden, layers, hidden, False, projection=hidden // 2)
-    for steps in (*range(1, 10), 100):
-        found = rnn.query_gpu("H200", [batch] * steps)
-        assert found["backend"] == _C.PERSISTENT_BACKEND
-        assert found["inference_backend"] == (CUDNN if steps in few else _C.PERSISTENT_BACKEND), steps
-        text = f"in inference, cuDNN is faster for a projection and T = {steps}"
-        assert found["reason"] == (text if steps in few else "")
-    plain = _C.Rnn(_C.LSTM, _C.HALF, hidden, layers, hidden, False)
-    assert plain.query_gpu("H200", [4] * 2)["inference_backend"] == _C.PERSISTENT_BACKEND
+def few_and_many() -> Iterator[tuple[Kind, int]]:
+    """Layers of which cuDNN is faster at training for 2 timesteps, and the resident kernels for many."""
+    for kind, batches in ROWS.items():
+        many = ROWS.get((*kind[:3], MANY, kind[4]), {})
+        for batch in batches.keys() & many.keys():
+            if kind[3] == 2 and batches[batch][1] < 90 and many[batch][1] > 110:
+                yield kind, batch
+
+
+def test_few_timesteps_go_to_cudnn() -> None:
+    """Between measured numbers of timesteps, the choice changes once; more than the last make no difference."""
+    found = list(few_and_many())
+    assert {kind[2] for kind, _ in found} >= {"kOneLayer", "kProjected"}
+    for kind, batch in found[:: max(len(found) // 20, 1)]:
+        by_steps = [training_choice((*kind[:3], steps, kind[4]), batch) for steps in (2, 3, 5, 7, 12, 24, 48, 64, 500)]
+        assert by_steps[0] == CUDNN, (kind, batch)
+        assert by_steps == sorted(by_steps, reverse=True), (kind, batch)
+        assert by_steps[-2:] == [_C.PERSISTENT_BACKEND] * 2, (kind, batch)
+
+
+def test_a_query_says_how_many_timesteps() -> None:
+    kind, batch = next(found for found in few_and_many() if found[0][2] == "kOneLayer")
+    rnn = _C.Rnn(MODES[kind[0]], TYPES[kind[1]], kind[4], 1, kind[4], False)
+    assert rnn.query_gpu("H200", [batch] * 2)["reason"].startswith(f"cuDNN is faster at N = {batch}, T = 2: in ")
+    assert rnn.query_gpu("H200", [batch] * 64)["reason"] == ""
+
+
+def test_a_large_stack_with_a_projection_and_few_timesteps_goes_to_cudnn_in_inference() -> None:
+    rnn = _C.Rnn(_C.LSTM, _C.HALF, 2048, 8, 640, False, projection=640)
+    for steps, expected in ((3, _C.PERSISTENT_BACKEND), (4, CUDNN), (12, CUDNN), (13, _C.PERSISTENT_BACKEND)):
+        assert rnn.query_gpu("H200", [4] * steps)["inference_backend"] == expected, steps
 
 
 def query(layer: Layer, backend: int) -> Info:
@@ -221,7 +217,7 @@ def test_one_of_the_two_passes_may_go_to_cudnn() -> None:
     for kind, batches in ROWS.items():
         if kind[:4] == ("PRNN_GRU", "kBfloat16", "kOneLayer", MANY):
             for batch, (inference, training) in batches.items():
-                if inference < 90 and training > 110 and is_tile(batch):
+                if inference < 90 and training > 110:
                     info = query(Layer(mode=3, hidden=kind[4], batch=batch, data_type=capi.BFLOAT16), 2)
                     assert (info.backend, info.inferenceBackend) == (BACKEND_PERSISTENT, CUDNN)
                     assert info.reason.startswith(b"cuDNN is faster at N = %d: in inference" % batch)

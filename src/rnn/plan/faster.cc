@@ -94,11 +94,7 @@ std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& 
 class Interpolation {
  public:
   Interpolation(const GpuRow& gpu, const RnnProblem& problem, bool training)
-      : gpu_(gpu), problem_(problem), training_(training) {
-    // The resident kernels take about as long for every batch that fills as many tiles of 8 sequences.
-    const int64_t batch = problem.max_batch();
-    batch_ = batch <= kTileColumns ? batch : ceil_div(batch, kTileColumns) * kTileColumns;
-  }
+      : gpu_(gpu), problem_(problem), training_(training), batch_(problem.max_batch()) {}
 
   // Of one of kMeasuredSteps; infinite where nothing was measured.
   double ratio(int steps) {
@@ -165,7 +161,7 @@ class Interpolation {
   const GpuRow& gpu_;
   const RnnProblem& problem_;
   const bool training_;
-  int64_t batch_;
+  const int64_t batch_;
   double steps_ = 1;
   std::map<Size, Estimate> estimates_;
 };
@@ -191,14 +187,11 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
   return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
 }
 
-// With a projection, the resident kernels need the product of two matrices first, which takes as long as some timesteps
-// on cuDNN. Of inference; measured on an H200: 1024 -> 512, 2048 -> 640 and 512 -> 256,
-// alone and in stacks of 12, 8 and 5.
+// Of large layers with a projection in a stack, few timesteps were measured in inference alone: cuDNN is ahead up to 12
+// (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
 bool has_too_few_steps(const RnnProblem& problem) {
-  if (problem.projection == 0) return false;
-  if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return false;
-  const int64_t of_one_layer = problem.hidden <= 1024 ? 4 : 9;
-  return problem.steps() < (problem.layers > 1 ? of_one_layer * 3 / 2 : of_one_layer);
+  return problem.projection > 0 && problem.layers > 1 && problem.hidden > 1024 && problem.steps() <= 12 &&
+         problem.forward_plan.engine == PRNN_ENGINE_BEST;
 }
 
 bool is_faster(double ratio) { return ratio < kMargin; }
@@ -234,9 +227,10 @@ std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) 
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
   if (!in_training && !in_inference) {
-    return !step_by_step && has_too_few_steps(problem)
-               ? "in inference, cuDNN is faster for a projection and T = " + std::to_string(problem.steps())
-               : "";
+    return step_by_step || !has_too_few_steps(problem)
+               ? ""
+               : "in inference, cuDNN is faster for a stack with a projection and T = " +
+                     std::to_string(problem.steps());
   }
   const std::string training = "in training " + percent_of(training_ratio),
                     inference = "in inference " + percent_of(inference_ratio);
