@@ -69,9 +69,9 @@ bool says_of(const MeasuredRatios& row, int64_t batch, bool training) {
   return last.batch >= std::min<int64_t>(batch, kMostMeasured) || (training ? last.training : last.inference) < 100;
 }
 
-// The rows on both sides of the problem's hidden size, the same one beyond the ends; NULL where there are none.
+// The rows on both sides of a hidden size, the same one beyond the ends; NULL where there are none.
 std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& gpu, const RnnProblem& problem,
-                                                                  bool training, int steps) {
+                                                                  bool training, int steps, int64_t hidden) {
   const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
   const GpuRatios& ratios = ratios_of(gpu);
   const MeasuredRatios *low = nullptr, *high = nullptr;
@@ -80,9 +80,9 @@ std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& 
         row->steps != steps || !says_of(*row, problem.max_batch(), training)) {
       continue;
     }
-    if (low == nullptr || row->hidden <= problem.hidden) low = row;
+    if (low == nullptr || row->hidden <= hidden) low = row;
     high = row;
-    if (row->hidden >= problem.hidden) break;
+    if (row->hidden >= hidden) break;
   }
   return {low, high};
 }
@@ -96,19 +96,29 @@ class Interpolation {
   Interpolation(const GpuRow& gpu, const RnnProblem& problem, bool training)
       : gpu_(gpu), problem_(problem), training_(training), batch_(problem.max_batch()) {}
 
-  // Of one of kMeasuredSteps; infinite where nothing was measured.
+  // Of one of kMeasuredSteps; infinite where nothing was measured. Layers smaller than those that were measured of few
+  // timesteps differ from the smallest as they do with many.
   double ratio(int steps) {
-    const auto [low, high] = find_rows(gpu_, problem_, training_, steps);
-    if (low == nullptr) return INFINITY;
+    const MeasuredRatios* const row = find_rows(gpu_, problem_, training_, steps, problem_.hidden).first;
+    if (row == nullptr) return INFINITY;
+    if (steps == kManySteps || problem_.hidden >= row->hidden) return ratio(steps, problem_.hidden);
+    return ratio(steps, row->hidden) * ratio(kManySteps, problem_.hidden) / ratio(kManySteps, row->hidden);
+  }
+
+ private:
+  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1];
+
+  // Beyond the sizes that were measured, the ratio of the last one.
+  double ratio(int steps, int64_t hidden) {
+    const auto [low, high] = find_rows(gpu_, problem_, training_, steps, hidden);
+    if (low == nullptr) return 1;
     steps_ = steps;
-    // Beyond the sizes that were measured, the ratio of the last one.
-    const int64_t hidden = std::clamp<int64_t>(problem_.hidden, low->hidden, high->hidden);
+    hidden = std::clamp<int64_t>(hidden, low->hidden, high->hidden);
     const double place = place_of({hidden, batch_}, {low->hidden, batch_}, {high->hidden, batch_},
                                   place_between(static_cast<double>(hidden), low->hidden, high->hidden));
     return std::exp(mix(log_cudnn(*low), log_cudnn(*high), place) - log_resident({hidden, batch_}));
   }
 
- private:
   struct Size {
     int64_t hidden, batch;
     bool operator<(const Size& other) const { return std::tie(hidden, batch) < std::tie(other.hidden, other.batch); }
