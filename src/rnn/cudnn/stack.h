@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/cuda/cudnn.h"
-#include "rnn/plan/cudnn_algorithm.h"
 #include "rnn/cudnn/device.h"
 #include "rnn/cudnn/weights.h"
+#include "rnn/plan/cudnn_algorithm.h"
 #include "rnn/problem.h"
 
 namespace prnn {
