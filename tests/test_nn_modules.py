@@ -107,6 +107,18 @@ def test_gradient_from_one_output_alone(output: int) -> None:
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_initial_states_are_zeros_for_cudnn(cell: str, options: dict[str, Any]) -> None:
+    """The one place where the backends' calls differ: on a CPU, its implementation serves them."""
+    theirs, ours = make_pair(cell, 3, 4, **options)
+    asked = make(prnn.nn, cell, 3, 4, backend="cudnn", dtype=torch.float64, **options)
+    asked.load_state_dict(ours.state_dict())
+    x = data(theirs, 5, 2)
+    expected, found = (torch.autograd.grad(m(x)[0].sum(), [x, *m.parameters()]) for m in (theirs, asked))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
 def test_gradcheck() -> None:
     module = prnn.nn.LSTM(2, 3, bidirectional=True, proj_size=2, dtype=torch.float64)
     x, states = data(module, 3, 2), make_states(module, 2)
