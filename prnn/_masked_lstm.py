@@ -32,22 +32,24 @@ def uses_masks(module: Any) -> bool:
 
 
 def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None, return_cells: bool) -> None:
-    name = "zoneout" if module.zoneout > 0 else "recurrent_dropout"
-    given = f"but {name} is {getattr(module, name)}"
+    def given() -> str:  # in messages alone: torch.compile may hold the number as a symbol
+        name = "zoneout" if module.zoneout > 0 else "recurrent_dropout"
+        return f"but {name} is {getattr(module, name)}"
+
     if reset is not None:
-        raise NotSupportedError(f"reset is given, {given}: such a layer takes no resets")
+        raise NotSupportedError(f"reset is given, {given()}: such a layer takes no resets")
     if return_cells:
-        raise NotSupportedError(f"return_cells is True, {given}: such a layer returns the last c alone")
+        raise NotSupportedError(f"return_cells is True, {given()}: such a layer returns the last c alone")
     if input.dtype not in DTYPES:
         raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
     if not input.is_cuda or module.backend == "best":
         return
     if module.backend == "cudnn":
-        raise NotSupportedError(f"backend is 'cudnn', {given}, which cuDNN does not have")
+        raise NotSupportedError(f"backend is 'cudnn', {given()}, which cuDNN does not have")
     engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", batch, module.hidden_size)
     if engine == "steps":
         raise NotSupportedError(
-            f"backend is 'persistent', {given}: resident kernels with masks serve no {batch} sequences of "
+            f"backend is 'persistent', {given()}: resident kernels with masks serve no {batch} sequences of "
             f"{module.hidden_size} units in {input.dtype}"
         )
 
