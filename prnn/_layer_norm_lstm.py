@@ -1,5 +1,7 @@
 """prnn.nn.LayerNormLSTM."""
 
+from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
+
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 

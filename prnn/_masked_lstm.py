@@ -1,5 +1,7 @@
 """prnn.nn.LSTM with zoneout or recurrent dropout."""
 
+from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
+
 from collections.abc import Sequence
 from typing import Any
 
