@@ -252,6 +252,8 @@ class _Recurrent(torch.nn.RNNBase):
         max_batch: int | None,
         return_cells: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if isinstance(self, LSTM) and uses_masks(self):
+            return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
         if reset is not None and reset.numel() == 0:
             reset, states = None, (*states[:2], None, None)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
@@ -495,21 +497,6 @@ class LSTM(_Recurrent):
             value = getattr(self, name)
             text += f", {name}={value}" if value != getattr(LSTM, name) else ""
         return text
-
-    def _call(
-        self,
-        input: Tensor,
-        states: States,
-        weights: list[Tensor],
-        batch_sizes: Tensor | None,
-        lengths: Tensor | None,
-        reset: Tensor | None,
-        max_batch: int | None,
-        return_cells: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if uses_masks(self):
-            return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
-        return super()._call(input, states, weights, batch_sizes, lengths, reset, max_batch, return_cells)
 
     @overload
     def forward(

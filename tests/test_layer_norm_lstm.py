@@ -2,16 +2,16 @@
 module takes, refuses and loads."""
 
 import copy
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
+from masked_lstm_case import check_lengths, check_packed_sequences
 from reference.layer_norm_lstm import TorchaudioLSTM
 from reference.layer_norm_lstm import layer_norm_lstm as reference
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_sequence
 
 import prnn
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm, layer_norm_lstm_plan
@@ -168,55 +168,18 @@ def test_layouts() -> None:
     assert torch.equal(again, alone[2:])
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("normalize", KINDS[:2])
-def test_lengths(normalize: str) -> None:
-    """Each sequence as if it were alone, whatever the padding holds."""
-    module = prnn.nn.LayerNormLSTM(3, 4, 2, normalize=normalize, bidirectional=True, dtype=torch.float64)
-    lengths = [4, 1, 6]
-    input = torch.randn(6, 3, 3, dtype=torch.float64)
-    padded = input.clone()
-    for n, length in enumerate(lengths):
-        padded[length:, n] = math.nan
-    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(2))
-    padded.requires_grad_()
-    output, (h, c) = module(padded, hx, lengths=lengths)
-    (output.sin().sum() + h.sum() + c.square().sum()).backward()
-    together = [p.grad.clone() for p in module.parameters()]
-    module.zero_grad()
-    for n, length in enumerate(lengths):
-        own = input[:length, n].clone().requires_grad_()
-        alone, (h1, c1) = module(own, tuple(x[:, n] for x in hx))
-        (alone.sin().sum() + h1.sum() + c1.square().sum()).backward()
-        torch.testing.assert_close((output[:length, n], h[:, n], c[:, n]), (alone, h1, c1))
-        assert (output[length:, n] == 0).all()
-        torch.testing.assert_close(padded.grad[:length, n], own.grad)
-        assert (padded.grad[length:, n] == 0).all()
-    torch.testing.assert_close(together, [p.grad for p in module.parameters()])
-    again, _ = module(padded.detach().transpose(0, 1).transpose(0, 1), hx, lengths=torch.tensor(lengths))
-    assert torch.equal(again, output)
+def test_lengths(normalize: str, batch_first: bool) -> None:
+    options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
+    check_lengths(prnn.nn.LayerNormLSTM(3, 4, 2, normalize=normalize, **options))
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
 def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
-    """As padded input with lengths, in the order of the caller's sequences."""
-    module = prnn.nn.LayerNormLSTM(3, 4, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
-    lengths = [6, 4, 1] if enforce_sorted else [4, 1, 6]
-    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    input = torch.randn(3, 6, 3, dtype=torch.float64) if batch_first else torch.randn(6, 3, 3, dtype=torch.float64)
-    input.requires_grad_()
-    packed = pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
-    found = []
-    for argument, options in ((packed, {}), (input, {"lengths": lengths})):
-        output, (h, c) = module(argument, hx, **options)
-        if argument is packed:
-            assert torch.equal(output.batch_sizes, packed.batch_sizes)
-            output, _ = pad_packed_sequence(output, batch_first)
-        gradients = torch.autograd.grad(
-            output.sin().sum() + h.sum() + c.square().sum(), [input, *hx, *module.parameters()]
-        )
-        found.append((output, h, c, *gradients))
-    torch.testing.assert_close(*found)
+    options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
+    check_packed_sequences(prnn.nn.LayerNormLSTM(3, 4, 2, **options), enforce_sorted)
 
 
 def test_loads_torchaudio() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from masked_lstm_case import check_lengths, check_packed_sequences
 from reference.layer_norm_lstm import layer_norm_lstm as reference
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
 
@@ -120,54 +120,15 @@ def test_dropout_between_layers() -> None:
 
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_lengths(batch_first: bool) -> None:
-    """Each sequence as if it were alone, whatever the padding holds."""
-    module = LSTM(3, 4, 2, bidirectional=True, zoneout=0.2, batch_first=batch_first, dtype=torch.float64).eval()
-    lengths = [4, 1, 6]
-    input = torch.randn(6, 3, 3, dtype=torch.float64)
-    padded = input.clone()
-    for n, length in enumerate(lengths):
-        padded[length:, n] = math.nan
-    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(2))
-    padded = (padded.transpose(0, 1) if batch_first else padded).contiguous().requires_grad_()
-    output, (h, c) = module(padded, hx, lengths=lengths)
-    (output.sin().sum() + h.sum() + c.square().sum()).backward()
-    together = [p.grad.clone() for p in module.parameters()]
-    gradient = padded.grad
-    if batch_first:
-        output, gradient = output.transpose(0, 1), gradient.transpose(0, 1)
-    module.zero_grad()
-    for n, length in enumerate(lengths):
-        own = input[:length, n].clone().requires_grad_()
-        alone, (h1, c1) = module(own, tuple(x[:, n] for x in hx))
-        (alone.sin().sum() + h1.sum() + c1.square().sum()).backward()
-        torch.testing.assert_close((output[:length, n], h[:, n], c[:, n]), (alone, h1, c1))
-        assert (output[length:, n] == 0).all()
-        torch.testing.assert_close(gradient[:length, n], own.grad)
-        assert (gradient[length:, n] == 0).all()
-    torch.testing.assert_close(together, [p.grad for p in module.parameters()])
+    options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
+    check_lengths(LSTM(3, 4, 2, zoneout=0.2, **options).eval())
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
 def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
-    """As padded input with lengths, in the order of the caller's sequences."""
-    module = LSTM(3, 4, 2, zoneout=0.2, bidirectional=True, batch_first=batch_first, dtype=torch.float64).eval()
-    lengths = [6, 4, 1] if enforce_sorted else [4, 1, 6]
-    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    input = torch.randn(3, 6, 3, dtype=torch.float64) if batch_first else torch.randn(6, 3, 3, dtype=torch.float64)
-    input.requires_grad_()
-    packed = pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
-    found = []
-    for argument, options in ((packed, {}), (input, {"lengths": lengths})):
-        output, (h, c) = module(argument, hx, **options)
-        if argument is packed:
-            assert torch.equal(output.batch_sizes, packed.batch_sizes)
-            output, _ = pad_packed_sequence(output, batch_first)
-        gradients = torch.autograd.grad(
-            output.sin().sum() + h.sum() + c.square().sum(), [input, *hx, *module.parameters()]
-        )
-        found.append((output, h, c, *gradients))
-    torch.testing.assert_close(*found)
+    options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
+    check_packed_sequences(LSTM(3, 4, 2, zoneout=0.2, **options).eval(), enforce_sorted)
 
 
 @pytest.mark.parametrize("train", [False, True])

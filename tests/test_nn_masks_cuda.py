@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from masked_lstm_case import check_autocast_on_gpu, check_graph_reads_lengths_anew, check_packed_sequences_on_gpu
 from test_nn_masks import LSTM, run_written_out
 from test_rnn_cuda import why_not
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
 
@@ -72,42 +72,15 @@ def test_each_replay_of_a_graph_draws_masks(hidden: int) -> None:
 
 
 def test_a_graph_reads_lengths_anew() -> None:
-    module = LSTM(8, 64, 2, device="cuda", zoneout=0.2).eval()
-    x = torch.randn(5, 3, 8, device="cuda")
-    lengths = torch.tensor([5, 1, 3], device="cuda")
-    stream = torch.cuda.Stream()
-    with torch.no_grad(), torch.cuda.stream(stream):
-        module(x, lengths=lengths)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            output, (h, c) = module(x, lengths=lengths)
-    lengths.copy_(torch.tensor([2, 4, 5]))
-    graph.replay()
-    torch.cuda.synchronize()
-    expected, states = module(x, lengths=[2, 4, 5])
-    assert torch.equal(output, expected)
-    assert torch.equal(h, states[0])
-    assert torch.equal(c, states[1])
+    check_graph_reads_lengths_anew(LSTM(8, 64, 2, device="cuda", zoneout=0.2).eval())
 
 
 def test_packed_sequences() -> None:
-    module = LSTM(8, 600, 2, bidirectional=True, device="cuda", zoneout=0.2).eval()
-    x = torch.randn(5, 3, 8, device="cuda")
-    output, states = module(pack_padded_sequence(x, [2, 5, 4], enforce_sorted=False))
-    expected, expected_states = module(x, lengths=[2, 5, 4])
-    torch.testing.assert_close(pad_packed_sequence(output)[0], expected)
-    torch.testing.assert_close(states, expected_states)
+    check_packed_sequences_on_gpu(LSTM(8, 600, 2, bidirectional=True, device="cuda", zoneout=0.2).eval())
 
 
 def test_autocast() -> None:
-    module = LSTM(8, 64, device="cuda", zoneout=0.2).eval()
-    x = torch.randn(5, 3, 8, device="cuda", requires_grad=True)
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        output, (h, c) = module(x)
-    assert output.dtype == h.dtype == c.dtype == torch.bfloat16
-    torch.testing.assert_close(output.float(), module(x)[0], atol=0.05, rtol=0)
-    output.sum().backward()
-    assert module.weight_hh_l0.grad.dtype == torch.float32
+    check_autocast_on_gpu(LSTM(8, 64, device="cuda", zoneout=0.2).eval())
 
 
 def test_backends() -> None:

@@ -1,0 +1,93 @@
+"""What prnn.nn.LayerNormLSTM and prnn.nn.LSTM with zoneout or recurrent dropout have in common: checks of either."""
+
+import math
+
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+def check_lengths(module: torch.nn.Module) -> None:
+    """Each sequence as if it were alone, whatever the padding holds. Two layers 3 -> 4 of two directions, float64."""
+    lengths = [4, 1, 6]
+    input = torch.randn(6, 3, 3, dtype=torch.float64)
+    padded = input.clone()
+    for n, length in enumerate(lengths):
+        padded[length:, n] = math.nan
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(2))
+    padded = (padded.transpose(0, 1) if module.batch_first else padded).contiguous().requires_grad_()
+    output, (h, c) = module(padded, hx, lengths=lengths)
+    (output.sin().sum() + h.sum() + c.square().sum()).backward()
+    together = [p.grad.clone() for p in module.parameters()]
+    again, _ = module(padded.detach(), hx, lengths=torch.tensor(lengths))
+    assert torch.equal(again, output)
+    gradient = padded.grad
+    if module.batch_first:
+        output, gradient = output.transpose(0, 1), gradient.transpose(0, 1)
+    module.zero_grad()
+    for n, length in enumerate(lengths):
+        own = input[:length, n].clone().requires_grad_()
+        alone, (h1, c1) = module(own, tuple(x[:, n] for x in hx))
+        (alone.sin().sum() + h1.sum() + c1.square().sum()).backward()
+        torch.testing.assert_close((output[:length, n], h[:, n], c[:, n]), (alone, h1, c1))
+        assert (output[length:, n] == 0).all()
+        torch.testing.assert_close(gradient[:length, n], own.grad)
+        assert (gradient[length:, n] == 0).all()
+    torch.testing.assert_close(together, [p.grad for p in module.parameters()])
+
+
+def check_packed_sequences(module: torch.nn.Module, enforce_sorted: bool) -> None:
+    """As padded input with lengths, in the order of the caller's sequences. The module as check_lengths()'s."""
+    lengths = [6, 4, 1] if enforce_sorted else [4, 1, 6]
+    hx = tuple(torch.randn(4, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    input = torch.randn((3, 6, 3) if module.batch_first else (6, 3, 3), dtype=torch.float64, requires_grad=True)
+    packed = pack_padded_sequence(input, lengths, module.batch_first, enforce_sorted)
+    found = []
+    for argument, options in ((packed, {}), (input, {"lengths": lengths})):
+        output, (h, c) = module(argument, hx, **options)
+        if argument is packed:
+            assert torch.equal(output.batch_sizes, packed.batch_sizes)
+            output, _ = pad_packed_sequence(output, module.batch_first)
+        gradients = torch.autograd.grad(
+            output.sin().sum() + h.sum() + c.square().sum(), [input, *hx, *module.parameters()]
+        )
+        found.append((output, h, c, *gradients))
+    torch.testing.assert_close(*found)
+
+
+def check_graph_reads_lengths_anew(module: torch.nn.Module) -> None:
+    """A module on a GPU, 8 wide, in evaluation."""
+    x = torch.randn(5, 3, 8, device="cuda")
+    lengths = torch.tensor([5, 1, 3], device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.no_grad(), torch.cuda.stream(stream):
+        module(x, lengths=lengths)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            output, (h, c) = module(x, lengths=lengths)
+    lengths.copy_(torch.tensor([2, 4, 5]))
+    graph.replay()
+    torch.cuda.synchronize()
+    expected, states = module(x, lengths=[2, 4, 5])
+    assert torch.equal(output, expected)
+    assert torch.equal(h, states[0])
+    assert torch.equal(c, states[1])
+
+
+def check_packed_sequences_on_gpu(module: torch.nn.Module) -> None:
+    """As above."""
+    x = torch.randn(5, 3, 8, device="cuda")
+    output, states = module(pack_padded_sequence(x, [2, 5, 4], enforce_sorted=False))
+    expected, expected_states = module(x, lengths=[2, 5, 4])
+    torch.testing.assert_close(pad_packed_sequence(output)[0], expected)
+    torch.testing.assert_close(states, expected_states)
+
+
+def check_autocast_on_gpu(module: torch.nn.Module) -> None:
+    """As above."""
+    x = torch.randn(5, 3, 8, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, (h, c) = module(x)
+    assert output.dtype == h.dtype == c.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), module(x)[0], atol=0.05, rtol=0)
+    output.sum().backward()
+    assert module.weight_hh_l0.grad.dtype == torch.float32
