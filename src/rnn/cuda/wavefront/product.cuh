@@ -158,22 +158,12 @@ struct WavefrontProduct {
   // Adds k-tiles FROM up to TO of a part.
   template <int PART, int FROM = 0, int TO = K_TILES>
   __device__ __forceinline__ void multiply(Sums& sums) const {
-    constexpr int kTogether = kTiles % 3 == 0 ? 3 : 2;  // independent products between two to the same sums
-    static_assert(kTiles % kTogether == 0, "whole groups of tiles");
 #pragma unroll
     for (int i = FROM; i < TO; ++i) {
-      const uint4 b = states[PART][i];
 #pragma unroll
-      for (int m = 0; m < kTiles; m += kTogether) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int j = 0; j < kTogether; ++j) {
-            const uint4 a = weight(2 * ((PART * K_TILES + i) * kTiles + m + j) + half);
-            float (&sum)[4] = sums[half * (kSets - 1)][Rows::sum_tile(PART, m + j)];
-            Element<T>::mma(sum, a.x, a.y, a.z, a.w, half == 0 ? b.x : b.z, half == 0 ? b.y : b.w);
-          }
-        }
+      for (int m = 0; m < kTiles; ++m) {
+        const int f = 2 * ((PART * K_TILES + i) * kTiles + m), tile = Rows::sum_tile(PART, m);
+        multiply_k_tile<T, false>(sums[0][tile], sums[kSets - 1][tile], weight(f), weight(f + 1), states[PART][i]);
       }
     }
   }
