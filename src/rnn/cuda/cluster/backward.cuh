@@ -97,7 +97,8 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   shared.arrived.init();
 
   const auto unit_of_bundle = [&](int bundle) { return (warp * Layout::kBundles + bundle) * Layout::kBundle; };
-  static_assert(Layout::kKTile * Layout::kRows * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  static_assert(Layout::kKTile * Layout::kRows * sizeof(T) == sizeof(shared.sums),
+                "the rows of a k_tile take the sums' place");
   uint4 weights[kTiles][kKTiles][2];
   load_backward_weights<T, Layout>(static_cast<const T*>(dir.weights), hidden, first_unit, &shared.sums, weights);
 

@@ -102,8 +102,9 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
   // Two units are sent at once, in 16 bits a word. Even lanes send to the first half of the cluster, odd ones to the
   // other.
   const int state = first_unit + own_unit;
-  const uint32_t own_place = shared_address(&shared.states[0][0][0][0]) +
-                             ((state / kKTile * kTileColumns + column % kTileColumns) * 64 + state % kKTile / 2 * 2 * sizeof(T));
+  const uint32_t own_place =
+      shared_address(&shared.states[0][0][0][0]) +
+      ((state / kKTile * kTileColumns + column % kTileColumns) * 64 + state % kKTile / 2 * 2 * sizeof(T));
   const auto place_of = [&](int stage, int i) {
     const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
     return address_in_rank(own_place + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer);

@@ -1,6 +1,8 @@
 // What a timestep loads and stores besides the exchanged words.
 #pragma once
 
+#include <type_traits>
+
 #include "rnn/cuda/common/element.cuh"
 
 namespace prnn {
