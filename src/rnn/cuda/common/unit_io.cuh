@@ -1,5 +1,5 @@
 // Around the arithmetic of a unit (Cell of common/cell.cuh): biases, the loads and stores of a timestep, and where
-// sequences begin and end. What is of one thread a unit is of gated cells and 16 bits; units whose gates lie in four
+// sequences begin and end. What is of one thread a unit is of gated cells; units whose gates lie in four
 // lanes: lanes.cuh.
 #pragma once
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int
 
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
 // its side of a GRU's candidate; else either has them.
-template <prnnRNNMode_t MODE, int GATES>
+template <prnnRNNMode_t MODE, bool ACCURATE, int GATES>
 __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GATES], const float (&input)[GATES],
                                                     float carried) {
   static_assert(GATES == Cell<MODE>::kGates, "a gated cell's");
@@ -81,9 +81,9 @@ __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GAT
     const float sum = MODE == PRNN_GRU && g == 2   ? recurrent[GATES - 1]
                       : MODE == PRNN_GRU && g == 3 ? input[GATES - 1]
                                                    : recurrent[g % GATES] + input[g % GATES];
-    gate[g] = Cell<MODE>::template activate<false>(sum, g, 0);
+    gate[g] = Cell<MODE>::template activate<ACCURATE>(sum, g, 0);
   }
-  return Cell<MODE>::template forward<false>(gate, carried);
+  return Cell<MODE>::template forward<ACCURATE>(gate, carried);
 }
 
 // Saves the gates and, of an LSTM, c for the backward pass at element `at` of [rows, H]; off the critical path: no
