@@ -22,6 +22,7 @@ _FILES = {
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",
     "kCluster": "cluster/",
+    "kProjected": "projected/",
     "kSimt": "simt/",
     "kWavefrontMma": "wavefront/",
     "kWavefrontWgmma": "wavefront/wgmma_",

@@ -121,6 +121,16 @@ def projection() -> Iterator[CudaCase]:
     yield SplitKCase(reference.Stack(MODES["lstm"], 24, 264, projection=100), [70, 33, 2], torch.float16, 2)
 
 
+def projected() -> Iterator[CudaCase]:
+    """LSTMs with a projection whose two matrices stay apart: both layouts of a type, one tile and several."""
+    for dtype, batch_sizes in itertools.product(TYPES.values(), ([5, 4, 2], [20, 11])):
+        hidden = 1700 if dtype == torch.float32 else 2500
+        yield CudaCase(reference.Stack(MODES["lstm"], 8, hidden, 1, 2, projection=17), batch_sizes, dtype)
+    yield CudaCase(reference.Stack(MODES["lstm"], 8, 4096, projection=70), [3, 1], torch.float16)
+    yield CudaCase(reference.Stack(MODES["lstm"], 8, 2500, projection=40), [2] * 2, torch.float32)
+    yield CudaCase(reference.Stack(MODES["lstm"], 8, 4096, projection=40), [2] * 2, torch.float32)
+
+
 class ExtrasCase(GpuCase):
     """With all of prnnRNNExtras_t."""
 
@@ -207,7 +217,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 2100, "none", masks=True)
 
 
-ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, wavefront, wavefront_pairs, wgmma_wavefront)
+ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, heads, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:

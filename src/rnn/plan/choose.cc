@@ -5,6 +5,7 @@
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/faster.h"
 #include "rnn/plan/mma.h"
+#include "rnn/plan/projected.h"
 #include "rnn/plan/simt.h"
 #include "rnn/plan/tuned.h"
 #include "rnn/plan/wavefront.h"
@@ -90,6 +91,14 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
   return found;
 }
 
+// Where the product of the two recurrent matrices does not stay resident, they may. One direction runs at once.
+bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return false;
+  plan->recurrences_at_once = 1;
+  return choose_projected_shape(row, problem, Pass::kForward, &plan->forward) &&
+         choose_projected_shape(row, problem, Pass::kBackward, &plan->backward);
+}
+
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
@@ -99,7 +108,7 @@ bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* p
     one_tile.batch = {kTileColumns};
     if (choose_both(row, one_tile, false, plan)) return true;
   }
-  return choose_both(row, problem, true, plan);
+  return choose_both(row, problem, true, plan) || choose_projected(row, problem, plan);
 }
 
 int64_t largest_legacy_hidden(const GpuRow& row, const RnnProblem& problem) {
@@ -150,6 +159,7 @@ const char* engine_name(Engine engine) {
     case Engine::kWgmma: return "wgmma";
     case Engine::kWgmmaSplitK: return "wgmma-split-k";
     case Engine::kCluster: return "cluster";
+    case Engine::kProjected: return "projected";
     case Engine::kSimt: return "simt";
     case Engine::kWavefrontMma: return "wavefront-mma";
     case Engine::kWavefrontWgmma: return "wavefront-wgmma";
@@ -235,6 +245,9 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
 std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   const KernelId kernel = plan.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
+  if (plan.keeps_projection_apart()) {
+    return "the product of both recurrent matrices does not stay resident, and they are multiplied one after the other";
+  }
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
   const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
   if (is_float32 && problem.max_batch() > kSimtSequences) {

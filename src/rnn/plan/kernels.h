@@ -20,6 +20,7 @@ enum class Engine : int8_t {
   kWgmma,           // wgmma, states through L2. {sequences of a replica}
   kWgmmaSplitK,     // the same, forward too in clusters that split K. {sequences of a replica}
   kCluster,         // mma.sync, a replica is one cluster and exchanges in shared memory. {k-tiles, blocks}
+  kProjected,       // mma.sync, LSTMs with a projection whose two matrices stay apart. {units in eights}
   kSimt,            // FFMA, for few sequences. {units, 16-byte loads a lane, sequences, blocks; 1: through L2}
   kWavefrontMma,    // layers of a stack together, mma.sync. {units in eights, blocks that split K, k-tiles of a warp}
   kWavefrontWgmma,  // layers of a stack together, wgmma. {tiles of 64 rows}
@@ -114,6 +115,13 @@ constexpr Kernel kKernels[] = {
     {Engine::kCluster, Pass::kBackward, Cells::kRnn, Types::k16Bit, Feature::kClusters, {16, 8}},
     {Engine::kCluster, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kClusters, {8, 8}},
     {Engine::kCluster, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kClusters, {16, 8}},
+
+    {Engine::kProjected, Pass::kForward, Cells::kLstm, Types::k32Bit, Feature::kNone, {2}},
+    {Engine::kProjected, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {3}},
+    {Engine::kProjected, Pass::kForward, Cells::kLstm, Types::kAll, Feature::kNone, {4}},
+    {Engine::kProjected, Pass::kBackward, Cells::kLstm, Types::k32Bit, Feature::kNone, {2}},
+    {Engine::kProjected, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kNone, {3}},
+    {Engine::kProjected, Pass::kBackward, Cells::kLstm, Types::kAll, Feature::kNone, {4}},
 
     {Engine::kSimt, Pass::kForward, Cells::kRnn, Types::kFloat, Feature::kClusters, {32, 2, 1, 8}},
     {Engine::kSimt, Pass::kForward, Cells::kRnn, Types::kFloat, Feature::kClusters, {32, 4, 1, 16}},

@@ -91,6 +91,10 @@ struct RnnPlan {
   WavefrontPlan wavefront;
   int inference_layers = 1;  // WavefrontPlan::forward_layers without dropout, and with an aligned y
   CudnnTime cudnn_time;      // see faster.h
+
+  // Both passes of an LSTM with a projection multiply with its two recurrent matrices one after the other; else with
+  // their product.
+  bool keeps_projection_apart() const { return forward.kernel.is(Engine::kProjected); }
 };
 
 RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem);

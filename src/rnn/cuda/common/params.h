@@ -60,10 +60,26 @@ struct ForwardDirection {
   int reverse;
 };
 
+// Of LSTMs with a projection, what their own kernels have besides: h = weights m. These serve one direction a launch,
+// with one replica; h and its gradients take the place of a direction's h, [N, P], and its weights are [G H, P].
+struct Projection {
+  const void* weights;  // [P, H]
+  int states;           // P
+  int padded;           // P rounded up to whole k-tiles
+  int row;              // elements from row to row of h
+  float* sums;          // [tiles, padded / 8, blocks, 64], zeros beforehand: partial sums of the rows
+  void* h;              // forward: row r unit p at r * row + p
+  // Backward: [rows, P], the whole gradients of h; and [steps, tiles of 8 sequences, padded], all bytes 0xFF
+  // beforehand, as ForwardDirection::exchange.
+  void* dh;
+  void* exchange;
+};
+
 struct ForwardParams {
   ResidentSizes sizes;
   int xw_row, xw_gate, y_row;
   ForwardDirection direction[kMaxRecurrences];
+  Projection projection;  // projected kernels
 
   // Of prnnRNNExtras_t, what the kernel must know.
   bool has_extras() const { return direction[0].reset != nullptr; }
@@ -99,6 +115,7 @@ struct BackwardParams {
   BackwardDirection direction[kMaxRecurrences];
   float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
                 // beforehand
+  Projection projection;  // projected kernels
 
   // As ForwardParams::has_extras().
   bool has_extras() const { return direction[0].reset != nullptr || direction[0].dcells != nullptr; }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "rnn/cuda/layer/run.h"
+#include "rnn/plan/projected.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
@@ -85,10 +86,10 @@ class BackwardData : LayerRun {
       BackwardDirection dir{};
       dir.weights = recurrent_weights(args_.w, layer, d);
       dir.y = projects() ? own.cell_outputs : at(y, d * p.hidden);
-      dir.dy = projects() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.hidden);
+      dir.dy = merges() ? of_cell_outputs(layer, d, dy) : at(dy, d * p.state());
       dir.hx = resident_state(args_.hx, layer, d);
       dir.cx = c_state(args_.cx, layer, d);
-      dir.dhy = projects() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
+      dir.dhy = merges() ? of_last_cell_outputs(layer, d) : h_state(args_.dhy, layer, d);
       dir.dcy = c_state(args_.dcy, layer, d);
       dir.gates = own.gates;
       dir.cells = own.cells;
@@ -103,7 +104,8 @@ class BackwardData : LayerRun {
       if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0);
       if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1);
       dir.reverse = static_cast<int>(p.direction_of(d));
-      if (!plan.backward.exchanges_in_cluster()) fill_empty(own.dgates, p.rows * p.gates() * padded);
+      const bool exchanges_gradients = !plan.backward.exchanges_in_cluster() && !plan.keeps_projection_apart();
+      if (exchanges_gradients) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }
     // The sums for the biases: a partial sum for each replica of each pass.
@@ -120,12 +122,18 @@ class BackwardData : LayerRun {
         params.direction[i].bias_sums = saved.directions[layer * p.recurrences() + first + i].bias_sums +
                                         pass * plan.backward.replicas * biases * p.hidden;
       }
+      if (plan.keeps_projection_apart()) {
+        params.projection = projection_of(args_.w, layer, first, sizes);
+        params.projection.dh = saved.directions[layer * p.recurrences() + first].dstates;
+        params.projection.exchange = work.row_exchange;
+        fill_empty(work.row_exchange, p.steps() * sizes.exchange_columns() * padded_projection(p));
+      }
       require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
     });
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       if (directions[d].dreset_hx != nullptr) round_sums(directions[d].dreset_hx, h_state(p.extras.dresetHx, layer, d));
       if (directions[d].dreset_cx != nullptr) round_sums(directions[d].dreset_cx, c_state(p.extras.dresetCx, layer, d));
-      if (projects()) add_up_states(layer, d, dy);
+      if (merges()) add_up_states(layer, d, dy);
     }
   }
 

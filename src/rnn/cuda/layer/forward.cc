@@ -2,6 +2,7 @@
 
 #include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/step/forward.h"
+#include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 
 namespace prnn {
@@ -50,7 +51,7 @@ class Forward : LayerRun {
 
   // Whether the kernels read x itself: the layer has no input matrices, and no states join their products.
   bool reads_input(int64_t layer) const { return !p.has_input_matrices(layer) && !adds_states(); }
-  bool adds_states() const { return projects() && (args_.hx != nullptr || p.extras.resetHx != nullptr); }
+  bool adds_states() const { return merges() && (args_.hx != nullptr || p.extras.resetHx != nullptr); }
   // Rows and gates of what input_products() leaves.
   int xw_row(int64_t layer) const {
     return static_cast<int>(reads_input(layer) ? p.hidden : p.heads * p.gates() * p.hidden);
@@ -193,15 +194,20 @@ class Forward : LayerRun {
     }
     if (exchanges_rows) pad_states(layer, 1);
     const bool exchanges_fragments = !exchanges_rows && !plan.forward.exchanges_in_cluster();
+    const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
-        fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * padded);
+        fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * exchange_row);
+      }
+      if (plan.keeps_projection_apart()) {
+        params.projection = projection_of(args_.w, layer, first, sizes);
+        params.projection.h = at(output, first * p.projection);
       }
       require_launch(launch_kernel(plan.forward, params, stream), "the resident forward kernel");
     });
-    for (int64_t d = 0; d < p.recurrences() && projects(); ++d) project(layer, d, output);
+    for (int64_t d = 0; d < p.recurrences() && merges(); ++d) project(layer, d, output);
     if (layer + 1 == p.layers && p.extras.cells != nullptr) copy_cells(layer);
   }
 

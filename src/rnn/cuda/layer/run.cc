@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
 #include "rnn/plan/wgmma.h"
 
@@ -19,12 +20,13 @@ int64_t input_weights_bytes(const RnnProblem& p) {
   return gates > 1 && padded > p.hidden ? gates * padded * widest * type_bytes(p.type) : 0;
 }
 
-// Of ForwardDirection::exchange. The first pass is the largest.
-int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& forward) {
-  const int64_t row = padded_hidden(p) * type_bytes(p.type);
-  if (forward.exchanges_in_cluster()) return 0;
-  if (forward.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
-  const ReplicaShares shares(forward, std::min(forward.batch_per_pass(), p.max_batch()));
+// Of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.
+int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
+  const bool is_apart = shape.kernel.is(Engine::kProjected);
+  const int64_t row = (is_apart ? padded_projection(p) : padded_hidden(p)) * type_bytes(p.type);
+  if (shape.exchanges_in_cluster()) return 0;
+  if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
+  const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
   ResidentSizes sizes{};
   sizes.replicas = static_cast<int>(shares.replicas);
   sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
@@ -35,6 +37,12 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& forward) {
 int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
   const ReplicaShares shares(plan.backward, std::min(plan.backward.batch_per_pass(), p.max_batch()));
   return split_k_sums_bytes(p, plan.backward, shares.replicas, plan.recurrences_at_once);
+}
+
+// Of Projection::sums.
+int64_t row_sums_count(const RnnProblem& p, const ResidentShape& shape) {
+  if (!shape.kernel.is(Engine::kProjected)) return 0;
+  return int64_t{shape.tiles} * padded_projection(p) * kTileColumns * shape.blocks;
 }
 
 bool batch_varies(const RnnProblem& p) { return p.batch.front() != p.batch.back(); }
@@ -111,13 +119,14 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
   }
+  const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
   for (int64_t d = 0; d < p.recurrences(); ++d) {
-    merged.push_back(shared.take<char>(p.projection > 0 ? p.gates() * p.hidden * p.hidden * element : 0));
+    merged.push_back(shared.take<char>(merges ? p.gates() * p.hidden * p.hidden * element : 0));
   }
+  row_sums = shared.take<float>(std::max(row_sums_count(p, plan.forward), row_sums_count(p, plan.backward)));
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
-  const bool projects = p.projection > 0;
-  const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || projects);
+  const bool has_products = !p.training && (p.has_input_matrices(p.layers - 1) || merges);
   for (int64_t d = 0; d < p.directions; ++d) {
     xw.push_back(forward.take<char>(has_products ? p.rows * p.heads * p.gates() * p.hidden * element : 0));
   }
@@ -125,7 +134,7 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
     cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
   }
-  initial_products = forward.take<float>(projects ? p.max_batch() * p.gates() * p.hidden : 0);
+  initial_products = forward.take<float>(merges ? p.max_batch() * p.gates() * p.hidden : 0);
   const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
@@ -133,12 +142,13 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   input_weights = backward.take<char>(input_weights_bytes(p));
   sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
   for (int64_t d = 0; d < p.recurrences(); ++d) {
-    dcell_outputs.push_back(backward.take<char>(projects ? p.rows * padded * element : 0));
-    dlast.push_back(backward.take<char>(projects ? p.max_batch() * p.hidden * element : 0));
-    dcells.push_back(backward.take<char>(projects && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
+    dcell_outputs.push_back(backward.take<char>(merges ? p.rows * padded * element : 0));
+    dlast.push_back(backward.take<char>(merges ? p.max_batch() * p.hidden * element : 0));
+    dcells.push_back(backward.take<char>(merges && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
     reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? 2 * p.max_batch() * p.hidden : 0));
   }
-  dprevious = backward.take<char>(p.rows * p.projection * element);
+  dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
+  row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.backward) : 0);
   const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr;
   previous = weights.take<char>(shifts_states ? p.rows * p.state() * element : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
@@ -162,11 +172,23 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
 const void* LayerRun::recurrent_weights(const void* w, int64_t layer, int64_t direction) const {
   const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
   const void* const recurrent = at(w, offsets.recurrent);
-  if (!projects()) return recurrent;
+  if (!merges()) return recurrent;
   char* const merged = work.merged[direction];
   multiply(p.gates() * p.hidden, p.hidden, p.projection, 1, view(recurrent, p.projection),
            view(at(w, offsets.projection), p.hidden), 0, merged, p.type, p.hidden);
   return merged;
+}
+
+Projection LayerRun::projection_of(const void* w, int64_t layer, int64_t direction, const ResidentSizes& sizes) const {
+  Projection projection{};
+  projection.weights = at(w, rnn_layer_offsets(p, layer, direction).projection);
+  projection.states = static_cast<int>(p.projection);
+  projection.padded = static_cast<int>(padded_projection(p));
+  projection.row = static_cast<int>(p.recurrences() * p.projection);
+  projection.sums = work.row_sums;
+  const int64_t sums = int64_t{sizes.replica_tiles()} * projection.padded * kTileColumns * sizes.blocks;
+  require_launch(cudaMemsetAsync(work.row_sums, 0, static_cast<size_t>(sums) * sizeof(float), stream), "a memset");
+  return projection;
 }
 
 EdgeRows LayerRun::edge(const void* rows, int64_t stride, int64_t width, bool is_last) const {

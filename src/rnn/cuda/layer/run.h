@@ -64,13 +64,16 @@ struct Workspace {
   // Backward, weights.
   char* previous;  // [rows, P]
   // With a projection; docs/resident_kernels.md has the formulas.
-  std::vector<char*> merged;         // per direction: [G H, H], the recurrent matrices times the projection
+  std::vector<char*> merged;         // per direction: [G H, H], the recurrent matrices times the projection; or empty
   std::vector<char*> cell_outputs;   // per direction: [rows, padded], inference's
   float* initial_products;           // [N, G H]: the recurrent matrices times hx
   std::vector<char*> dcell_outputs;  // per direction: [rows, padded]
   std::vector<char*> dlast;          // per direction: [N, H], what dhy adds to the last of them
   std::vector<char*> dcells;         // per direction: [rows, padded], prnnRNNExtras_t::dcells where it is given
   char* dprevious;                   // [rows, P]: what the gates' gradients are to h of the timestep before
+  // Of kernels that keep the projection apart.
+  float* row_sums;     // Projection::sums
+  char* row_exchange;  // Projection::exchange
   size_t size;
 
   // What lies between this layer and the one above it.
@@ -116,9 +119,13 @@ struct LayerRun {
   // edges of sequences are no argument of a call.
   template <class Pointer>
   Pointer resident_state(Pointer base, int64_t layer, int64_t direction) const {
-    return projects() ? nullptr : h_state(base, layer, direction);
+    return merges() ? nullptr : h_state(base, layer, direction);
   }
   bool projects() const { return p.projection > 0; }
+  // Whether the kernels multiply with the product of both recurrent matrices and know nothing of the projection.
+  bool merges() const { return projects() && !plan.keeps_projection_apart(); }
+  // Of a launch that keeps it apart; its partial sums become zeros.
+  Projection projection_of(const void* w, int64_t layer, int64_t direction, const ResidentSizes& sizes) const;
   MatrixView view(const void* data, int64_t stride, bool transposed = false) const {
     return {data, p.type, stride, transposed};
   }

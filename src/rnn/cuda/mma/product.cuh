@@ -78,9 +78,9 @@ __device__ __forceinline__ int sum_index(int row, int column) { return column % 
 // of the k-tile. STRIDE: floats between the sums of two row tiles, chosen by the kernel against bank conflicts. K-tiles
 // are loaded and multiplied in chunks of kChunkKTiles; two chunks are in flight, each in its stage. APART: see
 // add_k_tile().
-template <class T, int ROW_TILES, int STRIDE, bool SINGLE, bool APART>
+template <class T, int ROW_TILES, int STRIDE, bool SINGLE, bool APART, int IN_REGISTERS = register_k_tiles(ROW_TILES)>
 struct MmaProduct {
-  static constexpr int kInRegisters = register_k_tiles(ROW_TILES);
+  static constexpr int kInRegisters = IN_REGISTERS;
   static constexpr int kTiles = (ROW_TILES + 1) / 2;  // of 16 rows; an odd row tile's has 8
   // Independent chains of sums, to hide their latency.
   static constexpr int kSets = kTiles <= 2 && !kExact<T> ? 2 : 1;
