@@ -16,6 +16,8 @@ from rnn_case import dropout_descriptor
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 from test_rnn_extras import extras_of
 from test_rnn_extras_cuda import GpuCase
+from test_rnn_masks import masks_of
+from test_rnn_masks_cuda import GpuMasksCase
 
 import prnn
 
@@ -164,6 +166,26 @@ def extras_cluster() -> Iterator[ExtrasCase]:
     for cell in ("tanh", "lstm", "gru"):
         yield ExtrasCase(reference.Stack(MODES[cell], 8, 72, 1, 2), [4, 3, 1], torch.float32)
     yield ExtrasCase(reference.Stack(MODES["lstm"], 24, 72, 2, 2, projection=17), [5, 4, 2], torch.float16)
+
+
+class MasksCase(GpuMasksCase):
+    """With every set of prnnRNNMasks_t."""
+
+    def train(self) -> None:
+        for names in masks_of(self.stack.mode):
+            self.set_masks(names)
+            super().train()
+
+
+def masks() -> Iterator[MasksCase]:
+    """Of cluster, mma and simt, and the large mma kernels."""
+    for cell, dtype in itertools.product(("tanh", "gru"), TYPES.values()):
+        yield MasksCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
+        yield MasksCase(reference.Stack(MODES[cell], 24, 520), [33, 20], dtype)
+    for cell, hidden in itertools.product(("tanh", "gru"), (72, 300, 800)):
+        yield MasksCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
+    yield MasksCase(reference.Stack(MODES["gru"], 8, 1600), [3, 1], torch.float32)
+    yield MasksCase(reference.Stack(MODES["tanh"], 8, 4300), [3, 1], torch.bfloat16)
 
 
 class HeadsCase:

@@ -215,11 +215,12 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
     plan = RnnPlan();
     RnnProblem without = problem;
     without.extras = {};
+    without.masks = {};
     if (problem.has_extras() && choose_with_passes(row, without, &plan)) {
       plan = RnnPlan();
-      plan.reason =
-          format("resets, and a gradient of c, are of kernels that have no room for %lld sequences of hidden size %lld",
-                 problem.max_batch(), problem.hidden);
+      plan.reason = format(
+          "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
+          problem.max_batch(), problem.hidden);
       return plan;
     }
     plan = RnnPlan();

@@ -65,7 +65,7 @@ __device__ __forceinline__ void gates_of(const uint4& saved, float (&gates)[4]) 
   gates[2] = element_value<T>(saved.z), gates[3] = element_value<T>(saved.w);
 }
 
-// EXTRAS: with prnnRNNExtras_t.
+// EXTRAS: with prnnRNNExtras_t or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_backward(const __grid_constant__ BackwardParams params) {
@@ -108,6 +108,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   const bool exists = unit < hidden && column < replica_columns;
   float carried = 0;  // the gradient that goes past the matrix
+  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
@@ -193,6 +194,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       float saved[4];
       gates_of<T>(gates, saved);
       derivatives = Cell<MODE>::template derivatives<kAccurate>(saved, own_state, own_before);
+      if constexpr (kZonesOut<MODE, EXTRAS>) derivatives = zoned_out(derivatives, params.masks.zoneout);
 #pragma unroll
       for (int g = 0; g < 4; ++g) pin_in_register(derivatives.gate[g]);
       pin_in_register(derivatives.state);
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
         load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
       }
       add_all(parts);
-      float dh = was_active ? parts[0] : 0;
+      float dh = was_active ? parts[0] * mask : 0;
       const int64_t at = int64_t{n} * hidden + unit;
       if (after_reset) take_reset_gradients<T, MODE>(dir, at, was_active && exists, dh, carried, kWholeUnit);
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer

@@ -43,7 +43,7 @@ struct ClusterForward {
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
 };
 
-// EXTRAS: with prnnRNNExtras_t.
+// EXTRAS: with prnnRNNExtras_t or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_forward(const __grid_constant__ ForwardParams params) {
@@ -122,8 +122,9 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
   bool timed_out = false;
   uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
   pin_in_register(halves);
+  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
   const auto publish = [&](int stage, float h, bool valid) {
-    const uint32_t own = Element<T>::factor(Element<T>::pack(h, 0)), other = __shfl_xor_sync(kWholeWarp, own, 1);
+    const uint32_t own = Element<T>::factor(Element<T>::pack(h * mask, 0)), other = __shfl_xor_sync(kWholeWarp, own, 1);
     const uint32_t word = __byte_perm(own, other, halves);
     if (!valid) return;
 #pragma unroll
@@ -236,6 +237,7 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
       done = forward_unit<MODE, kAccurate>(recurrent, fed, carried);
+      zone_out<MODE, EXTRAS>(params.masks, carried, done);
       carried = done.carried;
     } else {
       done.h = Cell<MODE>::template activate<kAccurate>(value[0] + fed[0], 0, sizes.relu);

@@ -69,6 +69,29 @@ __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int
   return h;
 }
 
+// Whether a kernel looks at StateMasks, and at its zoneout.
+template <prnnRNNMode_t MODE, bool EXTRAS>
+constexpr bool kMasks = EXTRAS && MODE != PRNN_LSTM;
+template <prnnRNNMode_t MODE, bool EXTRAS>
+constexpr bool kZonesOut = EXTRAS && MODE == PRNN_GRU;
+
+// What h of element `at` of [N, H] is multiplied with before the recurrent product, and what the product's gradient is;
+// 1 where there is no mask, or unless wanted.
+template <class T, prnnRNNMode_t MODE, bool EXTRAS>
+__device__ __forceinline__ float load_mask(const StateMasks& masks, int direction, int64_t at, bool wanted) {
+  if constexpr (!kMasks<MODE, EXTRAS>) return 1;
+  const void* const mask = masks.recurrent[direction];
+  return mask != nullptr && wanted ? load_float<T>(mask, at) : 1;
+}
+
+// The expectation of zoneout, of a UnitForward or LaneForward.
+template <prnnRNNMode_t MODE, bool EXTRAS, class Unit>
+__device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before, Unit& unit) {
+  if constexpr (kZonesOut<MODE, EXTRAS>) {
+    if (masks.zoneout > 0) unit.h = unit.carried = unit.h + masks.zoneout * (h_before - unit.h);
+  }
+}
+
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
 // its side of a GRU's candidate; else either has them.
 template <prnnRNNMode_t MODE, bool ACCURATE, int GATES>
@@ -170,6 +193,14 @@ __device__ __forceinline__ void take_reset_gradients(const Direction& dir, int64
     dir.dreset_cx[at] += carried;
   }
   dh = carried = 0;
+}
+
+// Derivatives with respect to h with the expectation of zoneout, from those without.
+__device__ __forceinline__ UnitDerivatives zoned_out(UnitDerivatives d, float zoneout) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) d.gate[g] *= 1 - zoneout;
+  d.carry = zoneout + (1 - zoneout) * d.carry;
+  return d;
 }
 
 // The gradients of a unit's gate sums, zeros unless `wanted`; see unit_gradients(). `state`: c of an LSTM; `before`: c
