@@ -240,7 +240,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
-KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, heads, layer_norm)}
+KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, masks, heads, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

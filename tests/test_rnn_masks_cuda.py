@@ -83,6 +83,24 @@ def test_engines(
             assert case.engines() == (engine, engine)
 
 
+@pytest.mark.parametrize(
+    ("mode", "hidden", "directions", "batch_sizes"),
+    [(GRU, 100, 1, [8] * 6), (GRU, 256, 2, [30, 30, 17, 2]), (GRU, 600, 1, [20] * 3), (TANH, 250, 1, [8] * 4)],
+)
+def test_tf32(mode: int, hidden: int, directions: int, batch_sizes: list[int]) -> None:
+    class Tf32(GpuMasksCase):
+        def set_rnn(self, **changes: object) -> None:
+            super().set_rnn(**changes)
+            capi.check("SetRNNMatrixMathType", rnnDesc=self.rnn.pointer, mType=2)
+
+    torch.manual_seed(6)
+    for names in masks_of(mode):
+        case = Tf32(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, FLOAT)
+        for name, (result, expected) in case.run(names).items():
+            error = ((result.double() - expected).norm() / expected.norm().clamp_min(1e-6)).item()
+            assert error < TOLERANCE[HALF], f"{names}, {name}: relative error {error:.2e}"  # which has as many digits
+
+
 @pytest.mark.parametrize(("hidden", "batch"), [(512, 16), (1024, 8), (1024, 40), (2300, 4)])
 def test_zoneout_alone_is_of_every_kernel(hidden: int, batch: int) -> None:
     torch.manual_seed(3)
