@@ -411,6 +411,10 @@ def test_why_not_an_engine_that_is_faster() -> None:
         assert Layer(hidden=1024, batch=8).query_gpu(gpu).engineReason == reason
     assert Layer(hidden=512, batch=8).query_gpu("H200").engineReason == b""
     assert b"cuDNN" not in Layer(hidden=2432, batch=16).query_gpu("H200").engineReason
+    layer = Layer(hidden=257, data_type=capi.FLOAT, batch=8)
+    assert layer.query_gpu("H200").engineReason == b"in float32, simt kernels serve up to 4 sequences; N is 8"
+    capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+    assert layer.query_gpu("H200").engineReason == b"in tf32, a cluster holds hidden sizes up to 256; H is 257"
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:

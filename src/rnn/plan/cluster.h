@@ -9,6 +9,9 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
+// The largest layer that a cluster holds in tf32.
+constexpr int64_t kClusterHiddenTf32 = 256;
+
 // How the blocks of a cluster split rows and K.
 struct ClusterForwardSplit {
   int units;          // of a block
