@@ -295,6 +295,50 @@ def test_large_layer_kernels_take_what_fits_no_other(mode: int, data_type: int, 
     assert small.unitsPerBlock % 8 == 0
 
 
+def projected_layer(hidden: int, projection: int, data_type: int = capi.HALF, batch: int = 4) -> Layer:
+    layer = Layer(hidden=hidden, data_type=data_type, batch=batch)
+    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=projection)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("data_type", "hidden", "projection", "units"),
+    [
+        (capi.HALF, 2560, 640, 24),
+        (capi.BFLOAT16, 3072, 1024, 24),
+        (capi.HALF, 4096, 1024, 32),
+        (capi.FLOAT, 2048, 640, 16),
+        (capi.FLOAT, 2500, 300, 24),
+        (capi.FLOAT, 4096, 300, 32),
+    ],
+)
+def test_matrices_of_a_projection_apart_take_what_merged_ones_do_not(
+    data_type: int, hidden: int, projection: int, units: int
+) -> None:
+    layer = projected_layer(hidden, projection, data_type)
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, b"projected", b"projected")
+    assert (info.unitsPerBlock, info.replicas, info.blocks) == (units, 1, -(-hidden // units))
+    assert info.registerBytes + info.sharedBytes >= 5 * hidden * projection * (4 if data_type == capi.FLOAT else 2)
+    assert b"product of both recurrent matrices" in info.engineReason
+    assert info.largestHiddenSize >= hidden
+    info = projected_layer(info.largestHiddenSize + 1, projection, data_type).query_gpu("H200")
+    assert (info.supported, info.largestHiddenSize + 1) == (0, info.largestHiddenSize + 1)
+    assert b"more than stays resident" in info.reason
+
+
+@pytest.mark.parametrize(("batch", "per_pass"), [(3, 8), (17, 24), (32, 32), (33, 24), (100, 32)])
+def test_batches_of_a_projection_apart(batch: int, per_pass: int) -> None:
+    assert projected_layer(2560, 640, batch=batch).query_gpu("H200").batchPerPass == per_pass
+
+
+def test_merged_matrices_come_first() -> None:
+    assert projected_layer(2432, 1000).query_gpu("H200").forwardEngine == b"mma-large"
+    assert projected_layer(1024, 512).query_gpu("H200").forwardEngine == b"mma"
+    assert projected_layer(2560, 1500).query_gpu("H200").supported == 0  # neither
+    assert query_with(projected_layer(2560, 640), "reset").supported == 0
+
+
 def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int, ...] | None) -> int:
     plans = [None if plan is None else ctypes.byref(capi.Plan(*plan)) for plan in (forward, backward)]
     return capi.call("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=plans[0], backward=plans[1])
