@@ -1,8 +1,11 @@
 """A few small layers on the GPU, for compute-sanitizer: every kind of kernel, cell and type, two directions, even and
-ragged batches. `gpu_small_grid.py [KIND ...]` runs those kinds of kernels alone."""
+ragged batches. `gpu_small_grid.py [--part I/N] [KIND ...]` runs those kinds of kernels alone, and of each the cases I,
+I + N, I + 2 N and so on, counted from 1: racecheck takes minutes for some kinds, which N processes share."""
 
+import argparse
 import itertools
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -242,8 +245,16 @@ def layer_norm() -> Iterator[LayerNormCase]:
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, masks, heads, layer_norm)}
 
-for name in sys.argv[1:] or KINDS:
-    for case in KINDS[name]():
+parser = argparse.ArgumentParser()
+parser.add_argument("--part", default="1/1", metavar="I/N")
+parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+arguments = parser.parse_args()
+part, parts = map(int, arguments.part.split("/"))
+for name in arguments.kinds:
+    for number, case in enumerate(KINDS[name](), 1):
+        if number % parts != part % parts:
+            continue
+        begin = time.monotonic()
         case.train()
         torch.cuda.synchronize()
-    print(name, "ran")
+        print(f"{name} {number} ran in {time.monotonic() - begin:.1f} s", flush=True)

@@ -116,8 +116,21 @@ __device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float d
   return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
 }
 
-// The same from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not zero; `has_dcells`:
-// lane 3 has some. ZONES_OUT: zoneout is StateMasks'.
+// The derivatives from what the lanes loaded, for the gated cells: those of lane_gradient() that need no incoming
+// gradient. `has_before`: the state before is not zero.
+template <prnnRNNMode_t MODE, bool ACCURATE>
+__device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float other, bool has_before, int sub) {
+  const auto of_lane = [](float value, int lane) { return __shfl_sync(kWholeWarp, value, lane, 4); };
+  const float saved[4] = {of_lane(own, 0), of_lane(own, 1), of_lane(own, 2), of_lane(own, 3)};
+  const float state = Cell<MODE>::kHasCellState ? of_lane(other, 1) : 0, before = of_lane(other, kBeforeLane<MODE>);
+  UnitDerivatives d = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
+  const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
+  for (float& each : d.gate) each = gate;  // the lane's alone takes a register
+  return d;
+}
+
+// The same as lane_gradient() from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not
+// zero; `has_dcells`: lane 3 has some. ZONES_OUT: zoneout is StateMasks'.
 template <prnnRNNMode_t MODE, bool ACCURATE, bool ZONES_OUT = false>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
                                                 int sub, int relu, bool has_dcells = false, float zoneout = 0) {

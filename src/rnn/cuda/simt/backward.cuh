@@ -19,6 +19,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   constexpr SimtSplit kSplit = simt_split(kGates, true, kKernel);
   constexpr int kRows = kSplit.rows, kRowTiles = kUnits / kTileRows, kBytes = kCluster * kUnits * kGates * 4;
   constexpr bool kSends = kCluster > 1;
+  // The cell's derivatives are computed while others' stores are on their way; but in a cluster these arrive before
+  // what load_step() loads.
+  constexpr bool kDerivesAhead = kGated && !kSends && !EXTRAS;
   using Product = SimtProduct<kRows, kSplit.row_groups, kKernel.loads, kColumns, simt_chunk(true)>;
   static_assert(kColumns == 1 || !kSends, "clusters have one sequence");
 
@@ -112,6 +115,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     const bool after_reset = starts_anew;
     starts_anew = restarts<EXTRAS>(dir, next, current, n);
 
+    UnitDerivatives derivatives;
+    if constexpr (kDerivesAhead) {
+      const bool has_before = has_state_before<float, MODE>(dir, n < next.batch, false);
+      derivatives = lanes_derivatives<MODE, true>(saved.own, saved.other, has_before, sub);
+    }
     if (s > 0) {
       if constexpr (kSends) {
         wait_for_arrival(barrier + s % 2 * 8, (s - 1) / 2 & 1, sizes.timed_out, timed_out);
@@ -145,9 +153,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
     if (EXTRAS && starts_anew) load_reset_state<float, MODE>(dir, state_at, exists, sub, saved);
     const bool has_before = has_state_before<float, MODE>(dir, n < next.batch, starts_anew);
-    float da = lanes_backward<MODE, true, kZonesOut<MODE, EXTRAS>>(saved.own, saved.other, has_before, dh, carried, sub,
-                                                                   sizes.relu, EXTRAS && dir.dcells != nullptr,
-                                                                   params.masks.zoneout);
+    float da;
+    if constexpr (kDerivesAhead) {
+      da = lane_gradient<MODE>(derivatives, dh + __shfl_sync(kWholeWarp, saved.other, 0, 4), carried, sub);
+    } else {
+      da = lanes_backward<MODE, true, kZonesOut<MODE, EXTRAS>>(saved.own, saved.other, has_before, dh, carried, sub,
+                                                               sizes.relu, EXTRAS && dir.dcells != nullptr,
+                                                               params.masks.zoneout);
+    }
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
     const bool is_gate = kGated ? sub < kGates : sub == 0;
