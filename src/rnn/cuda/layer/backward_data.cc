@@ -42,7 +42,7 @@ class BackwardData : LayerRun {
   // Layers [first, first + count) as a wavefront; dy is of the highest.
   void run_together(int64_t first, int64_t count, const void* dy) {
     WavefrontBackwardParams params{};
-    params.sizes = wavefront_sizes(wavefront.backward, count);
+    params.sizes = sizes_of(wavefront.backward, 0, p.max_batch(), count);
     params.dy = dy;
     params.dropout_scale = dropout_scale();
     std::vector<void*> gradients, candidates;

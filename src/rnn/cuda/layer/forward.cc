@@ -126,7 +126,7 @@ class Forward : LayerRun {
   // Layers [first, first + count) as a wavefront.
   void run_together(int64_t first, int64_t count, const void* input) {
     WavefrontForwardParams params{};
-    params.sizes = wavefront_sizes(wavefront.forward, count);
+    params.sizes = sizes_of(wavefront.forward, 0, p.max_batch(), count);
     params.xw = input_products(first, first + count - 1, 0, input);
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);

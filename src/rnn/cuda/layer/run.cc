@@ -229,17 +229,20 @@ ResetRows LayerRun::reset_rows(const void* rows, int64_t stride, int64_t width, 
   return reset;
 }
 
-ResidentSizes LayerRun::wavefront_sizes(const ResidentShape& shape, int64_t layers) const {
+ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const {
   ResidentSizes sizes{};
   sizes.hidden = static_cast<int>(p.hidden);
   sizes.padded = static_cast<int>(padded);
   sizes.steps = static_cast<int>(p.steps());
-  sizes.batch = sizes.columns = static_cast<int>(p.max_batch());
+  sizes.batch = static_cast<int>(p.max_batch());
   sizes.table = table();
-  sizes.columns_per_replica = static_cast<int>(ReplicaShares(shape, sizes.columns).columns_per_replica);
-  sizes.replicas = shape.replicas;
+  sizes.first_column = static_cast<int>(first);
+  sizes.columns = static_cast<int>(columns);
+  const ReplicaShares shares(shape, columns);
+  sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
+  sizes.replicas = static_cast<int>(shares.replicas);
   sizes.blocks = shape.blocks;
-  sizes.directions = static_cast<int>(layers);
+  sizes.directions = static_cast<int>(directions);
   sizes.poll_delay_cycles = shape.poll_delay_cycles;
   sizes.relu = p.mode == PRNN_RNN_RELU;
   sizes.timed_out = cuda_state(context).gave_up_on_device;

@@ -148,7 +148,8 @@ struct LayerRun {
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   // Of the kernels that work on directions [first, first + directions) of a layer.
   StateMasks masks(int64_t layer, int64_t first, int directions) const;
-  ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
+  // Of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
+  ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;
   float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }
@@ -163,24 +164,9 @@ struct LayerRun {
   void for_each_launch(const ResidentShape& shape, Launch&& launch) const {
     const int64_t at_once = plan.recurrences_at_once, batch = p.max_batch();
     for (int64_t first = 0, pass = 0; first < batch; first += shape.batch_per_pass(), ++pass) {
-      ResidentSizes sizes{};
-      sizes.hidden = static_cast<int>(p.hidden);
-      sizes.padded = static_cast<int>(padded);
-      sizes.steps = static_cast<int>(p.steps());
-      sizes.batch = static_cast<int>(batch);
-      sizes.table = table();
-      sizes.first_column = static_cast<int>(first);
-      sizes.columns = static_cast<int>(std::min(shape.batch_per_pass(), batch - first));
-      const ReplicaShares shares(shape, sizes.columns);
-      sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
-      sizes.replicas = static_cast<int>(shares.replicas);
-      sizes.blocks = shape.blocks;
-      sizes.poll_delay_cycles = shape.poll_delay_cycles;
-      sizes.relu = p.mode == PRNN_RNN_RELU;
-      sizes.timed_out = cuda_state(context).gave_up_on_device;
+      const int64_t columns = std::min(shape.batch_per_pass(), batch - first);
       for (int64_t recurrence = 0; recurrence < p.recurrences(); recurrence += at_once) {
-        sizes.directions = static_cast<int>(std::min(at_once, p.recurrences() - recurrence));
-        launch(sizes, recurrence, pass);
+        launch(sizes_of(shape, first, columns, std::min(at_once, p.recurrences() - recurrence)), recurrence, pass);
       }
     }
   }

@@ -347,29 +347,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   if constexpr (CLUSTER > 1) sync_cluster();
 }
 
-template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES, bool EXTRAS>
-cudaError_t launch_wavefront_mma_backward_with(const ResidentShape& shape, const WavefrontBackwardParams& params,
-                                               cudaStream_t stream) {
-  constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
-  constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, EXTRAS), kHasPairs = EXTRAS && has_pairs(MODE, kKernel, 1);
-  const bool single = params.sizes.columns_per_replica <= kTileColumns;
-  if (kAlwaysSingle && !single) return cudaErrorInvalidValue;
-  if (kHasPairs && has_pairs(MODE, kKernel, params.sizes.columns_per_replica)) {
-    return launch_resident(wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, kHasPairs>, shape,
-                           params, stream);
-  }
-  return launch_resident(single
-                             ? wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true, EXTRAS, false>
-                             : wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, kAlwaysSingle, EXTRAS, false>,
-                         shape, params, stream);
-}
-
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, int K_TILES>
 cudaError_t launch_wavefront_mma_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                           cudaStream_t stream) {
-  return params.has_extras()
-             ? launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, true>(shape, params, stream)
-             : launch_wavefront_mma_backward_with<T, MODE, UNIT_TILES, CLUSTER, K_TILES, false>(shape, params, stream);
+  const auto launch = [&](auto extras) {
+    constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
+    constexpr bool kExtras = decltype(extras)::value;
+    constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, kExtras),
+                   kHasPairs = kExtras && has_pairs(MODE, kKernel, 1);
+    return launch_wavefront<kAlwaysSingle, kHasPairs>(shape, params, stream, [](auto single, auto pairs) {
+      return wavefront_backward<T, MODE, UNIT_TILES, CLUSTER, K_TILES, decltype(single)::value, kExtras,
+                                decltype(pairs)::value>;
+    });
+  };
+  return params.has_extras() ? launch(std::true_type()) : launch(std::false_type());
 }
 
 }  // namespace prnn

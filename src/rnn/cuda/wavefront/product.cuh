@@ -2,6 +2,8 @@
 // neighbouring layer's of the same timestep. The weights of both stay on the chip.
 #pragma once
 
+#include <type_traits>
+
 #include "rnn/cuda/mma/product.cuh"
 #include "rnn/cuda/wavefront/params.h"
 
@@ -415,5 +417,21 @@ struct WavefrontTiles {
     }
   }
 };
+
+// Launches kernel_of(single, pairs), two constants: the kernel for one tile of sequences a replica, up to half a tile,
+// or more. ALWAYS_SINGLE: none takes more than one tile. HAS_PAIRS: there is one for half a tile.
+template <bool ALWAYS_SINGLE, bool HAS_PAIRS, class Params, class KernelOf>
+cudaError_t launch_wavefront(const ResidentShape& shape, const Params& params, cudaStream_t stream,
+                             const KernelOf& kernel_of) {
+  constexpr std::true_type yes{};
+  constexpr std::false_type no{};
+  const int columns = params.sizes.columns_per_replica;
+  if constexpr (HAS_PAIRS) {
+    if (columns <= kPairColumns) return launch_resident(kernel_of(yes, yes), shape, params, stream);
+  }
+  if (columns <= kTileColumns) return launch_resident(kernel_of(yes, no), shape, params, stream);
+  if constexpr (ALWAYS_SINGLE) return cudaErrorInvalidValue;
+  return launch_resident(kernel_of(std::bool_constant<ALWAYS_SINGLE>(), no), shape, params, stream);
+}
 
 }  // namespace prnn
