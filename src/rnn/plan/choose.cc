@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/faster.h"
@@ -103,7 +102,6 @@ bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* pla
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
 // not fit either, there are the large-layer kernels.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
-  if (std::getenv("PRNN_X_FORCE") && choose_projected(row, problem, plan)) return true;
   if (choose_both(row, problem, false, plan)) return true;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
