@@ -238,7 +238,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   inference.dropout = {};
   inference.aligned = true;
   plan.inference_layers = plan_wavefront(row, inference).forward_layers;
-  plan.cudnn_time = estimate_cudnn_time(row, problem);
+  plan.cudnn_time = estimate_cudnn_time(row, problem, plan);
   return plan;
 }
 
