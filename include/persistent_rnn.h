@@ -60,8 +60,8 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the projection and the extras to none, the math type to DEFAULT and the
- * plan to the library's. */
+ * data and weights. Resets the backend to BEST, the projection, the extras and the masks to none, the math type to
+ * DEFAULT and the plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -125,6 +125,25 @@ typedef struct {
  * before them want the same ones. On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
  * and any fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
+
+/* Recurrent dropout (Gal and Ghahramani 2016) of a GRU or RNN and zoneout (Krueger et al. 2017) of a GRU. The caller
+ * draws the masks. Pointers are to memory of the handle's device, owned by the caller. (An LSTM with either:
+ * prnn_layer_norm_lstm.h.) */
+typedef struct {
+  const void* recurrent;        /* {L D, N, H} of the data type, or NULL: what h_{t-1} is multiplied with where R reads
+                                   it, in all timesteps; y, and the z * h_{t-1} of a GRU, have h as it is. 0 where h is
+                                   dropped, else 1 / (1 - probability). */
+  const unsigned char* zoneout; /* GRU: {rows, L D, H}, rows in x's order, or NULL: where it is not 0, h_t is h_{t-1},
+                                   exact to a unit in the last place */
+  double zoneoutExpectation;    /* GRU, 0 to 1: h_t = e h_{t-1} + (1 - e) h'_t, with h'_t of the equation above: what
+                                   evaluation takes in place of `zoneout` */
+} prnnRNNMasks_t;
+
+/* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
+ * before them want the same ones. No SKIP_INPUT, heads or resets with them (NOT_SUPPORTED). On a CUDA handle the
+ * resident kernels cluster, simt, mma and mma-large serve them, and wgmma those with `zoneout` alone; cuDNN has none.
+ */
+PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
  * xDesc: seqLength descriptors {B_t, I, 1}, the same I everywhere, B_t non-increasing; further dimensions of 1 are

@@ -12,7 +12,8 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
-from prnn._lstm_layers import check_probability, lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._state_masks import check_probability
 
 __all__ = ["LayerNormLSTM"]
 

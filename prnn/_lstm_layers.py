@@ -9,14 +9,7 @@ from torch.nn import functional
 
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
-__all__ = ["check_probability", "lengths_on_device", "run_layer", "run_layers"]
-
-
-def check_probability(value: object, name: str) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
+__all__ = ["lengths_on_device", "run_layer", "run_layers"]
 
 
 def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:

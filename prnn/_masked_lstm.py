@@ -11,47 +11,29 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
-from prnn._lstm_layers import check_probability, lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._ops._handles import DTYPES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._state_masks import given
 
-__all__ = ["check_masks", "run_masked_lstm", "uses_masks"]
-
-
-def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int, heads: int) -> None:
-    """The constructor's arguments."""
-    for name, value in (("zoneout", zoneout), ("recurrent_dropout", recurrent_dropout)):
-        check_probability(value, name)
-        if value > 0 and proj_size > 0:
-            raise ValueError(f"{name} is {value}, but proj_size is {proj_size}: a projected LSTM has none")
-        if value > 0 and heads > 1:
-            raise ValueError(f"{name} is {value}, but heads is {heads}: an LSTM with heads has none")
-
-
-def uses_masks(module: Any) -> bool:
-    """Whether a call of the prnn.nn.LSTM is other than torch.nn.LSTM's."""
-    return module.zoneout > 0 or (module.training and module.recurrent_dropout > 0)
+__all__ = ["run_masked_lstm"]
 
 
 def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None, return_cells: bool) -> None:
-    def given() -> str:  # in messages alone: torch.compile may hold the number as a symbol
-        name = "zoneout" if module.zoneout > 0 else "recurrent_dropout"
-        return f"but {name} is {getattr(module, name)}"
-
     if reset is not None:
-        raise NotSupportedError(f"reset is given, {given()}: such a layer takes no resets")
+        raise NotSupportedError(f"reset is given, {given(module)}: such a layer takes no resets")
     if return_cells:
-        raise NotSupportedError(f"return_cells is True, {given()}: such a layer returns the last c alone")
+        raise NotSupportedError(f"return_cells is True, {given(module)}: such a layer returns the last c alone")
     if input.dtype not in DTYPES:
         raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
     if not input.is_cuda or module.backend == "best":
         return
     if module.backend == "cudnn":
-        raise NotSupportedError(f"backend is 'cudnn', {given()}, which cuDNN does not have")
+        raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
     engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", batch, module.hidden_size)
     if engine == "steps":
         raise NotSupportedError(
-            f"backend is 'persistent', {given()}: resident kernels with masks serve no {batch} sequences of "
+            f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
             f"{module.hidden_size} units in {input.dtype}"
         )
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from prnn import _C, nn
 from prnn._errors import NotSupportedError
-from prnn._masked_lstm import uses_masks
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._state_masks import uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -194,6 +194,9 @@ def _explain_layer(
     library = handle(torch.device("cpu") if gpu is not None or not is_cuda else weight.device)
     if dropout > 0:  # the plan needs to know that there is some
         rnn.set_dropout(library, dropout, 0, 0, 0)
+    if isinstance(layer, nn.GRU | nn.RNN) and uses_masks(layer):
+        drops, zones_out = layer.recurrent_dropout > 0, layer.zoneout > 0
+        rnn.set_masks(*((drops, zones_out, 0.0) if layer.training else (0, 0, layer.zoneout)))
     found = rnn.query(library, sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
     together = found["layers_together"]
     engines = found["forward_engine"], found["backward_engine"]

@@ -20,12 +20,13 @@ from torch.utils.dlpack import from_dlpack
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
 from prnn._layer_arguments import check_heads, check_input, check_reset, check_tensor, checked_lengths, checked_state
 from prnn._layer_norm_lstm import LayerNormLSTM
-from prnn._masked_lstm import check_masks, run_masked_lstm, uses_masks
+from prnn._masked_lstm import run_masked_lstm
 from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
+from prnn._state_masks import check_masks, draw_masks, uses_masks
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -46,7 +47,9 @@ class _Recurrent(torch.nn.RNNBase):
     operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 
     backend: str
-    heads = 1  # of modules that convert() or an older pickle made
+    heads = 1  # of modules that convert() or an older pickle made, as the next two
+    zoneout = 0.0
+    recurrent_dropout = 0.0
 
     def __init__(
         self,
@@ -56,6 +59,8 @@ class _Recurrent(torch.nn.RNNBase):
         *args: Any,
         backend: str = "best",
         heads: int = 1,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
         if not isinstance(backend, str) or backend not in BACKENDS:
@@ -67,7 +72,10 @@ class _Recurrent(torch.nn.RNNBase):
             raise ValueError(f"proj_size is {self.proj_size}, but heads is {heads}: heads have no projection")
         if self.dropout == 1:
             raise ValueError("dropout is 1.0; it must be at least 0 and less than 1")
+        check_masks(zoneout, recurrent_dropout, self.proj_size, heads)
         self.backend = backend
+        self.zoneout = zoneout
+        self.recurrent_dropout = recurrent_dropout
 
     # Parameters
 
@@ -168,6 +176,8 @@ class _Recurrent(torch.nn.RNNBase):
         text = super().extra_repr()
         if self.heads > 1:
             text += f", heads={self.heads}"
+        for name in ("zoneout", "recurrent_dropout"):
+            text += f", {name}={value}" if (value := getattr(self, name)) > 0 else ""
         return text if self.backend == "best" else f"{text}, backend={self.backend!r}"
 
     # Forward
@@ -252,8 +262,13 @@ class _Recurrent(torch.nn.RNNBase):
         max_batch: int | None,
         return_cells: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if isinstance(self, LSTM) and uses_masks(self):
-            return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
+        batch = input.size(1) if max_batch is None else max_batch
+        masks: tuple[Tensor | None, ...] = ()
+        zoneout, mask_kinds = 0.0, 0
+        if uses_masks(self):
+            if isinstance(self, LSTM):
+                return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
+            masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
         if reset is not None and reset.numel() == 0:
             reset, states = None, (*states[:2], None, None)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
@@ -269,15 +284,16 @@ class _Recurrent(torch.nn.RNNBase):
             return_cells,
             reset is not None,
             self.heads,
+            zoneout,
+            mask_kinds,
         )
-        batch = input.size(1) if max_batch is None else max_batch
         if reset is None or resets_in_kernels(config, input, batch):
-            return _compute(input, states, weights, (batch_sizes, lengths, reset, seed, max_batch, config))
+            return _compute(input, states, weights, (batch_sizes, lengths, reset, masks, seed, max_batch, config))
 
         def call_segments(
             data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
         ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, seed, batch, whole))
+            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, (), seed, batch, whole))
 
         whole = config._replace(has_reset=False)
         pieces = cut(reset, batch_sizes, lengths)
@@ -378,6 +394,9 @@ class RNN(_SingleState):
         heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.
+        recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
+            all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction. With it no heads and no
+            reset.
     """
 
     def __init__(
@@ -395,12 +414,14 @@ class RNN(_SingleState):
         *,
         backend: str = "best",
         heads: int = 1,
+        recurrent_dropout: float = 0.0,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
         mode = f"RNN_{nonlinearity.upper()}"
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend, heads=heads)
+        options: dict[str, Any] = {"backend": backend, "heads": heads, "recurrent_dropout": recurrent_dropout}
+        super().__init__(mode, *layout, device=device, dtype=dtype, **options)
         self.nonlinearity = nonlinearity
 
 
@@ -410,7 +431,10 @@ class GRU(_SingleState):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as
             torch.nn.GRU's; dropout, less than 1, acts between layers in training.
-        backend, heads: as RNN's.
+        backend, heads, recurrent_dropout: as RNN's. What recurrent dropout leaves out is what weight_hh reads; the
+            z * h_{t-1} of the new state is whole.
+        zoneout: probability p, less than 1, with which an element of h keeps its value of the timestep before in
+            training (Krueger et al. 2017); in evaluation h_t is p h_{t-1} + (1 - p) h_t. With it no heads and no reset.
     """
 
     def __init__(
@@ -427,9 +451,12 @@ class GRU(_SingleState):
         *,
         backend: str = "best",
         heads: int = 1,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
     ) -> None:
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        super().__init__("GRU", *layout, device=device, dtype=dtype, backend=backend, heads=heads)
+        masks: dict[str, Any] = {"zoneout": zoneout, "recurrent_dropout": recurrent_dropout}
+        super().__init__("GRU", *layout, device=device, dtype=dtype, backend=backend, heads=heads, **masks)
 
 
 class LSTM(_Recurrent):
@@ -450,8 +477,6 @@ class LSTM(_Recurrent):
     """
 
     forget_bias: float | None = None
-    zoneout = 0.0  # of modules that convert() or an older pickle made
-    recurrent_dropout = 0.0
 
     def __init__(
         self,
@@ -473,12 +498,10 @@ class LSTM(_Recurrent):
         recurrent_dropout: float = 0.0,
     ) -> None:
         check_forget_bias(forget_bias, bias)
-        check_masks(zoneout, recurrent_dropout, proj_size, heads)
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
-        super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend, heads=heads)
+        masks: dict[str, Any] = {"zoneout": zoneout, "recurrent_dropout": recurrent_dropout}
+        super().__init__("LSTM", *layout, device=device, dtype=dtype, backend=backend, heads=heads, **masks)
         self.forget_bias = forget_bias
-        self.zoneout = zoneout
-        self.recurrent_dropout = recurrent_dropout
         self._fill_forget_bias()
 
     def _fill_forget_bias(self) -> None:
@@ -493,10 +516,7 @@ class LSTM(_Recurrent):
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
-        for name in ("forget_bias", "zoneout", "recurrent_dropout"):
-            value = getattr(self, name)
-            text += f", {name}={value}" if value != getattr(LSTM, name) else ""
-        return text
+        return text if self.forget_bias is None else f"{text}, forget_bias={self.forget_bias}"
 
     @overload
     def forward(

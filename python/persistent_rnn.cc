@@ -183,6 +183,13 @@ class Rnn {
     check(prnnSetRNNExtras(rnn_.get(), &extras));
   }
 
+  // Of the calls and queries that follow.
+  void set_masks(uintptr_t recurrent, uintptr_t zoneout, double zoneout_expectation) {
+    const prnnRNNMasks_t masks{pointer(recurrent), static_cast<const unsigned char*>(pointer(zoneout)),
+                               zoneout_expectation};
+    check(prnnSetRNNMasks(rnn_.get(), &masks));
+  }
+
   void set_dropout(const Handle& handle, float dropout, uintptr_t states, size_t states_size, unsigned long long seed) {
     check(
         prnnSetDropoutDescriptor(dropout_descriptor_.get(), handle.get(), dropout, pointer(states), states_size, seed),
@@ -425,6 +432,8 @@ void bind_persistent_rnn(py::module_& module) {
            "library's own.")
       .def("set_extras", &Rnn::set_extras, "reset"_a, "cells"_a, "dcells"_a, "reset_hx"_a = 0, "reset_cx"_a = 0,
            "dreset_hx"_a = 0, "dreset_cx"_a = 0, "Of the calls and queries that follow.")
+      .def("set_masks", &Rnn::set_masks, "recurrent"_a, "zoneout"_a, "zoneout_expectation"_a,
+           "Of the calls and queries that follow.")
       .def("set_dropout", &Rnn::set_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a, "seed"_a,
            "Writes the seed to `states`, which must outlive the training calls.")
       .def("restore_dropout", &Rnn::restore_dropout, "handle"_a, "dropout"_a, "states"_a, "states_size"_a,

@@ -91,6 +91,16 @@ def check(name: str, **arguments: Any) -> None:
     assert status == SUCCESS, f"prnn{name}: {status}: {message(arguments.get('handle')) or message()}"
 
 
+class Masks(ctypes.Structure):
+    """prnnRNNMasks_t."""
+
+    _fields_ = (
+        ("recurrent", ctypes.c_void_p),
+        ("zoneout", ctypes.c_void_p),
+        ("zoneoutExpectation", ctypes.c_double),
+    )
+
+
 class Extras(ctypes.Structure):
     """prnnRNNExtras_t."""
 

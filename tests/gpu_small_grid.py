@@ -16,6 +16,8 @@ from rnn_case import dropout_descriptor
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 from test_rnn_extras import extras_of
 from test_rnn_extras_cuda import GpuCase
+from test_rnn_masks import masks_of
+from test_rnn_masks_cuda import GpuMasksCase
 
 import prnn
 
@@ -166,6 +168,26 @@ def extras_cluster() -> Iterator[ExtrasCase]:
     yield ExtrasCase(reference.Stack(MODES["lstm"], 24, 72, 2, 2, projection=17), [5, 4, 2], torch.float16)
 
 
+class MasksCase(GpuMasksCase):
+    """With every set of prnnRNNMasks_t."""
+
+    def train(self) -> None:
+        for names in masks_of(self.stack.mode):
+            self.set_masks(names)
+            super().train()
+
+
+def masks() -> Iterator[MasksCase]:
+    """Of cluster, mma and simt, and the large mma kernels."""
+    for cell, dtype in itertools.product(("tanh", "gru"), TYPES.values()):
+        yield MasksCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
+        yield MasksCase(reference.Stack(MODES[cell], 24, 520), [33, 20], dtype)
+    for cell, hidden in itertools.product(("tanh", "gru"), (72, 300, 800)):
+        yield MasksCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
+    yield MasksCase(reference.Stack(MODES["gru"], 8, 1600), [3, 1], torch.float32)
+    yield MasksCase(reference.Stack(MODES["tanh"], 8, 4300), [3, 1], torch.bfloat16)
+
+
 class HeadsCase:
     """A layer of prnn.nn with heads."""
 
@@ -218,7 +240,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
-KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, heads, layer_norm)}
+KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, masks, heads, layer_norm)}
 
 for name in sys.argv[1:] or KINDS:
     for case in KINDS[name]():

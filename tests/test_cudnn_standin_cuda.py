@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import cudnn_threads_program
 import pytest
 import torch
 from cudnn_torch_program import CASES, make_case
@@ -78,3 +79,13 @@ def test_threads_and_streams(program: dict[str, Any]) -> None:
     assert len(found["at once"]) == len(found["in turn"]) > 0
     for at_once, in_turn in zip(found["at once"], found["in turn"], strict=True):
         torch.testing.assert_close(at_once, in_turn)
+
+
+def test_threads_that_call_it_themselves() -> None:
+    """Every call of a training step, not only the forward ones, as autograd's backward calls come from one thread."""
+    command = [sys.executable, cudnn_threads_program.__file__, child_environment()["LD_PRELOAD"]]
+    done = subprocess.run(command, capture_output=True, text=True, env=plain(PRNN_CUDNN_LOG="1"))
+    assert done.returncode == 0, done.stderr
+    layers, steps = len(cudnn_threads_program.LAYERS), cudnn_threads_program.STEPS
+    assert done.stdout.splitlines() == [f"layer {number}: {steps} of {steps}" for number in range(layers)]
+    assert (done.stderr.count(": taken: "), done.stderr.count(": forwarded: ")) == (layers, 0)

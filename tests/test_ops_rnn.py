@@ -32,7 +32,14 @@ def fresh_compiler() -> None:
 
 
 def op_arguments(
-    cell: str, layout: str, dropout: float, train: bool, requires_grad: bool, extras: bool = False, heads: int = 1
+    cell: str,
+    layout: str,
+    dropout: float,
+    train: bool,
+    requires_grad: bool,
+    extras: bool = False,
+    heads: int = 1,
+    masks: int = 0,
 ) -> tuple[Any, ...]:
     """Arguments of torch.ops.prnn.rnn for a stack of two layers of both directions."""
     module = make(prnn.nn, cell, 3, 4, num_layers=2, bidirectional=True, dtype=torch.float64, heads=heads)
@@ -48,6 +55,10 @@ def op_arguments(
     if extras:  # and those of sequences that start anew
         shape = (2, *shape)
     states = [torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for _ in range(2)]
+    given = [
+        torch.rand(*input.shape[:-1], 16) < 0.3 if masks & 1 else None,
+        (torch.rand(4, 3, 4, dtype=torch.float64) < 0.5) * 2.0 if masks & 2 else None,
+    ]
     return (
         input.requires_grad_(requires_grad),
         states[0],
@@ -56,6 +67,7 @@ def op_arguments(
         batch_sizes,
         lengths,
         reset,
+        given if masks else [],
         torch.tensor([11, 3]) if dropout else None,
         3 if layout == "packed" else None,
         MODES[module.mode],
@@ -68,6 +80,8 @@ def op_arguments(
         extras and cell == "LSTM",
         extras,
         heads,
+        0.0,
+        masks,
         train,
     )
 
@@ -89,20 +103,25 @@ def op_arguments(
 def test_opcheck(cell: str, layout: str, dropout: float, train: bool, requires_grad: bool) -> None:
     for extras, heads in ((False, 1), (True, 1), (False, 2)):
         torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, extras, heads))
+    masks = {"GRU": 3, "LSTM": 0}.get(cell, 2)
+    torch.library.opcheck(RNN, op_arguments(cell, layout, dropout, train, requires_grad, masks=masks))
 
 
 @pytest.mark.usefixtures("filled_memory")
 @pytest.mark.parametrize(("cell", "layout"), [("LSTM", "padded"), ("GRU", "lengths"), ("RNN", "packed")])
 @pytest.mark.parametrize("wanted", [[True] * 4, [True, False, False, False]])
-@pytest.mark.parametrize("extras", [False, True])
-def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool], extras: bool) -> None:
-    arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False, extras=extras)
-    input, hx, cx, weights, batch_sizes, lengths, reset, _, _, *config, _ = arguments
+@pytest.mark.parametrize(("extras", "masks"), [(False, 0), (True, 0), (False, 2)])
+def test_opcheck_of_backward(cell: str, layout: str, wanted: list[bool], extras: bool, masks: int) -> None:
+    masks = 0 if cell == "LSTM" else masks
+    arguments = op_arguments(cell, layout, 0.0, train=True, requires_grad=False, extras=extras, masks=masks)
+    input, hx, cx, weights, batch_sizes, lengths, reset, given, _, _, *config, _ = arguments
+    recurrent_mask = given[1] if given else None
     output, hy, cy, reserve, cells = RNN(*arguments)
     wanted = [*wanted[:2], wanted[2] and cell == "LSTM", wanted[3]]
     of_cells = (torch.randn_like(cy), torch.randn_like(cells) if extras else None) if cell == "LSTM" else (None, None)
     grads = (torch.randn_like(output), torch.randn_like(hy), *of_cells)
-    backward = (*grads, input, hx, cx, weights, batch_sizes, lengths, reset, output, reserve, *config, wanted)
+    sequences = (batch_sizes, lengths, reset, recurrent_mask)
+    backward = (*grads, input, hx, cx, weights, *sequences, output, reserve, *config, wanted)
     BACKWARD(*backward)  # leaves its intermediate values in the reserve space, where the second call writes them again
     torch.library.opcheck(BACKWARD, backward)
 
@@ -119,9 +138,12 @@ def test_bad_arguments_of_the_operator() -> None:
         (3, good[3][:-1], "weights hold"),
         (5, torch.tensor([1.0, 2.0, 3.0]), "lengths has shape"),
         (6, torch.zeros(5, 3, dtype=torch.bool), "has_reset is False, but reset is given"),
-        (14, 0.5, "seed is None; dropout 0.5 wants one"),
-        (18, 3, "heads is 3; it must be at least 1 and divide hiddenSize, 4"),
-        (18, 0, "heads is 0; it must be at least 1 and divide hiddenSize, 4"),
+        (7, [None], "masks has 1 entries; it must have two, zoneout and recurrent, or none"),
+        (7, [None, good[1]], "mask_kinds is 0, but that of recurrent is given"),
+        (21, 1, "masks has 0 entries"),
+        (15, 0.5, "seed is None; dropout 0.5 wants one"),
+        (19, 3, "heads is 3; it must be at least 1 and divide hiddenSize, 4"),
+        (19, 0, "heads is 0; it must be at least 1 and divide hiddenSize, 4"),
     ]:
         with pytest.raises(ValueError, match=message):
             RNN(*[value if index == place else argument for index, argument in enumerate(good)])
@@ -141,11 +163,11 @@ def test_bad_arguments_of_the_operator() -> None:
         (torch.tensor([11, 3], dtype=torch.int32), "seed has dtype torch.int32, it must have torch.int64"),
     ]:
         with pytest.raises(ValueError, match=message):
-            RNN(*good[:7], seed, *good[8:])
+            RNN(*good[:8], seed, *good[9:])
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), [(1, "hx"), (2, "cx"), (3, "weights"), (5, "lengths"), (6, "reset"), (7, "seed")]
+    ("place", "name"), [(1, "hx"), (2, "cx"), (3, "weights"), (5, "lengths"), (6, "reset"), (8, "seed")]
 )
 def test_one_argument_on_the_meta_device(place: int, name: str) -> None:
     """The dispatcher then calls the fake kernel, whose outputs nobody has computed."""
@@ -160,9 +182,9 @@ def test_the_masks_follow_from_both_words_of_the_seed_which_stays() -> None:
     arguments = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
     outputs = []
     for seed in ([11, 3], [11, 3], [12, 3], [11, 4]):
-        arguments[7] = torch.tensor(seed)
+        arguments[8] = torch.tensor(seed)
         outputs.append(RNN(*arguments)[0])
-        assert arguments[7].tolist() == seed
+        assert arguments[8].tolist() == seed
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
     assert not torch.equal(outputs[0], outputs[3])
@@ -500,11 +522,11 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
 
     def spend(*arguments: Any) -> Any:
         results = backward(*arguments)
-        arguments[9].data.zero_()  # unseen by autograd, as what the library writes
+        arguments[10].data.zero_()  # unseen by autograd, as what the library writes
         return results
 
     monkeypatch.setattr(prnn._ops._rnn_kernels, "backward", spend)
-    module = prnn.nn.GRU(3, 4, 2, dropout=0.5, dtype=torch.float64)
+    module = prnn.nn.GRU(3, 4, 2, dropout=0.5, zoneout=0.2, recurrent_dropout=0.3, dtype=torch.float64)
     x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
     output = module(x, lengths=lengths)[0]
     first, *others = (

@@ -1,17 +1,77 @@
-"""The cluster kernels: 16-bit layers that one thread-block cluster holds, against the float64 reference, on the GPU."""
+"""The cluster kernels: layers that one thread-block cluster holds, in 16 bits and tf32, against the float64 reference,
+on the GPU."""
 
 import capi
 import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS
-from test_rnn_cuda import MODES, CudaCase, assert_results, why_not
+from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
 TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
 by_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 by_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+
+
+class Tf32Case(CudaCase):
+    """CudaCase in float32 that may be rounded to tf32."""
+
+    def __init__(self, stack: reference.Stack, batch_sizes: list[int]) -> None:
+        super().__init__(stack, batch_sizes, torch.float32)
+
+    def set_rnn(self, **changes: object) -> None:
+        super().set_rnn(**changes)
+        capi.check("SetRNNMatrixMathType", rnnDesc=self.rnn.pointer, mType=2)
+
+    def assert_tf32(self) -> None:
+        """As good as float16, which has as many digits, and rounded."""
+        expected = self.expected()
+        slack = TOLERANCE[torch.float16] / TOLERANCE[torch.float32]
+        assert_results(self, slack=slack)
+        error = ((self.data["y"].double() - expected["y"]).norm() / expected["y"].norm()).item()
+        assert error > 1e-5, f"{error:.2e} is not tf32's"
+
+
+by_gated_mode = pytest.mark.parametrize("mode", [reference.LSTM, reference.GRU], ids=["lstm", "gru"])
+
+
+@pytest.mark.parametrize("batch", [5, 8, 33, 120, 121, 600])
+@pytest.mark.parametrize("hidden", [7, 64, 100, 128, 129, 200, 256])
+@by_gated_mode
+def test_tf32_sizes(mode: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(8)
+    case = Tf32Case(reference.Stack(mode, min(32, hidden), hidden), [batch] * 4)
+    case.train()
+    case.assert_tf32()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batch_sizes"),
+    [(96, [7, 5]), (200, [120, 61, 60, 9, 8, 5]), (256, [17] * 3 + [6] * 9), (128, [300, 300, 130, 129, 8, 7])],
+    ids=str,
+)
+@pytest.mark.parametrize("directions", [1, 2])
+@by_gated_mode
+def test_tf32_batches_that_vary(mode: int, directions: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(9)
+    case = Tf32Case(reference.Stack(mode, 24, hidden, 2, directions), batch_sizes)
+    case.train()
+    case.assert_tf32()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["x", "w", "hx"])
+@by_gated_mode
+def test_tf32_nan_comes_out_and_nothing_hangs(mode: int, name: str, value: float) -> None:
+    torch.manual_seed(7)
+    case = Tf32Case(reference.Stack(mode, 32, 200), [6] * 5)
+    case.data[name].view(-1)[5] = value
+    case.train()
+    torch.cuda.synchronize()
+    if value != value:
+        assert not torch.isfinite(case.data["y"].double()).all()
 
 
 @by_type

@@ -112,6 +112,31 @@ def test_engines(
         assert case.engines() == (engine, engine)
 
 
+@pytest.mark.parametrize(
+    ("mode", "hidden", "directions", "batch_sizes"),
+    [
+        (LSTM, 256, 2, [30, 30, 17, 2]),
+        (LSTM, 100, 1, [8] * 6),
+        (GRU, 128, 1, [600, 600, 520]),
+        (GRU, 250, 1, [200] * 3),
+        (LSTM, 128, 1, [1100] * 3),
+    ],
+)
+def test_clusters_in_tf32(mode: int, hidden: int, directions: int, batch_sizes: list[int]) -> None:
+    class Tf32(GpuCase):
+        def set_rnn(self, **changes: Any) -> None:
+            super().set_rnn(**changes)
+            capi.check("SetRNNMatrixMathType", rnnDesc=self.rnn.pointer, mType=2)
+
+    torch.manual_seed(6)
+    case = Tf32(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, FLOAT)
+    for name, (result, expected) in case.run(extras_of(mode)).items():
+        error = ((result.double() - expected).norm() / expected.norm().clamp_min(1e-6)).item()
+        assert error < TOLERANCE[HALF], f"{name}: relative error {error:.2e}"  # which has as many digits
+    if "H200" in torch.cuda.get_device_name():
+        assert case.engines() == ("cluster", "cluster")
+
+
 @pytest.mark.parametrize("names", SUBSETS)
 @pytest.mark.parametrize("dtype", [HALF, FLOAT], ids=["half", "float"])
 @pytest.mark.parametrize("options", [{}, {"projection": 24}, {"skip_input": True, "projection": 8}], ids=str)

@@ -199,7 +199,7 @@ def test_dropout_has_the_masks_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
         device = next(module.parameters()).device
         weights = module._packed_weights()
         call = torch.ops.prnn.rnn(
-            x.to(device), None, None, weights, None, None, None, seed.to(device), None, *config, True
+            x.to(device), None, None, weights, None, None, None, [], seed.to(device), None, *config, True
         )
         results.append([call[0], *torch.autograd.grad(call[0].sum(), list(module.parameters()))])
     for mine, expected in zip(*reversed(results), strict=True):

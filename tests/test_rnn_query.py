@@ -455,6 +455,10 @@ def test_why_not_an_engine_that_is_faster() -> None:
         assert Layer(hidden=1024, batch=8).query_gpu(gpu).engineReason == reason
     assert Layer(hidden=512, batch=8).query_gpu("H200").engineReason == b""
     assert b"cuDNN" not in Layer(hidden=2432, batch=16).query_gpu("H200").engineReason
+    layer = Layer(hidden=257, data_type=capi.FLOAT, batch=8)
+    assert layer.query_gpu("H200").engineReason == b"in float32, simt kernels serve up to 4 sequences; N is 8"
+    capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+    assert layer.query_gpu("H200").engineReason == b"in tf32, a cluster holds hidden sizes up to 256; H is 257"
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:
@@ -505,11 +509,20 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         (2, 512, 4, b"mma"),
         (0, 2048, 4, b"mma"),
         (0, 2200, 1, b"mma"),
+        (2, 256, 4, b"simt"),
+        (2, 256, 5, b"cluster"),
+        (3, 100, 1000, b"cluster"),
+        (2, 257, 5, b"mma"),
+        (0, 128, 5, b"mma"),
     ):
         layer = Layer(mode, hidden, capi.FLOAT, batch)
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
         info = layer.query_gpu("H200")
         assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
+
+
+def test_exact_float_has_no_clusters_for_several_sequences() -> None:
+    assert Layer(2, 256, capi.FLOAT, 5).query_gpu("H200").forwardEngine == b"mma"
 
 
 def query_with(layer: Layer, *fields: str, gpu: str = "H200") -> Info:
@@ -527,7 +540,7 @@ def query_with(layer: Layer, *fields: str, gpu: str = "H200") -> Info:
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
         ({"hidden": 256, "data_type": capi.FLOAT, "batch": 4}, b"simt"),
         ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
-        ({"hidden": 512, "batch": 1000}, b"cluster"),  # in passes; else wgmma
+        ({"hidden": 512, "batch": 1000}, b"cluster"),  # else wgmma
         ({"hidden": 2300, "batch": 100}, b"mma-large"),
         ({"mode": RNN_TANH, "hidden": 4500, "batch": 4}, b"mma-large"),
         ({"hidden": 1600, "data_type": capi.FLOAT, "batch": 4}, b"mma-large"),
@@ -542,6 +555,12 @@ def test_kernels_that_have_resets(arguments: dict[str, int], engine: bytes) -> N
     assert info.reason == b""  # cuDNN, which has none, is not compared with
     if "layers" in arguments:
         assert info.layersReason == b"layers run one after the other with resets and c of every timestep"
+
+
+def test_with_resets_one_launch_takes_more_clusters_than_are_resident() -> None:
+    for batch, replicas, per_pass in ((15, 15, 120), (120, 15, 120), (121, 16, 128), (1000, 125, 1000)):
+        info = query_with(Layer(hidden=256, batch=batch), "reset")
+        assert (info.forwardEngine, info.replicas, info.batchPerPass) == (b"cluster", replicas, per_pass)
 
 
 def test_kernels_that_have_none() -> None:

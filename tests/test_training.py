@@ -1,18 +1,23 @@
 """Training: it learns, in one process and in two; its batches, their order, its learning rate."""
 
+import gc
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from asr_data import write_corpus
+from torch import Tensor
 
-from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest, training
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics, feature_sums
@@ -79,6 +84,29 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
     assert result.stdout.count("epoch 6, step 12") == 1
     assert result.stdout.count("best model") == 1
     assert read_checkpoint(tmp_path / "out" / "last.ckpt")["global_step"] == 12
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_processes_that_prepare_batches_end_with_the_training(
+    tmp_path: Path, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it ends. At the end of the program, torch before 2.13 waits five seconds for each of them."""
+
+    def sums(*arguments: Any) -> Tensor:
+        result = feature_sums(*arguments)
+        if lost:
+            (tmp_path / "data" / "tones-2.wav").unlink()
+        return result
+
+    monkeypatch.setattr(training, "feature_sums", sums)
+    before = set(active_children())
+    gc.disable()  # the program ends before cycles are collected
+    try:
+        with pytest.raises(InputError, match=r"tones-2\.wav") if lost else nullcontext():
+            train(options(tmp_path, epochs=2, valid_every=2, batch_size=1, workers=2), progress=False)
+        assert set(active_children()) == before
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

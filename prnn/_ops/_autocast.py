@@ -144,7 +144,7 @@ def rnn_on_cpu(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Computes in float32 and returns the dtypes that torch's own layers return."""
     is_padded = _all_equal(rest[0]) and _all_equal(rest[1])
-    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[5:-1]))
+    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[6:-1]))
     float32 = torch.float32
     with torch.autocast("cpu", enabled=False):
         output, hy, cy, reserve, cells = run(

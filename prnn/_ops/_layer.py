@@ -39,6 +39,8 @@ class Config(NamedTuple):
     return_cells: bool = False
     has_reset: bool = False
     heads: int = 1
+    zoneout: float = 0.0
+    mask_kinds: int = 0
 
 
 class _ThreadState(threading.local):
@@ -95,6 +97,9 @@ class Layer:
         self.has_extras = config.return_cells or config.has_reset
         if self.has_extras:  # queries ask whether they are NULL; each call has its own
             self.rnn.set_extras(int(config.has_reset), int(config.return_cells), 0)
+        self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
+        if self.has_masks:
+            self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
         """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
@@ -130,7 +135,7 @@ class Layer:
 
     def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""
-        if not self._may_settle or self.config.heads > 1 or self.has_extras:
+        if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
             return
         found = self.plan(handle, batch_sizes)
         if not found["supported"] and (reason := found["reason"]) not in _told:

@@ -9,7 +9,7 @@ from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._steps import Steps, steps_of
 
-__all__ = ["backward", "forward", "require", "require_states", "reserve_of_operator"]
+__all__ = ["backward", "forward", "require", "require_masks", "require_reset", "require_states", "reserve_of_operator"]
 
 
 def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None) -> None:
@@ -49,6 +49,27 @@ def require_reset(reset: Tensor | None, config: Config, input: Tensor) -> None:
         require(reset, "reset", tuple(input.shape[:-1]), input, torch.bool)
 
 
+def require_masks(
+    masks: Sequence[Tensor | None], config: Config, stack: Layer, batch: int, input: Tensor, is_backward: bool = False
+) -> None:
+    """is_backward: that of zoneout is not needed any more."""
+    if not masks and not config.mask_kinds:
+        return
+    if len(masks) != 2:
+        raise ValueError(f"masks has {len(masks)} entries; it must have two, zoneout and recurrent, or none")
+    for bit, name, mask in ((1, "zoneout", masks[0]), (2, "recurrent", masks[1])):
+        if (is_backward and bit == 1) or (mask is not None) == bool(config.mask_kinds & bit):
+            continue
+        raise ValueError(f"mask_kinds is {config.mask_kinds}, but that of {name} is {'not ' * (mask is None)}given")
+    zoneout, recurrent = masks
+    if zoneout is not None:
+        require(
+            zoneout, "the mask of zoneout", (*input.shape[:-1], stack.states * stack.hidden_size), input, torch.bool
+        )
+    if recurrent is not None:
+        require(recurrent, "the recurrent mask", (stack.states, batch, stack.hidden_size), input, recurrent.dtype)
+
+
 def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> Tensor:
     """A tensor at whose address the packed weights begin: the first of `weights` if they lie one after the other, and
     aligned as cuDNN's kernels want it."""
@@ -86,6 +107,17 @@ def _reset_address(state: Tensor | None) -> int:
     return 0 if state is None or state.dim() == 3 else state.data_ptr() + state.nbytes // 2
 
 
+def _packed_masks(masks: Sequence[Tensor | None], steps: Steps, input: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Those of zoneout and of the recurrence, as the library takes them."""
+    if not masks:
+        return None, None
+    zoneout, recurrent = masks
+    return (
+        None if zoneout is None else steps.pack(zoneout),
+        None if recurrent is None else steps.sort(recurrent.to(input.dtype)),
+    )
+
+
 def reserve_of_operator(stack: Layer, input: Tensor, batch_sizes: Tensor | None, batch: int) -> int:
     """Bytes of an operator's reserve space: an expression of symbols where it is traced."""
     steps = (input if batch_sizes is None else batch_sizes).size(0)
@@ -100,6 +132,7 @@ def forward(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     config: Config,
     train: bool,
@@ -113,6 +146,7 @@ def forward(
     batch = steps.batch
     require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_reset(reset, config, input)
+    require_masks(masks, config, stack, batch, input)
     output_shape, cells_shape = ((*input.shape[:-1], size) for size in (stack.output_size, stack.cells_size))
     training = train or config.dropout > 0 or config.return_cells
     with device_of(input):
@@ -128,6 +162,7 @@ def forward(
         y = steps.new_packed(output_shape, input)
         cells = steps.new_packed(cells_shape, input) if config.return_cells else input.new_empty(0)
         flags = None if reset is None else steps.pack(reset.unsqueeze(-1))
+        zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
         stack.follow_precision()
         stack.tell_backend(library, steps.sizes)
@@ -148,6 +183,8 @@ def forward(
         if stack.has_extras:
             cells_address = cells.data_ptr() if config.return_cells else 0
             stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
+        if stack.has_masks:
+            stack.rnn.set_masks(_address(recurrent_mask), _address(zoneout_mask), config.zoneout)
         stack.rnn.forward(
             library,
             steps.sizes,
@@ -177,6 +214,7 @@ def backward(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    recurrent_mask: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     config: Config,
@@ -199,6 +237,7 @@ def backward(
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
         dw = input.new_zeros(stack.params_size) if wanted[3] else None
+        recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
         if steps.batch > 0:
             library = handle(input.device)
             config = stack.settled(library, steps.sizes, is_traced=True)
@@ -208,6 +247,8 @@ def backward(
             if stack.has_extras:  # the backward pass looks at `cells` no further than whether it is NULL
                 reset_states = [_reset_address(state) for state in (hx, cx, dhx, dcx)]
                 stack.rnn.set_extras(_address(flags), int(config.return_cells), _address(dcells), *reset_states)
+            if stack.has_masks:  # the backward pass looks at that of zoneout no further than whether it is NULL
+                stack.rnn.set_masks(_address(recurrent_mask), config.mask_kinds & 1, config.zoneout)
             if dcells is None:
                 workspace_size = stack.spaces(library, steps.sizes, True)[0]
             else:  # for other kernels, maybe

@@ -3,7 +3,7 @@
 Sizes as in persistent_rnn.h: T timesteps, N sequences, I input size, H hidden size, P state size (the projection's,
 else H), L layers, D directions. With K heads, H is a head's, and D counts the heads of both directions.
 
-rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, train)
+rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config, train)
     -> (output, hy, cy, reserve, cells)
     input: (T, N, I), or packed (sum of batch_sizes, I).
     hx: (L D, N, P) or None for zeros.  cx: (L D, N, H) or None; LSTM only.  With reset also (2, ...): the states that
@@ -13,11 +13,15 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *confi
     batch_sizes: for packed input, (T,) integers on the CPU, non-increasing; max_batch is then its first entry.
     lengths: for input (T, N, I), (N,) integers from 1 to T in any order, or None where all are T.
     reset: bool, (T, N) or (sum of batch_sizes,): where a sequence starts anew, as prnnRNNExtras_t has it; or None.
+    masks: of GRU and RNN, none, or those of prnnRNNMasks_t, each of which may be None: zoneout, a GRU's, bool
+        (T, N, L D H) or (sum of batch_sizes, L D H), and recurrent, (L D, N, H). config.mask_kinds says which.
     seed: (2,) int64 on the device of input, wanted where dropout > 0: the masks follow from it, from the value that it
         has when the layers run.
-    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads.
+    config: mode, hidden_size, proj_size, num_layers, bidirectional, dropout, backend, return_cells, has_reset, heads,
+        zoneout, mask_kinds.
         mode and backend are the C API's numbers; hidden_size is that of all heads; dropout is that of this call, 0
-        outside training; return_cells: whether cells is filled; has_reset: whether reset is given.
+        outside training; return_cells: whether cells is filled; has_reset: whether reset is given; zoneout:
+        zoneoutExpectation of prnnRNNMasks_t; mask_kinds: the sum of 1, if zoneout is in masks, and 2, if recurrent is.
     train: whether reserve is filled for rnn_backward. Autograd sets it where a gradient is wanted.
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
         unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
@@ -41,26 +45,28 @@ from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed
-from prnn._ops._rnn_kernels import require, require_reset, require_states, reserve_of_operator
+from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
 _CONFIG = (
     "int mode, int hidden_size, int proj_size, int num_layers, bool bidirectional, float dropout, int backend, "
-    "bool return_cells, bool has_reset, int heads"
+    "bool return_cells, bool has_reset, int heads, float zoneout, int mask_kinds"
 )
 _SEQUENCES = "Tensor? batch_sizes, Tensor? lengths, Tensor? reset"
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _library.define(
-    f"rnn(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? seed, SymInt? max_batch, "
-    f"{_CONFIG}, bool train) -> (Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
+    f"rnn(Tensor input, Tensor? hx, Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor?[] masks, "
+    f"Tensor? seed, SymInt? max_batch, {_CONFIG}, bool train) -> "
+    "(Tensor output, Tensor hy, Tensor cy, Tensor reserve, Tensor cells)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
     "rnn_backward(Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, Tensor? grad_cells, Tensor input, Tensor? hx, "
-    f"Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor output, Tensor reserve, {_CONFIG}, bool[] wanted) -> "
+    f"Tensor? cx, Tensor[] weights, {_SEQUENCES}, Tensor? recurrent_mask, Tensor output, "
+    f"Tensor reserve, {_CONFIG}, bool[] wanted) -> "
     "(Tensor grad_input, Tensor grad_hx, Tensor grad_cx, Tensor grad_weights)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
@@ -68,12 +74,12 @@ rnn: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = torch.ops.pr
 rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.prnn.rnn_backward.default
 
 
-def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor] | None) -> None:
+def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor | None] | None) -> None:
     """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
     on the device of input, for results."""
     for name, value in others.items():
         for tensor in [value] if isinstance(value, Tensor) else value or []:
-            if (tensor.device.type == "meta") != (input.device.type == "meta"):
+            if tensor is not None and (tensor.device.type == "meta") != (input.device.type == "meta"):
                 raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
 
 
@@ -89,13 +95,14 @@ def _rnn(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
     y, hy, cy, reserve, cells, _ = kernels.forward(
-        input, hx, cx, weights, batch_sizes, lengths, reset, seed, config, train, True
+        input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, train, True
     )
     return y, hy, cy, _no_bytes(input) if reserve is None else reserve, cells
 
@@ -112,6 +119,7 @@ def _rnn_backward(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    recurrent_mask: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     *config_and_wanted: Any,
@@ -126,13 +134,14 @@ def _rnn_backward(
     if grad_cells is not None:
         require(grad_cells, "grad_cells", (*input.shape[:-1], stack.cells_size), input)
     require_reset(reset, config, input)
+    require_masks([None, recurrent_mask], config, stack, batch, input, is_backward=True)
     require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_states(grad_hy, grad_cy, stack, batch, input, ("grad_hy", "grad_cy"))
     gradients = (grad_output, grad_hy, grad_cy, grad_cells)
     if batch > 0 and stack.spends_reserve(handle(input.device), steps.sizes, reserve.numel()):
         reserve = reserve.clone()  # of which the schema says that it is not written to
     results = kernels.backward(
-        gradients, input, hx, cx, weights, batch_sizes, lengths, reset, output, reserve, config, wanted
+        gradients, input, hx, cx, weights, batch_sizes, lengths, reset, recurrent_mask, output, reserve, config, wanted
     )
     grad_input, grad_hx, grad_cx, grad_weights = (input.new_empty(0) if g is None else g for g in results)
     return grad_input, grad_hx, grad_cx, grad_weights
@@ -146,12 +155,21 @@ def _rnn_fake(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     _require_one_device(
-        input, hx=hx, cx=cx, weights=weights, batch_sizes=batch_sizes, lengths=lengths, reset=reset, seed=seed
+        input,
+        hx=hx,
+        cx=cx,
+        weights=weights,
+        batch_sizes=batch_sizes,
+        lengths=lengths,
+        reset=reset,
+        masks=masks,
+        seed=seed,
     )
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
@@ -185,12 +203,13 @@ def _rnn_backward_fake(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    recurrent_mask: Tensor | None,
     output: Tensor,
     reserve: Tensor,
     *config_and_wanted: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     gradients = {"grad_output": grad_output, "grad_hy": grad_hy, "grad_cy": grad_cy, "grad_cells": grad_cells}
-    sequences = {"batch_sizes": batch_sizes, "lengths": lengths, "reset": reset}
+    sequences = {"batch_sizes": batch_sizes, "lengths": lengths, "reset": reset, "recurrent_mask": recurrent_mask}
     _require_one_device(input, **gradients, hx=hx, cx=cx, weights=weights, **sequences, output=output)
     config, wanted = Config(*config_and_wanted[:-1]), config_and_wanted[-1]
     stack = layer(config, input.dtype, int(input.size(-1)), input.device)
@@ -202,24 +221,26 @@ def _rnn_backward_fake(
     )
 
 
-# Inputs of the Functions below: input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, and then each of
-# the weights, for a Function differentiates direct arguments alone.
+# Inputs of the Functions below: input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, and then
+# each of the weights, for a Function differentiates direct arguments alone.
 
 
 def _run(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights = inputs
+    input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights = inputs
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config, True)
+        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config, True)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights = inputs
+    input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights = inputs
     y, _, cy, reserve, cells = output
     ctx.config, ctx.max_batch = Config(*config), max_batch
     ctx.set_materialize_grads(False)
     empty = [] if ctx.config.return_cells else [cells]
     ctx.mark_non_differentiable(reserve, *empty, *([] if ctx.config.mode == MODES["LSTM"] else [cy]))
-    ctx.save_for_backward(input, hx, cx, batch_sizes, lengths, reset, seed, y, reserve, *weights)
+    zoneout_mask, recurrent_mask = masks or (None, None)
+    sequences = (batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed)
+    ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
     ctx.has_run = False
 
 
@@ -248,15 +269,17 @@ class _RnnFunction(torch.autograd.Function):
         _: None,
         grad_cells: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        input, hx, cx, batch_sizes, lengths, reset, seed, output, reserve, *weights = ctx.saved_tensors
+        input, hx, cx, *saved = ctx.saved_tensors
+        batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
         needs, config = ctx.needs_input_grad, ctx.config
-        needs_weights = needs[9:]
+        needs_weights = needs[10:]
         wanted = [*needs[:3], any(needs_weights)]
         if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
-            reserve = _run(input, hx, cx, batch_sizes, lengths, reset, seed, ctx.max_batch, config, *weights)[3]
+            masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
+            reserve = _run(input, hx, cx, batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config, *weights)[3]
         ctx.has_run = True
         gradients, data = (grad_output, grad_hy, grad_cy, grad_cells), (input, hx, cx)
-        rest = (batch_sizes, lengths, reset, output, reserve)
+        rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
         results: tuple[Tensor | None, ...]
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if not torch.is_grad_enabled() and _is_direct((*gradients, *data, *weights)):
@@ -275,7 +298,7 @@ class _RnnFunction(torch.autograd.Function):
                     strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
                     grads[index] = of_weights.as_strided(weight.shape, strides, place)
                 place += weight.numel()
-        return *of_data, None, None, None, None, None, None, *grads
+        return *of_data, *[None] * 7, *grads
 
 
 class _RnnFunctionOfKernels(_RnnFunction):
@@ -283,11 +306,11 @@ class _RnnFunctionOfKernels(_RnnFunction):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        input, hx, cx, batch_sizes, lengths, reset, seed, _, config, *weights = inputs
-        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, reset, seed, config, True)
+        input, hx, cx, batch_sizes, lengths, reset, masks, seed, _, config, *weights = inputs
+        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True)
         y, hy, cy, reserve, cells, settled = results
         assert reserve is not None
-        _keep(ctx, (*inputs[:8], settled, *weights), (y, hy, cy, reserve, cells))
+        _keep(ctx, (*inputs[:9], settled, *weights), (y, hy, cy, reserve, cells))
         return y, hy, cy, reserve, cells
 
 
@@ -358,6 +381,7 @@ def _rnn_autograd(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
@@ -365,9 +389,9 @@ def _rnn_autograd(
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
     if _wants_grad((input, hx, cx, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         config = config_and_train[:-1]
-        return _rnn_function(input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights)
+        return _rnn_function(input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config_and_train)
+        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config_and_train)
 
 
 def call(
@@ -378,13 +402,14 @@ def call(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     max_batch: int | None,
     config: Config,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """rnn for whoever wants its results and not its reserve space: (output, hy, cy, cells)."""
     tensors = (input, hx, cx, *weights)
-    sequences = (batch_sizes, lengths, reset, seed)
+    sequences = (batch_sizes, lengths, reset, masks, seed)
     results: tuple[Any, ...]
     if _is_direct(tensors):
         if _wants_grad(tensors):
@@ -407,6 +432,7 @@ def _rnn_of_cast(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     seed: Tensor | None,
     max_batch: int | None,
     *config_and_train: Any,
@@ -414,8 +440,10 @@ def _rnn_of_cast(
     """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced."""
     if _wants_grad((input, hx, cx, *weights)) and _is_direct((input, hx, cx, *weights)):
         config = Config(*config_and_train[:-1])
-        return _rnn_function_of_kernels(input, hx, cx, batch_sizes, lengths, reset, seed, max_batch, config, *weights)
-    return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, seed, max_batch, *config_and_train)
+        return _rnn_function_of_kernels(
+            input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights
+        )
+    return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config_and_train)
 
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from .features import SAMPLE_RATES, check_samples
 
 _MOST_CHANNELS = 32
 _MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
-_BLOCK = 2**16
+_BLOCK = 2**20
 
 
 def _open(path: Path) -> soundfile.SoundFile:
@@ -56,7 +56,7 @@ def _read_mono(file: soundfile.SoundFile, path: Path, count: int) -> np.ndarray:
         with np.errstate(invalid="ignore", over="ignore"):  # read_audio says what is not finite
             blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
         read += len(block)
-    return np.concatenate(blocks)
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = None) -> tuple[np.ndarray, int]:

@@ -65,6 +65,11 @@ class TrainingData:
             f"the {shown(self.tokenizer, str)}; they count as errors: {most}{', ...' if len(self.unknown) > 5 else ''}"
         )
 
+    def close(self) -> None:
+        """Ends the processes that prepare batches."""
+        self.loader.close()
+        self.valid_loader.close()
+
 
 class _Train(NamedTuple):
     dataset: UtteranceDataset | CutDataset

@@ -225,12 +225,21 @@ def augmented(
     return example._replace(features=masks(loaded, mean))
 
 
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """What pad_sequence returns, which writes all of it twice: (rows, longest, ...), with zeros after a row's end."""
+    batch = rows[0].new_empty(len(rows), max(map(len, rows)), *rows[0].shape[1:])
+    for place, row in zip(batch, rows, strict=True):
+        place[: len(row)] = row
+        place[len(row) :] = 0
+    return batch
+
+
 def collate(examples: Sequence[Example]) -> Batch:
     """Pads examples to a batch."""
     masks = [example.masks for example in examples if example.masks is not None]
     times = [mask.times for mask in masks if mask.times is not None]
     return Batch(
-        pad_sequence([example.features for example in examples], batch_first=True),
+        _padded([example.features for example in examples]),
         torch.tensor([len(example.features) for example in examples]),
         pad_sequence([example.targets for example in examples], batch_first=True),
         torch.tensor([len(example.targets) for example in examples]),

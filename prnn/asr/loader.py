@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .dataset import Batch, Position, Request
 from .errors import InputError
@@ -61,6 +62,13 @@ def _loader(source: Source, requests: Iterable[Request], workers: int, pinned: b
     )
 
 
+def _end(loader: DataLoader[Any]) -> None:
+    """Ends a loader's processes. For each that lives when the program ends, torch before 2.13 waits five seconds."""
+    if isinstance(loader._iterator, _MultiProcessingDataLoaderIter):
+        loader._iterator._shutdown_workers()
+    loader._iterator = None
+
+
 def _received(batches: Iterable[Batch | Parcel | InputError]) -> Iterator[Batch]:
     for batch in batches:
         if isinstance(batch, InputError):
@@ -90,6 +98,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         return _received(self._loader)
+
+    def close(self) -> None:
+        """Ends the processes that prepare batches."""
+        _end(self._loader)
 
 
 class _Requests(Sampler[Request]):
@@ -162,6 +174,11 @@ class BatchLoader:
         for batch in islice(self._batches, len(self) - self._done % self.pass_batches):
             self._done += 1
             yield batch
+
+    def close(self) -> None:
+        """Ends the processes that prepare batches."""
+        self._batches = None
+        _end(self._loader)
 
 
 class Ahead:

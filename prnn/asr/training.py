@@ -106,6 +106,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
             return data
 
         data = in_all_processes(options, opened)
+        stack.callback(data.close)
         stack.enter_context(_tensorboard_errors_once())
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

@@ -96,6 +96,7 @@ def main(arguments: Sequence[str]) -> None:
             rest = ["--manifest", manifest, "--valid", manifest, "--cache-gb", "0", *rest]
         options, _, _ = parse(rest)
         data = open_data(options, 0)
+        stack.callback(data.close)
         on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
         device = torch.device("cuda" if on_gpu else "cpu")
         model = Transducer.from_config(options.transducer(len(data.tokenizer), options.features.num_mel_bins))

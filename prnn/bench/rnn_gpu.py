@@ -126,7 +126,7 @@ def main() -> None:
         help="torch.nn and prnn.nn alone, on layers of many kinds, or the rows with WORD",
     )
     parser.add_argument(
-        "--layer-norm", action="store_true", help="LayerNormLSTM, and LSTM with zoneout, beside torch operations"
+        "--layer-norm", action="store_true", help="LayerNormLSTM, LSTM and GRU with masks, beside torch operations"
     )
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()

@@ -11,9 +11,10 @@ these, and there is the name "prnn" for the first.
 
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import prnn
@@ -27,10 +28,15 @@ __all__ = ["MultiblankRNNTLossNumba", "RNNTLossNumba", "TDTLossNumba", "rnnt_los
 _names = names(logits="acts", targets="labels", logit_lengths="act_lens", target_lengths="label_lens")
 
 
-def _reduced(costs: Tensor, reduction: str | None, fastemit_lambda: float) -> Tensor:
-    """Costs (N,) or their reduction (1,), with FastEmit's factor in the value alone."""
+def _reduced(
+    loss: Callable[[str], Tensor], dtype: torch.dtype, reduction: str | None, fastemit_lambda: float
+) -> Tensor:
+    """Costs (N,) or their reduction (1,), with FastEmit's factor in the value alone. `loss` takes a reduction."""
     if reduction not in ("none", "mean", "sum", None):
         raise ValueError(f"reduction is {reduction!r}; it must be one of 'none', 'mean', 'sum' or None")
+    if fastemit_lambda == 0 and reduction in ("mean", "sum"):
+        return loss(reduction).to(dtype).reshape(1)
+    costs = loss("none").to(dtype)
     if fastemit_lambda != 0:
         costs = with_gradient_of((1 + fastemit_lambda) * costs, costs)
     if reduction == "mean":
@@ -63,10 +69,13 @@ def rnnt_loss(
     Returns:
         (N,) or (1,) float32.
     """
-    costs = prnn.rnnt_loss(
-        acts, labels, act_lens, label_lens, blank, clamp, reduction="none", fastemit_lambda=fastemit_lambda
-    )
-    return _reduced(costs.float(), reduction, fastemit_lambda)
+
+    def loss(reduction: str) -> Tensor:
+        return prnn.rnnt_loss(
+            acts, labels, act_lens, label_lens, blank, clamp, reduction, fastemit_lambda=fastemit_lambda
+        )
+
+    return _reduced(loss, torch.float32, reduction, fastemit_lambda)
 
 
 class RNNTLossNumba(LossModule):
@@ -109,19 +118,21 @@ class MultiblankRNNTLossNumba(LossModule):
 
     @_names
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
-        costs = prnn.multi_blank_rnnt_loss(
-            acts,
-            labels,
-            act_lens,
-            label_lens,
-            self.blank,
-            list(self.big_blank_durations),
-            "none",
-            self.fastemit_lambda,
-            self.clamp,
-            self.sigma,
-        )
-        return _reduced(costs.to(acts.dtype), self.reduction, self.fastemit_lambda)
+        def loss(reduction: str) -> Tensor:
+            return prnn.multi_blank_rnnt_loss(
+                acts,
+                labels,
+                act_lens,
+                label_lens,
+                self.blank,
+                list(self.big_blank_durations),
+                reduction,
+                self.fastemit_lambda,
+                self.clamp,
+                self.sigma,
+            )
+
+        return _reduced(loss, acts.dtype, self.reduction, self.fastemit_lambda)
 
 
 class TDTLossNumba(LossModule):
@@ -153,23 +164,28 @@ class TDTLossNumba(LossModule):
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         steps = list(self.durations)
         drawn = float(random.uniform(0, 1) < self.omega)
-        batch = (labels, act_lens, label_lens, self.blank, steps, "none")
-        if self.fastemit_lambda == 0 and self.clamp == 0:
-            costs = prnn.tdt_loss(acts, *batch, sigma=self.sigma, omega=drawn)
-        else:
+        batch = (labels, act_lens, label_lens, self.blank, steps)
+
+        def loss(reduction: str) -> Tensor:
+            if self.fastemit_lambda == 0 and self.clamp == 0:
+                return prnn.tdt_loss(acts, *batch, reduction, sigma=self.sigma, omega=drawn)
             tokens, durations = acts.split([acts.shape[-1] - len(steps), len(steps)], dim=-1)
             costs = prnn.tdt_loss(
                 tokens,
                 *batch,
+                reduction,
                 self.fastemit_lambda,
                 self.clamp,
                 self.sigma,
                 drawn,
                 duration_logits=durations.detach(),
             )
-            plain = prnn.tdt_loss(tokens.detach(), *batch, sigma=self.sigma, omega=drawn, duration_logits=durations)
-            costs = with_gradient_of(costs, costs + plain)
-        return _reduced(costs.to(acts.dtype), self.reduction, self.fastemit_lambda)
+            plain = prnn.tdt_loss(
+                tokens.detach(), *batch, reduction, sigma=self.sigma, omega=drawn, duration_logits=durations
+            )
+            return with_gradient_of(costs, costs + plain)
+
+        return _reduced(loss, acts.dtype, self.reduction, self.fastemit_lambda)
 
 
 def _install() -> list[str]:

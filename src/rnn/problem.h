@@ -34,6 +34,7 @@ struct RnnProblem {
   Dropout dropout;
   bool training = true;  // the calls of a training step; false: inference
   prnnRNNExtras_t extras{};
+  prnnRNNMasks_t masks{};
   bool aligned = true;         // y of a forward call is aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
@@ -46,7 +47,12 @@ struct RnnProblem {
   int64_t state() const { return projection > 0 ? projection : hidden; }  // P
   int64_t gates() const { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
   int64_t layer_input(int64_t layer) const { return layer == 0 ? input : recurrences() * state(); }
-  bool has_extras() const { return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr; }
+  bool has_extras() const {
+    return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr || has_masks();
+  }
+  bool has_masks() const { return masks_in_kernels() || masks.zoneout != nullptr; }
+  // Of the masks, what the recurrent kernels do: `zoneout` is in their input.
+  bool masks_in_kernels() const { return masks.recurrent != nullptr || masks.zoneoutExpectation > 0; }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
 

@@ -149,6 +149,31 @@ extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnn
   });
 }
 
+extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks) {
+  return guarded(nullptr, [&] {
+    const prnnRNNStruct& rnn = require_rnn(rnnDesc);
+    const prnnRNNMasks_t wanted = masks == nullptr ? prnnRNNMasks_t{} : *masks;
+    const double expectation = wanted.zoneoutExpectation;
+    if (!(expectation >= 0 && expectation <= 1)) {
+      fail(PRNN_STATUS_BAD_PARAM, "masks->zoneoutExpectation is %g; it must be 0 to 1", expectation);
+    }
+    if (wanted.zoneout != nullptr && expectation > 0) {
+      fail(PRNN_STATUS_BAD_PARAM,
+           "masks->zoneout is given and masks->zoneoutExpectation is %g; one stands for the other", expectation);
+    }
+    const bool zones_out = wanted.zoneout != nullptr || expectation > 0;
+    if (rnn.mode == PRNN_LSTM && (zones_out || wanted.recurrent != nullptr)) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "masks are given with PRNN_LSTM; prnnLayerNormLSTMForward takes those of an LSTM");
+    }
+    if (rnn.mode != PRNN_GRU && zones_out) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with mode %d; only PRNN_GRU has zoneout",
+           expectation > 0 ? "zoneoutExpectation" : "zoneout", static_cast<int>(rnn.mode));
+    }
+    rnnDesc->masks = wanted;
+  });
+}
+
 extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, int projSize) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);

@@ -23,6 +23,7 @@ struct prnnRNNStruct {
   prnnMathType_t math = PRNN_DEFAULT_MATH;
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // BEST: the library's own
   prnnRNNExtras_t extras{};
+  prnnRNNMasks_t masks{};
 };
 
 namespace prnn {

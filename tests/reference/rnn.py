@@ -96,13 +96,25 @@ def params_size(stack: Stack) -> int:
     return stack.directions * (matrices + stack.layers * 2 * stack.gates * stack.hidden)
 
 
-def step(stack: Stack, weights: LayerWeights, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """One timestep of a batch: x {B, in}, h {B, state}, c {B, hidden} to the next h and c."""
+@dataclass(frozen=True)
+class Masks:
+    """prnnRNNMasks_t: recurrent {layers * directions, N, hidden}; zoneout {rows, layers * directions, hidden}."""
+
+    recurrent: Tensor | None = None
+    zoneout: Tensor | None = None
+    expectation: float = 0.0
+
+
+def step(
+    stack: Stack, weights: LayerWeights, x: Tensor, h: Tensor, c: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """One timestep of a batch: x {B, in}, h {B, state}, c {B, hidden} to the next h and c. mask: of h in products."""
     if weights.input is None:
         wx = [x + bias for bias in weights.input_bias]
     else:
         wx = [x @ matrix.T + bias for matrix, bias in zip(weights.input, weights.input_bias, strict=True)]
-    rh = [h @ matrix.T + bias for matrix, bias in zip(weights.recurrent, weights.recurrent_bias, strict=True)]
+    read = h if mask is None else mask * h
+    rh = [read @ matrix.T + bias for matrix, bias in zip(weights.recurrent, weights.recurrent_bias, strict=True)]
     if stack.mode == RNN_RELU:
         return torch.relu(wx[0] + rh[0]), c
     if stack.mode == RNN_TANH:
@@ -128,8 +140,13 @@ def run_direction(
     reverse: bool,
     resets: Sequence[Tensor] | None = None,
     reset_states: tuple[Tensor, Tensor] | None = None,
+    mask: Tensor | None = None,
+    zoneout: Sequence[Tensor] | None = None,
+    expectation: float = 0.0,
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """All timesteps of one direction: h and c of every timestep, and each sequence's last h and c.
+
+    mask, zoneout, expectation: of Masks, those of this direction, zoneout by timesteps.
 
     resets: bool, {B_t} of each timestep. True: what comes before the timestep and what begins with it know nothing of
     each other, in both directions; either side begins with reset_states, h and c like h0 and c0, or zeros.
@@ -144,7 +161,10 @@ def run_direction(
             lost = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
             lost[: len(steps[later]), 0] = resets[later].bool()
             h, c = torch.where(lost, h1, h), torch.where(lost, c1, c)
-        new_h, new_c = step(stack, weights, steps[t], h[:batch], c[:batch])
+        new_h, new_c = step(stack, weights, steps[t], h[:batch], c[:batch], None if mask is None else mask[:batch])
+        if zoneout is not None:
+            new_h = torch.where(zoneout[t].bool(), h[:batch], new_h)
+        new_h = torch.lerp(new_h, h[:batch], expectation) if expectation > 0 else new_h
         outputs[t], cells[t] = new_h, new_c
         h, c = torch.cat([new_h, h[batch:]]), torch.cat([new_c, c[batch:]])
     return outputs, cells, h, c
@@ -178,11 +198,13 @@ def forward_with_cells(
     dropout: Callable[[int, Tensor], Tensor] | None = None,
     reset: Tensor | None = None,
     reset_states: tuple[Tensor, Tensor] | None = None,
+    masks: Masks | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """forward()'s results, and c of the last layer {rows, directions * hidden}. reset_states: as (hx, cx)."""
     cells = (stack.layers * stack.directions, batch_sizes[0])
     hx = x.new_zeros(*cells, stack.state) if hx is None else hx
     cx = x.new_zeros(*cells, stack.hidden) if cx is None else cx
+    masks = masks or Masks()
     last_h, last_c = [], []
     layer_weights = split_weights(stack, w)
     for layer in range(stack.layers):
@@ -194,8 +216,19 @@ def forward_with_cells(
         for direction in range(stack.directions):
             index = layer * stack.directions + direction
             anew = None if reset_states is None else (reset_states[0][index], reset_states[1][index])
+            zoned = None if masks.zoneout is None else masks.zoneout[:, index].split(list(batch_sizes))
             outputs, cells, h, c = run_direction(
-                stack, layer_weights[layer][direction], steps, hx[index], cx[index], direction == 1, resets, anew
+                stack,
+                layer_weights[layer][direction],
+                steps,
+                hx[index],
+                cx[index],
+                direction == 1,
+                resets,
+                anew,
+                None if masks.recurrent is None else masks.recurrent[index].to(x),
+                zoned,
+                masks.expectation,
             )
             by_direction.append(torch.cat(outputs))
             cells_by_direction.append(torch.cat(cells))
@@ -236,6 +269,7 @@ def train_step(
     dcells: Tensor | None = None,
     reset_hx: Tensor | None = None,
     reset_cx: Tensor | None = None,
+    masks: Masks | None = None,
 ) -> Results:
     """Forward and both gradients in float64, whatever the type of the arguments."""
     reset_hx, reset_cx = (
@@ -243,7 +277,7 @@ def train_step(
     )
     leaves = [tensor.detach().double().requires_grad_() for tensor in (x, w, hx, cx, reset_hx, reset_cx)]
     y, hy, cy, cells = forward_with_cells(
-        stack, leaves[0], batch_sizes, *leaves[1:4], dropout, reset, (leaves[4], leaves[5])
+        stack, leaves[0], batch_sizes, *leaves[1:4], dropout, reset, (leaves[4], leaves[5]), masks
     )
     loss = (y * dy.double()).sum() + (hy * dhy.double()).sum()
     if stack.mode == LSTM:

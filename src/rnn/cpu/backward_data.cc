@@ -43,6 +43,7 @@ class BackwardDataPass {
     T* dhx;                        // [N][P] or NULL
     const T *reset_hx, *reset_cx;  // as hx and cx
     T *dreset_hx, *dreset_cx;      // [N][P], [N][H] or NULL
+    const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
     const T *dy, *output;          // [rows][D P], at this direction's first column
     DirectionReserve<T> reserve;
   };
@@ -73,6 +74,8 @@ class BackwardDataPass {
     d.reset_cx = e.resetCx == nullptr ? ws_.zeros : static_cast<const T*>(e.resetCx) + cells;
     d.dreset_hx = e.dresetHx == nullptr ? nullptr : static_cast<T*>(e.dresetHx) + state;
     d.dreset_cx = e.dresetCx == nullptr ? nullptr : static_cast<T*>(e.dresetCx) + cells;
+    const auto* mask = static_cast<const T*>(p_.masks.recurrent);
+    d.mask = mask == nullptr ? nullptr : mask + state;
     d.dy = dy + index * P;
     d.output = output + index * P;
     d.reserve = reserve_.directions[pseudo_layer];
@@ -171,6 +174,7 @@ class BackwardDataPass {
         if (!is_lost || d.dreset_hx != nullptr) {
           kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
                            d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+          if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
           const T* const product = products + (b - group.begin) * n * W;
@@ -198,6 +202,17 @@ class BackwardDataPass {
     }
     // The sequences of the step after that started there.
     if (after != nullptr && d.dhx != nullptr) initial_gradient(d, *after, after->carried, after->batch, group);
+  }
+
+  // From gradients of what R reads to those of h: sequences [begin, begin + n), `group` of panels.
+  void mask_products(const Direction& d, Range group, int64_t begin, int64_t n, T* products) const {
+    for (int64_t b = group.begin; b < group.end; ++b) {
+      for (int64_t j = 0; j < n; ++j) {
+        const T* const mask = d.mask + (begin + j) * H + b * W;
+        T* const product = products + ((b - group.begin) * n + j) * W;
+        for (int64_t i = 0; i < std::min(W, H - b * W); ++i) product[i] *= mask[i];
+      }
+    }
   }
 
   // Adds the products of sequences [begin, begin + n), a panel of which is a block, to the gradient of resetHx.
@@ -242,6 +257,7 @@ class BackwardDataPass {
         cell.ld_h_prev = carried ? ldy : P;
         cell.candidate = d.reserve.cells + row * H + unit;
         cell.dcandidate = d.reserve.dcandidate + row * H + unit;
+        cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
       }
       cells_.backward[p_.mode](cell);
       if (is_reset && cell.carry != nullptr) {  // which goes to the states given there, and not to the step before
@@ -297,6 +313,7 @@ class BackwardDataPass {
       const int64_t n = std::min(kTileVectors, end - begin);
       kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
                        d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
+      if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
           const T* product = products + ((b - group.begin) * n + j) * W;

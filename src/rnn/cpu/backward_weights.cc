@@ -62,7 +62,7 @@ class BackwardWeightsPass {
     team.sync();  // h_prev is written again
   }
 
-  // The state that every row's timestep started from, row by row.
+  // The state that every row's timestep started from, as R read it, row by row.
   void gather_h_prev(const Team& team, int64_t layer, int64_t index) const {
     const T* output = layer == p_.layers - 1 ? static_cast<const T*>(args_.y) : reserve_.outputs[layer];
     const auto* hx = static_cast<const T*>(args_.hx);
@@ -70,6 +70,8 @@ class BackwardWeightsPass {
     const int64_t states = (layer * p_.recurrences() + index) * p_.max_batch() * P;
     if (hx != nullptr) hx += states;
     if (reset_hx != nullptr) reset_hx += states;
+    const auto* mask = static_cast<const T*>(p_.masks.recurrent);
+    if (mask != nullptr) mask += states;
     const std::vector<Step>& steps = steps_[p_.direction_of(index)];
     const Range share = team.share_of(p_.steps());
     for (int64_t s = share.begin; s < share.end; ++s) {
@@ -85,6 +87,7 @@ class BackwardWeightsPass {
         } else {
           std::fill_n(to, P, T(0));
         }
+        for (int64_t u = 0; mask != nullptr && u < P; ++u) to[u] *= mask[n * P + u];
       }
     }
   }

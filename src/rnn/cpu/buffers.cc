@@ -52,6 +52,9 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   between = carver.take<T>(!training && p.layers > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
   zeros = carver.take<T>(p.max_batch() * p.hidden);
+  for (T** states : {&masked[0], &masked[1], &masked_initial}) {
+    *states = carver.take<T>(p.masks.recurrent != nullptr ? p.max_batch() * p.hidden : 0);
+  }
   cells = carver.take<T>(!training && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
   unprojected = carver.take<T>(!training && p.projection > 0 ? p.max_batch() * p.hidden : 0);
   size = carver.size();

@@ -62,13 +62,15 @@ template <class T>
 struct ForwardWorkspace {
   ForwardWorkspace(const RnnProblem& problem, bool training, void* base);
 
-  T* recurrent;    // packed R, panels of unit blocks, each with its gates
-  T* projection;   // packed Wp
-  T* bias;         // [G H]
-  T* gates;        // inference: [at most kInferenceRows + N][G H]
-  T* between;      // inference, L > 1: a layer's output
-  T* dropped;      // training with dropout: a layer's input, [rows][D P]
-  T* zeros;        // [N][H], initial states that are NULL
+  T* recurrent;   // packed R, panels of unit blocks, each with its gates
+  T* projection;  // packed Wp
+  T* bias;        // [G H]
+  T* gates;       // inference: [at most kInferenceRows + N][G H]
+  T* between;     // inference, L > 1: a layer's output
+  T* dropped;     // training with dropout: a layer's input, [rows][D P]
+  T* zeros;       // [N][H], initial states that are NULL
+  // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, and in the first.
+  T *masked[2], *masked_initial;
   T* cells;        // inference: [N][H]
   T* unprojected;  // inference: [N][H]
   size_t size;

@@ -27,6 +27,7 @@ struct ForwardCell {
   const T* c_prev = nullptr;  // LSTM, [n][H]
   T* c = nullptr;             // LSTM, [n][H], may be c_prev
   T* candidate = nullptr;     // GRU, training: R h + bR of gate n, [n][H]
+  T zoneout = 0;              // GRU: prnnRNNMasks_t::zoneoutExpectation
 };
 
 template <class T>
@@ -50,6 +51,7 @@ struct BackwardCell {
   bool has_carry = false;        // GRU: carry is also read
   T* dgates = nullptr;           // [n][G H]: gradients of R h + bR; but for the GRU's gate n also those of W x + bW
   T* dcandidate = nullptr;       // GRU, [n][H]: gradient of W x + bW of gate n
+  T zoneout = 0;                 // GRU: as of the forward cell
 };
 
 template <class T>

@@ -88,8 +88,9 @@ void gru_forward(const ForwardCell<T>& a) {
     const Vector<T> z = sigmoid<T>(lanes.get(gates + H) + load(product + a.product_stride));
     const Vector<T> candidate = load(product + 2 * a.product_stride) + lanes.get(a.recurrent_bias + u);
     const Vector<T> n = tanh<T>(fma(r, candidate, lanes.get(gates + 2 * H)));
-    // (1 - z) n + z h
-    lanes.put(a.h + j * a.ld_h + u, fma(z, lanes.get(a.h_prev + j * a.ld_h_prev + u) - n, n));
+    // (1 - z) n + z h, of which zoneout leaves its part.
+    const Vector<T> before = lanes.get(a.h_prev + j * a.ld_h_prev + u), h = fma(z, before - n, n);
+    lanes.put(a.h + j * a.ld_h + u, a.zoneout > 0 ? fma(broadcast(a.zoneout), before - h, h) : h);
     if (a.keep) {
       lanes.put(gates, r);
       lanes.put(gates + H, z);
@@ -143,13 +144,18 @@ void gru_backward(const BackwardCell<T>& a) {
     const Vector<T> r = lanes.get(gates), z = lanes.get(gates + H), n = lanes.get(gates + 2 * H);
     Vector<T> dh = incoming<T>(a, lanes, j, u);
     if (a.has_carry) dh += lanes.get(a.carry + j * H + u);
+    Vector<T> past = {};
+    if (a.zoneout > 0) {
+      past = dh * broadcast(a.zoneout);
+      dh -= past;
+    }
     const Vector<T> dn = dh * (one - z) * fma(-n, n, one);
     T* dgates = a.dgates + j * 3 * H + u;
     lanes.put(dgates, dn * lanes.get(a.candidate + j * H + u) * (r * (one - r)));
     lanes.put(dgates + H, dh * (lanes.get(a.h_prev + j * a.ld_h_prev + u) - n) * (z * (one - z)));
     lanes.put(dgates + 2 * H, dn * r);
     lanes.put(a.dcandidate + j * H + u, dn);
-    lanes.put(a.carry + j * H + u, dh * z);
+    lanes.put(a.carry + j * H + u, fma(dh, z, past));
   });
 }
 

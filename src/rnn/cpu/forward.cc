@@ -2,6 +2,7 @@
 // and the recurrent weights, packed by the thread that owns their units, are walked through once a timestep.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/threads.h"
@@ -53,6 +54,7 @@ class ForwardPass {
     const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
     const T *hx, *cx;              // [N][P], [N][H]
     const T *reset_hx, *reset_cx;  // the same
+    const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
     T* output;                     // [rows][D P], at this direction's first column
     T* gates;                      // [rows][G H] in training; inference: of the chunk at hand
     T* cells;                      // [rows][H] in training; inference: [N][H]
@@ -65,6 +67,8 @@ class ForwardPass {
     const T* h_prev;
     int64_t ld_h_prev;
     const T* c_prev;
+    const T* read = nullptr;  // h_prev as R reads it: with the mask
+    int64_t ld_read = 0;
   };
 
   T* layer_output(int64_t layer) const {
@@ -94,6 +98,8 @@ class ForwardPass {
     d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
     d.reset_hx = reset_hx == nullptr ? ws_.zeros : reset_hx + states;
     d.reset_cx = reset_cx == nullptr ? ws_.zeros : reset_cx + cells;
+    const auto* mask = static_cast<const T*>(p_.masks.recurrent);
+    d.mask = mask == nullptr ? nullptr : mask + states;
     d.output = output + index * P;
     const DirectionReserve<T>& reserve = reserve_.directions[pseudo_layer];
     d.gates = !training_ ? ws_.gates : p_.mode == PRNN_LSTM || p_.mode == PRNN_GRU ? reserve.gates : reserve.dgates;
@@ -119,6 +125,9 @@ class ForwardPass {
       const Direction d = make_direction(layer, index, output);
       add_biases(d);
       if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
+      for (int64_t i = 0; d.mask != nullptr && i < p_.max_batch() * H; ++i) {
+        ws_.masked_initial[i] = d.hx[i] * d.mask[i];
+      }
       run_team(threads, [&](const Team& team) { run_direction(team, d, layer_input); });
       copy_last_states(d);
       if (layer == p_.layers - 1 && p_.extras.cells != nullptr) copy_cells(d);
@@ -152,6 +161,10 @@ class ForwardPass {
       T* gates = training_ ? d.gates + first_row * G * H : d.gates;
       input_products(team, d, input + first_row * p_.layer_input(d.layer), last_row - first_row, gates);
       team.sync();
+      if (p_.masks.zoneout != nullptr) {
+        zone_out(team, d, first_row, last_row - first_row, gates);
+        team.sync();
+      }
       for (int64_t s = begin; s < end; ++s) {
         const Step& step = d.steps[s];
         // Every other step goes through the weights backwards: what the cache still holds is used first.
@@ -199,6 +212,18 @@ class ForwardPass {
     team_gemm(team, gemm);
   }
 
+  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite.
+  void zone_out(const Team& team, const Direction& d, int64_t first_row, int64_t rows, T* gates) const {
+    const int64_t layers = p_.layers * p_.recurrences(), layer = d.layer * p_.recurrences() + d.index;
+    const Range share = team.share_of(rows);
+    for (int64_t row = share.begin; row < share.end; ++row) {
+      const unsigned char* const mask = p_.masks.zoneout + ((first_row + row) * layers + layer) * H;
+      for (int64_t u = 0; u < H; ++u) {
+        if (mask[u] != 0) gates[(row * G + 1) * H + u] = std::numeric_limits<T>::infinity();
+      }
+    }
+  }
+
   void pack_recurrent(Range blocks, const Direction& d) const {
     for (int64_t b = blocks.begin; b < blocks.end; ++b) {
       for (int64_t g = 0; g < G; ++g) {
@@ -216,19 +241,32 @@ class ForwardPass {
       const Range group = {first, std::min(first + together, blocks.end)};
       for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
         run_segment(d, step, group, segment_of(d, step, part, before), gates, packs);
+        if (d.mask != nullptr) mask_states(d, step, group, part);
       });
     }
   }
 
   Segment segment_of(const Direction& d, const Step& step, Range part, StateBefore before) const {
     const int64_t n = part.begin;
+    Segment segment;
     switch (before) {
       case StateBefore::kPrevious:
-        return {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
-                training_ ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
-      case StateBefore::kInitial: return {n, part.size(), d.hx + n * P, P, (training_ ? d.cx : d.cells) + n * H};
-      default: return {n, part.size(), d.reset_hx + n * P, P, d.reset_cx + n * H};
+        segment = {n, part.size(), d.output + (step.prev_row + n) * ldy, ldy,
+                   training_ ? d.cells + (step.prev_row + n) * H : d.cells + n * H};
+        break;
+      case StateBefore::kInitial:
+        segment = {n, part.size(), d.hx + n * P, P, (training_ ? d.cx : d.cells) + n * H};
+        break;
+      default: segment = {n, part.size(), d.reset_hx + n * P, P, d.reset_cx + n * H};
     }
+    segment.read = segment.h_prev;
+    segment.ld_read = segment.ld_h_prev;
+    if (d.mask != nullptr) {
+      const T* const states = before == StateBefore::kPrevious ? ws_.masked[(&step - d.steps) % 2] : ws_.masked_initial;
+      segment.read = states + n * H;
+      segment.ld_read = H;
+    }
+    return segment;
   }
 
   void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, bool packs) const {
@@ -238,13 +276,14 @@ class ForwardPass {
       const int64_t n = std::min(kTileVectors, segment.n - begin);
       const int64_t sequence = segment.begin + begin;
       const T* h_prev = segment.h_prev + begin * segment.ld_h_prev;
+      const T* read = segment.read + begin * segment.ld_read;
       if (packs) {
-        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, P, h_prev, segment.ld_h_prev, n,
+        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, P, read, segment.ld_read, n,
                          products);
       } else {
         const T* sources[kMaxPanels];
         for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
-        kernels_.product_from_rows(sources, P, std::min(W, H - group.begin * W), G, P, h_prev, segment.ld_h_prev, n,
+        kernels_.product_from_rows(sources, P, std::min(W, H - group.begin * W), G, P, read, segment.ld_read, n,
                                    products);
       }
       for (int64_t b = group.begin; b < group.end; ++b) {
@@ -269,7 +308,19 @@ class ForwardPass {
           cell.c = d.cells + state * H + unit;
         }
         if (p_.mode == PRNN_GRU && training_) cell.candidate = d.cells + row * H + unit;
+        cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
         cells_.forward[p_.mode](cell);
+      }
+    }
+  }
+
+  // What the next step's product reads.
+  void mask_states(const Direction& d, const Step& step, Range group, Range sequences) const {
+    T* const states = ws_.masked[(&step - d.steps + 1) % 2];
+    for (int64_t n = sequences.begin; n < sequences.end; ++n) {
+      const T* const h = d.output + (step.row + n) * ldy;
+      for (int64_t u = group.begin * W; u < std::min(group.end * W, H); ++u) {
+        states[n * H + u] = h[u] * d.mask[n * H + u];
       }
     }
   }

@@ -10,7 +10,7 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 25>;
+using PlanKey = std::array<int64_t, 26>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -29,6 +29,7 @@ PlanKey key_of(const RnnProblem& p) {
           p.extras.reset != nullptr,
           p.extras.dcells != nullptr,
           p.has_extras(),
+          p.masks_in_kernels(),
           f.engine,
           f.unitsPerBlock,
           f.clusterBlocks,

@@ -215,11 +215,12 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
     plan = RnnPlan();
     RnnProblem without = problem;
     without.extras = {};
+    without.masks = {};
     if (problem.has_extras() && choose_with_passes(row, without, &plan)) {
       plan = RnnPlan();
-      plan.reason =
-          format("resets, and a gradient of c, are of kernels that have no room for %lld sequences of hidden size %lld",
-                 problem.max_batch(), problem.hidden);
+      plan.reason = format(
+          "resets, masks, and a gradient of c are of kernels that have no room for %lld sequences of hidden size %lld",
+          problem.max_batch(), problem.hidden);
       return plan;
     }
     plan = RnnPlan();
@@ -249,7 +250,10 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
     return "the product of both recurrent matrices does not stay resident, and they are multiplied one after the other";
   }
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
-  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT, gated = problem.gates() > 1;
+  if (problem.tf32 && gated && problem.max_batch() > kSimtSequences && problem.hidden > kClusterHiddenTf32) {
+    return format("in tf32, a cluster holds hidden sizes up to %lld; H is %lld", kClusterHiddenTf32, problem.hidden);
+  }
   if (is_float32 && problem.max_batch() > kSimtSequences) {
     return format("in float32, simt kernels serve up to %lld sequences; N is %lld", kSimtSequences,
                   problem.max_batch());
@@ -262,7 +266,7 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (resident_blocks(row, 4) == 0) {
     return std::string("how many clusters stay resident is not in the row of the ") + row.name;
   }
-  const int64_t most = problem.gates() > 1 ? 512 : 1024;
+  const int64_t most = gated ? 512 : 1024;
   const std::string cluster =
       problem.hidden > most
           ? format("a cluster holds hidden sizes up to %lld; H is %lld", most, problem.hidden)

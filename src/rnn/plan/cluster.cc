@@ -2,14 +2,17 @@
 
 #include <algorithm>
 
+#include "rnn/plan/simt.h"
+
 namespace prnn {
 namespace {
 
 void set_shape(const RnnProblem& problem, KernelId kernel, int replicas, ResidentShape* shape) {
   const bool backward = kernel->pass == Pass::kBackward;
   const int gates = static_cast<int>(problem.gates()), k_tiles = kernel.shape(0), cluster = kernel.shape(1);
-  const ClusterForwardSplit forward_split = cluster_forward_split(gates, k_tiles, cluster);
-  const ClusterBackwardSplit backward_split = cluster_backward_split(gates, k_tiles, cluster);
+  const int k_tile = k_tile_elements(problem.type == PRNN_DATA_FLOAT);
+  const ClusterForwardSplit forward_split = cluster_forward_split(gates, k_tiles, cluster, k_tile);
+  const ClusterBackwardSplit backward_split = cluster_backward_split(gates, k_tiles, cluster, k_tile);
   *shape = ResidentShape();
   shape->kernel = kernel;
   shape->units = forward_split.units;
@@ -17,7 +20,7 @@ void set_shape(const RnnProblem& problem, KernelId kernel, int replicas, Residen
   shape->replicas = replicas;
   shape->tiles = 1;
   shape->shared_bytes = backward ? backward_split.shared_bytes : forward_split.shared_bytes;
-  const int64_t row_tiles = backward ? k_tiles * 4 : shape->units / kTileRows * gates;
+  const int64_t row_tiles = backward ? k_tiles * k_tile / kTileRows : shape->units / kTileRows * gates;
   shape->register_bytes = 512 * (backward ? backward_split.k_tiles : k_tiles) * row_tiles * cluster;
 }
 
@@ -28,17 +31,23 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4: 15 and 7.
   const int blocks = resident_blocks(row, 4);
   const bool gated = problem.gates() > 1, backward = pass == Pass::kBackward;
-  // With extras there is no wgmma; mma would work through several tiles of sequences one after the other.
-  const bool takes_passes = gated && needs_extras(problem, pass);
+  const bool is_float32 = problem.type == PRNN_DATA_FLOAT;
+  if (is_float32 && problem.max_batch() <= kSimtSequences) return false;  // simt is as fast, and exact
+  // Any batch where there is no wgmma: mma would work through several tiles of sequences one after the other. Clusters
+  // do not wait for each other, so one launch takes more of them than are resident at once.
+  const bool takes_any_batch = gated && (needs_extras(problem, pass) || is_float32);
   const auto takes = [&](int k_tiles, int cluster, int64_t most_columns) {
     if (cluster > row.largest_cluster || (cluster == 16 && blocks < kWholeGpu)) return false;
     const int64_t room = blocks / cluster / directions;
-    const int replicas = static_cast<int>(std::min(room, problem.max_batch()));
-    if (replicas < 1 || problem.hidden > k_tiles * k_tile_elements(false)) return false;
-    if (problem.max_batch() > replicas * most_columns && !takes_passes) return false;
+    if (room < 1 || problem.hidden > k_tiles * k_tile_elements(is_float32)) return false;
+    int64_t replicas = std::min(room, problem.max_batch());
+    if (problem.max_batch() > replicas * most_columns) {
+      if (!takes_any_batch) return false;
+      replicas = ceil_div(problem.max_batch(), most_columns);
+    }
     return any_kernel(row, problem, Engine::kCluster, pass, [&](KernelId kernel) {
       if (kernel.shape(0) != k_tiles || kernel.shape(1) != cluster) return false;
-      set_shape(problem, kernel, replicas, best);
+      set_shape(problem, kernel, static_cast<int>(replicas), best);
       return true;
     });
   };

@@ -9,6 +9,9 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
+// The largest layer that a cluster holds in tf32.
+constexpr int64_t kClusterHiddenTf32 = 256;
+
 // How the blocks of a cluster split rows and K.
 struct ClusterForwardSplit {
   int units;          // of a block
@@ -20,12 +23,14 @@ struct ClusterForwardSplit {
   int64_t shared_bytes;
 };
 
-constexpr ClusterForwardSplit cluster_forward_split(int gates, int k_tiles, int cluster) {
+// `k_tile`: elements of one.
+constexpr ClusterForwardSplit cluster_forward_split(int gates, int k_tiles, int cluster, int k_tile) {
   ClusterForwardSplit split{};
-  split.units = k_tiles * 32 / cluster;
+  const int units = k_tiles * k_tile;  // of the layer
+  split.units = units / cluster;
   split.unit_tiles = gates == 4 ? 1 : 2;
   split.parts = split.units / (kTileRows * split.unit_tiles);
-  const int multiplying = split.parts * k_tiles < 8 ? split.parts * k_tiles : 8, finishing = split.units / 4;
+  const int most = split.parts * units / 32, multiplying = most < 8 ? most : 8, finishing = split.units / 4;
   split.warps = finishing > multiplying ? finishing : multiplying;
   split.shares = split.warps / split.parts;
   split.column_floats = split.units * (gates > 1 ? 4 : 1) + 4;
@@ -45,14 +50,15 @@ struct ClusterBackwardSplit {
   int64_t shared_bytes;
 };
 
-constexpr ClusterBackwardSplit cluster_backward_split(int gates, int k_tiles, int cluster) {
+constexpr ClusterBackwardSplit cluster_backward_split(int gates, int k_tiles, int cluster, int k_tile) {
   ClusterBackwardSplit split{};
-  split.units = k_tiles * 32 / cluster;
+  const int units = k_tiles * k_tile;  // of the layer
+  split.units = units / cluster;
   split.bundle = split.units < 32 ? split.units : 32;
-  const int bundles = k_tiles * 32 / split.bundle, finishing = split.units / 4;
+  const int bundles = units / split.bundle, finishing = split.units / 4;
   split.warps = finishing > 8 ? finishing : bundles < 8 ? bundles : 8;
-  split.tiles = 2 * k_tiles / split.warps;
-  split.k_tiles = (gates * split.units + 31) / 32;
+  split.tiles = units / 16 / split.warps;
+  split.k_tiles = (gates * split.units + k_tile - 1) / k_tile;
   const int64_t sums = int64_t{4} * cluster * kTileColumns * split.units;
   const int64_t biases = int64_t{4} * (gates > 1 ? 4 : 1) * kTileColumns * split.units;
   split.shared_bytes = 2 * (sums + int64_t{512} * split.k_tiles + 8) + biases;

@@ -121,9 +121,11 @@ struct ReplicaShares {
 // Partial sums of the bias gradients that the backward kernels leave, of each layer and direction.
 int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 
-// Whether a pass has something for its kernels in prnnRNNExtras_t. Every kernel of a training step saves c.
+// Whether a pass has something for its kernels in prnnRNNExtras_t or prnnRNNMasks_t. Every kernel of a training step
+// saves c.
 inline bool needs_extras(const RnnProblem& problem, Pass pass) {
-  return problem.extras.reset != nullptr || (pass == Pass::kBackward && problem.extras.dcells != nullptr);
+  return problem.extras.reset != nullptr || problem.masks_in_kernels() ||
+         (pass == Pass::kBackward && problem.extras.dcells != nullptr);
 }
 
 // The mma kernels for a pass.

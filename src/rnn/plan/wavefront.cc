@@ -135,7 +135,7 @@ std::string why_not_together(const RnnProblem& p) {
     return "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
            std::to_string(p.max_batch());
   }
-  if (p.has_extras()) return "layers run one after the other with resets and c of every timestep";
+  if (p.has_extras()) return "layers run one after the other with resets, masks and c of every timestep";
   return "";
 }
 

@@ -17,36 +17,33 @@
 
 namespace prnn {
 
-template <prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 struct ClusterBackward {
+  static constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   static constexpr int kGates = gate_count(MODE);
   static constexpr int kBiases = kGates > 1 ? 4 : 1;
-  static constexpr ClusterBackwardSplit kSplit = cluster_backward_split(kGates, K_TILES, CLUSTER);
+  static constexpr ClusterBackwardSplit kSplit = cluster_backward_split(kGates, K_TILES, CLUSTER, kKTile);
   static constexpr int kUnits = kSplit.units, kKTiles = kSplit.k_tiles, kTiles = kSplit.tiles;
-  static constexpr int kRows = K_TILES * 32;  // of R', all units
+  static constexpr int kRows = K_TILES * kKTile;  // of R', all units
   static constexpr int kThreads = kSplit.warps * 32;
   static constexpr int kBundle = kSplit.bundle, kBundleTiles = kBundle / 16, kBundles = kTiles / kBundleTiles;
   static constexpr int kLaneUnits = kBundle / 8;     // of a bundle: what a lane has of a sequence
   static constexpr int kSets = kTiles >= 4 ? 1 : 2;  // chains of sums, to hide their latency
-  static_assert(kBundles * kBundleTiles == kTiles && kTiles * kSplit.warps == 2 * K_TILES, "whole bundles");
+  static_assert(kBundles * kBundleTiles == kTiles && kTiles * kSplit.warps * 16 == kRows, "whole bundles");
   static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
 
   struct Shared {
     float sums[2][CLUSTER][kTileColumns][kUnits];  // of each block's gates
-    uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order; 16 bits an element
+    uint4 gradients[2][kKTiles][kTileColumns][4];  // of this block's gates, in fragment order
     BarrierPair arrived;                           // count the bytes of `sums`
     float biases[kBiases][kTileColumns][kUnits];
   };
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
 };
 
-// Sends the sums of 2 units to a block of the cluster; the barrier there counts them.
+// Sends the sums of 2 or 4 units to a block of the cluster; the barrier there counts them.
 __device__ __forceinline__ void send_sums(uint32_t address, uint32_t barrier, const float (&v)[2]) {
-#if PRNN_HAS_CLUSTERS
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0],{%1,%2},[%3];" ::"r"(address),
-               "f"(v[0]), "f"(v[1]), "r"(barrier)
-               : "memory");
-#endif
+  send_words(address, barrier, __float_as_uint(v[0]), __float_as_uint(v[1]));
 }
 __device__ __forceinline__ void send_sums(uint32_t address, uint32_t barrier, const float (&v)[4]) {
   send_to_rank(address, barrier, {v[0], v[1], v[2], v[3]});
@@ -56,13 +53,25 @@ __device__ __forceinline__ void store_shared_half(uint32_t address, uint32_t wor
   asm volatile("{.reg .u16 h; cvt.u16.u32 h,%1; st.shared.u16 [%0],h;}" ::"r"(address), "r"(word) : "memory");
 }
 
-// EXTRAS: with prnnRNNExtras_t.
+// What the forward pass saved of a unit's gates, from 8 bytes of 16-bit elements or 16 bytes of floats.
+template <class T>
+__device__ __forceinline__ void gates_of(const uint2& saved, float (&gates)[4]) {
+  gates[0] = element_value<T>(saved.x), gates[1] = element_value<T>(saved.x >> 16);
+  gates[2] = element_value<T>(saved.y), gates[3] = element_value<T>(saved.y >> 16);
+}
+template <class T>
+__device__ __forceinline__ void gates_of(const uint4& saved, float (&gates)[4]) {
+  gates[0] = element_value<T>(saved.x), gates[1] = element_value<T>(saved.y);
+  gates[2] = element_value<T>(saved.z), gates[3] = element_value<T>(saved.w);
+}
+
+// EXTRAS: with prnnRNNExtras_t or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
-__global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThreads), 1)
+__global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasClusters) return;
-  using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
-  constexpr bool kGated = MODE != PRNN_RNN_TANH;
+  using Layout = ClusterBackward<T, MODE, K_TILES, CLUSTER>;
+  constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles;
   constexpr int kSets = Layout::kSets, kBiases = Layout::kBiases;
 
@@ -88,7 +97,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   shared.arrived.init();
 
   const auto unit_of_bundle = [&](int bundle) { return (warp * Layout::kBundles + bundle) * Layout::kBundle; };
-  static_assert(32 * Layout::kRows * sizeof(T) == sizeof(shared.sums), "the rows of a k_tile take the sums' place");
+  static_assert(Layout::kKTile * Layout::kRows * sizeof(T) == sizeof(shared.sums),
+                "the rows of a k_tile take the sums' place");
   uint4 weights[kTiles][kKTiles][2];
   load_backward_weights<T, Layout>(static_cast<const T*>(dir.weights), hidden, first_unit, &shared.sums, weights);
 
@@ -98,11 +108,12 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   const bool exists = unit < hidden && column < replica_columns;
   float carried = 0;  // the gradient that goes past the matrix
+  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
   uint32_t dcell = 0;          // LSTM, EXTRAS
-  uint2 gates;                 // four of 16 bits
+  std::conditional_t<sizeof(T) == 4, uint4, uint2> gates;  // four
   const auto load_step = [&](const Step& step, const Step& step_before) {
     const bool wanted = exists && n < step.batch, has_before = wanted && n < step_before.batch;
     const int64_t row = wanted ? step.row + n : 0, u = wanted ? unit : 0;
@@ -111,7 +122,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
     if constexpr (!kGated) {
       state = load_element(static_cast<const T*>(dir.y) + y_at);
     } else {
-      gates = __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(dir.gates) + at * 4));
+      gates = ::__ldcs(reinterpret_cast<const decltype(gates)*>(static_cast<const T*>(dir.gates) + at * 4));
       before = load_element(state_before<T, MODE>(dir, hidden, params.y_row, static_cast<int>(u), has_before,
                                                   has_before ? step_before.row + n : row,
                                                   wanted ? int64_t{n} * hidden + u : 0));
@@ -130,7 +141,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 #pragma unroll
   for (int g = 0; g < kGates; ++g) {
     const int k = g * kUnits + own_unit;
-    gradients_out[g] = shared_address(&shared.gradients[0][k / 32][column % kTileColumns][0]) + k % 32 * 2;
+    gradients_out[g] = shared_address(&shared.gradients[0][k / Layout::kKTile][column % kTileColumns][0]) +
+                       k % Layout::kKTile * static_cast<int>(sizeof(T));
   }
   uint32_t sums_out[Layout::kBundles], counts[Layout::kBundles];
 #pragma unroll
@@ -179,9 +191,10 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         const T* const states = reset_states<T, MODE>(dir);
         if (states != nullptr) own_before = Element<T>::to_float(states[int64_t{n} * hidden + unit]);
       }
-      const float saved[4] = {element_value<T>(gates.x), element_value<T>(gates.x >> 16), element_value<T>(gates.y),
-                              element_value<T>(gates.y >> 16)};
-      derivatives = Cell<MODE>::template derivatives<false>(saved, own_state, own_before);
+      float saved[4];
+      gates_of<T>(gates, saved);
+      derivatives = Cell<MODE>::template derivatives<kAccurate>(saved, own_state, own_before);
+      if constexpr (kZonesOut<MODE, EXTRAS>) derivatives = zoned_out(derivatives, params.masks.zoneout);
 #pragma unroll
       for (int g = 0; g < 4; ++g) pin_in_register(derivatives.gate[g]);
       pin_in_register(derivatives.state);
@@ -202,7 +215,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
         load_shared(sums_in + (kStage * CLUSTER + i) * (kTileColumns * kUnits * 4), parts[i]);
       }
       add_all(parts);
-      float dh = was_active ? parts[0] : 0;
+      float dh = was_active ? parts[0] * mask : 0;
       const int64_t at = int64_t{n} * hidden + unit;
       if (after_reset) take_reset_gradients<T, MODE>(dir, at, was_active && exists, dh, carried, kWholeUnit);
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
@@ -222,8 +235,13 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
       for (int g = 0; g < 4; ++g) da[g] = is_active && unit < hidden ? da[g] : 0;
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
-        store_shared_half(gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0])),
-                          Element<T>::pack(da[g], 0));
+        const uint32_t to = gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0]));
+        const uint32_t word = Element<T>::factor(Element<T>::pack(da[g], 0));
+        if constexpr (sizeof(T) == 4) {
+          store_shared(true, to, __uint_as_float(word));
+        } else {
+          store_shared_half(to, word);
+        }
       }
       load_step(next, following);
     }
@@ -237,8 +255,8 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
           const uint4 low = weights[m][i][0], high = weights[m][i][1];
-          Element<T>::mma(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
-          Element<T>::mma(sum[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
+          Element<T>::mma_of_factors(sum[0][m], low.x, high.x, low.y, high.y, b.x, b.y);
+          Element<T>::mma_of_factors(sum[kSets - 1][m], low.z, high.z, low.w, high.w, b.z, b.w);
         }
       }
 #pragma unroll
@@ -292,7 +310,7 @@ __global__ void __launch_bounds__((ClusterBackward<MODE, K_TILES, CLUSTER>::kThr
 
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 cudaError_t launch_cluster_backward(const ResidentShape&, const BackwardParams& params, cudaStream_t stream) {
-  using Layout = ClusterBackward<MODE, K_TILES, CLUSTER>;
+  using Layout = ClusterBackward<T, MODE, K_TILES, CLUSTER>;
   const auto kernel = params.has_extras() ? cluster_backward<T, MODE, K_TILES, CLUSTER, true>
                                           : cluster_backward<T, MODE, K_TILES, CLUSTER, false>;
   return launch_cluster(kernel, CLUSTER, Layout::kThreads, sizeof(typename Layout::Shared), params, stream);

@@ -17,11 +17,12 @@
 namespace prnn {
 
 // How a block works on its units. K_TILES: of K, all of them.
-template <prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
+template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 struct ClusterForward {
+  static constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   static constexpr bool kGated = MODE != PRNN_RNN_TANH;
   static constexpr int kGates = gate_count(MODE);
-  static constexpr ClusterForwardSplit kSplit = cluster_forward_split(kGates, K_TILES, CLUSTER);
+  static constexpr ClusterForwardSplit kSplit = cluster_forward_split(kGates, K_TILES, CLUSTER, kKTile);
   static constexpr int kUnits = kSplit.units, kUnitTiles = kSplit.unit_tiles, kShares = kSplit.shares;
   static constexpr int kThreads = kSplit.warps * 32;
   static constexpr int kOwnKTiles = K_TILES / kShares;   // of a warp
@@ -35,21 +36,22 @@ struct ClusterForward {
   static_assert(kUnits * kTileColumns <= kThreads, "a thread for every unit of every sequence");
 
   struct Shared {
-    uint4 states[2][K_TILES][kTileColumns][4];  // h of a step, in fragment order; 16 bits an element
+    uint4 states[2][K_TILES][kTileColumns][4];  // h of a step, in fragment order
     float sums[2][kShares][kShareFloats];
     BarrierPair arrived;  // count the bytes of `states`
   };
   static_assert(sizeof(Shared) == kSplit.shared_bytes, "what the plan says");
 };
 
-// EXTRAS: with prnnRNNExtras_t.
+// EXTRAS: with prnnRNNExtras_t or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER, bool EXTRAS>
-__global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThreads), 1)
+__global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kThreads), 1)
     cluster_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (!kHasClusters) return;
-  using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
-  constexpr bool kGated = Layout::kGated;
+  using Layout = ClusterForward<T, MODE, K_TILES, CLUSTER>;
+  constexpr bool kGated = Layout::kGated, kAccurate = sizeof(T) == 4;
   constexpr int kUnits = Layout::kUnits, kGates = Layout::kGates, kOwnKTiles = Layout::kOwnKTiles;
+  constexpr int kKTile = Layout::kKTile;
   constexpr int kRowTiles = Layout::kRowTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
 
   const ResidentSizes& sizes = params.sizes;
@@ -74,10 +76,10 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   uint4 weights[kOwnKTiles][kRowTiles];
   unroll<kOwnKTiles, kRowTiles>([&](int i, int o) {
     const int row_tile = part * Layout::kUnitTiles + o / kGates, unit = first_unit + row_tile * kTileRows + lane / 4;
-    const int k = (share + Layout::kShares * i) * 32 + sub * 8;
+    const int k = (share + Layout::kShares * i) * kKTile + sub * (kKTile / 4);
     const int64_t row = int64_t{o % kGates} * hidden + unit;
-    weights[i][o] =
-        load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0);
+    weights[i][o] = factors_of<T>(
+        load_row_fragment(static_cast<const T*>(dir.weights), row * hidden + k, unit < hidden ? hidden - k : 0));
   });
 
   // What this thread finishes: one unit of one sequence.
@@ -97,10 +99,12 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
     }
   };
 
-  // A word has two units. Even lanes send to the first half of the cluster, odd ones to the other.
+  // Two units are sent at once, in 16 bits a word. Even lanes send to the first half of the cluster, odd ones to the
+  // other.
   const int state = first_unit + own_unit;
-  const uint32_t own_place = shared_address(&shared.states[0][0][0][0]) +
-                             ((state / 32 * kTileColumns + column % kTileColumns) * 64 + state % 32 / 2 * 4);
+  const uint32_t own_place =
+      shared_address(&shared.states[0][0][0][0]) +
+      ((state / kKTile * kTileColumns + column % kTileColumns) * 64 + state % kKTile / 2 * 2 * sizeof(T));
   const auto place_of = [&](int stage, int i) {
     const uint32_t peer = lane % 2 * (CLUSTER / 2) + i;
     return address_in_rank(own_place + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer);
@@ -118,16 +122,19 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
   bool timed_out = false;
   uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
   pin_in_register(halves);
+  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
   const auto publish = [&](int stage, float h, bool valid) {
-    const uint32_t own = Element<T>::pack(h, 0), other = __shfl_xor_sync(kWholeWarp, own, 1);
+    const uint32_t own = Element<T>::factor(Element<T>::pack(h * mask, 0)), other = __shfl_xor_sync(kWholeWarp, own, 1);
     const uint32_t word = __byte_perm(own, other, halves);
     if (!valid) return;
 #pragma unroll
     for (int i = 0; i < CLUSTER / 2; ++i) {
-      if constexpr (kKeepsPlaces) {
-        send_word(places[stage][i], counts[stage][i], word);
+      const uint32_t to = kKeepsPlaces ? places[stage][i] : place_of(stage, i);
+      const uint32_t count = kKeepsPlaces ? counts[stage][i] : count_of(stage, i);
+      if constexpr (sizeof(T) == 4) {
+        send_words(to, count, lane % 2 == 0 ? own : other, lane % 2 == 0 ? other : own);
       } else {
-        send_word(place_of(stage, i), count_of(stage, i), word);
+        send_word(to, count, word);
       }
     }
   };
@@ -189,8 +196,8 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
         const uint4 low = weights[i][2 * m], high = weights[i][2 * m + 1];
-        Element<T>::mma(sum[2 * i % kSets][m], low.x, high.x, low.y, high.y, b.x, b.y);
-        Element<T>::mma(sum[(2 * i + 1) % kSets][m], low.z, high.z, low.w, high.w, b.z, b.w);
+        Element<T>::mma_of_factors(sum[2 * i % kSets][m], low.x, high.x, low.y, high.y, b.x, b.y);
+        Element<T>::mma_of_factors(sum[(2 * i + 1) % kSets][m], low.z, high.z, low.w, high.w, b.z, b.w);
       }
     }
     const auto total = [&](int row_tile, int e) {
@@ -229,10 +236,11 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
         recurrent[g] = g == 0 ? value[0].x : g == 1 ? value[0].y : g == 2 ? value[0].z : value[0].w;
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
-      done = forward_unit<MODE>(recurrent, fed, carried);
+      done = forward_unit<MODE, kAccurate>(recurrent, fed, carried);
+      zone_out<MODE, EXTRAS>(params.masks, carried, done);
       carried = done.carried;
     } else {
-      done.h = Cell<MODE>::template activate<false>(value[0] + fed[0], 0, sizes.relu);
+      done.h = Cell<MODE>::template activate<kAccurate>(value[0] + fed[0], 0, sizes.relu);
     }
     float published = unit < hidden ? done.h : 0;
     if (begins || is_last_before_reset) published = begin(is_last_before_reset);
@@ -257,7 +265,7 @@ __global__ void __launch_bounds__((ClusterForward<MODE, K_TILES, CLUSTER>::kThre
 
 template <class T, prnnRNNMode_t MODE, int K_TILES, int CLUSTER>
 cudaError_t launch_cluster_forward(const ResidentShape&, const ForwardParams& params, cudaStream_t stream) {
-  using Layout = ClusterForward<MODE, K_TILES, CLUSTER>;
+  using Layout = ClusterForward<T, MODE, K_TILES, CLUSTER>;
   const auto kernel = params.has_extras() ? cluster_forward<T, MODE, K_TILES, CLUSTER, true>
                                           : cluster_forward<T, MODE, K_TILES, CLUSTER, false>;
   return launch_cluster(kernel, CLUSTER, Layout::kThreads, sizeof(typename Layout::Shared), params, stream);

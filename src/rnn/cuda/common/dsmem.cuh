@@ -58,6 +58,15 @@ __device__ __forceinline__ void send_word(uint32_t address, uint32_t barrier, ui
 #endif
 }
 
+// The same of 8 bytes.
+__device__ __forceinline__ void send_words(uint32_t address, uint32_t barrier, uint32_t first, uint32_t second) {
+#if PRNN_HAS_CLUSTERS
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0],{%1,%2},[%3];" ::"r"(address),
+               "r"(first), "r"(second), "r"(barrier)
+               : "memory");
+#endif
+}
+
 // Whether the barrier's phase of this parity is over. What it counted is then there to be read. The block's scope is
 // enough, whose barrier and data they are; the cluster's would empty the L1 cache each time.
 __device__ __forceinline__ bool has_arrived(uint32_t barrier, uint32_t parity) {

@@ -50,6 +50,13 @@ struct Element {  // 16-bit types
   static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
     mma(sum, a0, 0, a2, 0, b0, b1);
   }
+
+  // The words of factors that are multiplied more than once, and their product.
+  static __device__ uint32_t factor(uint32_t word) { return word; }
+  static __device__ void mma_of_factors(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                        uint32_t b0, uint32_t b1) {
+    mma(sum, a0, a1, a2, a3, b0, b1);
+  }
 };
 
 // Float32 on the tf32 units without losing float32's accuracy: each factor is split into two tf32 numbers, and the

@@ -117,10 +117,10 @@ __device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float d
 }
 
 // The same from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not zero; `has_dcells`:
-// lane 3 has some.
-template <prnnRNNMode_t MODE, bool ACCURATE>
+// lane 3 has some. ZONES_OUT: zoneout is StateMasks'.
+template <prnnRNNMode_t MODE, bool ACCURATE, bool ZONES_OUT = false>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
-                                                int sub, int relu, bool has_dcells = false) {
+                                                int sub, int relu, bool has_dcells = false, float zoneout = 0) {
   if constexpr (gate_count(MODE) == 1) {
     return Cell<MODE>::gradient(own, dh + other, relu);
   } else {
@@ -131,8 +131,9 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     const float before = __shfl_sync(kWholeWarp, other, kBeforeLane<MODE>, 4);
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
     if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
-    return lane_gradient<MODE>(Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0), dh,
-                               carried, sub);
+    UnitDerivatives derivatives = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
+    if constexpr (ZONES_OUT) derivatives = zoned_out(derivatives, zoneout);
+    return lane_gradient<MODE>(derivatives, dh, carried, sub);
   }
 }
 

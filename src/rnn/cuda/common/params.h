@@ -75,14 +75,23 @@ struct Projection {
   void* exchange;
 };
 
+// What kernels know of prnnRNNMasks_t, GRU and RNN.
+struct StateMasks {
+  const void* recurrent[kMaxRecurrences];  // per direction: [N, H] or NULL, what h is multiplied with before R
+  float zoneout;                           // GRU: h = zoneout * h of the timestep before + (1 - zoneout) * h
+
+  bool any() const { return recurrent[0] != nullptr || zoneout > 0; }
+};
+
 struct ForwardParams {
   ResidentSizes sizes;
   int xw_row, xw_gate, y_row;
   ForwardDirection direction[kMaxRecurrences];
   Projection projection;  // projected kernels
+  StateMasks masks;
 
-  // Of prnnRNNExtras_t, what the kernel must know.
-  bool has_extras() const { return direction[0].reset != nullptr; }
+  // Of prnnRNNExtras_t and prnnRNNMasks_t, what the kernel must know.
+  bool has_extras() const { return direction[0].reset != nullptr || masks.any(); }
 };
 
 struct BackwardDirection {
@@ -116,9 +125,10 @@ struct BackwardParams {
   float* sums;  // split-K wgmma kernels: [blocks of the launch][2][G][columns of the kernel][kWgmmaUnits], zeros
                 // beforehand
   Projection projection;  // projected kernels
+  StateMasks masks;
 
   // As ForwardParams::has_extras().
-  bool has_extras() const { return direction[0].reset != nullptr || direction[0].dcells != nullptr; }
+  bool has_extras() const { return direction[0].reset != nullptr || direction[0].dcells != nullptr || masks.any(); }
 };
 
 }  // namespace prnn

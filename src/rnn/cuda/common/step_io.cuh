@@ -1,6 +1,8 @@
 // What a timestep loads and stores besides the exchanged words.
 #pragma once
 
+#include <type_traits>
+
 #include "rnn/cuda/common/element.cuh"
 
 namespace prnn {
@@ -21,18 +23,22 @@ struct alignas(4 * sizeof(T)) Four {
   T value[4];
 };
 
-// A 16-bit element in a register of its own: two in the halves of one would wait for each other.
+// An element in a register of its own: two of 16 bits in the halves of one would wait for each other.
 template <class T>
 __device__ __forceinline__ uint32_t load_element(const T* from) {
   uint32_t bits;
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.global.cs.u32 %0,[%1];" : "=r"(bits) : "l"(from));
+    return bits;
+  }
   asm volatile("{.reg .u16 h; ld.global.cs.u16 h,[%1]; cvt.u32.u16 %0,h;}" : "=r"(bits) : "l"(from));
   return bits;
 }
 
 template <class T>
 __device__ __forceinline__ float element_value(uint32_t bits) {
-  const uint16_t low = static_cast<uint16_t>(bits);
-  return Element<T>::to_float(reinterpret_cast<const T&>(low));
+  const std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t> element = bits;
+  return Element<T>::to_float(reinterpret_cast<const T&>(element));
 }
 
 }  // namespace prnn

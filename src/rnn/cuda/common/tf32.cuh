@@ -30,6 +30,12 @@ struct Element<Tf32> : Element<float> {
   static __device__ void mma_transposed(float (&sum)[4], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
     mma(sum, a0, 0, a2, 0, b0, b1);
   }
+
+  static __device__ uint32_t factor(uint32_t word) { return round(word); }
+  static __device__ void mma_of_factors(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                        uint32_t b0, uint32_t b1) {
+    mma_tf32(sum, a0, a1, a2, a3, b0, b1);
+  }
 };
 
 }  // namespace prnn

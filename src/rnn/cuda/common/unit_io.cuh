@@ -1,5 +1,5 @@
 // Around the arithmetic of a unit (Cell of common/cell.cuh): biases, the loads and stores of a timestep, and where
-// sequences begin and end. What is of one thread a unit is of gated cells and 16 bits; units whose gates lie in four
+// sequences begin and end. What is of one thread a unit is of gated cells; units whose gates lie in four
 // lanes: lanes.cuh.
 #pragma once
 
@@ -69,9 +69,32 @@ __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int
   return h;
 }
 
+// Whether a kernel looks at StateMasks, and at its zoneout.
+template <prnnRNNMode_t MODE, bool EXTRAS>
+constexpr bool kMasks = EXTRAS && MODE != PRNN_LSTM;
+template <prnnRNNMode_t MODE, bool EXTRAS>
+constexpr bool kZonesOut = EXTRAS && MODE == PRNN_GRU;
+
+// What h of element `at` of [N, H] is multiplied with before the recurrent product, and what the product's gradient is;
+// 1 where there is no mask, or unless wanted.
+template <class T, prnnRNNMode_t MODE, bool EXTRAS>
+__device__ __forceinline__ float load_mask(const StateMasks& masks, int direction, int64_t at, bool wanted) {
+  if constexpr (!kMasks<MODE, EXTRAS>) return 1;
+  const void* const mask = masks.recurrent[direction];
+  return mask != nullptr && wanted ? load_float<T>(mask, at) : 1;
+}
+
+// The expectation of zoneout, of a UnitForward or LaneForward.
+template <prnnRNNMode_t MODE, bool EXTRAS, class Unit>
+__device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before, Unit& unit) {
+  if constexpr (kZonesOut<MODE, EXTRAS>) {
+    if (masks.zoneout > 0) unit.h = unit.carried = unit.h + masks.zoneout * (h_before - unit.h);
+  }
+}
+
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
 // its side of a GRU's candidate; else either has them.
-template <prnnRNNMode_t MODE, int GATES>
+template <prnnRNNMode_t MODE, bool ACCURATE, int GATES>
 __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GATES], const float (&input)[GATES],
                                                     float carried) {
   static_assert(GATES == Cell<MODE>::kGates, "a gated cell's");
@@ -81,9 +104,9 @@ __device__ __forceinline__ UnitForward forward_unit(const float (&recurrent)[GAT
     const float sum = MODE == PRNN_GRU && g == 2   ? recurrent[GATES - 1]
                       : MODE == PRNN_GRU && g == 3 ? input[GATES - 1]
                                                    : recurrent[g % GATES] + input[g % GATES];
-    gate[g] = Cell<MODE>::template activate<false>(sum, g, 0);
+    gate[g] = Cell<MODE>::template activate<ACCURATE>(sum, g, 0);
   }
-  return Cell<MODE>::template forward<false>(gate, carried);
+  return Cell<MODE>::template forward<ACCURATE>(gate, carried);
 }
 
 // Saves the gates and, of an LSTM, c for the backward pass at element `at` of [rows, H]; off the critical path: no
@@ -170,6 +193,14 @@ __device__ __forceinline__ void take_reset_gradients(const Direction& dir, int64
     dir.dreset_cx[at] += carried;
   }
   dh = carried = 0;
+}
+
+// Derivatives with respect to h with the expectation of zoneout, from those without.
+__device__ __forceinline__ UnitDerivatives zoned_out(UnitDerivatives d, float zoneout) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) d.gate[g] *= 1 - zoneout;
+  d.carry = zoneout + (1 - zoneout) * d.carry;
+  return d;
 }
 
 // The gradients of a unit's gate sums, zeros unless `wanted`; see unit_gradients(). `state`: c of an LSTM; `before`: c

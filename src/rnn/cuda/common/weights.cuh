@@ -20,6 +20,13 @@ __device__ __forceinline__ uint4 load_row_fragment(const T* matrix, int64_t inde
   return *reinterpret_cast<const uint4*>(elements);
 }
 
+// The fragment as factors of products; see Element<T>::factor.
+template <class T>
+__device__ __forceinline__ uint4 factors_of(const uint4& words) {
+  return {Element<T>::factor(words.x), Element<T>::factor(words.y), Element<T>::factor(words.z),
+          Element<T>::factor(words.w)};
+}
+
 // The same down a column: elements `stride` apart.
 template <class T>
 __device__ __forceinline__ uint4 load_column_fragment(const T* matrix, int64_t index, int64_t stride, int available) {

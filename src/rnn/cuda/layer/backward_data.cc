@@ -111,6 +111,7 @@ class BackwardData : LayerRun {
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
       params.sizes = sizes;
+      params.masks = masks(layer, first, sizes.directions);
       const int64_t sums_bytes = split_k_sums_bytes(p, plan.backward, sizes.replicas, sizes.directions);
       if (sums_bytes > 0) {
         params.sums = work.sums;

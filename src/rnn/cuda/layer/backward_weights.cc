@@ -68,13 +68,14 @@ class BackwardWeights : LayerRun {
     const void* const hx = h_state(args_.hx, layer, d);
     const int64_t width = p.state(), y_row = p.recurrences() * width, batch = p.max_batch();
     const bool reverse = p.direction_of(d) > 0;
-    if (varies || p.extras.reset != nullptr) {
+    if (varies || p.extras.reset != nullptr || p.masks.recurrent != nullptr) {
       PreviousStates previous{};
       previous.y = y;
       previous.y_row = y_row;
       previous.hx = hx;
       previous.reset = p.extras.reset;
       previous.reset_hx = h_state(p.extras.resetHx, layer, d);
+      previous.mask = h_state(p.masks.recurrent, layer, d);
       previous.out = work.previous;
       previous.table = table();
       previous.steps = static_cast<int>(p.steps());

@@ -103,6 +103,18 @@ class Forward : LayerRun {
     }
   }
 
+  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite.
+  void zone_out(int64_t layer, int64_t direction, const void* xw) {
+    ZonedGates gates{};
+    gates.gate = at(const_cast<void*>(xw), p.hidden);
+    gates.row = p.gates() * p.hidden;
+    gates.mask = p.masks.zoneout + (layer * p.recurrences() + direction) * p.hidden;
+    gates.mask_row = p.layers * p.recurrences() * p.hidden;
+    gates.rows = p.rows;
+    gates.hidden = static_cast<int>(p.hidden);
+    require_launch(run_zone_out(p.type, gates, stream), "the kernel of zoneout");
+  }
+
   // The initial states of layers [first, first + count), for kernels that read them as they read those of y.
   void pad_states(int64_t first, int64_t count) {
     require_launch(run_pad_states(p.type, resident_state(args_.hx, first, 0), work.initial[first * p.recurrences()],
@@ -167,6 +179,7 @@ class Forward : LayerRun {
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       const int64_t head = d % p.heads;
       if (head == 0) xw = input_products(layer, layer, p.direction_of(d), input);
+      if (p.masks.zoneout != nullptr) zone_out(layer, d, xw);
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
       ForwardDirection dir{};
       dir.weights = recurrent_weights(args_.w, layer, d);
@@ -197,6 +210,7 @@ class Forward : LayerRun {
     const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
       params.sizes = sizes;
+      params.masks = masks(layer, first, sizes.directions);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
         fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * exchange_row);

@@ -57,7 +57,7 @@ struct StepAndBefore {
 template <class T>
 __global__ void previous_states(const __grid_constant__ PreviousStates p) {
   const T *y = static_cast<const T*>(p.y), *hx = static_cast<const T*>(p.hx), *add = static_cast<const T*>(p.add);
-  const T* const reset_hx = static_cast<const T*>(p.reset_hx);
+  const T *const reset_hx = static_cast<const T*>(p.reset_hx), *const mask = static_cast<const T*>(p.mask);
   for (int t = blockIdx.y; t < p.steps; t += gridDim.y) {
     const StepAndBefore<PreviousStates> here(p, t);
     const StepSizes step = here.step, other = here.before;
@@ -66,13 +66,23 @@ __global__ void previous_states(const __grid_constant__ PreviousStates p) {
       const int n = static_cast<int>(i / p.width), unit = static_cast<int>(i % p.width);
       const bool is_reset = here.restarts(p, n) && (n < other.batch || !p.are_gradients);
       const T* const initial = is_reset ? reset_hx : hx;
-      const T state = !is_reset && n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
-                      : initial != nullptr         ? initial[i]
-                                                   : Element<T>::from_float(0);
+      T state = !is_reset && n < other.batch ? y[int64_t{other.row + n} * p.y_row + unit]
+                : initial != nullptr         ? initial[i]
+                                             : Element<T>::from_float(0);
+      if (mask != nullptr) state = Element<T>::from_float(Element<T>::to_float(state) * Element<T>::to_float(mask[i]));
       out[i] = add == nullptr ? state
                               : Element<T>::from_float(Element<T>::to_float(state) +
                                                        Element<T>::to_float(add[(step.row + n) * p.add_row + unit]));
     }
+  }
+}
+
+template <class T>
+__global__ void zone_out(const __grid_constant__ ZonedGates p) {
+  const T infinity = Element<T>::from_float(__uint_as_float(0x7F800000u));
+  for (int64_t i = first_index(); i < p.rows * p.hidden; i += index_stride()) {
+    const int64_t row = i / p.hidden, unit = i % p.hidden;
+    if (p.mask[row * p.mask_row + unit] != 0) static_cast<T*>(p.gate)[row * p.row + unit] = infinity;
   }
 }
 
@@ -277,6 +287,13 @@ cudaError_t run_previous_states(prnnDataType_t type, const PreviousStates& param
         static_cast<unsigned>(std::min<int64_t>((int64_t{params.batch} * params.width + kThreads - 1) / kThreads, 64)),
         static_cast<unsigned>(std::min(params.steps, 65535)));
     previous_states<std::remove_pointer_t<decltype(tag)>><<<grid, kThreads, 0, stream>>>(params);
+  });
+}
+
+cudaError_t run_zone_out(prnnDataType_t type, const ZonedGates& params, cudaStream_t stream) {
+  return with_type(type, [&](auto* tag) {
+    zone_out<std::remove_pointer_t<decltype(tag)>>
+        <<<blocks_for(params.rows * params.hidden), kThreads, 0, stream>>>(params);
   });
 }
 

@@ -27,6 +27,7 @@ struct PreviousStates {
   int64_t add_row;
   const uint8_t* reset;  // ForwardDirection::reset
   const void* reset_hx;  // [N, width] or NULL: zeros
+  const void* mask;      // [N, width] or NULL: what they are multiplied with
   bool are_gradients;    // of the timestep after, and hx is dhy, which counts whatever `reset`
   void* out;             // [rows, width]
   const StepSizes* table;
@@ -62,6 +63,16 @@ struct ResetRows {
 cudaError_t run_add_reset_rows(prnnDataType_t type, const float* products, const ResetRows& to, cudaStream_t stream);
 // sums[n] <- the sum of those of sequence n. [N, width]
 cudaError_t run_sum_reset_rows(prnnDataType_t type, const ResetRows& from, void* sums, cudaStream_t stream);
+
+// A gate's input products, row r at r * row, become infinite where `mask`, row r at r * mask_row, is not 0.
+struct ZonedGates {
+  void* gate;
+  int64_t row;
+  const uint8_t* mask;
+  int64_t mask_row, rows;
+  int hidden;
+};
+cudaError_t run_zone_out(prnnDataType_t type, const ZonedGates& params, cudaStream_t stream);
 
 // Floats, rounded to the type.
 cudaError_t run_round(prnnDataType_t type, const float* from, void* to, int64_t count, cudaStream_t stream);

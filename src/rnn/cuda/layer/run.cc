@@ -149,7 +149,7 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   }
   dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
   row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.backward) : 0);
-  const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr;
+  const bool shifts_states = batch_varies(p) || p.extras.reset != nullptr || p.masks.recurrent != nullptr;
   previous = weights.take<char>(shifts_states ? p.rows * p.state() * element : 0);
   size = p.training ? std::max({forward.size(), backward.size(), weights.size()}) : forward.size();
 }
@@ -189,6 +189,13 @@ Projection LayerRun::projection_of(const void* w, int64_t layer, int64_t directi
   const int64_t sums = int64_t{sizes.replica_tiles()} * projection.padded * kTileColumns * sizes.blocks;
   require_launch(cudaMemsetAsync(work.row_sums, 0, static_cast<size_t>(sums) * sizeof(float), stream), "a memset");
   return projection;
+}
+
+StateMasks LayerRun::masks(int64_t layer, int64_t first, int directions) const {
+  StateMasks masks{};
+  for (int i = 0; i < directions; ++i) masks.recurrent[i] = h_state(p.masks.recurrent, layer, first + i);
+  masks.zoneout = static_cast<float>(p.masks.zoneoutExpectation);
+  return masks;
 }
 
 EdgeRows LayerRun::edge(const void* rows, int64_t stride, int64_t width, bool is_last) const {

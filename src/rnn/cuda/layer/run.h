@@ -146,6 +146,8 @@ struct LayerRun {
   // Those with which a direction begins, for initial states: without those that start anew there.
   EdgeRows first_edge(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
   ResetRows reset_rows(const void* rows, int64_t stride, int64_t width, int64_t direction) const;
+  // Of the kernels that work on directions [first, first + directions) of a layer.
+  StateMasks masks(int64_t layer, int64_t first, int directions) const;
   ResidentSizes wavefront_sizes(const ResidentShape& shape, int64_t layers) const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;

@@ -9,7 +9,8 @@ namespace prnn {
 
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the candidate's gradient with respect to W x + bW), and the row tile of units of an RNN.
-// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t.
+// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t
+// or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -183,6 +184,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
+          dh *= load_mask<T, MODE, EXTRAS>(params.masks, place.direction, state_index, exists);
           if (EXTRAS && restarted[j]) {
             take_reset_gradients<T, MODE>(dir, state_index, exists && was_active, dh, past, kGated ? sub : 0);
           }
@@ -190,9 +192,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           if (!is_active) continue;
           if (EXTRAS && is_first[j]) load_reset_state<T, MODE>(dir, state_index, exists, sub, saved[j][r]);
           const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, EXTRAS && is_first[j]);
-          float da = lanes_backward<MODE, sizeof(T) == 4>(Element<T>::to_float(saved[j][r].own),
-                                                          Element<T>::to_float(saved[j][r].other), has_before, dh, past,
-                                                          sub, sizes.relu, EXTRAS && dir.dcells != nullptr);
+          float da = lanes_backward<MODE, sizeof(T) == 4, kZonesOut<MODE, EXTRAS>>(
+              Element<T>::to_float(saved[j][r].own), Element<T>::to_float(saved[j][r].other), has_before, dh, past, sub,
+              sizes.relu, EXTRAS && dir.dcells != nullptr, params.masks.zoneout);
           da = exists ? da : 0;
           T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
           publish_gate_tiles(out + (kGated ? sub * padded : 0), lane, da,

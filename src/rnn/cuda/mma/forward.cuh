@@ -7,7 +7,8 @@ namespace prnn {
 
 // A tile has 8 sequences: warp w finishes sequence w of it. Its lanes are unit * 4 + sub; `sub` is the gate of an LSTM,
 // the gate of a GRU (3: the part of the candidate that comes from the input), and the row tile of units of an RNN.
-// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t::reset.
+// SINGLE: a replica has no more than one tile, and the loops over tiles fall away. EXTRAS: with prnnRNNExtras_t::reset
+// or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool SINGLE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_constant__ ForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH;
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       const bool starts_anew = restarts<EXTRAS>(dir, Step(), next, n);
       const auto value = [&](int u) {
         const int64_t at = int64_t{n} * hidden + u;
-        if constexpr (EXTRAS) return initial_h<T>(dir, at, u < hidden, starts_anew);
+        const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, at, u < hidden);
+        if constexpr (EXTRAS) return mask * initial_h<T>(dir, at, u < hidden, starts_anew);
         return hx != nullptr && u < hidden ? load_float<T>(hx, at) : 0.0f;
       };
       T* const tile = exchange + (int64_t{s} * step_elements + column / kTileColumns * tile_elements);
@@ -237,6 +239,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
+          zone_out<MODE, EXTRAS>(params.masks, *carry, done[j][r]);
           if (!kReady) __syncwarp();
           if (!EXTRAS && (kReady || sub == 0)) *carry = done[j][r].carried;  // else below: kernels without spilled
         } else {
@@ -251,6 +254,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
         }
         if (EXTRAS && kGated && (kReady || sub == 0)) *carry = next_carried;
+        if constexpr (kMasks<MODE, EXTRAS>) {
+          const int64_t at = int64_t{replica_column + column} * hidden + pin_in_register(u);
+          h *= load_mask<T, MODE, EXTRAS>(params.masks, place.direction, at, publishes && u < hidden);
+        }
         if constexpr (kReady) {
           publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane
         } else if constexpr (kGated) {

@@ -8,7 +8,7 @@ namespace prnn {
 
 // Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
 // without, a lane is a unit.
-// EXTRAS: with prnnRNNExtras_t.
+// EXTRAS: with prnnRNNExtras_t or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     mma_large_backward(const __grid_constant__ BackwardParams params) {
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
       float dh = from_next[r], past = kGated ? *carry : 0;
       __syncwarp();
+      dh *= load_mask<T, MODE, EXTRAS>(params.masks, 0, state_index, exists(r));
       if (EXTRAS && starts_anew[~s & 1][warp]) {
         take_reset_gradients<T, MODE>(dir, state_index, exists(r) && was_active, dh, past, sub);
       }
@@ -152,9 +153,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const bool is_first = EXTRAS && starts_anew[s & 1][warp];
       if (is_first) load_reset_state<T, MODE>(dir, state_index, exists(r), sub, loaded);
       const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, is_first);
-      float da =
-          lanes_backward<MODE, kAccurate>(Element<T>::to_float(loaded.own), Element<T>::to_float(loaded.other),
-                                          has_before, dh, past, sub, sizes.relu, EXTRAS && dir.dcells != nullptr);
+      float da = lanes_backward<MODE, kAccurate, kZonesOut<MODE, EXTRAS>>(
+          Element<T>::to_float(loaded.own), Element<T>::to_float(loaded.other), has_before, dh, past, sub, sizes.relu,
+          EXTRAS && dir.dcells != nullptr, params.masks.zoneout);
       da = u < hidden ? da : 0;
       if (kGated && sub == 0 && own_unit < kUnits) *carry = past;
       if (MODE == PRNN_GRU && sub == 3 && exists(r)) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);

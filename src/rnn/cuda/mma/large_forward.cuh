@@ -7,7 +7,7 @@ namespace prnn {
 
 // Warp w finishes sequence w. With gates its lanes are unit * 4 + sub, as in the resident kernel, 8 units a round;
 // without, a lane is a unit.
-// EXTRAS: with prnnRNNExtras_t::reset.
+// EXTRAS: with prnnRNNExtras_t::reset or prnnRNNMasks_t.
 template <class T, prnnRNNMode_t MODE, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const __grid_constant__ ForwardParams params) {
   constexpr bool kGated = MODE != PRNN_RNN_TANH, kAccurate = sizeof(T) == 4;
@@ -75,7 +75,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const int n = sizes.first_column + warp;
     const bool is_reset = restarts_with(s);
     for (int u = first_unit + lane_id(); u < min(padded, first_unit + kUnits); u += 32) {
-      const float value = initial_h<T>(dir, int64_t{n} * hidden + u, u < hidden, is_reset);
+      const int64_t at = int64_t{n} * hidden + u;
+      const float value =
+          initial_h<T>(dir, at, u < hidden, is_reset) * load_mask<T, MODE, EXTRAS>(params.masks, 0, at, u < hidden);
       publish_element(true, exchange + (int64_t{s} * step_elements + state_at(u, warp)), Element<T>::from_float(value));
     }
   };
@@ -149,6 +151,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       if constexpr (kGated) {
         float* const carry = &carried[warp][min(u, kUnits - 1)];
         done[r] = lanes_forward<MODE, kAccurate>(gate[r], *carry, sub);
+        zone_out<MODE, EXTRAS>(params.masks, *carry, done[r]);
         __syncwarp();
       } else {
         done[r].h = gate[r];
@@ -160,6 +163,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
                                     true, next_carried);
       }
       if (kGated && sub == 0 && u < kUnits) carried[warp][u] = next_carried;
+      h *= load_mask<T, MODE, EXTRAS>(params.masks, 0, int64_t{n} * hidden + first_unit + u,
+                                      publishes && first_unit + u < hidden);
       publish_element(publishes, exchange + (int64_t{s + 1} * step_elements + state_at(first_unit + u, warp)),
                       Element<T>::from_float(h));
     }

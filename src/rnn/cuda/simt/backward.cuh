@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
   const int64_t state_at = int64_t{n} * hidden + unit;
-  float carried = 0;           // the gradient that goes past the matrix
+  float carried = 0;  // the gradient that goes past the matrix
+  const float mask = load_mask<float, MODE, EXTRAS>(params.masks, place.direction, state_at, exists);
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
 
   float* const dgates = static_cast<float*>(dir.dgates);
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
     pin_in_register(saved.own);
     pin_in_register(saved.other);
-    float dh = s > 0 ? Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
+    float dh = s > 0 ? mask * Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
     if (after_reset) take_reset_gradients<float, MODE>(dir, state_at, was_active && exists, dh, carried, sub);
     begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
@@ -144,8 +145,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
 
     if (EXTRAS && starts_anew) load_reset_state<float, MODE>(dir, state_at, exists, sub, saved);
     const bool has_before = has_state_before<float, MODE>(dir, n < next.batch, starts_anew);
-    float da = lanes_backward<MODE, true>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
-                                          EXTRAS && dir.dcells != nullptr);
+    float da = lanes_backward<MODE, true, kZonesOut<MODE, EXTRAS>>(saved.own, saved.other, has_before, dh, carried, sub,
+                                                                   sizes.relu, EXTRAS && dir.dcells != nullptr,
+                                                                   params.masks.zoneout);
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;
     const bool is_gate = kGated ? sub < kGates : sub == 0;

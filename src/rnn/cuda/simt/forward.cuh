@@ -8,7 +8,8 @@ namespace prnn {
 
 // UNITS, LOADS, COLUMNS, CLUSTER: SimtKernel's. In clusters, a replica is one, and states go to its blocks' shared
 // memory; else they go through L2. A warp finishes 8 units of one sequence; its lanes are unit * 4 + sub, and `sub` is
-// the gate, as in mma_forward(). EXTRAS: with prnnRNNExtras_t.
+// the gate, as in mma_forward(). EXTRAS: with prnnRNNExtras_t or
+// prnnRNNMasks_t.
 template <prnnRNNMode_t MODE, int UNITS, int LOADS, int COLUMNS, int CLUSTER, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (CLUSTER > 1 && !kHasClusters) return;
@@ -86,7 +87,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     pin_in_register(places[i] = address_in_rank(own_states + unit * 4, sub * kPeers + i));
     pin_in_register(counts[i] = address_in_rank(barrier, sub * kPeers + i));
   }
-  const auto publish = [&](int s, float value) {
+  const float mask = load_mask<float, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
+  const auto publish = [&](int s, float h) {
+    const float value = h * mask;
     if constexpr (kSends) {
 #pragma unroll
       for (int i = 0; i < kPeers; ++i) {
@@ -144,6 +147,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     LaneForward done;
     if constexpr (kGated) {
       done = lanes_forward<MODE, true>(gate, carried, sub);
+      zone_out<MODE, EXTRAS>(params.masks, carried, done);
       carried = done.carried;
     } else {
       done.h = gate;

@@ -1,0 +1,61 @@
+"""zoneout= and recurrent_dropout=, what layers with either share; and the masks of prnn.nn.GRU and RNN."""
+
+from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prnn._errors import NotSupportedError
+
+__all__ = ["check_masks", "check_probability", "draw_masks", "given", "uses_masks"]
+
+
+def check_probability(value: object, name: str) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
+
+
+def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int, heads: int) -> None:
+    """The constructor's arguments."""
+    for name, value in (("zoneout", zoneout), ("recurrent_dropout", recurrent_dropout)):
+        check_probability(value, name)
+        if value > 0 and proj_size > 0:
+            raise ValueError(f"{name} is {value}, but proj_size is {proj_size}: a projected LSTM has none")
+        if value > 0 and heads > 1:
+            raise ValueError(f"{name} is {value}, but heads is {heads}: a layer with heads has none")
+
+
+def uses_masks(module: Any) -> bool:
+    """Whether a call of the prnn.nn.LSTM, GRU or RNN is other than torch.nn's."""
+    return module.zoneout > 0 or (module.training and module.recurrent_dropout > 0)
+
+
+def given(module: Any) -> str:
+    """For messages alone: torch.compile may hold the number as a symbol."""
+    name = "zoneout" if module.zoneout > 0 else "recurrent_dropout"
+    return f"but {name} is {getattr(module, name)}"
+
+
+def draw_masks(
+    module: Any, input: Tensor, batch: int, reset: Tensor | None
+) -> tuple[tuple[Tensor | None, ...], float, int]:
+    """Of a call of a GRU or RNN: the operator's masks, and its configuration's `zoneout` and `mask_kinds`.
+
+    input: (T, N, I), or a PackedSequence's rows."""
+    if reset is not None:
+        raise NotSupportedError(f"reset is given, {given(module)}: such a layer takes no resets")
+    if not module.training:
+        return (), float(module.zoneout), 0
+    states = module.num_layers * (2 if module.bidirectional else 1)
+    zoneout = recurrent = None
+    if module.zoneout > 0:
+        zoneout = input.new_empty(*input.shape[:-1], states * module.hidden_size, dtype=torch.bool)
+        zoneout.bernoulli_(module.zoneout)
+    if module.recurrent_dropout > 0:
+        kept = 1 - module.recurrent_dropout
+        recurrent = input.new_empty(states, batch, module.hidden_size).bernoulli_(kept).div_(kept)
+    return (zoneout, recurrent), 0.0, (zoneout is not None) + 2 * (recurrent is not None)

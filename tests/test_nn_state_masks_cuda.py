@@ -1,0 +1,123 @@
+"""prnn.nn.GRU and RNN with masks on the GPU. The kernels themselves: test_rnn_masks_cuda.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_nn_state_masks import EVERY, GRU, RNN, run_written_out
+from test_rnn_cuda import why_not
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import prnn
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+MASKS = {"zoneout": 0.2, "recurrent_dropout": 0.1}
+TOLERANCES = {torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+
+
+@pytest.fixture(autouse=True)
+def true_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("hidden", [64, 600])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_equals_its_formulas(dtype: torch.dtype, hidden: int, training: bool) -> None:
+    """Beside torch operations in float64 with the same masks."""
+    module = GRU(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS).train(training)
+    twin = GRU(40, hidden, 2, bidirectional=True, device="cuda", dtype=torch.float64, **MASKS).train(training)
+    twin.load_state_dict(module.state_dict())
+    input = torch.randn(6, 3, 40, device="cuda", dtype=dtype, requires_grad=True)
+    drawn: list[torch.Tensor] = []
+    bernoulli = torch.Tensor.bernoulli_
+
+    def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
+        drawn.append(bernoulli(tensor, probability).clone())
+        return tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "bernoulli_", draw)
+        output, h = module(input)
+    (output.sum() + h.sum()).backward()
+    assert [mask.shape for mask in drawn] == ([(6, 3, 4 * hidden), (4, 3, hidden)] if training else [])
+    masks = iter(drawn)
+    exact = input.detach().double().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor))
+        expected, h2 = run_written_out(twin, exact)
+    (expected.sum() + h2.sum()).backward()
+    pairs = [(output, expected), (h, h2), (input.grad, exact.grad)]
+    pairs += [(p.grad, q.grad) for p, q in zip(module.parameters(), twin.parameters(), strict=True)]
+    for ours, theirs in pairs:
+        assert (ours.double() - theirs).abs().max() <= TOLERANCES[dtype] * theirs.abs().max()
+
+
+@EVERY
+@pytest.mark.parametrize("hidden", [64, 600])
+def test_each_replay_of_a_graph_draws_masks(make: Callable[..., Any], masks: dict[str, Any], hidden: int) -> None:
+    module = make(8, hidden, 2, device="cuda", dtype=torch.float16, **masks)
+    x = torch.randn(5, 3, 8, device="cuda", dtype=torch.float16, requires_grad=True)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        module(x)[0].sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            x.grad = None
+            output, _ = module(x)
+            output.sum().backward()
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append((output.clone(), x.grad.clone()))
+    assert not torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+    assert all(torch.isfinite(tensor).all() for pair in found for tensor in pair)
+
+
+@EVERY
+def test_lengths_in_training(make: Callable[..., Any], masks: dict[str, Any]) -> None:
+    """As on the CPU with the same masks."""
+    module = make(8, 64, 2, bidirectional=True, device="cuda", **masks)
+    x = torch.randn(5, 3, 8, device="cuda")
+    lengths, found = [2, 5, 4], []
+    for arguments in ({"lengths": lengths}, {"lengths": torch.tensor(lengths)}):
+        torch.manual_seed(4)
+        output, h = module(x, **arguments)
+        found.append((output, h))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    module.eval()
+    output, h = module(pack_padded_sequence(x, lengths, enforce_sorted=False))
+    torch.testing.assert_close((pad_packed_sequence(output)[0], h), module(x, lengths=lengths))
+
+
+@EVERY
+def test_autocast(make: Callable[..., Any], masks: dict[str, Any]) -> None:
+    module = make(8, 64, device="cuda", **masks)
+    x = torch.randn(5, 3, 8, device="cuda", requires_grad=True)
+    found = []
+    for enabled in (True, False):
+        torch.manual_seed(4)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
+            found.append(module(x)[0])
+    assert found[0].dtype == torch.bfloat16
+    torch.testing.assert_close(found[0].float(), found[1], atol=0.05, rtol=0)
+    found[0].sum().backward()
+    assert module.weight_hh_l0.grad.dtype == torch.float32
+
+
+def test_what_is_not_served() -> None:
+    x = torch.randn(5, 3, 8, device="cuda")
+    for options, message in (
+        ({"backend": "cudnn"}, "cuDNN has no masks of the recurrence"),
+        ({"dtype": torch.float64}, "the data type is double; .*cuDNN has no masks of the recurrence"),
+    ):
+        module = GRU(8, 64, device="cuda", recurrent_dropout=0.2, **options)
+        with pytest.raises(prnn.NotSupportedError, match=message):
+            module(x.to(module.weight_hh_l0.dtype))
+        module.eval()(x.to(module.weight_hh_l0.dtype))
+    with pytest.raises(prnn.NotSupportedError, match="hidden size 9000 is more than stays resident"):
+        RNN(8, 9000, device="cuda", recurrent_dropout=0.2)(x)

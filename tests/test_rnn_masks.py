@@ -1,0 +1,158 @@
+"""prnnSetRNNMasks on the CPU: recurrent dropout of GRU and RNN, and zoneout of GRU, against the float64 reference."""
+
+import ctypes
+from typing import Any
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from rnn_case import OUTPUTS, RnnCase
+
+MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "gru": reference.GRU}
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
+STACKS = {"one": {}, "stack": {"layers": 3, "directions": 2}}
+BATCHES = {"uniform": [4] * 7, "ragged": [6, 6, 4, 3, 3, 1], "one": [1], "wide": [60, 51, 51]}
+EXPECTATION = 0.3
+
+
+def masks_of(mode: int) -> list[tuple[str, ...]]:
+    """The sets of masks that the cell has."""
+    if mode != reference.GRU:
+        return [("recurrent",)]
+    return [("recurrent",), ("zoneout",), ("expectation",), ("recurrent", "zoneout"), ("recurrent", "expectation")]
+
+
+class MasksCase(RnnCase):
+    """A training step with masks, each of which may be left out."""
+
+    def make_data(self) -> None:
+        super().make_data()
+        cells, hidden = self.stack.layers * self.stack.directions, self.stack.hidden
+        kept = torch.rand(cells, self.batch_sizes[0], hidden, dtype=torch.float64) < 0.7
+        rows = sum(self.batch_sizes)
+        zoned = (torch.rand(rows, cells, hidden) < 0.4) * torch.randint(1, 256, (rows, cells, hidden))
+        self.recurrent = (kept / 0.7).to(self.dtype)
+        self.zoneout = zoned.to(torch.uint8)
+        self.recurrent, self.zoneout = (mask.to(self.data["x"].device) for mask in (self.recurrent, self.zoneout))
+
+    def set_masks(self, names: tuple[str, ...]) -> None:
+        masks = capi.Masks(**{name: getattr(self, name).data_ptr() for name in names if name != "expectation"})
+        masks.zoneoutExpectation = EXPECTATION if "expectation" in names else 0
+        capi.check("SetRNNMasks", rnnDesc=self.rnn.pointer, masks=ctypes.addressof(masks))
+        for name, size in (("workspace", self.size("GetRNNWorkspaceSize")), ("reserve", self.reserve_size())):
+            setattr(self, name, getattr(self, name).new_full((size,), 0x5A))
+
+    def reference_masks(self, names: tuple[str, ...]) -> reference.Masks:
+        given = {name: getattr(self, name) for name in names if name != "expectation"}
+        return reference.Masks(**given, expectation=EXPECTATION if "expectation" in names else 0.0)
+
+    def run(self, names: tuple[str, ...]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """A training step with these masks: each result, and what the reference says, by name."""
+        self.set_masks(names)
+        self.train()
+        inputs = {name: self.data[name] for name in ("x", "w", "hx", "cx", "dy", "dhy", "dcy")}
+        masks = self.reference_masks(names)
+        expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, masks=masks))
+        results = self.results()
+        return {name: (results[name], expected[name]) for name in OUTPUTS if name not in ("cy", "dcx")}
+
+    def compare(self, names: tuple[str, ...]) -> None:
+        for name, (result, expected) in self.run(names).items():
+            tolerance = TOLERANCE[self.dtype] * max(1.0, expected.abs().max().item())
+            torch.testing.assert_close(
+                result,
+                expected.to(self.dtype),
+                rtol=0,
+                atol=tolerance,
+                msg=lambda text, n=name: f"{names}, {n}: {text}",
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("options", STACKS.values(), ids=STACKS)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_step(mode: int, options: dict[str, Any], batches: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(mode)
+    for names in masks_of(mode):
+        MasksCase(reference.Stack(mode, 6, 19, **options), batches, dtype).compare(names)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_inference(mode: int) -> None:
+    torch.manual_seed(5)
+    case = MasksCase(reference.Stack(mode, 4, 21, 2, 2), [5] * 300)  # several chunks of inference
+    for names in masks_of(mode):
+        case.set_masks(names)
+        case.check("RNNForwardTraining")
+        expected = case.results()
+        case.data["y"].fill_(0), case.data["hy"].fill_(0)
+        case.check("RNNForwardInference")
+        for name in ("y", "hy"):
+            torch.testing.assert_close(case.data[name], expected[name], rtol=0, atol=1e-12)
+
+
+def test_the_descriptor_forgets_them() -> None:
+    torch.manual_seed(7)
+    case = MasksCase(reference.Stack(reference.GRU, 3, 5), [2, 2])
+    case.compare(("recurrent", "zoneout"))
+    case.data["dw"].zero_()
+    capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=None)
+    case.compare(())
+    case.set_masks(("recurrent",))
+    case.set_rnn()
+    case.data["dw"].zero_()
+    case.compare(())
+
+
+def refused(case: RnnCase, status: int, **fields: object) -> str:
+    masks = capi.Masks(**fields)
+    assert capi.call("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(masks)) == status
+    return capi.message()
+
+
+def test_what_the_setter_refuses() -> None:
+    address = ctypes.create_string_buffer(1)
+    given = {"zoneout": ctypes.addressof(address)}
+    gru = MasksCase(reference.Stack(reference.GRU, 3, 5), [2, 2])
+    for value, text in ((-0.5, "-0.5"), (1.5, "1.5"), (float("nan"), "nan")):
+        message = refused(gru, capi.BAD_PARAM, zoneoutExpectation=value)
+        assert message == f"masks->zoneoutExpectation is {text}; it must be 0 to 1"
+    assert refused(gru, capi.BAD_PARAM, **given, zoneoutExpectation=0.5) == (
+        "masks->zoneout is given and masks->zoneoutExpectation is 0.5; one stands for the other"
+    )
+    rnn = MasksCase(reference.Stack(reference.RNN_TANH, 3, 5), [2, 2])
+    assert refused(rnn, capi.NOT_SUPPORTED, **given) == (
+        "masks->zoneout is given with mode 1; only PRNN_GRU has zoneout"
+    )
+    assert refused(rnn, capi.NOT_SUPPORTED, zoneoutExpectation=0.5) == (
+        "masks->zoneoutExpectation is given with mode 1; only PRNN_GRU has zoneout"
+    )
+    lstm = RnnCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
+    for fields in (given, {"recurrent": ctypes.addressof(address)}):
+        assert refused(lstm, capi.NOT_SUPPORTED, **fields) == (
+            "masks are given with PRNN_LSTM; prnnLayerNormLSTMForward takes those of an LSTM"
+        )
+
+
+def test_what_calls_refuse() -> None:
+    case = MasksCase(reference.Stack(reference.GRU, 6, 6), [2, 2])
+    case.set_masks(("recurrent",))
+
+    def message() -> str:
+        assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
+        assert (case.data["y"] == case.UNTOUCHED).all()
+        return capi.message(case.handle.pointer)
+
+    flags = ctypes.create_string_buffer(4)
+    extras = capi.Extras(reset=ctypes.addressof(flags))
+    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
+    assert message() == "a layer with masks (prnnSetRNNMasks) has no resets (prnnSetRNNExtras)"
+    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=None)
+    capi.check("SetRNNHeads", rnnDesc=case.rnn.pointer, heads=2)
+    assert message() == "a layer with masks (prnnSetRNNMasks) has no heads (prnnSetRNNHeads)"
+    case.set_rnn(inputMode=1)
+    case.set_masks_only = capi.Masks(recurrent=case.recurrent.data_ptr())
+    capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(case.set_masks_only))
+    assert message() == "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT"

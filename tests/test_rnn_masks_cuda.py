@@ -1,0 +1,122 @@
+"""prnnSetRNNMasks on the GPU, every engine that has it: against the float64 reference."""
+
+import ctypes
+import itertools
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from test_rnn_cuda import MODES, TOLERANCE, CudaCase, why_not
+from test_rnn_extras_cuda import GpuCase
+from test_rnn_masks import MasksCase, masks_of
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+GRU, TANH, RELU = reference.GRU, reference.RNN_TANH, reference.RNN_RELU
+HALF, BFLOAT16, FLOAT = torch.float16, torch.bfloat16, torch.float32
+
+
+class GpuMasksCase(MasksCase, CudaCase):
+    """MasksCase in GPU memory."""
+
+    engines = GpuCase.engines
+
+    def compare(self, names: tuple[str, ...]) -> None:
+        for name, (result, expected) in self.run(names).items():
+            found, wanted = result.double(), expected.double()
+            error = ((found - wanted).norm() / wanted.norm().clamp_min(1e-6)).item()
+            assert error < TOLERANCE[self.dtype], f"{names}, {name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize(
+    ("batch_sizes", "dtype"),
+    [
+        *itertools.product([[3] * 5, [5, 4, 4, 2, 1, 1], [1] * 4, [9, 7], [33] * 3], [HALF, BFLOAT16]),
+        *itertools.product([[3] * 5, [4, 4, 3, 1], [1] * 4, [9, 7, 7, 2]], [FLOAT]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("layers", "directions"), [(1, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize("mode", [GRU, TANH, RELU], ids=["gru", "tanh", "relu"])
+def test_training_step(mode: int, layers: int, directions: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    for names in masks_of(mode):
+        GpuMasksCase(reference.Stack(mode, 24, 40, layers, directions), batch_sizes, dtype).compare(names)
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "hidden", "directions", "batch_sizes", "dtype"),
+    [
+        ("cluster", GRU, 128, 1, [56] * 6, HALF),
+        ("cluster", GRU, 256, 2, [40, 33, 33, 2], BFLOAT16),
+        ("cluster", GRU, 512, 1, [64, 64, 9, 9], HALF),
+        ("cluster", TANH, 500, 1, [8] * 5, HALF),
+        ("simt", GRU, 256, 2, [2] * 6, FLOAT),
+        ("simt", GRU, 1000, 1, [1] * 6, FLOAT),
+        ("simt", GRU, 1100, 1, [1] * 6, FLOAT),
+        ("simt", TANH, 1500, 1, [4, 4, 3, 2], FLOAT),
+        ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
+        ("mma", GRU, 1024, 1, [72, 60, 9, 9], BFLOAT16),
+        ("mma", GRU, 600, 2, [8] * 5, HALF),
+        ("mma", GRU, 2100, 1, [3] * 4, HALF),
+        ("mma", TANH, 1024, 2, [40] * 4, HALF),
+        ("mma", RELU, 4000, 1, [2] * 4, BFLOAT16),
+        ("mma", GRU, 512, 2, [33, 20, 20, 1], FLOAT),
+        ("mma", GRU, 128, 1, [64] * 5, FLOAT),
+        ("mma", TANH, 700, 2, [9, 9, 8], FLOAT),
+        ("mma", GRU, 256, 1, [700] * 3, FLOAT),
+        ("mma-large", GRU, 2500, 1, [3] * 4, BFLOAT16),
+        ("mma-large", GRU, 1700, 2, [2, 2, 1], FLOAT),
+        ("mma-large", TANH, 4500, 1, [3, 1], HALF),
+        ("mma-large", RELU, 3000, 1, [2] * 3, FLOAT),
+    ],
+)
+def test_engines(
+    engine: str, mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(2)
+    for names in masks_of(mode):
+        case = GpuMasksCase(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
+        case.compare(names)
+        if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
+            assert case.engines() == (engine, engine)
+
+
+@pytest.mark.parametrize(
+    ("mode", "hidden", "directions", "batch_sizes"),
+    [(GRU, 100, 1, [8] * 6), (GRU, 256, 2, [30, 30, 17, 2]), (GRU, 600, 1, [20] * 3), (TANH, 250, 1, [8] * 4)],
+)
+def test_tf32(mode: int, hidden: int, directions: int, batch_sizes: list[int]) -> None:
+    class Tf32(GpuMasksCase):
+        def set_rnn(self, **changes: object) -> None:
+            super().set_rnn(**changes)
+            capi.check("SetRNNMatrixMathType", rnnDesc=self.rnn.pointer, mType=2)
+
+    torch.manual_seed(6)
+    for names in masks_of(mode):
+        case = Tf32(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, FLOAT)
+        for name, (result, expected) in case.run(names).items():
+            error = ((result.double() - expected).norm() / expected.norm().clamp_min(1e-6)).item()
+            assert error < TOLERANCE[HALF], f"{names}, {name}: relative error {error:.2e}"  # which has as many digits
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(512, 16), (1024, 8), (1024, 40), (2300, 4)])
+def test_zoneout_alone_is_of_every_kernel(hidden: int, batch: int) -> None:
+    torch.manual_seed(3)
+    case = GpuMasksCase(reference.Stack(GRU, 16, hidden, 2), [batch] * 6, HALF)
+    plain = case.engines()
+    case.compare(("zoneout",))
+    assert plain == case.engines() or plain[0].startswith("wavefront")
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_cudnn_has_none(mode: int) -> None:
+    if mode == reference.LSTM:
+        return
+    case = GpuMasksCase(reference.Stack(mode, 8, 64), [4] * 3, HALF)
+    masks = capi.Masks(recurrent=case.recurrent.data_ptr())
+    capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(masks))
+    capi.check("SetRNNBackend", rnnDesc=case.rnn.pointer, backend=1)
+    assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
+    assert capi.message(case.handle.pointer) == "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"
