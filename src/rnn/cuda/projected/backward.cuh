@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (n >= previous.batch) {
           dc = exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, int64_t{n} * hidden + u) : 0;
         }
+        __syncwarp();  // all four lanes have read it
         const bool has_state = has_state_before<T, MODE>(dir, has_before, false);
         const float cell = sub == 0 ? 0 : Element<T>::to_float(cells[r]);  // lane 0's place is dy's in other kernels
         da[r] = lanes_backward<MODE, kAccurate>(Element<T>::to_float(gates[r]), cell, has_state, dm, dc, sub, 0);

@@ -117,6 +117,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
         if (n >= previous.batch) {
           before = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit + r * kTileRows, active && exists(r));
         }
+        __syncwarp();  // all four lanes have read it
         const float gate = lane_gate<MODE, kAccurate>(value, Element<T>::to_float(input[r]), biases[r][lane], sub, 0);
         done[r] = lanes_forward<MODE, kAccurate>(gate, before, sub);
         if (sub == 0) {
