@@ -256,8 +256,8 @@ typedef struct {
   prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
-  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "simt", "cpu"; layers that */
-  char backwardEngine[24];     /* run together: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
+  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", "cpu"; */
+  char backwardEngine[24];     /* layers that run together: "wavefront-mma", "wavefront-wgmma"; "" if not supported */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */

@@ -307,6 +307,15 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nobody has run these plans on one" in output
 
 
+def test_info_of_a_projection(capsys: pytest.CaptureFixture[str]) -> None:
+    layer = ("info", "--cell", "lstm", "--hidden", "4096", "--proj-size", "512", "--dtype", "bfloat16")
+    assert main([*layer, "--gpu", "H200"]) == 0
+    assert "LSTM 4096 -> 4096 (512)" in (printed := capsys.readouterr().out)
+    assert "projected" in printed
+    for option, message in ((("--cell", "gru"), "--cell is gru"), (("--hidden", "512"), "must be below --hidden, 512")):
+        assert message in refused(capsys, *layer, *option)
+
+
 def test_info_of_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
     layer = ("info", "--cell", "lstm", "--hidden", "512", "--input", "80", "--layers", "5", "--batch", "32")
     assert main([*layer, "--dtype", "float16", "--gpu", "h200"]) == 0

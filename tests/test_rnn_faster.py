@@ -23,7 +23,8 @@ SOURCES = pathlib.Path(__file__).parent.parent / "src/rnn/plan"
 MODES = {"PRNN_LSTM": _C.LSTM, "PRNN_GRU": _C.GRU, "PRNN_RNN_TANH": _C.RNN_TANH}
 TYPES = {"kBfloat16": _C.BFLOAT16, "kHalf": _C.HALF, "kTf32": _C.FLOAT, "kFloat32": _C.FLOAT}
 STACKS = {"kOneLayer": (1, False), "kSeveralLayers": (3, False), "kTwoDirections": (1, True)}
-PROJECTED = {"kProjected": (1, False), "kProjectedLayers": (4, False)}
+PROJECTED = {"kProjected": (1, False), "kProjectedLayers": (4, False)}  # to H / 2, and apart to H / 4
+APART = {"kProjectedApart": (1, False), "kProjectedApartLayers": (4, False)}
 MARGIN = 98  # percent
 
 
@@ -54,8 +55,8 @@ MANY = rnn_ratios.STEPS[-1]
 def choices(kind: Kind, batch: int, gpu: str = "H200") -> tuple[int, int] | None:
     """The backends of inference and training for a row's layer, None if that is not resident."""
     mode, precision, stack, steps, hidden = kind
-    layers, both = (STACKS | PROJECTED)[stack]
-    projection = hidden // 2 if stack in PROJECTED else 0
+    layers, both = (STACKS | PROJECTED | APART)[stack]
+    projection = hidden // 2 if stack in PROJECTED else hidden // 4 if stack in APART else 0
     rnn = _C.Rnn(MODES[mode], TYPES[precision], hidden, layers, hidden, both, projection=projection)
     if precision == "kTf32":
         rnn.set_math(_C.TF32_MATH)
@@ -77,7 +78,7 @@ def test_every_row_has_growing_batches() -> None:
         assert kind != next_kind or hidden < larger
     for stack in STACKS:
         assert {kind[:2] for kind in ROWS if kind[2] == stack} == {(m, p) for m in MODES for p in TYPES}
-    for stack in PROJECTED:
+    for stack in PROJECTED | APART:
         assert {kind[:2] for kind in ROWS if kind[2] == stack} == {("PRNN_LSTM", p) for p in TYPES}
 
 

@@ -333,8 +333,12 @@ def test_batches_of_a_projection_apart(batch: int, per_pass: int) -> None:
 
 
 def test_merged_matrices_come_first() -> None:
-    assert projected_layer(2432, 1000).query_gpu("H200").forwardEngine == b"mma-large"
     assert projected_layer(1024, 512).query_gpu("H200").forwardEngine == b"mma"
+    assert projected_layer(2048, 1000).query_gpu("H200").forwardEngine == b"mma"
+    assert projected_layer(1024, 512, capi.FLOAT).query_gpu("H200").forwardEngine == b"mma"
+    assert projected_layer(2432, 1000).query_gpu("H200").forwardEngine == b"projected"  # before mma-large
+    assert projected_layer(1536, 512, capi.FLOAT).query_gpu("H200").forwardEngine == b"projected"
+    assert projected_layer(2432, 1500).query_gpu("H200").forwardEngine == b"mma-large"
     assert projected_layer(2560, 1500).query_gpu("H200").supported == 0  # neither
     assert query_with(projected_layer(2560, 640), "reset").supported == 0
 

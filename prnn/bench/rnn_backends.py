@@ -1,7 +1,7 @@
 """The resident kernels and cuDNN side by side: the measurements behind PRNN_BEST_BACKEND.
 
     python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
-        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected]
+        [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
         [--algorithms] [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
@@ -214,7 +214,9 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--steps", type=int, help="timesteps; by default fewer for large layers")
     parser.add_argument("--ragged", action="store_true", help="sequences of different lengths")
-    parser.add_argument("--projected", action="store_true", help="LSTMs with a projection to half of H")
+    parser.add_argument(
+        "--projected", type=int, nargs="?", const=2, default=0, help="LSTMs with a projection to H over that, 2"
+    )
     parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
@@ -230,7 +232,7 @@ def main() -> None:
     for layers, directions, hidden, type_, cell in itertools.product(*order):
         if time.monotonic() > until:
             break
-        projection = hidden // 2 if arguments.projected else 0
+        projection = hidden // arguments.projected if arguments.projected else 0
         kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged, projection)
         for row in measure_kind(kind, arguments.batches, arguments.steps, algorithms):
             print(row, flush=True)

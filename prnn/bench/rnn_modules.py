@@ -76,6 +76,9 @@ def cases() -> Iterator[Case]:
         yield replace(case, dtype=dtype, batch=batch)
     for case, batch in product((replace(projected, layers=12), replace(large, layers=8)), (4, 16)):
         yield replace(case, batch=batch)
+    for batch in (4, 16):
+        yield from (Case("LSTM", hidden, batch, HALF, projection=hidden // 4) for hidden in (2560, 4096))
+        yield from (replace(large, batch=batch, dtype=FLOAT, is_exact=is_exact) for is_exact in (False, True))
     for option in ({}, {"dropout": 0.1}, {"has_lengths": True}, {"dropout": 0.1, "has_lengths": True}):
         if len(option) == 1:
             yield replace(projected, layers=12, batch=16, **option)

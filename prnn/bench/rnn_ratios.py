@@ -9,6 +9,7 @@ bench/results/rnn_backends_*.csv.
 
 import argparse
 import csv
+import functools
 import math
 import statistics
 from collections import defaultdict
@@ -24,7 +25,6 @@ PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "flo
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
-PROJECTED_STACKS = ("kProjected", "kProjectedLayers")
 MOST = 255
 PASSES = ("inference", "training")
 
@@ -57,7 +57,8 @@ class Point(NamedTuple):
 
     def stack(self) -> str:
         if self.projection > 0:
-            return PROJECTED_STACKS[self.layers * self.directions > 1]
+            apart = "Apart" if keeps_projection_apart(self.type, self.hidden, self.projection) else ""
+            return f"kProjected{apart}{'Layers' if self.layers * self.directions > 1 else ''}"
         return STACKS[2 if self.directions > 1 else self.layers > 1]
 
 
@@ -92,6 +93,14 @@ def make_layers(
     if type_ == "tf32":
         rnn.set_math(_C.TF32_MATH)
     return rnn
+
+
+@functools.cache
+def keeps_projection_apart(type_: str, hidden: int, projection: int) -> bool:
+    """Whether the resident kernels multiply with both recurrent matrices one after the other."""
+    layer = make_layers("lstm", type_, hidden, projection=projection)
+    found = layer.query_gpu(_C.gpu_names()[0], [1] * MANY_STEPS)
+    return bool(found["forward_engine"] == "projected")
 
 
 Rows = dict[tuple[str, str, str, int, int], dict[int, tuple[float, ...]]]  # cell, type, stack, T, H -> N -> ratios
@@ -132,8 +141,9 @@ def ratios_of(points: Iterable[Point]) -> Rows:
             most = largest[cell, type_, other, steps]
             if hidden > most and (most > 0 or steps < STEPS[-1]):
                 measured[cell, type_, other, steps, hidden] = ratios
-        if stack == "kProjected" and hidden > largest[cell, type_, "kProjectedLayers", steps]:
-            measured[cell, type_, "kProjectedLayers", steps, hidden] = ratios
+        layers = f"{stack}Layers"
+        if stack in ("kProjected", "kProjectedApart") and hidden > largest[cell, type_, layers, steps]:
+            measured[cell, type_, layers, steps, hidden] = ratios
     return measured
 
 

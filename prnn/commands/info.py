@@ -31,6 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     size = number_parser(int, Within(1, 2**20))
     parser.add_argument("--hidden", type=size, default=512, metavar="H", help="its hidden units (%(default)s)")
     parser.add_argument("--input", type=size, metavar="I", help="its input size (H)")
+    parser.add_argument("--proj-size", type=size, metavar="P", help="of an LSTM with a projection (none)")
     parser.add_argument("--layers", type=size, default=1, metavar="L", help="layers of the stack (%(default)s)")
     parser.add_argument("--steps", type=size, default=256, metavar="T", help="timesteps (%(default)s)")
     parser.add_argument("--dtype", choices=_TYPES, default="float32", help="data type (%(default)s)")
@@ -93,15 +94,21 @@ def _print_plan(arguments: argparse.Namespace) -> None:
 
     if arguments.gpu is not None and arguments.gpu.lower() not in map(str.lower, _C.gpu_names()):
         raise CommandError(f"--gpu is {arguments.gpu!r}; the table has {', '.join(_C.gpu_names())}")
+    projection = arguments.proj_size or 0
+    if projection and arguments.cell != "lstm":
+        raise CommandError(f"--proj-size is of LSTMs; --cell is {arguments.cell}")
+    if projection >= arguments.hidden:
+        raise CommandError(f"--proj-size is {projection}; it must be below --hidden, {arguments.hidden}")
     shape = (arguments.input or arguments.hidden, arguments.hidden, arguments.layers)
     place = "meta" if arguments.gpu is not None else "cuda" if torch.cuda.is_available() else "cpu"
     make = dict(bidirectional=arguments.bidirectional, device=place, dtype=getattr(torch, arguments.dtype))
-    module = getattr(torch.nn, arguments.cell.upper())(*shape, **make)
+    options = {"proj_size": projection} if projection else {}
+    module = getattr(torch.nn, arguments.cell.upper())(*shape, **make, **options)
     print(prnn.explain(module, [arguments.steps] * arguments.batch, gpu=arguments.gpu))
     if arguments.gpu is None:
         dtype = DTYPES[torch.float32 if place == "cpu" else module.weight_hh_l0.dtype]
         mode = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}[arguments.cell]
-        rnn = _C.Rnn(mode, dtype, shape[1], shape[2], shape[0], arguments.bidirectional)
+        rnn = _C.Rnn(mode, dtype, shape[1], shape[2], shape[0], arguments.bidirectional, projection=projection)
         found = rnn.query(handle(torch.device(place)), [arguments.batch] * arguments.steps)
         if found["workspace_size"] + found["reserve_size"] > 0:
             sizes = f"workspace {found['workspace_size']} bytes, reserve space {found['reserve_size']} bytes"

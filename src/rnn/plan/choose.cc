@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/faster.h"
@@ -92,7 +91,7 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
   return found;
 }
 
-// Where the product of the two recurrent matrices does not stay resident, they may. One direction runs at once.
+// With both recurrent matrices apart. One direction runs at once.
 bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return false;
   plan->recurrences_at_once = 1;
@@ -101,16 +100,16 @@ bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* pla
 }
 
 // A batch whose tiles do not fit together beside the weights is served in passes of one tile a replica. Where that does
-// not fit either, there are the large-layer kernels.
+// not fit either, there are kernels that keep a projection apart, which were measured to take half the time of the
+// large-layer kernels, and these.
 bool choose_with_passes(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
-  if (std::getenv("PRNN_X_FORCE") && choose_projected(row, problem, plan)) return true;
   if (choose_both(row, problem, false, plan)) return true;
   if (problem.max_batch() > kTileColumns) {
     RnnProblem one_tile = problem;
     one_tile.batch = {kTileColumns};
     if (choose_both(row, one_tile, false, plan)) return true;
   }
-  return choose_both(row, problem, true, plan) || choose_projected(row, problem, plan);
+  return choose_projected(row, problem, plan) || choose_both(row, problem, true, plan);
 }
 
 int64_t largest_legacy_hidden(const GpuRow& row, const RnnProblem& problem) {
@@ -241,7 +240,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   inference.dropout = {};
   inference.aligned = true;
   plan.inference_layers = plan_wavefront(row, inference).forward_layers;
-  plan.cudnn_time = estimate_cudnn_time(row, problem);
+  plan.cudnn_time = estimate_cudnn_time(row, problem, plan);
   return plan;
 }
 
@@ -249,7 +248,7 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   const KernelId kernel = plan.forward.kernel;
   if (!plan.runnable || kernel.is(Engine::kCluster) || kernel.is(Engine::kSimt)) return "";
   if (plan.keeps_projection_apart()) {
-    return "the product of both recurrent matrices does not stay resident, and they are multiplied one after the other";
+    return "faster kernels have no room for the product of both recurrent matrices, which stay apart";
   }
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
   const bool is_float32 = problem.type == PRNN_DATA_FLOAT, gated = problem.gates() > 1;

@@ -34,8 +34,9 @@ Precision precision_of(const RnnProblem& problem) {
   }
 }
 
-Stack stack_of(const RnnProblem& problem) {
+Stack stack_of(const RnnProblem& problem, const RnnPlan& plan) {
   const bool is_one = problem.layers == 1 && problem.directions == 1;
+  if (plan.keeps_projection_apart()) return is_one ? Stack::kProjectedApart : Stack::kProjectedApartLayers;
   if (problem.projection > 0) return is_one ? Stack::kProjected : Stack::kProjectedLayers;
   if (problem.directions > 1) return Stack::kTwoDirections;
   return is_one ? Stack::kOneLayer : Stack::kSeveralLayers;
@@ -71,13 +72,14 @@ bool says_of(const MeasuredRatios& row, int64_t batch, bool training) {
 
 // The rows on both sides of a hidden size, the same one beyond the ends; NULL where there are none.
 std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& gpu, const RnnProblem& problem,
-                                                                  bool training, int steps, int64_t hidden) {
+                                                                  Stack stack, bool training, int steps,
+                                                                  int64_t hidden) {
   const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
   const GpuRatios& ratios = ratios_of(gpu);
   const MeasuredRatios *low = nullptr, *high = nullptr;
   for (const MeasuredRatios* row = ratios.rows; row < ratios.rows + ratios.count; ++row) {
-    if (row->mode != mode || row->precision != precision_of(problem) || row->stack != stack_of(problem) ||
-        row->steps != steps || !says_of(*row, problem.max_batch(), training)) {
+    if (row->mode != mode || row->precision != precision_of(problem) || row->stack != stack || row->steps != steps ||
+        !says_of(*row, problem.max_batch(), training)) {
       continue;
     }
     if (low == nullptr || row->hidden <= hidden) low = row;
@@ -93,13 +95,17 @@ std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& 
 // layers of the same algorithm where there are such.
 class Interpolation {
  public:
-  Interpolation(const GpuRow& gpu, const RnnProblem& problem, bool training)
-      : gpu_(gpu), problem_(problem), training_(training), batch_(problem.max_batch()) {}
+  Interpolation(const GpuRow& gpu, const RnnProblem& problem, const RnnPlan& plan, bool training)
+      : gpu_(gpu),
+        problem_(problem),
+        stack_(stack_of(problem, plan)),
+        training_(training),
+        batch_(problem.max_batch()) {}
 
   // Of one of kMeasuredSteps; infinite where nothing was measured. Layers smaller than those that were measured of few
   // timesteps differ from the smallest as they do with many.
   double ratio(int steps) {
-    const MeasuredRatios* const row = find_rows(gpu_, problem_, training_, steps, problem_.hidden).first;
+    const MeasuredRatios* const row = find_rows(gpu_, problem_, stack_, training_, steps, problem_.hidden).first;
     if (row == nullptr) return INFINITY;
     if (steps == kManySteps || problem_.hidden >= row->hidden) return ratio(steps, problem_.hidden);
     return ratio(steps, row->hidden) * ratio(kManySteps, problem_.hidden) / ratio(kManySteps, row->hidden);
@@ -110,7 +116,7 @@ class Interpolation {
 
   // Beyond the sizes that were measured, the ratio of the last one.
   double ratio(int steps, int64_t hidden) {
-    const auto [low, high] = find_rows(gpu_, problem_, training_, steps, hidden);
+    const auto [low, high] = find_rows(gpu_, problem_, stack_, training_, steps, hidden);
     if (low == nullptr) return 1;
     steps_ = steps;
     hidden = std::clamp<int64_t>(hidden, low->hidden, high->hidden);
@@ -162,7 +168,9 @@ class Interpolation {
     const auto found = estimates_.find(size);
     if (found != estimates_.end()) return found->second;
     RnnProblem other = problem_;
-    other.hidden = size.hidden;
+    // With P as it is, another H may not fit; of kernels that keep a projection apart, passes alone make steps.
+    const bool is_apart = stack_ == Stack::kProjectedApart || stack_ == Stack::kProjectedApartLayers;
+    if (!is_apart) other.hidden = size.hidden;
     other.batch = {size.batch};
     return estimates_[size] = {estimate_step(gpu_, other, training_),
                                choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other)};
@@ -170,6 +178,7 @@ class Interpolation {
 
   const GpuRow& gpu_;
   const RnnProblem& problem_;
+  const Stack stack_;
   const bool training_;
   const int64_t batch_;
   double steps_ = 1;
@@ -177,9 +186,10 @@ class Interpolation {
 };
 
 // Where there are no measurements of a few timesteps, the ratio of more of them.
-std::array<double, kMeasuredStepCount> measured_ratios(const GpuRow& gpu, const RnnProblem& problem, bool training) {
+std::array<double, kMeasuredStepCount> measured_ratios(const GpuRow& gpu, const RnnProblem& problem,
+                                                       const RnnPlan& plan, bool training) {
   std::array<double, kMeasuredStepCount> ratios;
-  Interpolation interpolation(gpu, problem, training);
+  Interpolation interpolation(gpu, problem, plan, training);
   for (int i = kMeasuredStepCount - 1; i >= 0; --i) {
     ratios[i] = interpolation.ratio(kMeasuredSteps[i]);
     if (std::isinf(ratios[i]) && i + 1 < kMeasuredStepCount) ratios[i] = ratios[i + 1];
@@ -214,12 +224,12 @@ std::string percent_of(double ratio) {
 
 }  // namespace
 
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem) {
+CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
   if (problem.heads > 1 || problem.has_extras()) return {};  // cuDNN has none
   CudnnTime time;
-  time.inference = measured_ratios(row, problem, false);
-  time.training = measured_ratios(row, problem, true);
+  time.inference = measured_ratios(row, problem, plan, false);
+  time.training = measured_ratios(row, problem, plan, true);
   time.measured_on = ratios_of(row).gpu;
   return time;
 }

@@ -13,7 +13,16 @@ namespace prnn {
 
 // Of which the two backends' times depend in different ways.
 enum class Precision : int8_t { kBfloat16, kHalf, kTf32, kFloat32 };
-enum class Stack : int8_t { kOneLayer, kSeveralLayers, kTwoDirections, kProjected, kProjectedLayers };
+// With a projection: the kernels multiply with merged matrices, or keep the two apart.
+enum class Stack : int8_t {
+  kOneLayer,
+  kSeveralLayers,
+  kTwoDirections,
+  kProjected,
+  kProjectedLayers,
+  kProjectedApart,
+  kProjectedApartLayers
+};
 
 // cuDNN's time in percent of the resident kernels', at most 255, of inference and of a training step.
 struct MeasuredBatch {
@@ -41,7 +50,7 @@ struct GpuRatios {
 extern const GpuRatios kGpuRatios[];
 extern const int kGpuRatiosCount;
 
-CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem);
+CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 // Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the
 // same for all calls of a training step.

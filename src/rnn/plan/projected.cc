@@ -1,7 +1,6 @@
 #include "rnn/plan/projected.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace prnn {
 namespace {
@@ -67,7 +66,7 @@ bool choose_projected_shape(const GpuRow& row, const RnnProblem& problem, Pass p
     best->shared_bytes = bytes.fixed + bytes.of_tile * best->tiles;
     best->shared_weight_bytes = bytes.weights * best->blocks;
     best->register_bytes = weight_bytes(problem, backward, unit_tiles) * best->blocks - best->shared_weight_bytes;
-    best->poll_delay_cycles = std::getenv("PRNN_X_DELAY") ? std::atoi(std::getenv("PRNN_X_DELAY")) : 300;
+    best->poll_delay_cycles = 300;
     return true;
   });
 }

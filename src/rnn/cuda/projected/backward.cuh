@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const char* const gradients = exchange.fragment(s, tile);
       const auto gradients_at = [&](int) { return gradients; };
       const auto reads = [&](int) { return tile * kTileColumns + lane / 4 < columns; };
-      if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles % 10000);
+      if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles);
       product.prefetch(gradients_at, reads, 1);
       product.template run<1>(1, false, gradients_at, reads, sizes.timed_out, timed_out, sums + warp * kSumFloats,
                               kResidentWarps * kSumFloats);
@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (n >= previous.batch) {
           dc = exists && dir.dcy != nullptr ? load_float<T>(dir.dcy, int64_t{n} * hidden + u) : 0;
         }
+        __syncwarp();  // all four lanes have read it
         const bool has_state = has_state_before<T, MODE>(dir, has_before, false);
         const float cell = sub == 0 ? 0 : Element<T>::to_float(cells[r]);  // lane 0's place is dy's in other kernels
         da[r] = lanes_backward<MODE, kAccurate>(Element<T>::to_float(gates[r]), cell, has_state, dm, dc, sub, 0);
@@ -155,7 +156,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       load_own(own, vectors);
       const PartialSums partial = exchange.partial_sums(tile);
       own_product.run(vectors, [&](int pair, const float (&of_pair)[4]) { partial.publish(pair, of_pair); });
-      exchange.left = clock_low();
 
       // Off the critical path: no block polls these stores.
 #pragma unroll

@@ -14,7 +14,6 @@ struct RowExchange {
   const Projection& projection;
   T* const base;
   const int tile_columns;
-  unsigned left = 0;
   uint32_t bits = 0;  // bit j: the lowest bit of the last words of tile j
 
   __device__ RowExchange(const ResidentSizes& of_launch, const Projection& of_layer, void* exchange)
@@ -63,7 +62,6 @@ struct RowExchange {
   __device__ __forceinline__ void add_up(int columns, float* of_warps, int* fault, bool& timed_out,
                                          const Finish& finish) const {
     const int lane = threadIdx.x % 32;
-    wait_poll_delay(left, sizes.poll_delay_cycles / 10000);
 #pragma unroll 1
     for (int tile = 0; tile * kTileColumns < columns; ++tile) {
 #pragma unroll 1

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
       const char* const states = exchange.fragment(s, tile);
       const auto states_at = [&](int) { return states; };
       const auto reads = [&](int) { return tile * kTileColumns + lane / 4 < columns; };
-      if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles % 10000);
+      if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles);
       product.prefetch(states_at, reads, 1);
       product.template run<1>(1, false, states_at, reads, sizes.timed_out, timed_out, sums + warp * kSumFloats,
                               kResidentWarps * kSumFloats);
@@ -117,6 +117,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
         if (n >= previous.batch) {
           before = initial_carried<T, MODE>(dir, int64_t{n} * hidden + unit + r * kTileRows, active && exists(r));
         }
+        __syncwarp();  // all four lanes have read it
         const float gate = lane_gate<MODE, kAccurate>(value, Element<T>::to_float(input[r]), biases[r][lane], sub, 0);
         done[r] = lanes_forward<MODE, kAccurate>(gate, before, sub);
         if (sub == 0) {
@@ -131,7 +132,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
       load_own(own, vectors);
       const PartialSums partial = exchange.partial_sums(tile);
       own_product.run(vectors, [&](int pair, const float (&of_pair)[4]) { partial.publish(pair, of_pair); });
-      exchange.left = clock_low();
 
       // Off the critical path: no block polls these stores.
 #pragma unroll
