@@ -118,6 +118,5 @@ def test_what_is_not_served() -> None:
         module = GRU(8, 64, device="cuda", recurrent_dropout=0.2, **options)
         with pytest.raises(prnn.NotSupportedError, match=message):
             module(x.to(module.weight_hh_l0.dtype))
-        module.eval()(x.to(module.weight_hh_l0.dtype))
     with pytest.raises(prnn.NotSupportedError, match="hidden size 9000 is more than stays resident"):
         RNN(8, 9000, device="cuda", recurrent_dropout=0.2)(x)

@@ -558,7 +558,7 @@ def test_kernels_that_have_resets(arguments: dict[str, int], engine: bytes) -> N
     assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 1)
     assert info.reason == b""  # cuDNN, which has none, is not compared with
     if "layers" in arguments:
-        assert info.layersReason == b"layers run one after the other with resets and c of every timestep"
+        assert info.layersReason == b"layers run one after the other with resets, masks and c of every timestep"
 
 
 def test_with_resets_one_launch_takes_more_clusters_than_are_resident() -> None:
