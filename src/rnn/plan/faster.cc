@@ -17,9 +17,6 @@
 namespace prnn {
 namespace {
 
-// Measurements of one point differ by a percent or two, and the resident kernels take less memory.
-constexpr double kMargin = 0.98;
-
 // Microseconds of a call besides its timesteps, about: inference, a training step.
 constexpr double kCallTime[] = {15, 40};
 
@@ -214,7 +211,7 @@ bool has_too_few_steps(const RnnProblem& problem) {
          problem.forward_plan.engine == PRNN_ENGINE_BEST;
 }
 
-bool is_faster(double ratio) { return ratio < kMargin; }
+bool is_faster(double ratio) { return ratio < 1; }
 
 std::string percent_of(double ratio) {
   char text[16];

@@ -1,5 +1,7 @@
 #include "rnn/plan/step_time.h"
 
+#include <algorithm>
+
 namespace prnn {
 namespace {
 
@@ -28,7 +30,15 @@ PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& 
   }
 }
 
-double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool backward) {
+// Sequences that are served at the same time. A launch may have more clusters than are resident at once; of small
+// layers two share their SMs.
+int64_t sequences_at_once(const GpuRow& row, const RnnProblem& problem, const ResidentShape& shape) {
+  if (!shape.kernel.is(Engine::kCluster)) return shape.batch_per_pass();
+  const int64_t resident = resident_blocks(row, 4) / shape.cluster * (problem.hidden <= 128 ? 2 : 1);
+  return std::min<int64_t>(shape.replicas, resident) * shape.columns();
+}
+
+double estimate_pass(const GpuRow& row, const RnnProblem& problem, const ResidentShape& shape, bool backward) {
   const Engine engine = shape.kernel->engine;
   const bool is_mma = engine == Engine::kMma || engine == Engine::kMmaExtras;
   const bool shares_rows = backward && (is_mma || engine == Engine::kWgmma);  // of a cluster, whose blocks split K
@@ -43,9 +53,9 @@ double estimate_pass(const RnnProblem& problem, const ResidentShape& shape, bool
   const auto tiles = [&](int64_t sequences) {
     return ceil_div(ReplicaShares(shape, sequences).columns_per_replica, kTileColumns);
   };
-  const int64_t batch = problem.max_batch();
-  const int64_t passes = ceil_div(batch, shape.batch_per_pass()), rest = batch - (passes - 1) * shape.batch_per_pass();
-  const int64_t all_tiles = (passes - 1) * tiles(shape.batch_per_pass()) + tiles(rest);
+  const int64_t batch = problem.max_batch(), at_once = sequences_at_once(row, problem, shape);
+  const int64_t passes = ceil_div(batch, at_once), rest = batch - (passes - 1) * at_once;
+  const int64_t all_tiles = (passes - 1) * tiles(at_once) + tiles(rest);
   return static_cast<double>(passes) * time.pass + static_cast<double>(all_tiles) * of_tile;
 }
 
@@ -61,7 +71,8 @@ double estimate_product(const RnnProblem& problem) {
 StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
   ResidentShape forward, backward;
   if (!plan_shapes(row, problem, &forward, &backward)) return {};
-  const double time = estimate_pass(problem, forward, false) + (training ? estimate_pass(problem, backward, true) : 0) +
+  const double time = estimate_pass(row, problem, forward, false) +
+                      (training ? estimate_pass(row, problem, backward, true) : 0) +
                       (training ? 3 : 1) * estimate_product(problem);
   return {time, forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
 }
