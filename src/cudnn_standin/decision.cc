@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -17,6 +18,14 @@ constexpr int kLeastHidden = 8;  // of a tile
 // The times that libprnn's plan compares are the GPU's. Of fewer timesteps than these, one by one and in inference, the
 // host's time counts, which prnn takes less of. docs/cudnn_standin.md has the measurements.
 constexpr int kStepsOfHost = 4;
+
+// Of layers smaller than 128 units libprnn's plan has no measurements of few timesteps. For GRUs in 32 bits cuDNN has
+// kernels of its own, which are faster in training up to so many units and timesteps.
+constexpr int kSmallGru = 64, kFewSteps = 16;
+
+bool is_small_gru(const Configuration& c) {
+  return c.mode == PRNN_GRU && c.type == PRNN_DATA_FLOAT && c.hidden <= kSmallGru && c.steps <= kFewSteps;
+}
 
 // Timesteps of which more make no difference to libprnn's choice.
 constexpr int kLongSteps = 64;
@@ -49,7 +58,11 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
     return known;
   }
   if (info.inferenceBackend != PRNN_PERSISTENT_BACKEND) known.in_inference = info.reason;
-  if (info.backend != PRNN_PERSISTENT_BACKEND) known.in_training = info.reason;
+  if (info.backend != PRNN_PERSISTENT_BACKEND) {
+    known.in_training = info.reason;
+  } else if (is_small_gru(c) && std::strncmp(info.device, "CPU", 3) != 0) {
+    known.in_training = "cuDNN is faster in training a GRU of up to 64 units in 32 bits over up to 16 timesteps";
+  }
   try {
     known.weights = read_weight_layout(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, rnn.get(), c);
   } catch (const Failure& failure) {
