@@ -1,4 +1,5 @@
 #include "rnn/backend.h"
+#include "core/handle.h"
 
 namespace prnn {
 

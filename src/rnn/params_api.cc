@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "core/enums.h"
+#include "core/handle.h"
 #include "rnn/backend.h"
 #include "rnn/reserve.h"
 #include "rnn/validate.h"

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/handle.h"
 #include "persistent_rnn.h"
 
 namespace prnn {

@@ -1,4 +1,5 @@
 #include "rnn/reserve.h"
+#include "core/handle.h"
 
 #include <cstring>
 

@@ -1,4 +1,5 @@
 // The C functions that compute: each checks every argument, then hands the call to a backend.
+#include "core/handle.h"
 #include "rnn/backend.h"
 #include "rnn/reserve.h"
 #include "rnn/validate.h"

@@ -1,4 +1,5 @@
 #include "rnn/validate.h"
+#include "core/handle.h"
 
 #include <algorithm>
 #include <climits>
