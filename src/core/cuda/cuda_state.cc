@@ -70,11 +70,11 @@ void init_cuda_state(prnnContext& context) {
   context.device = device;
   try {
     CudaState& state = cuda_state(context);
-    require_success(cudaHostAlloc(reinterpret_cast<void**>(&state.gave_up), sizeof(int),
+    require_success(cudaHostAlloc(reinterpret_cast<void**>(&state.timed_out), sizeof(int),
                                   cudaHostAllocPortable | cudaHostAllocMapped),
                     "host memory that the GPU can write could not be had");
-    *state.gave_up = 0;
-    require_success(cudaHostGetDevicePointer(reinterpret_cast<void**>(&state.gave_up_on_device), state.gave_up, 0),
+    *state.timed_out = 0;
+    require_success(cudaHostGetDevicePointer(reinterpret_cast<void**>(&state.timed_out_on_device), state.timed_out, 0),
                     "host memory could not be mapped for the GPU");
     create_cublas(context);
   } catch (...) {
@@ -86,7 +86,7 @@ void init_cuda_state(prnnContext& context) {
 void destroy_cuda_state(prnnContext& context) {
   destroy_cudnn(context);
   destroy_cublas(context);
-  cudaFreeHost(cuda_state(context).gave_up);
+  cudaFreeHost(cuda_state(context).timed_out);
   delete &cuda_state(context);
   context.cuda = nullptr;
 }
@@ -121,9 +121,9 @@ std::string describe_gpu(const prnnContext& context) {
 }
 
 void check_earlier_calls(prnnContext& context) {
-  volatile int* gave_up = cuda_state(context).gave_up;
-  if (*gave_up == 0) return;
-  *gave_up = 0;
+  volatile int* timed_out = cuda_state(context).timed_out;
+  if (*timed_out == 0) return;
+  *timed_out = 0;
   fail(PRNN_STATUS_EXECUTION_FAILED,
        "a resident kernel of an earlier call waited in vain for its other blocks and gave up; that call's outputs are "
        "not valid");

@@ -18,9 +18,9 @@ struct CudaState {
   GpuRow row{};        // what calls plan for; its name is NULL if there is none
   std::string no_row;  // then: why
   // Host memory that kernels can write. A resident kernel that gives up sets it.
-  int* gave_up = nullptr;
-  int* gave_up_on_device = nullptr;  // the same, as kernels address it
-  void* cublas = nullptr;            // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
+  int* timed_out = nullptr;
+  int* timed_out_on_device = nullptr;  // the same, as kernels address it
+  void* cublas = nullptr;              // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
   void* cublas_workspace = nullptr;
   std::shared_ptr<void> plans;  // of the last problems; see rnn/cuda/backend.cc
   CudnnState* cudnn = nullptr;  // NULL until a call needs it. See core/cuda/cudnn.h

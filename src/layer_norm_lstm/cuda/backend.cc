@@ -88,7 +88,7 @@ class Pass {
     p_.normalizes = o.normalize != PRNN_NORMALIZE_NONE;
     p_.epsilon = static_cast<Real>(o.epsilon);
     p_.zoneout = static_cast<Real>(o.zoneout);
-    p_.timed_out = cuda_state(*handle).gave_up_on_device;
+    p_.timed_out = cuda_state(*handle).timed_out_on_device;
     p_.x = in.x;
     p_.h0 = in.h0;
     p_.c0 = in.c0;

@@ -245,7 +245,7 @@ ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int6
   sizes.directions = static_cast<int>(directions);
   sizes.poll_delay_cycles = shape.poll_delay_cycles;
   sizes.relu = p.mode == PRNN_RNN_RELU;
-  sizes.timed_out = cuda_state(context).gave_up_on_device;
+  sizes.timed_out = cuda_state(context).timed_out_on_device;
   return sizes;
 }
 
