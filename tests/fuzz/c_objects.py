@@ -255,6 +255,7 @@ class Objects(Client):
         self.call("SetRNNHeads", {"rnnDesc": pointer, "heads": self.number()}, must_fail=must)
         plans = [self.integers(PLAN_BYTES // 4).data_ptr() if self.random.random() < 0.7 else None for _ in range(2)]
         self.call("SetRNNExtras", {"rnnDesc": pointer, "extras": None}, must_fail=must)
+        self.call("SetRNNMasks", {"rnnDesc": pointer, "masks": None}, must_fail=must)
         self.call("SetRNNPlan", {"rnnDesc": pointer, "forward": plans[0], "backward": plans[1]}, must_fail=must)
 
     # Queries
