@@ -214,9 +214,7 @@ bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
 bool is_faster(double ratio) { return ratio < 1; }
 
 // Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
-bool is_unmeasured(const RnnProblem& problem, const RnnPlan& plan, double ratio) {
-  return plan.keeps_projection_apart() && std::isinf(ratio) && !problem.has_extras();
-}
+bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
 
 std::string percent_of(double ratio) {
   char text[16];
@@ -239,9 +237,9 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, cons
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
   const int64_t steps = problem.steps();
   const double ratio = at_steps(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference, steps);
-  if (problem.training) return is_faster(ratio) || is_unmeasured(problem, plan, ratio);
+  if (problem.training) return is_faster(ratio) || is_unmeasured(plan, ratio);
   if (runs_step_by_step(problem)) return false;
-  return is_faster(ratio) || is_unmeasured(problem, plan, ratio) || has_too_few_steps(problem, plan);
+  return is_faster(ratio) || is_unmeasured(plan, ratio) || has_too_few_steps(problem, plan);
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
@@ -250,7 +248,7 @@ std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) 
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
   if (!in_training && !in_inference) {
-    if (is_unmeasured(problem, plan, training_ratio) || is_unmeasured(problem, plan, inference_ratio)) {
+    if (is_unmeasured(plan, training_ratio) || is_unmeasured(plan, inference_ratio)) {
       return "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " +
              std::to_string(problem.max_batch());
     }
