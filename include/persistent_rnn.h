@@ -123,7 +123,7 @@ typedef struct {
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
  * before them want the same ones. On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
- * and any fills cells; else the answer is NOT_SUPPORTED. */
+ * and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Recurrent dropout (Gal and Ghahramani 2016) of a GRU or RNN and zoneout (Krueger et al. 2017) of a GRU. The caller
@@ -256,8 +256,8 @@ typedef struct {
   prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
-  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", "cpu"; */
-  char backwardEngine[24];     /* layers that run together: "wavefront-mma", "wavefront-wgmma"; "" if not supported */
+  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", or */
+  char backwardEngine[24];     /* "cpu"; layers together: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */

@@ -87,6 +87,11 @@ def is_step_by_step(kind: Kind, batch: int) -> bool:
     return kind[3] <= 4 and batch <= 32
 
 
+def is_short_stack(kind: Kind) -> bool:
+    """Large layers with merged matrices and few timesteps, which go to cuDNN in inference whatever the table says."""
+    return kind[2] == "kProjectedLayers" and kind[3] <= 12 and kind[4] > 1024
+
+
 @pytest.mark.parametrize("first", range(8))
 def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
     """Some points of every kind: by the row's own number, whatever lies around it."""
@@ -95,7 +100,7 @@ def test_a_measured_point_goes_to_the_faster_one(first: int) -> None:
         found = choices(kind, batch)
         for is_training, percent in enumerate(batches[batch]):
             expected = CUDNN if percent < EQUAL else _C.PERSISTENT_BACKEND
-            if percent == EQUAL or (not is_training and is_step_by_step(kind, batch)):
+            if percent == EQUAL or (not is_training and (is_step_by_step(kind, batch) or is_short_stack(kind))):
                 continue
             assert found is None or found[is_training] == expected, (kind, batch, is_training)
 
@@ -198,6 +203,28 @@ def test_a_large_stack_with_a_projection_and_few_timesteps_goes_to_cudnn_in_infe
     rnn = _C.Rnn(_C.LSTM, _C.HALF, 2048, 8, 640, False, projection=640)
     for steps, expected in ((3, _C.PERSISTENT_BACKEND), (4, CUDNN), (12, CUDNN), (13, _C.PERSISTENT_BACKEND)):
         assert rnn.query_gpu("H200", [4] * steps)["inference_backend"] == expected, steps
+
+
+def projected_backends(type_: int, hidden: int, projection: int, batch: int, steps: int, layers: int = 1) -> list[int]:
+    rnn = _C.Rnn(_C.LSTM, type_, hidden, layers, hidden, False, projection=projection)
+    found = rnn.query_gpu("H200", [batch] * steps)
+    assert found["forward_engine"] == "projected"
+    return [found["inference_backend"], found["backend"]]
+
+
+def test_kernels_that_keep_a_projection_apart_serve_what_they_were_measured_to_be_faster_for() -> None:
+    resident, cudnn = [_C.PERSISTENT_BACKEND] * 2, [CUDNN] * 2
+    for batch, expected in ((1, resident), (8, resident), (16, resident), (64, cudnn), (500, cudnn)):
+        for layer in ((_C.BFLOAT16, 2560, 640), (_C.HALF, 4096, 1024), (_C.HALF, 2400, 500)):
+            assert projected_backends(*layer, batch, 100) == expected, (layer, batch)
+    assert projected_backends(_C.FLOAT, 2048, 640, 64, 100) == resident
+    assert projected_backends(_C.FLOAT, 2048, 640, 65, 100) == cudnn  # not measured
+    assert projected_backends(_C.HALF, 2560, 640, 8, 100, layers=4) == resident
+    assert projected_backends(_C.HALF, 2560, 640, 9, 100, layers=4) == cudnn  # not measured
+    assert projected_backends(_C.HALF, 4096, 1024, 4, 2) == cudnn
+    assert projected_backends(_C.HALF, 2560, 640, 4, 8, layers=4) == resident
+    rnn = _C.Rnn(_C.LSTM, _C.HALF, 2560, 4, 2560, False, projection=640)
+    assert "no measurement says" in rnn.query_gpu("H200", [9] * 100)["reason"]
 
 
 def query(layer: Layer, backend: int) -> Info:

@@ -340,7 +340,9 @@ def test_merged_matrices_come_first() -> None:
     assert projected_layer(1536, 512, capi.FLOAT).query_gpu("H200").forwardEngine == b"projected"
     assert projected_layer(2432, 1500).query_gpu("H200").forwardEngine == b"mma-large"
     assert projected_layer(2560, 1500).query_gpu("H200").supported == 0  # neither
-    assert query_with(projected_layer(2560, 640), "reset").supported == 0
+    for extra in ("reset", "cells", "dcells"):
+        assert query_with(projected_layer(2560, 640), extra).supported == 0
+        assert query_with(projected_layer(2432, 1000), extra).forwardEngine == b"mma-large"
 
 
 def set_plan(layer: Layer, forward: tuple[int, ...] | None, backward: tuple[int, ...] | None) -> int:

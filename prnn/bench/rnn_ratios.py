@@ -26,6 +26,7 @@ CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("P
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 MOST = 255
+ONE_TILE = 8  # sequences that the resident kernels work through together
 PASSES = ("inference", "training")
 
 
@@ -122,7 +123,9 @@ def ratios_of(points: Iterable[Point]) -> Rows:
     """cuDNN's time over the resident kernels'. Where one of float16 and bfloat16
     was not measured at all, it has the other's ratios. Layers of two directions, one or several, have the geometric
     mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
-    projection, those of a type that was not measured; and all without one that were not measured of few timesteps."""
+    projection, those of a type that was not measured; and all without one that were not measured of few timesteps.
+    Where kernels keep a projection apart, that goes for a tile of sequences alone: with more, cuDNN gains more in a
+    stack."""
     found: dict[tuple[str, str, str, int, int], dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         steps = point.row_steps()
@@ -143,7 +146,8 @@ def ratios_of(points: Iterable[Point]) -> Rows:
                 measured[cell, type_, other, steps, hidden] = ratios
         layers = f"{stack}Layers"
         if stack in ("kProjected", "kProjectedApart") and hidden > largest[cell, type_, layers, steps]:
-            measured[cell, type_, layers, steps, hidden] = ratios
+            few = {batch: found for batch, found in ratios.items() if batch <= ONE_TILE}
+            measured[cell, type_, layers, steps, hidden] = few if stack == "kProjectedApart" else ratios
     return measured
 
 

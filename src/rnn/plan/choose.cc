@@ -91,8 +91,10 @@ bool choose_both(const GpuRow& row, const RnnProblem& problem, bool may_be_large
   return found;
 }
 
-// With both recurrent matrices apart. One direction runs at once.
+// With both recurrent matrices apart. One direction runs at once. Without extras in any call of a training step, so
+// that all calls have the same kernels.
 bool choose_projected(const GpuRow& row, const RnnProblem& problem, RnnPlan* plan) {
+  if (problem.has_extras()) return false;
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return false;
   plan->recurrences_at_once = 1;
   return choose_projected_shape(row, problem, Pass::kForward, &plan->forward) &&

@@ -206,12 +206,15 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
 
 // Of large layers with a projection in a stack, few timesteps were measured in inference alone: cuDNN is ahead up to 12
 // (bench/results/rnn_few_timesteps_h200.md). The resident kernels multiply two matrices first.
-bool has_too_few_steps(const RnnProblem& problem) {
-  return problem.projection > 0 && problem.layers > 1 && problem.hidden > 1024 && problem.steps() <= 12 &&
-         problem.forward_plan.engine == PRNN_ENGINE_BEST;
+bool has_too_few_steps(const RnnProblem& problem, const RnnPlan& plan) {
+  return problem.projection > 0 && !plan.keeps_projection_apart() && problem.layers > 1 && problem.hidden > 1024 &&
+         problem.steps() <= 12 && problem.forward_plan.engine == PRNN_ENGINE_BEST;
 }
 
 bool is_faster(double ratio) { return ratio < 1; }
+
+// Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
+bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
 
 std::string percent_of(double ratio) {
   char text[16];
@@ -233,9 +236,10 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, cons
 
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
   const int64_t steps = problem.steps();
-  if (problem.training) return is_faster(at_steps(plan.cudnn_time.training, steps));
+  const double ratio = at_steps(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference, steps);
+  if (problem.training) return is_faster(ratio) || is_unmeasured(plan, ratio);
   if (runs_step_by_step(problem)) return false;
-  return is_faster(at_steps(plan.cudnn_time.inference, steps)) || has_too_few_steps(problem);
+  return is_faster(ratio) || is_unmeasured(plan, ratio) || has_too_few_steps(problem, plan);
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
@@ -244,7 +248,11 @@ std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) 
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);
   if (!in_training && !in_inference) {
-    return step_by_step || !has_too_few_steps(problem)
+    if (is_unmeasured(plan, training_ratio) || is_unmeasured(plan, inference_ratio)) {
+      return "no measurement says that the kernels with both recurrent matrices apart are faster than cuDNN at N = " +
+             std::to_string(problem.max_batch());
+    }
+    return step_by_step || !has_too_few_steps(problem, plan)
                ? ""
                : "in inference, cuDNN is faster for a stack with a projection and T = " +
                      std::to_string(problem.steps());

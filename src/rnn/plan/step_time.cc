@@ -18,7 +18,7 @@ PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& 
     case Engine::kCluster:
       if (!is_float) return backward ? PassTime{0.74, 0, 2.0} : PassTime{0.55, 0, 1.3};
       return backward ? PassTime{1.1, 0, 2.3} : PassTime{0.64, 0, 1.5};
-    case Engine::kProjected: return backward ? PassTime{3.0, 2.0, 0} : PassTime{3.0, 1.5, 0};
+    case Engine::kProjected: return backward ? PassTime{2.3, 2.7, 0} : PassTime{1.0, 3.4, 0};
     case Engine::kSimt: return backward ? PassTime{1.2, 0, 2.0} : PassTime{0.55, 0, 3.0};
     case Engine::kWgmma: return backward ? PassTime{1.3, 0.41, 1.6} : PassTime{0.95, 0.2, 1.4};
     case Engine::kWgmmaSplitK: return backward ? PassTime{4.6, 0.05, 8.3} : PassTime{3.8, 0, 1.6};
