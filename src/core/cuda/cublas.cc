@@ -5,10 +5,27 @@
 #include <library_types.h>
 
 #include <limits>
+#include <memory>
 
 #include "core/cuda/cuda_state.h"
 
 namespace prnn {
+
+// cuBLAS's handle and the workspaces that its products leave partial sums and counters in: two products that run at
+// once must not have the same. Calls of one handle may go to several streams, and those of a graph run when it is
+// replayed.
+struct CublasState {
+  void* handle = nullptr;
+  void* workspace = nullptr;        // of calls, whose products wait for each other
+  void* graph_workspace = nullptr;  // of calls that are captured
+  cudaEvent_t done = nullptr;       // recorded after the last call's product
+
+  CublasState() = default;
+  CublasState(const CublasState&) = delete;
+  CublasState& operator=(const CublasState&) = delete;
+  ~CublasState();
+};
+
 namespace {
 
 // The part of cuBLAS's C API that is used; its enumerations are int, with the values that cuBLAS documents.
@@ -46,7 +63,7 @@ const Library& cublas() {
   return library;
 }
 
-// cuBLAS's own recommendation for Hopper. A workspace of the handle's own, because cuBLAS's must not be allocated in a
+// cuBLAS's own recommendation for Hopper. Workspaces of the handle's own, because cuBLAS's must not be allocated in a
 // call and is not the same for all calls of a captured graph.
 constexpr size_t kWorkspaceSize = size_t{32} << 20;
 
@@ -68,15 +85,30 @@ int narrow(int64_t value) {
   return static_cast<int>(value);
 }
 
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status != cudaStreamCaptureStatusNone;
+  cudaGetLastError();
+  return true;  // another stream is being captured, which forbids more than this product
+}
+
+// The workspace for the stream's next product, which waits for the last one, of another stream perhaps.
+void* take_workspace(const CublasState& state, cudaStream_t stream) {
+  if (is_capturing(stream)) return state.graph_workspace;
+  cudaStreamWaitEvent(stream, state.done, 0);
+  return state.workspace;
+}
+
 // cuBLAS loads its code with its first product, which takes a tenth of a second: now, and not in a layer's first call.
-// Products of 512 load what a layer's need, those of 16 in float other kernels. The matrices lie in cuBLAS's workspace;
-// their values do not matter. A failure is left for the layer's call to report. The stream is one that nobody captures.
+// Products of 512 load what a layer's need, those of 16 in float other kernels. The matrices lie in a workspace; their
+// values do not matter. A failure is left for the layer's call to report. The stream is one that nobody captures.
 void load_kernels(prnnContext& context) {
   constexpr int64_t kSize = 512;
   const prnnStream_t stream = context.stream;
   cudaStream_t own = nullptr;
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) == cudaSuccess) {
-    char* const matrix = static_cast<char*>(cuda_state(context).cublas_workspace);
+    // The products work in the other one.
+    char* const matrix = static_cast<char*>(cuda_state(context).cublas->graph_workspace);
     context.stream = own;
     try {
       for (prnnDataType_t type : {PRNN_DATA_FLOAT, PRNN_DATA_HALF}) {
@@ -86,7 +118,7 @@ void load_kernels(prnnContext& context) {
     } catch (const Failure&) {
     }
     context.stream = stream;
-    cublas().set_stream(cuda_state(context).cublas, stream);
+    cublas().set_stream(cuda_state(context).cublas->handle, stream);
     cudaStreamSynchronize(own);
     cudaStreamDestroy(own);
   }
@@ -95,35 +127,41 @@ void load_kernels(prnnContext& context) {
 
 }  // namespace
 
+CublasState::~CublasState() {
+  if (handle != nullptr) cublas().destroy(handle);
+  if (done != nullptr) cudaEventDestroy(done);
+  cudaFree(workspace);
+  cudaFree(graph_workspace);
+}
+
 void create_cublas(prnnContext& context) {
-  CudaState& state = cuda_state(context);
   if (!cublas().loaded()) return;
-  if (cublas().create(&state.cublas) != 0) {
-    state.cublas = nullptr;
+  auto made = std::make_unique<CublasState>();
+  if (cublas().create(&made->handle) != 0) {
+    made->handle = nullptr;
     return;
   }
-  if (cudaMalloc(&state.cublas_workspace, kWorkspaceSize) != cudaSuccess) {
+  if (cudaMalloc(&made->workspace, kWorkspaceSize) != cudaSuccess ||
+      cudaMalloc(&made->graph_workspace, kWorkspaceSize) != cudaSuccess ||
+      cudaEventCreateWithFlags(&made->done, cudaEventDisableTiming) != cudaSuccess) {
     cudaGetLastError();
-    state.cublas_workspace = nullptr;
-    destroy_cublas(context);
-    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", kWorkspaceSize);
+    fail(PRNN_STATUS_ALLOC_FAILED, "%zu bytes of GPU memory for cuBLAS could not be had", 2 * kWorkspaceSize);
   }
+  cuda_state(context).cublas = made.release();
   load_kernels(context);
 }
 
 void destroy_cublas(prnnContext& context) {
-  CudaState& state = cuda_state(context);
-  if (state.cublas != nullptr) cublas().destroy(state.cublas);
-  cudaFree(state.cublas_workspace);
-  state.cublas = state.cublas_workspace = nullptr;
+  delete cuda_state(context).cublas;
+  cuda_state(context).cublas = nullptr;
 }
 
 void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alpha, const MatrixView& a,
               const MatrixView& b, double beta, void* c, prnnDataType_t c_type, int64_t c_stride,
               FloatProduct precision) {
   if (m == 0 || n == 0) return;
-  const CudaState& state = cuda_state(context);
-  if (state.cublas == nullptr) {
+  const CublasState* const state = cuda_state(context).cublas;
+  if (state == nullptr) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "cuBLAS is needed and could not be loaded; install it, or import torch first");
   }
   const bool is_double = a.type == PRNN_DATA_DOUBLE;
@@ -134,14 +172,16 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
   const void* beta_at = is_double ? static_cast<const void*>(&beta) : &beta32;
   const int sizes[] = {narrow(n), narrow(m), narrow(k), narrow(b.stride), narrow(a.stride), narrow(c_stride)};
   // cuBLAS is column-major: it computes the transpose of c, from b and a in turn.
-  int status = cublas().set_stream(state.cublas, context.stream);
-  if (status == 0) status = cublas().set_workspace(state.cublas, state.cublas_workspace, kWorkspaceSize);
+  void* const workspace = take_workspace(*state, context.stream);
+  int status = cublas().set_stream(state->handle, context.stream);
+  if (status == 0) status = cublas().set_workspace(state->handle, workspace, kWorkspaceSize);
   if (status == 0) {
     status =
-        cublas().gemm(state.cublas, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal, sizes[0],
+        cublas().gemm(state->handle, b.transposed ? kTranspose : kNormal, a.transposed ? kTranspose : kNormal, sizes[0],
                       sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data, cuda_type(a.type),
                       sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute, kDefaultAlgorithm);
   }
+  if (workspace == state->workspace) cudaEventRecord(state->done, context.stream);
   if (status != 0) {
     fail(PRNN_STATUS_EXECUTION_FAILED, "cuBLAS refused a product of {%d, %d} and {%d, %d} with status %d", sizes[1],
          sizes[2], sizes[2], sizes[0], status);

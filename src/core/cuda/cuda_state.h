@@ -11,6 +11,7 @@
 
 namespace prnn {
 
+struct CublasState;
 struct CudnnState;
 
 // What prnnContext::cuda points to.
@@ -20,10 +21,9 @@ struct CudaState {
   // Host memory that kernels can write. A resident kernel that gives up sets it.
   int* timed_out = nullptr;
   int* timed_out_on_device = nullptr;  // the same, as kernels address it
-  void* cublas = nullptr;              // cuBLAS's handle; NULL without cuBLAS. See core/cuda/cublas.h
-  void* cublas_workspace = nullptr;
-  std::shared_ptr<void> plans;  // of the last problems; see rnn/cuda/backend.cc
-  CudnnState* cudnn = nullptr;  // NULL until a call needs it. See core/cuda/cudnn.h
+  CublasState* cublas = nullptr;       // NULL without cuBLAS. See core/cuda/cublas.h
+  std::shared_ptr<void> plans;         // of the last problems; see rnn/cuda/backend.cc
+  CudnnState* cudnn = nullptr;         // NULL until a call needs it. See core/cuda/cudnn.h
 };
 
 inline CudaState& cuda_state(const prnnContext& context) { return *static_cast<CudaState*>(context.cuda); }
