@@ -114,7 +114,7 @@ def test_operators_settle_whatever_the_switch_for_tf32(layer: Layer, monkeypatch
 def bytes_kept(x: torch.Tensor, lengths: torch.Tensor | None, is_operator: bool) -> int:
     module = prnn.nn.LSTM(3, 4, 2)
     config = Config(MODES["LSTM"], 4, 0, 2, False, 0.0, BACKENDS["best"])
-    arguments = (x, None, None, list(module.parameters()), None, lengths, None, None, config, True, is_operator)
+    arguments = (x, None, None, list(module.parameters()), None, lengths, None, (), None, config, True, is_operator)
     with torch.no_grad():
         reserve = _rnn_kernels.forward(*arguments)[3]
     assert reserve is not None
