@@ -6,8 +6,12 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-import espeakng_loader
 import numpy as np
+
+try:
+    import espeakng_loader
+except ModuleNotFoundError as error:
+    raise SystemExit(f"recipes.digits needs the package {error.name}: pip install 'prnn[digits]' brings it") from error
 
 # Values of speak_lib.h, espeak-ng's public header.
 _AUDIO_OUTPUT_SYNCHRONOUS = 2
