@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
-from masked_lstm_case import check_lengths, check_packed_sequences
+from masked_layer_case import check_lengths, check_masks_follow_torchs_generator, check_packed_sequences
 from reference.layer_norm_lstm import TorchaudioLSTM
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 from torch.nn.utils.rnn import pack_sequence
@@ -226,18 +226,7 @@ def test_initial_parameters() -> None:
 
 @pytest.mark.parametrize("name", ["zoneout", "recurrent_dropout", "dropout"])
 def test_masks_follow_torchs_generator(name: str) -> None:
-    module = prnn.nn.LayerNormLSTM(3, 16, 2, **{name: 0.5})
-    input = torch.randn(6, 2, 3)
-
-    def run() -> torch.Tensor:
-        torch.manual_seed(3)
-        return module(input)[0]
-
-    first = run()
-    assert torch.equal(run(), first)
-    assert not torch.equal(module(input)[0], first)
-    module.eval()
-    assert torch.equal(module(input)[0], module(input)[0])
+    check_masks_follow_torchs_generator(prnn.nn.LayerNormLSTM(3, 16, 2, **{name: 0.5}))
 
 
 @pytest.mark.parametrize("normalize", KINDS)

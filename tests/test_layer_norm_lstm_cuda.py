@@ -5,7 +5,12 @@ import itertools
 import pytest
 import torch
 from layer_norm_lstm_case import Case, compare, results
-from masked_lstm_case import check_autocast_on_gpu, check_graph_reads_lengths_anew, check_packed_sequences_on_gpu
+from masked_layer_case import (
+    check_autocast_on_gpu,
+    check_each_replay_draws_masks,
+    check_graph_reads_lengths_anew,
+    check_packed_sequences_on_gpu,
+)
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 from test_rnn_cuda import why_not
 
@@ -133,23 +138,7 @@ def test_results_are_reproducible(hidden: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 def test_each_replay_of_a_graph_draws_masks(dtype: torch.dtype) -> None:
     module = prnn.nn.LayerNormLSTM(8, 64, 2, zoneout=0.3, recurrent_dropout=0.2, device="cuda", dtype=dtype)
-    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype, requires_grad=True)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        module(x)[0].sum().backward()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            x.grad = None
-            output, _ = module(x)
-            output.sum().backward()
-    found = []
-    for _ in range(2):
-        graph.replay()
-        torch.cuda.synchronize()
-        found.append((output.clone(), x.grad.clone()))
-    assert not torch.equal(found[0][0], found[1][0])
-    assert not torch.equal(found[0][1], found[1][1])
-    assert all(torch.isfinite(tensor).all() for pair in found for tensor in pair)
+    check_each_replay_draws_masks(module, dtype)
 
 
 @pytest.mark.parametrize("hidden", [64, 600])

@@ -2,14 +2,18 @@
 served and what is refused. Of the operator: test_layer_norm_lstm.py."""
 
 import copy
-import io
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from masked_lstm_case import check_lengths, check_packed_sequences
+from masked_layer_case import (
+    check_copies_and_pickles,
+    check_lengths,
+    check_masks_follow_torchs_generator,
+    check_packed_sequences,
+)
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 
 import prnn
@@ -96,18 +100,7 @@ def test_zoneout_keeps_states() -> None:
 
 @pytest.mark.parametrize("name", ["zoneout", "recurrent_dropout"])
 def test_masks_follow_torchs_generator(name: str) -> None:
-    module = LSTM(3, 16, 2, **{name: 0.5})
-    input = torch.randn(6, 2, 3)
-
-    def run() -> torch.Tensor:
-        torch.manual_seed(3)
-        return module(input)[0]
-
-    first = run()
-    assert torch.equal(run(), first)
-    assert not torch.equal(module(input)[0], first)
-    module.eval()
-    assert torch.equal(module(input)[0], module(input)[0])
+    check_masks_follow_torchs_generator(LSTM(3, 16, 2, **{name: 0.5}))
 
 
 def test_dropout_between_layers() -> None:
@@ -172,16 +165,7 @@ def test_state_dict_copies_and_pickles() -> None:
     module = LSTM(3, 4, 2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)
     assert repr(module) == "LSTM(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1, forget_bias=1.0)"
     assert module.state_dict().keys() == torch.nn.LSTM(3, 4, 2).state_dict().keys()
-    buffer = io.BytesIO()
-    torch.save(module, buffer)
-    buffer.seek(0)
-    input = torch.randn(5, 2, 3)
-    for other in (copy.deepcopy(module), torch.load(buffer, weights_only=False)):
-        assert repr(other) == repr(module)
-        torch.manual_seed(1)
-        expected = module(input)[0]
-        torch.manual_seed(1)
-        assert torch.equal(other(input)[0], expected)
+    check_copies_and_pickles(module)
 
 
 def test_convert() -> None:

@@ -2,7 +2,12 @@
 
 import pytest
 import torch
-from masked_lstm_case import check_autocast_on_gpu, check_graph_reads_lengths_anew, check_packed_sequences_on_gpu
+from masked_layer_case import (
+    check_autocast_on_gpu,
+    check_each_replay_draws_masks,
+    check_graph_reads_lengths_anew,
+    check_packed_sequences_on_gpu,
+)
 from test_nn_masks import LSTM, run_written_out
 from test_rnn_cuda import why_not
 
@@ -52,23 +57,7 @@ def test_equals_its_formulas(dtype: torch.dtype, hidden: int) -> None:
 @pytest.mark.parametrize("hidden", [64, 600])
 def test_each_replay_of_a_graph_draws_masks(hidden: int) -> None:
     module = LSTM(8, hidden, 2, device="cuda", dtype=torch.float16, **MASKS)
-    x = torch.randn(5, 3, 8, device="cuda", dtype=torch.float16, requires_grad=True)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        module(x)[0].sum().backward()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            x.grad = None
-            output, _ = module(x)
-            output.sum().backward()
-    found = []
-    for _ in range(2):
-        graph.replay()
-        torch.cuda.synchronize()
-        found.append((output.clone(), x.grad.clone()))
-    assert not torch.equal(found[0][0], found[1][0])
-    assert not torch.equal(found[0][1], found[1][1])
-    assert all(torch.isfinite(tensor).all() for pair in found for tensor in pair)
+    check_each_replay_draws_masks(module, torch.float16)
 
 
 def test_a_graph_reads_lengths_anew() -> None:

@@ -2,13 +2,13 @@
 masks, what is served and what is refused. Of the kernels: test_rnn_masks.py."""
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from masked_layer_case import check_copies_and_pickles, check_masks_follow_torchs_generator
 from reference import rnn as reference
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -107,18 +107,7 @@ def test_zoneout_keeps_states() -> None:
 
 @EVERY
 def test_masks_follow_torchs_generator(make: Callable[..., Any], masks: dict[str, Any]) -> None:
-    module = make(3, 16, 2, **masks)
-    input = torch.randn(6, 2, 3)
-
-    def run() -> torch.Tensor:
-        torch.manual_seed(3)
-        return module(input)[0]
-
-    first = run()
-    assert torch.equal(run(), first)
-    assert not torch.equal(module(input)[0], first)
-    module.eval()
-    assert torch.equal(module(input)[0], module(input)[0])
+    check_masks_follow_torchs_generator(make(3, 16, 2, **masks))
 
 
 def test_one_mask_of_recurrent_dropout_for_all_timesteps() -> None:
@@ -246,16 +235,7 @@ def test_state_dict_copies_and_pickles() -> None:
     assert repr(module) == "GRU(3, 4, num_layers=2, zoneout=0.2, recurrent_dropout=0.1)"
     assert repr(RNN(3, 4, recurrent_dropout=0.1)) == "RNN(3, 4, recurrent_dropout=0.1)"
     assert module.state_dict().keys() == torch.nn.GRU(3, 4, 2).state_dict().keys()
-    buffer = io.BytesIO()
-    torch.save(module, buffer)
-    buffer.seek(0)
-    input = torch.randn(5, 2, 3)
-    for other in (copy.deepcopy(module), torch.load(buffer, weights_only=False)):
-        assert repr(other) == repr(module)
-        torch.manual_seed(1)
-        expected = module(input)[0]
-        torch.manual_seed(1)
-        assert torch.equal(other(input)[0], expected)
+    check_copies_and_pickles(module)
 
 
 def test_convert() -> None:

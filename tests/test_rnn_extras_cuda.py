@@ -40,7 +40,7 @@ class GpuCase(ExtrasCase, CudaCase):
         for name, (result, expected) in self.run(names).items():
             found, wanted = result.double(), expected.double()
             error = ((found - wanted).norm() / wanted.norm().clamp_min(1e-6)).item()
-            assert error < TOLERANCE[self.dtype], f"{name}: relative error {error:.2e}"
+            assert error < TOLERANCE[self.dtype], f"{names}, {name}: relative error {error:.2e}"
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,7 @@ class GpuMasksCase(MasksCase, CudaCase):
     """MasksCase in GPU memory."""
 
     engines = GpuCase.engines
-
-    def compare(self, names: tuple[str, ...]) -> None:
-        for name, (result, expected) in self.run(names).items():
-            found, wanted = result.double(), expected.double()
-            error = ((found - wanted).norm() / wanted.norm().clamp_min(1e-6)).item()
-            assert error < TOLERANCE[self.dtype], f"{names}, {name}: relative error {error:.2e}"
+    compare = GpuCase.compare
 
 
 @pytest.mark.parametrize(

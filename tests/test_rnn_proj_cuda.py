@@ -206,10 +206,7 @@ def test_dropout_has_the_masks_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
         torch.testing.assert_close(mine.cpu(), expected.cpu(), atol=1e-4, rtol=1e-4)
 
 
-def test_tf32_where_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(12)
-    module = prnn.nn.LSTM(512, 512, proj_size=256, device="cuda", backend="persistent")
-    x = torch.randn(8, 40, 512, device="cuda")
+def check_tf32_where_it_is_allowed(module: torch.nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = module.double().cpu()(x.double().cpu())[0]
     module.float().cuda()
     for allowed in (True, False):
@@ -218,10 +215,13 @@ def test_tf32_where_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (1e-5 < error < 2e-3) if allowed else (error < 1e-5)
 
 
-def test_graph_of_a_training_step() -> None:
-    torch.manual_seed(13)
-    module = prnn.nn.LSTM(64, 256, 3, proj_size=64, device="cuda", dtype=torch.float16)
-    x = torch.randn(20, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+def test_tf32_where_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(12)
+    module = prnn.nn.LSTM(512, 512, proj_size=256, device="cuda", backend="persistent")
+    check_tf32_where_it_is_allowed(module, torch.randn(8, 40, 512, device="cuda"), monkeypatch)
+
+
+def check_graph_of_a_training_step(module: torch.nn.Module, x: torch.Tensor) -> None:
     graph, captured = graph_of(lambda: results_of(module, x))
     for _ in range(2):
         with torch.no_grad():
@@ -229,6 +229,14 @@ def test_graph_of_a_training_step() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(captured, results_of(module, x), strict=True))
+
+
+def test_graph_of_a_training_step() -> None:
+    torch.manual_seed(13)
+    module = prnn.nn.LSTM(64, 256, 3, proj_size=64, device="cuda", dtype=torch.float16)
+    check_graph_of_a_training_step(
+        module, torch.randn(20, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    )
 
 
 def test_best_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS
-from test_nn_cuda import graph_of, results_of
 from test_rnn_cuda import TYPES, CudaCase, assert_results, why_not
+from test_rnn_proj_cuda import check_graph_of_a_training_step, check_tf32_where_it_is_allowed
 from test_rnn_query import Info
 
 import prnn
@@ -137,13 +137,7 @@ def test_accuracy_over_many_timesteps() -> None:
 def test_tf32_where_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(8)
     module = prnn.nn.LSTM(64, 2048, proj_size=640, device="cuda", backend="persistent")
-    x = torch.randn(8, 6, 64, device="cuda")
-    expected = module.double().cpu()(x.double().cpu())[0]
-    module.float().cuda()
-    for allowed in (True, False):
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-        error = ((module(x)[0].double().cpu() - expected).norm() / expected.norm()).item()
-        assert (1e-5 < error < 2e-3) if allowed else (error < 1e-5)
+    check_tf32_where_it_is_allowed(module, torch.randn(8, 6, 64, device="cuda"), monkeypatch)
 
 
 def test_gradients_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,14 +160,9 @@ def test_gradients_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graph_of_a_training_step() -> None:
     torch.manual_seed(10)
     module = prnn.nn.LSTM(64, 2560, 2, proj_size=64, device="cuda", dtype=torch.float16, backend="persistent")
-    x = torch.randn(12, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
-    graph, captured = graph_of(lambda: results_of(module, x))
-    for _ in range(2):
-        with torch.no_grad():
-            x.normal_()
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(a, b) for a, b in zip(captured, results_of(module, x), strict=True))
+    check_graph_of_a_training_step(
+        module, torch.randn(12, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

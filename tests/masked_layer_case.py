@@ -1,5 +1,7 @@
-"""What prnn.nn.LayerNormLSTM and prnn.nn.LSTM with zoneout or recurrent dropout have in common: checks of either."""
+"""What prnn.nn's layers with zoneout or recurrent dropout, and LayerNormLSTM, have in common: checks of any of them."""
 
+import copy
+import io
 import math
 
 import torch
@@ -91,3 +93,53 @@ def check_autocast_on_gpu(module: torch.nn.Module) -> None:
     torch.testing.assert_close(output.float(), module(x)[0], atol=0.05, rtol=0)
     output.sum().backward()
     assert module.weight_hh_l0.grad.dtype == torch.float32
+
+
+def check_masks_follow_torchs_generator(module: torch.nn.Module) -> None:
+    """A module in training, 3 wide, on the CPU."""
+    input = torch.randn(6, 2, 3)
+
+    def run() -> torch.Tensor:
+        torch.manual_seed(3)
+        return module(input)[0]
+
+    first = run()
+    assert torch.equal(run(), first)
+    assert not torch.equal(module(input)[0], first)
+    module.eval()
+    assert torch.equal(module(input)[0], module(input)[0])
+
+
+def check_copies_and_pickles(module: torch.nn.Module) -> None:
+    """As above."""
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    input = torch.randn(5, 2, 3)
+    for other in (copy.deepcopy(module), torch.load(buffer, weights_only=False)):
+        assert repr(other) == repr(module)
+        torch.manual_seed(1)
+        expected = module(input)[0]
+        torch.manual_seed(1)
+        assert torch.equal(other(input)[0], expected)
+
+
+def check_each_replay_draws_masks(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """A module in training on a GPU, 8 wide."""
+    x = torch.randn(5, 3, 8, device="cuda", dtype=dtype, requires_grad=True)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        module(x)[0].sum().backward()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            x.grad = None
+            output, _ = module(x)
+            output.sum().backward()
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append((output.clone(), x.grad.clone()))
+    assert not torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+    assert all(torch.isfinite(tensor).all() for pair in found for tensor in pair)
