@@ -356,6 +356,7 @@ def test_opcheck(cell: str, dropout: float, lengths: list[int] | None) -> None:
         None,
         None if lengths is None else torch.tensor(lengths),
         None,
+        [],
         torch.tensor([11, 3], device="cuda") if dropout else None,
         None,
         *config,
