@@ -257,12 +257,13 @@ typedef struct {
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
   char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", or */
-  char backwardEngine[24];     /* "cpu"; layers together: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
+  char backwardEngine[24];     /* "cpu"; a wavefront of layers: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */
   int batchPerPass;            /* sequences served at once; a larger batch takes more passes */
-  int layersTogether;          /* layers of the stack that one launch runs forward, following each other; else 1 */
+  int layersTogether;          /* layers of the stack that one launch runs forward; 2 with an engine that is not a
+                                  wavefront's: side by side, each on half of the GPU; one after the other: 1 */
   int layersTogetherBackward;  /* the same in the data gradient */
   int layersTogetherInference; /* the same in prnnRNNForwardInference, which has no dropout */
   size_t registerBytes;        /* weights in registers, over all blocks of a replica: recurrent ones, and where layers

@@ -206,6 +206,8 @@ def _explain_layer(
         engines = ("-", "-")
     if found["supported"] and not found["measured"]:
         notes.append(f"nobody has run the plans for the {found['device']}")
+    if together > 1 and not engines[0].startswith("wavefront"):
+        notes.append("two layers side by side, each on half of the GPU")
     if found["supported"] and together == 1 and found["layers_together_inference"] > 1:
         notes.append(f"inference runs {found['layers_together_inference']} layers together")
     reasons = {"": "reason", "not faster: ": "engine_reason", "not together: ": "layers_reason"}

@@ -49,19 +49,15 @@ class Layer:
     ) -> None:
         self.handle = capi.cpu_handle()
         self.rnn = capi.descriptor("RNN")
-        capi.check(
-            "SetRNNDescriptor",
-            rnnDesc=self.rnn.pointer,
-            hiddenSize=hidden,
-            numLayers=layers,
-            dropoutDesc=None,
-            inputMode=0,
-            direction=0,
-            mode=mode,
-            dataType=data_type,
-        )
+        self.sizes = {"hiddenSize": hidden, "numLayers": layers, "mode": mode, "dataType": data_type}
+        self.set_input_mode(0)
         self.x_desc = capi.tensor([batch, hidden, 1], data_type)
         self.info = Info(supported=-5)
+
+    def set_input_mode(self, mode: int) -> None:
+        capi.check(
+            "SetRNNDescriptor", rnnDesc=self.rnn.pointer, dropoutDesc=None, inputMode=mode, direction=0, **self.sizes
+        )
 
     def query(self, status: int = capi.SUCCESS, **changes: Any) -> Info:
         arguments = dict(
@@ -170,9 +166,8 @@ def test_layers_that_run_together(mode: int, hidden: int, layers: int, together:
     [
         ("H200", 2, 512, 32, 5),
         ("H200", 2, 512, 64, 4),
-        ("H200", 2, 1024, 32, 2),
-        ("H200", 2, 1024, 16, 1),
-        ("H200", 3, 1024, 32, 1),
+        ("H200", 2, 1024, 65, 1),
+        ("H200", 0, 1024, 33, 4),
         ("A100", 2, 1024, 32, 1),
     ],
 )
@@ -183,12 +178,45 @@ def test_many_sequences_that_run_together(gpu: str, mode: int, hidden: int, batc
 def test_layers_that_run_together_forward_alone() -> None:
     info = Layer(2, 512, layers=5, batch=32).query_gpu("H200")
     assert (info.layersTogether, info.layersTogetherBackward) == (5, 1)
-    reason = b"backward: layers of hidden size 512 run together for up to 16 sequences; N is 32"
-    assert info.layersReason == reason
+    reason = b"backward: layers of hidden size 512 run together for up to 16 sequences; N is 32; "
+    assert info.layersReason == reason + b"layers of hidden size 512 are no faster side by side"
     assert Layer(2, 512, layers=5, batch=16).query_gpu("H200").layersReason == b""
 
 
-@pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 33}, {"data_type": capi.FLOAT}], ids=str)
+@pytest.mark.parametrize("batch", [9, 16, 32, 64])
+@pytest.mark.parametrize("mode", [2, 3])
+def test_layers_that_run_side_by_side(mode: int, batch: int) -> None:
+    info = Layer(mode, 1024, layers=3, batch=batch).query_gpu("H200")
+    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (2, 2, 2)
+    assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (b"wgmma-split-k", b"wgmma-split-k", b"")
+    assert (info.blocks <= 66, info.replicas) == (True, 1)
+    assert info.batchPerPass >= batch
+
+
+def test_why_layers_do_not_run_side_by_side() -> None:
+    layer = Layer(2, 1024, layers=3, batch=16)
+
+    def reason(steps: int, batch: int = 16) -> bytes:
+        x_descs = [capi.tensor([batch, 1024, 1], capi.HALF)] * steps
+        capi.check(
+            "QueryRNNSequence",
+            handle=None,
+            gpu=b"H200",
+            rnnDesc=layer.rnn.pointer,
+            seqLength=steps,
+            xDesc=capi.addresses(x_descs),
+            info=ctypes.byref(layer.info),
+        )
+        return layer.info.layersReason
+
+    assert reason(32) == b""
+    assert reason(31).endswith(b"; layers run side by side from 32 timesteps on; T is 31")
+    assert reason(32, 65).endswith(b"; two layers of hidden size 1024 have no room side by side for 65 sequences")
+    layer.set_input_mode(1)
+    assert reason(32).endswith(b"; the first layer has no input matrices")
+
+
+@pytest.mark.parametrize("changes", [{"batch": 65}, {"hidden": 1024, "batch": 65}, {"data_type": capi.FLOAT}], ids=str)
 def test_layers_that_run_one_after_the_other(changes: dict[str, int]) -> None:
     assert Layer(**({"hidden": 256, "layers": 5} | changes)).query_gpu("H200").layersTogether == 1
 
@@ -412,7 +440,8 @@ def test_a_plan_of_split_k_kernels(mode: int) -> None:
         ({"hidden": 1345, "data_type": capi.FLOAT, "batch": 1}, b"mma-large", b"mma-large"),
         ({"mode": RNN_TANH, "hidden": 1024, "data_type": capi.FLOAT, "batch": 4}, b"simt", b"simt"),  # a replica each
         ({"hidden": 512, "batch": 8, "layers": 5}, b"wavefront-mma", b"wavefront-mma"),
-        ({"hidden": 1024, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"wgmma-split-k"),
+        ({"hidden": 512, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"cluster"),
+        ({"hidden": 1024, "batch": 32, "layers": 2}, b"wgmma-split-k", b"wgmma-split-k"),
         ({"hidden": 6000}, b"", b""),
     ],
     ids=str,

@@ -27,40 +27,60 @@ void set_text(char* destination, size_t size, const std::string& text) {
   std::snprintf(destination, size, "%s", text.c_str());
 }
 
-template <size_t SIZE>
-void set_engine(char (&destination)[SIZE], const ResidentShape& single, int layers, const ResidentShape& together) {
-  set_text(destination, SIZE, engine_name((layers > 1 ? together : single).kernel->engine));
+// The layout of a pass, and how many layers a launch has in it.
+struct PassReport {
+  const ResidentShape& shape;
+  int layers;
+  std::string reason;  // why no more
+};
+
+// Of a stack that is neither; one where both say the same.
+std::string join_reasons(const std::string& wavefront, const std::string& side_by_side) {
+  return wavefront == side_by_side || side_by_side.empty() ? wavefront : wavefront + "; " + side_by_side;
+}
+
+PassReport report_forward(const RnnPlan& plan) {
+  const WavefrontPlan& wavefront = plan.wavefront;
+  if (plan.side_by_side.forward) return {plan.side_by_side.forward_shape, 2, ""};
+  if (wavefront.forward_layers > 1) return {wavefront.forward, wavefront.forward_layers, ""};
+  return {plan.forward, 1, join_reasons(wavefront.forward_reason, plan.side_by_side.forward_reason)};
+}
+
+PassReport report_backward(const RnnPlan& plan) {
+  const WavefrontPlan& wavefront = plan.wavefront;
+  if (plan.side_by_side.backward) return {plan.side_by_side.backward_shape, 2, ""};
+  if (wavefront.backward_layers > 1) return {wavefront.backward, wavefront.backward_layers, ""};
+  return {plan.backward, 1, join_reasons(wavefront.backward_reason, plan.side_by_side.backward_reason)};
 }
 
 prnnRNNInfo_t info_from_plan(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  const ResidentShape& forward = wavefront.forward_layers > 1 ? wavefront.forward : plan.forward;
+  const PassReport forward = report_forward(plan), backward = report_backward(plan);
   prnnRNNInfo_t info{};
   info.supported = plan.runnable ? 1 : 0;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
   set_text(info.device, sizeof info.device, row.name);
   info.measured = row.is_measured ? 1 : 0;
   if (plan.runnable) {
-    set_engine(info.forwardEngine, plan.forward, wavefront.forward_layers, wavefront.forward);
-    set_engine(info.backwardEngine, plan.backward, wavefront.backward_layers, wavefront.backward);
+    set_text(info.forwardEngine, sizeof info.forwardEngine, engine_name(forward.shape.kernel->engine));
+    set_text(info.backwardEngine, sizeof info.backwardEngine, engine_name(backward.shape.kernel->engine));
   }
-  info.blocks = forward.blocks;
-  info.replicas = forward.replicas;
-  info.unitsPerBlock = forward.units;
-  info.batchPerPass = to_int(forward.batch_per_pass());
-  info.layersTogether = wavefront.forward_layers;
-  info.layersTogetherBackward = wavefront.backward_layers;
-  info.layersTogetherInference = plan.inference_layers;
-  info.registerBytes = static_cast<size_t>(forward.register_bytes);
-  info.sharedBytes = static_cast<size_t>(forward.shared_weight_bytes);
+  info.blocks = forward.shape.blocks;
+  info.replicas = forward.shape.replicas;
+  info.unitsPerBlock = forward.shape.units;
+  info.batchPerPass = to_int(forward.shape.batch_per_pass());
+  info.layersTogether = forward.layers;
+  info.layersTogetherBackward = backward.layers;
+  info.layersTogetherInference = plan.inference_side_by_side ? 2 : plan.inference_layers;
+  info.registerBytes = static_cast<size_t>(forward.shape.register_bytes);
+  info.sharedBytes = static_cast<size_t>(forward.shape.shared_weight_bytes);
   info.largestHiddenSize = to_int(find_largest_hidden(row, problem));
   set_text(info.reason, sizeof info.reason, plan.reason);
-  if (wavefront.forward_layers == 1) {
+  if (forward.layers == 1) {
     set_text(info.engineReason, sizeof info.engineReason, why_not_faster(row, problem, plan));
   }
-  const bool backward_alone = wavefront.forward_reason.empty() && !wavefront.backward_reason.empty();
+  const bool backward_alone = forward.reason.empty() && !backward.reason.empty();
   set_text(info.layersReason, sizeof info.layersReason,
-           backward_alone ? "backward: " + wavefront.backward_reason : wavefront.forward_reason);
+           backward_alone ? "backward: " + backward.reason : forward.reason);
   return info;
 }
 

@@ -5,12 +5,13 @@
 
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/layer/run.h"
+#include "rnn/plan/side_by_side.h"
 
 namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 26>;
+using PlanKey = std::array<int64_t, 28>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -24,6 +25,8 @@ PlanKey key_of(const RnnProblem& p) {
           p.heads,
           p.max_batch(),
           p.batch.front() == p.batch.back(),
+          p.steps() >= kSideBySideSteps,
+          p.skip_input,
           p.dropout.probability > 0,
           p.aligned,
           p.extras.reset != nullptr,

@@ -93,7 +93,7 @@ void seed_cudnn_dropout(const uint64_t* draw, void* states, size_t bytes, prnnSt
 
 void drop(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count, const void* in,
           void* out, prnnStream_t stream) {
-  require_launch(run_dropout(type, probability, draw, layer, count, in, out, stream), "the dropout kernel");
+  require_launch(run_dropout(type, probability, draw, layer, 0, count, in, out, stream), "the dropout kernel");
 }
 
 }  // namespace prnn

@@ -6,6 +6,7 @@
 #include "rnn/plan/faster.h"
 #include "rnn/plan/mma.h"
 #include "rnn/plan/projected.h"
+#include "rnn/plan/side_by_side.h"
 #include "rnn/plan/simt.h"
 #include "rnn/plan/tuned.h"
 #include "rnn/plan/wavefront.h"
@@ -242,6 +243,8 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   inference.dropout = {};
   inference.aligned = true;
   plan.inference_layers = plan_wavefront(row, inference).forward_layers;
+  plan.side_by_side = plan_side_by_side(row, problem, plan);
+  plan.inference_side_by_side = plan_side_by_side(row, inference, plan).forward;
   plan.cudnn_time = estimate_cudnn_time(row, problem, plan);
   return plan;
 }

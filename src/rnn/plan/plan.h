@@ -66,6 +66,13 @@ struct WavefrontPlan {
   std::string forward_reason, backward_reason;  // one sentence where there is none, and several layers
 };
 
+// Of each pass of a stack: whether two neighbouring layers run side by side; side_by_side.h. Comes before a wavefront.
+struct SideBySidePlan {
+  bool forward = false, backward = false;
+  ResidentShape forward_shape, backward_shape;  // of each of two layers in one launch
+  std::string forward_reason, backward_reason;  // as WavefrontPlan's
+};
+
 // Timesteps of which the backends were compared. The last stands for many.
 constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 64};
 constexpr int kMeasuredStepCount = sizeof kMeasuredSteps / sizeof kMeasuredSteps[0];
@@ -90,7 +97,9 @@ struct RnnPlan {
   int recurrences_at_once = 1;  // heads and directions of a layer that run in one launch
   WavefrontPlan wavefront;
   int inference_layers = 1;  // WavefrontPlan::forward_layers without dropout, and with an aligned y
-  CudnnTime cudnn_time;      // see faster.h
+  SideBySidePlan side_by_side;
+  bool inference_side_by_side = false;  // SideBySidePlan::forward as inference_layers
+  CudnnTime cudnn_time;                 // see faster.h
 
   // Both passes of an LSTM with a projection multiply with its two recurrent matrices one after the other; else with
   // their product.

@@ -105,6 +105,11 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 }
 
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
+  if (problem.max_batch() > kWavefrontSequences) {
+    *reason = "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
+              std::to_string(problem.max_batch());
+    return 1;
+  }
   const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
   if (layers > 1) return layers;
   const int64_t most = most_sequences(problem);
@@ -118,8 +123,9 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
   return chosen;
 }
 
-// Why there are no kernels for such a stack at all; empty if there are.
-std::string why_not_together(const RnnProblem& p) {
+}  // namespace
+
+std::string why_one_after_the_other(const RnnProblem& p) {
   if (p.directions > 1) return "layers of two directions run one after the other";
   if (p.heads > 1) return "layers with heads run one after the other";
   if (p.projection > 0) return "layers with a projection run one after the other";
@@ -131,20 +137,14 @@ std::string why_not_together(const RnnProblem& p) {
     return "hidden size " + std::to_string(p.hidden) + " is not a multiple of " +
            std::to_string(k_tile_elements(false));
   }
-  if (p.max_batch() > kWavefrontSequences) {
-    return "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
-           std::to_string(p.max_batch());
-  }
   if (p.has_extras()) return "layers run one after the other with resets, masks and c of every timestep";
   return "";
 }
 
-}  // namespace
-
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   WavefrontPlan plan;
   if (problem.layers == 1) return plan;
-  plan.forward_reason = plan.backward_reason = why_not_together(problem);
+  plan.forward_reason = plan.backward_reason = why_one_after_the_other(problem);
   if (!plan.forward_reason.empty()) return plan;
   plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
   if (!problem.aligned) {

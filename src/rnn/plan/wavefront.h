@@ -41,6 +41,10 @@ constexpr bool has_pairs(prnnRNNMode_t mode, const WavefrontKernel& kernel, int6
   return has_one_tile(mode, kernel, false) && columns_per_replica <= kPairColumns;
 }
 
+// Why a stack's layers run one after the other whatever their sizes, neither as a wavefront nor side by side; empty if
+// they do not.
+std::string why_one_after_the_other(const RnnProblem& problem);
+
 // The plan of a stack's wavefronts, with a reason where several layers do not run together.
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem);
 

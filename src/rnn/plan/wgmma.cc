@@ -136,10 +136,13 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
   });
 }
 
+bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+                          ResidentShape* best) {
+  return choose_replicas(row, problem, pass, directions, split_k_shape_for, best);
+}
+
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
-  if (wants_split_k(problem, directions) && choose_replicas(row, problem, pass, directions, split_k_shape_for, best)) {
-    return true;
-  }
+  if (wants_split_k(problem, directions) && choose_split_k_shape(row, problem, pass, directions, best)) return true;
   return wants_wgmma(problem, pass, directions) &&
          choose_replicas(row, problem, pass, directions, wgmma_shape_for, best);
 }

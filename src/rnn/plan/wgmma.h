@@ -35,6 +35,9 @@ int64_t split_k_sums_bytes(const RnnProblem& problem, const ResidentShape& backw
 bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 
+// Sets `best` to the layout of split-K for the fewest passes; false if no replica of all directions fits.
+bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+
 // Sets `best` to the layout of the engine that is faster; false where another engine is, or neither fits.
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
 

@@ -83,12 +83,19 @@ struct StateMasks {
   bool any() const { return recurrent[0] != nullptr || zoneout > 0; }
 };
 
+// The timesteps of one direction, as in ResidentSizes. Layers side by side do not have the same ones.
+struct DirectionSteps {
+  const StepSizes* table;
+  int steps, batch;
+};
+
 struct ForwardParams {
   ResidentSizes sizes;
   int xw_row, xw_gate, y_row;
   ForwardDirection direction[kMaxRecurrences];
   Projection projection;  // projected kernels
   StateMasks masks;
+  DirectionSteps timesteps[kMaxRecurrences];  // split-K wgmma kernels: in place of those of `sizes`
 
   // Of prnnRNNExtras_t and prnnRNNMasks_t, what the kernel must know.
   bool has_extras() const { return direction[0].reset != nullptr || masks.any(); }
@@ -126,6 +133,7 @@ struct BackwardParams {
                 // beforehand
   Projection projection;  // projected kernels
   StateMasks masks;
+  DirectionSteps timesteps[kMaxRecurrences];  // as ForwardParams
 
   // As ForwardParams::has_extras().
   bool has_extras() const { return direction[0].reset != nullptr || direction[0].dcells != nullptr || masks.any(); }

@@ -11,7 +11,9 @@ struct Step {
   int batch = 0;
 };
 
-__device__ __forceinline__ Step step_at(const ResidentSizes& sizes, int t) {
+// Sizes: ResidentSizes, or DirectionSteps.
+template <class Sizes>
+__device__ __forceinline__ Step step_at(const Sizes& sizes, int t) {
   if (sizes.table == nullptr) return {t * sizes.batch, sizes.batch};
   const StepSizes entry = sizes.table[t];
   return {entry.row, entry.batch};
@@ -24,7 +26,8 @@ __device__ __forceinline__ int batch_at(const ResidentSizes& sizes, int t) {
 }
 
 // Timesteps that have a sequence from `column` on: the first ones, since batches do not grow.
-__device__ __forceinline__ int steps_of_column(const ResidentSizes& sizes, int column) {
+template <class Sizes>
+__device__ __forceinline__ int steps_of_column(const Sizes& sizes, int column) {
   if (sizes.table == nullptr) return sizes.steps;
   int low = 0, high = sizes.steps;
   while (low < high) {
@@ -39,7 +42,8 @@ __device__ __forceinline__ int steps_of_column(const ResidentSizes& sizes, int c
 }
 
 // The timestep of a pass's step `s` of `steps`; no sequences outside them.
-__device__ __forceinline__ Step step_of_pass(const ResidentSizes& sizes, int steps, bool runs_down, int s) {
+template <class Sizes>
+__device__ __forceinline__ Step step_of_pass(const Sizes& sizes, int steps, bool runs_down, int s) {
   return s < steps ? step_at(sizes, runs_down ? steps - 1 - s : s) : Step{0, 0};
 }
 
@@ -65,8 +69,8 @@ __device__ __forceinline__ bool restarts(const Direction& dir, const Step& first
 }
 
 // The last step of a backward pass: one more than timesteps where gradients of initial states are to be stored.
-template <class Direction>
-__device__ __forceinline__ int last_backward_step(const Direction& dir, const ResidentSizes& sizes, int steps) {
+template <class Direction, class Sizes>
+__device__ __forceinline__ int last_backward_step(const Direction& dir, const Sizes& sizes, int steps) {
   const bool has_gradients =
       dir.dhx != nullptr || dir.dcx != nullptr || dir.dreset_hx != nullptr || dir.dreset_cx != nullptr;
   return !has_gradients && sizes.table == nullptr ? steps - 1 : steps;

@@ -15,6 +15,7 @@ class BackwardData : LayerRun {
 
   void run() {
     store_table();
+    if (plan.side_by_side.backward) return run_side_by_side();
     const void* dy = args_.dy;
     for (int64_t above = p.layers; above > 0;) {
       const int64_t count = is_together_backward(above - 1) ? std::min<int64_t>(wavefront.backward_layers, above) : 1;
@@ -26,12 +27,8 @@ class BackwardData : LayerRun {
         run_layer(layer, output_of(layer), dy);
       }
       if (dx == nullptr) continue;
-      for (int64_t d = 0; d < p.recurrences(); ++d) add_input_gradient(layer, d, dx);
-      if (layer > 0 && drops()) {
-        require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.recurrences() * p.state(), dx, dx, stream),
-                       "the dropout kernel");
-      }
+      for (int64_t d = 0; d < p.recurrences(); ++d) add_input_gradient(layer, d, 0, p.rows, dx);
+      if (layer > 0 && drops()) drop(layer, 0, p.rows, dx, dx);
       dy = dx;
     }
   }
@@ -45,7 +42,7 @@ class BackwardData : LayerRun {
     params.sizes = sizes_of(wavefront.backward, 0, p.max_batch(), count);
     params.dy = dy;
     params.dropout_scale = dropout_scale();
-    std::vector<void*> gradients, candidates;
+    std::vector<Elements> gradients;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
       const Reserve::PerDirection& saved_here = saved.directions[layer];
@@ -69,12 +66,95 @@ class BackwardData : LayerRun {
       own.dhx = h_state(args_.dhx, layer, 0);
       own.dcx = c_state(args_.dcx, layer, 0);
       own.bias_sums = saved_here.bias_sums;
-      gradients.push_back(own.dgates);
-      if (i > 0 && p.mode == PRNN_GRU) candidates.push_back(own.dcandidate);
+      gradients.push_back({own.dgates, p.rows * p.gates() * p.hidden});
+      if (i > 0 && p.mode == PRNN_GRU) gradients.push_back({own.dcandidate, p.rows * p.hidden});
     }
-    fill_all_empty(gradients, p.rows * p.gates() * p.hidden);
-    fill_all_empty(candidates, p.rows * p.hidden);
+    fill_all_empty(gradients);
     require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
+  }
+
+  void run_side_by_side() {
+    std::vector<int64_t> partials(static_cast<size_t>(p.layers), 0);
+    for (const SideBySideLaunch& launch : side_by_side_launches(p.layers, p.steps(), Pass::kBackward)) {
+      const ResidentShape& shape = shape_of(plan, launch, Pass::kBackward);
+      BackwardParams params{};
+      set_sizes(launch, shape, &params);
+      params.y_row = static_cast<int>(p.hidden);
+      for (int i = 0; i < launch.count; ++i) {
+        const int64_t layer = launch.half[i].layer;
+        params.direction[i] = direction_of(launch.half[i]);
+        params.direction[i].bias_sums += partials[layer] * (p.gates() > 1 ? 4 : 1) * p.hidden;
+        partials[layer] += params.sizes.replicas;
+      }
+      fill_sums(shape, &params);
+      require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
+    }
+    if (args_.dx != nullptr) add_input_gradient(0, 0, 0, p.rows, args_.dx);
+  }
+
+  // A half of a layer's timesteps as a direction of a launch; makes the gradients of its outputs.
+  BackwardDirection direction_of(const LayerHalf& half) {
+    const int64_t layer = half.layer, row = p.gates() * padded;
+    const Rows rows = rows_of(half);
+    const void* dy = args_.dy;
+    if (layer + 1 < p.layers) {
+      void* const between = work.between_of(layer);
+      add_input_gradient(layer + 1, 0, rows.first, rows.count, between);
+      if (drops()) drop(layer + 1, rows.first, rows.count, between, between);
+      dy = between;
+    }
+    const Reserve::PerDirection& own = saved.directions[layer];
+    const auto from_base = [&](char* base, int64_t width) {
+      return base == nullptr ? nullptr : at(base, rows.base * width);
+    };
+    BackwardDirection dir{};
+    dir.weights = recurrent_weights(args_.w, layer, 0);
+    dir.y = at(output_of(layer), rows.base * p.hidden);
+    dir.dy = at(dy, rows.base * p.hidden);
+    dir.gates = from_base(own.gates, p.hidden * 4);
+    dir.cells = from_base(own.cells, p.hidden);
+    dir.dgates = from_base(own.dgates, row);
+    dir.dcandidate = from_base(own.dcandidate, p.hidden);
+    dir.bias_sums = own.bias_sums;
+    fill_empty(at(own.dgates, rows.first * row), rows.count * row);
+    if (half.is_first()) {
+      dir.hx = h_state(args_.hx, layer, 0);
+      dir.cx = c_state(args_.cx, layer, 0);
+      dir.dhy = work.carried_h[layer];
+      dir.dcy = work.carried_c[layer];
+      dir.dhx = h_state(args_.dhx, layer, 0);
+      dir.dcx = c_state(args_.dcx, layer, 0);
+      return dir;
+    }
+    // The states before are those of the first half's last timestep; what their gradients do not overwrite are those of
+    // the states of sequences that end in the first half.
+    const int64_t before = (rows.first - p.batch[half.first - 1]) * p.hidden;
+    dir.hx = at(output_of(layer), before);
+    dir.cx = own.cells == nullptr ? nullptr : at(own.cells, before);
+    dir.dhy = h_state(args_.dhy, layer, 0);
+    dir.dcy = c_state(args_.dcy, layer, 0);
+    dir.dhx = work.carried_h[layer];
+    dir.dcx = work.carried_c[layer];
+    if (varies) {
+      copy_or_clear(dir.dhy, work.carried_h[layer]);
+      if (p.mode == PRNN_LSTM) copy_or_clear(dir.dcy, work.carried_c[layer]);
+    }
+    return dir;
+  }
+
+  // [N, H]; zeros where `from` is NULL.
+  void copy_or_clear(const void* from, void* to) {
+    if (from != nullptr) return copy_states(from, to);
+    const size_t bytes = static_cast<size_t>(p.max_batch() * p.hidden * element);
+    require_launch(cudaMemsetAsync(to, 0, bytes, stream), "a memset");
+  }
+
+  // BackwardParams::sums of a launch.
+  void fill_sums(const ResidentShape& shape, BackwardParams* params) {
+    const int64_t bytes = split_k_sums_bytes(p, shape, params->sizes.replicas, params->sizes.directions);
+    if (bytes == 0) return;
+    params->sums = work.sums;
+    require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(bytes), stream), "a memset");
   }
 
   void run_layer(int64_t layer, const void* y, const void* dy) {
@@ -110,13 +190,9 @@ class BackwardData : LayerRun {
     }
     // The sums for the biases: a partial sum for each replica of each pass.
     for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
-      params.sizes = sizes;
+      set_sizes(sizes, &params);
       params.masks = masks(layer, first, sizes.directions);
-      const int64_t sums_bytes = split_k_sums_bytes(p, plan.backward, sizes.replicas, sizes.directions);
-      if (sums_bytes > 0) {
-        params.sums = work.sums;
-        require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(sums_bytes), stream), "a memset");
-      }
+      fill_sums(plan.backward, &params);
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];
@@ -192,7 +268,8 @@ class BackwardData : LayerRun {
   // timestep before, added to dy or, at a sequence's end, dhy.
   void add_up_states(int64_t layer, int64_t direction, const void* dy) {
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
-    multiply_gates(own, at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent), p.projection, 0, work.dprevious);
+    multiply_gates(own, 0, p.rows, at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent), p.projection, 0,
+                   work.dprevious);
     void* const dhx = h_state(args_.dhx, layer, direction);
     if (dhx != nullptr) {
       require_launch(
@@ -221,8 +298,8 @@ class BackwardData : LayerRun {
     require_launch(run_previous_states(p.type, after, stream), "the kernel that adds up the states' gradients");
   }
 
-  // dx (+)= the gates' gradients times the input matrices of one direction.
-  void add_input_gradient(int64_t layer, int64_t direction, void* dx) {
+  // Rows [first, first + rows) of dx (+)= the gates' gradients times the input matrices of one direction.
+  void add_input_gradient(int64_t layer, int64_t direction, int64_t first, int64_t rows, void* dx) {
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
     const int64_t gates = p.gates(), width = p.layer_input(layer), row = gates * padded;
     if (!p.has_input_matrices(layer)) {
@@ -240,19 +317,22 @@ class BackwardData : LayerRun {
       return;
     }
     const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, direction).input);
-    multiply_gates(own, weights, width, direction > 0 ? 1 : 0, dx);
+    void* const out = at(dx, first * width);
+    multiply_gates(own, first, rows, weights, width, direction > 0 ? 1 : 0, out);
     const int64_t both = gates_of_both_products(p);
     if (both < gates) {
-      multiply(p.rows, width, p.hidden, 1, view(own.dcandidate, p.hidden),
-               view(at(weights, both * p.hidden * width), width), 1, dx, p.type, width);
+      multiply(rows, width, p.hidden, 1, view(at(own.dcandidate, first * p.hidden), p.hidden),
+               view(at(weights, both * p.hidden * width), width), 1, out, p.type, width);
     }
   }
 
-  // out = beta out + the gradients of the gates that both products share, times their matrices of `width` columns.
-  void multiply_gates(const Reserve::PerDirection& own, const void* weights, int64_t width, double beta, void* out) {
-    const int64_t both = gates_of_both_products(p);
+  // out = beta out + the gradients of the gates that both products share, of so many rows, times their matrices of
+  // `width` columns.
+  void multiply_gates(const Reserve::PerDirection& own, int64_t first, int64_t rows, const void* weights, int64_t width,
+                      double beta, void* out) {
+    const int64_t both = gates_of_both_products(p), row = p.gates() * padded;
     const bool pads = both > 1 && padded > p.hidden;
-    multiply(p.rows, width, pads ? both * padded : both * p.hidden, 1, view(own.dgates, p.gates() * padded),
+    multiply(rows, width, pads ? both * padded : both * p.hidden, 1, view(at(own.dgates, first * row), row),
              view(pads ? padded_weights(weights, both, width) : weights, width), beta, out, p.type, width);
   }
 

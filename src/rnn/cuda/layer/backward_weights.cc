@@ -12,9 +12,13 @@ class BackwardWeights : LayerRun {
   void run() {
     store_table();
     const int partials_of_layer = static_cast<int>(bias_partials(p, plan.backward));
+    std::vector<int64_t> side_by_side;
+    if (plan.side_by_side.backward) side_by_side = side_by_side_bias_partials(p, plan);
     for (int64_t layer = 0; layer < p.layers; ++layer) {
       const void* const input = layer == 0 ? args_.x : saved.inputs[layer - 1];
-      const int partials = is_together_backward(layer) ? wavefront.backward.replicas : partials_of_layer;
+      const int partials = !side_by_side.empty()         ? static_cast<int>(side_by_side[layer])
+                           : is_together_backward(layer) ? wavefront.backward.replicas
+                                                         : partials_of_layer;
       const void* const output = layer + 1 == p.layers ? args_.y : saved.outputs[layer];
       for (int64_t d = 0; d < p.recurrences(); ++d) {
         const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);

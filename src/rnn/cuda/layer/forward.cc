@@ -18,6 +18,7 @@ class Forward : LayerRun {
     if (training_ && drops()) {
       require_launch(run_begin_dropout(p.dropout.states, saved.draw, stream), "the dropout kernel");
     }
+    if (plan.side_by_side.forward) return run_side_by_side();
     const void* input = args_.x;
     const bool step_by_step = !training_ && runs_step_by_step(p);
     const int64_t at_once = step_by_step ? 1 : wavefront.forward_layers;
@@ -34,9 +35,7 @@ class Forward : LayerRun {
       const bool is_last = layer == p.layers;
       input = output_of(layer - 1);
       if (!is_last && training_ && drops()) {
-        require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1,
-                                   p.rows * p.recurrences() * p.state(), input, saved.inputs[layer - 1], stream),
-                       "the dropout kernel");
+        drop(layer, 0, p.rows, input, saved.inputs[layer - 1]);
         input = saved.inputs[layer - 1];
       }
     }
@@ -60,17 +59,22 @@ class Forward : LayerRun {
   // Those of all heads of a direction. `last`: the highest of the layers that run together with this one.
   const void* input_products(int64_t layer, int64_t last, int64_t direction, const void* input) {
     if (reads_input(layer)) return input;
-    const int64_t gate_rows = p.heads * p.gates() * p.hidden, width = p.layer_input(layer), first = direction * p.heads;
+    const int64_t gate_rows = p.heads * p.gates() * p.hidden, first = direction * p.heads;
     void* const xw = training_ ? saved.directions[last * p.recurrences() + first].products : work.xw[direction];
-    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, first);
     if (p.has_input_matrices(layer)) {
-      multiply(p.rows, gate_rows, width, 1, view(input, width), view(at(args_.w, offsets.input), width, true), 0, xw,
-               p.type, gate_rows);
+      multiply_input(layer, first, p.rows, input, xw);
     } else {
       copy_to_gates(input, xw);
     }
     if (adds_states()) add_states(layer, direction, xw, gate_rows);
     return xw;
+  }
+
+  // xw <- so many rows of the input times the input matrices of a direction, whose first head is `recurrence`.
+  void multiply_input(int64_t layer, int64_t recurrence, int64_t rows, const void* input, void* xw) {
+    const int64_t gate_rows = p.heads * p.gates() * p.hidden, width = p.layer_input(layer);
+    const void* const weights = at(args_.w, rnn_layer_offsets(p, layer, recurrence).input);
+    multiply(rows, gate_rows, width, 1, view(input, width), view(weights, width, true), 0, xw, p.type, gate_rows);
   }
 
   // With a projection: adds the recurrent products of the states that sequences begin with, of [N, P].
@@ -131,7 +135,7 @@ class Forward : LayerRun {
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
     if (training_) params.dropout_scale = dropout_scale();
-    std::vector<void*> published;
+    std::vector<Elements> published;
     const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -152,17 +156,93 @@ class Forward : LayerRun {
         own.gates = saved.directions[layer].gates;
         own.cells = saved.directions[layer].cells;
       }
-      published.push_back(own.y);
+      published.push_back({own.y, p.rows * p.hidden});
       if (training_ && drops() && i + 1 < count) {
         params.dropout[i].dropped = saved.inputs[layer];
         params.dropout[i].kept = dropout_mask(first, i);
-        published.push_back(saved.inputs[layer]);
+        published.push_back({saved.inputs[layer], p.rows * p.hidden});
       }
-      below = published.back();
+      below = published.back().first;
     }
-    fill_all_empty(published, p.rows * p.hidden);
+    fill_all_empty(published);
     pad_states(first, count);
     require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
+  }
+
+  // Matrices and biases of a direction, and where it leaves what the backward pass reads, from a row on.
+  ForwardDirection direction_of(int64_t layer, int64_t d, int64_t first_row) {
+    const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
+    ForwardDirection dir{};
+    dir.weights = recurrent_weights(args_.w, layer, d);
+    dir.input_bias = at(args_.w, offsets.input_bias);
+    dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+    if (!training_) return dir;
+    const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + d];
+    if (own.gates != nullptr) dir.gates = at(own.gates, first_row * p.hidden * 4);
+    if (own.cells != nullptr) dir.cells = at(own.cells, first_row * p.hidden);
+    return dir;
+  }
+
+  void run_side_by_side() {
+    pad_states(0, p.layers);
+    for (const SideBySideLaunch& launch : side_by_side_launches(p.layers, p.steps(), Pass::kForward)) {
+      const ResidentShape& shape = shape_of(plan, launch, Pass::kForward);
+      ForwardParams params{};
+      set_sizes(launch, shape, &params);
+      params.xw_row = xw_row(1);
+      params.xw_gate = xw_gate(1);
+      params.y_row = static_cast<int>(p.hidden);
+      // Before the exchange buffers are filled: in inference, the outputs lie where inputs of other layers do.
+      for (int i = 0; i < launch.count; ++i) params.direction[i] = direction_of(launch.half[i]);
+      std::vector<Elements> exchanged;
+      for (int i = 0; i < launch.count; ++i) {
+        ForwardDirection& dir = params.direction[i];
+        const Rows rows = rows_of(launch.half[i]);
+        const int64_t skipped = (rows.first - rows.base) * padded;
+        if (!shape.exchanges_rows()) {
+          dir.exchange = work.exchange[0];
+          exchanged.push_back({dir.exchange, launch.half[i].steps * params.sizes.exchange_columns() * padded});
+          continue;
+        }
+        dir.exchange = is_aligned(dir.y) ? dir.y : at(work.exchange[0], rows.base * padded);
+        if (dir.exchange == dir.y) dir.y = nullptr;
+        exchanged.push_back({at(dir.exchange, skipped), rows.count * padded});
+      }
+      fill_all_empty(exchanged);
+      require_launch(launch_kernel(shape, params, stream), "the resident forward kernel");
+      for (int i = 0; i < launch.count && varies; ++i) {
+        if (launch.half[i].is_first()) copy_ended_states(launch.half[i].layer);
+      }
+    }
+  }
+
+  // A half of a layer's timesteps as a direction of a launch; makes its input products.
+  ForwardDirection direction_of(const LayerHalf& half) {
+    const int64_t layer = half.layer;
+    const Rows rows = rows_of(half);
+    const void* input = layer == 0 ? args_.x : output_of(layer - 1);
+    if (layer > 0 && training_ && drops()) {
+      drop(layer, rows.first, rows.count, input, saved.inputs[layer - 1]);
+      input = saved.inputs[layer - 1];
+    }
+    void* const xw = training_ ? saved.directions[layer].products : work.xw[0];
+    multiply_input(layer, 0, rows.count, at(input, rows.first * p.layer_input(layer)),
+                   at(xw, rows.first * xw_row(layer)));
+    ForwardDirection dir = direction_of(layer, 0, rows.base);
+    dir.xw = at(xw, rows.base * xw_row(layer));
+    dir.hx = half.is_first() ? h_state(args_.hx, layer, 0) : work.carried_h[layer];
+    dir.cx = half.is_first() ? c_state(args_.cx, layer, 0) : work.carried_c[layer];
+    dir.hy = half.is_first() ? work.carried_h[layer] : h_state(args_.hy, layer, 0);
+    dir.cy = half.is_first() ? work.carried_c[layer] : c_state(args_.cy, layer, 0);
+    dir.initial = half.is_first() ? work.initial[layer] : work.carried_h[layer];
+    dir.y = at(output_of(layer), rows.base * p.hidden);
+    return dir;
+  }
+
+  // The last states of sequences that end in the first half; the second half writes the others.
+  void copy_ended_states(int64_t layer) {
+    copy_states(work.carried_h[layer], h_state(args_.hy, layer, 0));
+    if (p.mode == PRNN_LSTM) copy_states(work.carried_c[layer], c_state(args_.cy, layer, 0));
   }
 
   void run_layer(int64_t layer, const void* input, void* output) {
@@ -180,11 +260,7 @@ class Forward : LayerRun {
       const int64_t head = d % p.heads;
       if (head == 0) xw = input_products(layer, layer, p.direction_of(d), input);
       if (p.masks.zoneout != nullptr) zone_out(layer, d, xw);
-      const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, d);
-      ForwardDirection dir{};
-      dir.weights = recurrent_weights(args_.w, layer, d);
-      dir.input_bias = at(args_.w, offsets.input_bias);
-      dir.recurrent_bias = at(args_.w, offsets.recurrent_bias);
+      ForwardDirection dir = direction_of(layer, d, 0);
       dir.xw = at(xw, head * p.gates() * p.hidden);
       dir.initial = work.initial[layer * p.recurrences() + d];
       dir.hx = resident_state(args_.hx, layer, d);
@@ -194,10 +270,6 @@ class Forward : LayerRun {
       dir.y = exchanges_in_y ? nullptr : y;
       dir.hy = resident_state(args_.hy, layer, d);
       dir.cy = c_state(args_.cy, layer, d);
-      if (training_) {
-        dir.gates = saved.directions[layer * p.recurrences() + d].gates;
-        dir.cells = saved.directions[layer * p.recurrences() + d].cells;
-      }
       dir.reset = p.extras.reset;
       dir.reset_hx = resident_state(p.extras.resetHx, layer, d);
       dir.reset_cx = c_state(p.extras.resetCx, layer, d);
@@ -209,7 +281,7 @@ class Forward : LayerRun {
     const bool exchanges_fragments = !exchanges_rows && !plan.forward.exchanges_in_cluster();
     const int64_t exchange_row = plan.keeps_projection_apart() ? padded_projection(p) : padded;
     for_each_launch(plan.forward, [&](const ResidentSizes& sizes, int64_t first, int64_t) {
-      params.sizes = sizes;
+      set_sizes(sizes, &params);
       params.masks = masks(layer, first, sizes.directions);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {

@@ -210,12 +210,12 @@ struct DropoutRandom {
 };
 
 template <class T>
-__global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t count,
-                        const T* in, T* out) {
+__global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t first_block,
+                        int64_t count, const T* in, T* out) {
   const DropoutRandom numbers(draw, layer);
   for (int64_t block = first_index(); block * 4 < count; block += index_stride()) {
     uint32_t random[4];
-    numbers.of_block(block, random);
+    numbers.of_block(first_block + block, random);
     for (int i = 0; i < 4 && block * 4 + i < count; ++i) {
       const float value = Element<T>::to_float(in[block * 4 + i]);
       out[block * 4 + i] = Element<T>::from_float(random[i] >= threshold ? value * scale : 0);
@@ -349,13 +349,13 @@ cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, cons
   });
 }
 
-cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
-                        const void* in, void* out, cudaStream_t stream) {
+cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t first,
+                        int64_t count, const void* in, void* out, cudaStream_t stream) {
   const uint32_t threshold = dropout_threshold(probability);
   return with_type(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     dropout<<<blocks_for((count + 3) / 4), kThreads, 0, stream>>>(threshold, 1 / (1 - probability), draw,
-                                                                  static_cast<uint32_t>(layer), count,
+                                                                  static_cast<uint32_t>(layer), first / 4, count,
                                                                   static_cast<const T*>(in), static_cast<T*>(out));
   });
 }

@@ -95,10 +95,11 @@ cudaError_t run_sum_gates(prnnDataType_t type, const GateSum& params, cudaStream
 cudaError_t run_add_bias_gradients(prnnDataType_t type, prnnRNNMode_t mode, const float* sums, int partials, int hidden,
                                    void* input_bias, void* recurrent_bias, cudaStream_t stream);
 
-// Dropout of `count` elements. The masks are those of the CPU (rnn/cpu/dropout.h): Philox of seed, call, layer,
-// element. `draw` is {seed, call} in device memory. out = in * mask / (1 - probability); out may be in.
-cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t count,
-                        const void* in, void* out, cudaStream_t stream);
+// Dropout of a layer's elements [first, first + count), at which `in` and `out` point; first is a multiple of 4. The
+// masks are those of the CPU (rnn/cpu/dropout.h): Philox of seed, call, layer, element. `draw` is {seed, call} in
+// device memory. out = in * mask / (1 - probability); out may be in.
+cudaError_t run_dropout(prnnDataType_t type, float probability, const uint64_t* draw, int64_t layer, int64_t first,
+                        int64_t count, const void* in, void* out, cudaStream_t stream);
 // The mask of those elements, a bit each: whether it is kept. `count` is a multiple of 8.
 cudaError_t run_dropout_mask(float probability, const uint64_t* draw, int64_t layer, int64_t count, uint8_t* kept,
                              cudaStream_t stream);

@@ -1,6 +1,7 @@
 #include "rnn/cuda/layer/run.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
@@ -33,10 +34,20 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
   return p.steps() * sizes.exchange_columns() * row;
 }
 
+// The same of layers alone and side by side.
+int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
+  const int64_t alone = exchange_bytes(p, plan.forward);
+  return plan.side_by_side.forward ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward_shape)) : alone;
+}
+
 // Of BackwardParams::sums.
 int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const ReplicaShares shares(plan.backward, std::min(plan.backward.batch_per_pass(), p.max_batch()));
-  return split_k_sums_bytes(p, plan.backward, shares.replicas, plan.recurrences_at_once);
+  const auto of = [&](const ResidentShape& shape, int64_t directions) {
+    const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
+    return split_k_sums_bytes(p, shape, shares.replicas, directions);
+  };
+  const int64_t alone = of(plan.backward, plan.recurrences_at_once);
+  return plan.side_by_side.backward ? std::max(alone, of(plan.side_by_side.backward_shape, 2)) : alone;
 }
 
 // Of Projection::sums.
@@ -71,12 +82,14 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
     directions.push_back(d);
   }
   const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
-  const int64_t at_once = std::max(1, plan.wavefront.backward_layers);
+  // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are.
+  const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, plan.wavefront.backward_layers);
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
   const int64_t above = !is_gated ? 0 : keeps_gates ? p.layers : std::min(at_once, p.layers);
   const int64_t dgates = p.rows * gates * padded_hidden(p) * element,
                 of_gradients = dgates + (is_gru ? p.rows * p.hidden * element : 0),
-                of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0;
+                of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0,
+                products = p.rows * p.hidden * gates * element;
   for (int64_t place = 0; place < p.layers + above; ++place) {
     const bool has_gates = place < p.layers, has_gradients = place >= above;
     for (int64_t d = 0; d < p.recurrences(); ++d) {
@@ -87,9 +100,11 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
         own.dgates = start;
         own.dcandidate = is_gru && start != nullptr ? start + dgates : nullptr;
       }
-      // Layer l + 1 writes its gates later, unless it runs together with this one.
+      // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
+      // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.
       if (place >= is_gated && place - is_gated < p.layers) {
-        directions[(place - is_gated) * p.recurrences() + d].products = start;
+        const bool at_end = plan.side_by_side.forward && is_gru && start != nullptr;
+        directions[(place - is_gated) * p.recurrences() + d].products = start + (at_end ? of_gates - products : 0);
       }
     }
   }
@@ -119,6 +134,12 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
   }
+  const SideBySidePlan& side = plan.side_by_side;
+  for (int64_t layer = 0; layer < p.layers && (side.forward || side.backward); ++layer) {
+    const int64_t bytes = p.max_batch() * p.hidden * element;
+    carried_h.push_back(shared.take<char>(bytes));
+    carried_c.push_back(shared.take<char>(bytes));
+  }
   const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     merged.push_back(shared.take<char>(merges ? p.gates() * p.hidden * p.hidden * element : 0));
@@ -131,11 +152,11 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     xw.push_back(forward.take<char>(has_products ? p.rows * p.heads * p.gates() * p.hidden * element : 0));
   }
   for (int64_t d = 0; d < p.recurrences(); ++d) {
-    exchange.push_back(forward.take<char>(exchange_bytes(p, plan.forward)));
+    exchange.push_back(forward.take<char>(forward_exchange_bytes(p, plan)));
     cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
   }
   initial_products = forward.take<float>(merges ? p.max_batch() * p.gates() * p.hidden : 0);
-  const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1;
+  const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1 || side.forward;
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
   }
@@ -256,6 +277,24 @@ const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {
   return kept;
 }
 
+LayerRun::Rows LayerRun::rows_of(const LayerHalf& half) const {
+  const auto first = p.batch.begin() + half.first;
+  const int64_t before = std::accumulate(p.batch.begin(), first, int64_t{0});
+  return {before, std::accumulate(first, first + half.steps, int64_t{0}), varies ? 0 : before};
+}
+
+void LayerRun::drop(int64_t layer, int64_t first, int64_t rows, const void* in, void* out) const {
+  const int64_t width = p.layer_input(layer);
+  require_launch(run_dropout(p.type, p.dropout.probability, saved.draw, layer - 1, first * width, rows * width,
+                             at(in, first * width), at(out, first * width), stream),
+                 "the dropout kernel");
+}
+
+void LayerRun::copy_states(const void* from, void* to) const {
+  const size_t bytes = static_cast<size_t>(p.max_batch() * p.hidden * element);
+  if (to != nullptr) require_launch(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+}
+
 void LayerRun::store_table() const {
   if (varies) require_launch(run_store_steps(p.batch, work.table, stream), "the kernel that stores the batch sizes");
 }
@@ -264,13 +303,13 @@ void LayerRun::fill_empty(void* exchange, int64_t elements) const {
   require_launch(cudaMemsetAsync(exchange, 0xFF, static_cast<size_t>(elements * element), stream), "a memset");
 }
 
-void LayerRun::fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const {
-  for (size_t i = 0, count = 1; i < arrays.size(); i += count) {
-    count = 1;
-    while (i + count < arrays.size() && arrays[i + count] == at(arrays[i], static_cast<int64_t>(count) * elements)) {
-      ++count;
-    }
-    fill_empty(arrays[i], static_cast<int64_t>(count) * elements);
+void LayerRun::fill_all_empty(std::vector<Elements> arrays) const {
+  std::sort(arrays.begin(), arrays.end(), [](const Elements& a, const Elements& b) { return a.first < b.first; });
+  for (size_t i = 0; i < arrays.size();) {
+    int64_t count = 0;
+    const size_t first = i;
+    while (i < arrays.size() && arrays[i].first == at(arrays[first].first, count)) count += arrays[i++].count;
+    fill_empty(arrays[first].first, count);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/launch.h"
 #include "rnn/cuda/layer/kernels.h"
+#include "rnn/plan/side_by_side.h"
 
 namespace prnn {
 
@@ -51,6 +52,8 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
+  // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
+  std::vector<char*> carried_h, carried_c;
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, K G H]; inference's
   std::vector<char*> exchange;  // per recurrence: ForwardDirection::exchange; empty where there is none
@@ -137,6 +140,7 @@ struct LayerRun {
   }
   // Whether the backward call runs this layer together with others: it takes backward_layers at a time from the top.
   bool is_together_backward(int64_t layer) const {
+    if (plan.side_by_side.backward) return false;
     return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
   }
   // The matrices that the resident kernels multiply with: with a projection, made here.
@@ -150,13 +154,45 @@ struct LayerRun {
   StateMasks masks(int64_t layer, int64_t first, int directions) const;
   // Of a launch for sequences [first, first + columns); `directions`: heads and directions of a layer, or layers.
   ResidentSizes sizes_of(const ResidentShape& shape, int64_t first, int64_t columns, int64_t directions) const;
+  // All directions of a launch have all timesteps.
+  template <class Params>
+  static void set_sizes(const ResidentSizes& sizes, Params* params) {
+    params->sizes = sizes;
+    for (int i = 0; i < sizes.directions; ++i) params->timesteps[i] = {sizes.table, sizes.steps, sizes.batch};
+  }
+  // Each direction has the half of the timesteps of a layer.
+  template <class Params>
+  void set_sizes(const SideBySideLaunch& launch, const ResidentShape& shape, Params* params) const {
+    params->sizes = sizes_of(shape, 0, p.max_batch(), launch.count);
+    for (int i = 0; i < launch.count; ++i) {
+      const LayerHalf& half = launch.half[i];
+      params->timesteps[i] = {varies ? work.table + half.first : nullptr, static_cast<int>(half.steps),
+                              params->sizes.batch};
+    }
+    params->sizes.table = params->timesteps[0].table;  // of a layer alone
+    params->sizes.steps = params->timesteps[0].steps;
+  }
+  // Rows [first, first + count) of the packed data. `base`: the row that pointers of a launch point to, from which the
+  // kernels count: a table has the rows themselves.
+  struct Rows {
+    int64_t first, count, base;
+  };
+  Rows rows_of(const LayerHalf& half) const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;
   float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }
+  // Dropout between layer - 1 and `layer`, of rows [first, first + rows).
+  void drop(int64_t layer, int64_t first, int64_t rows, const void* in, void* out) const;
+  // [N, H]; nothing where `to` is NULL.
+  void copy_states(const void* from, void* to) const;
   void store_table() const;
   void fill_empty(void* exchange, int64_t elements) const;
-  // Fills arrays of `elements` each, those that lie one after the other together.
-  void fill_all_empty(const std::vector<void*>& arrays, int64_t elements) const;
+  struct Elements {
+    void* first;
+    int64_t count;
+  };
+  // Those that lie one after the other together.
+  void fill_all_empty(std::vector<Elements> arrays) const;
 
   // Calls launch(sizes, first recurrence, pass) for every launch of a layer: passes over the batch, and, where not all
   // heads and directions run at once, some after the others.

@@ -103,8 +103,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     return gate_sums + (((block * 2 + buffer) * kGates + from) * COLUMNS + r * 16) * kWgmmaUnits;
   };
 
-  const int timesteps = steps_of_column(sizes, replica_column), last_step = last_backward_step(dir, sizes, timesteps);
-  const auto step_of = [&](int s) { return step_of_pass(sizes, timesteps, !dir.reverse, s); };
+  const DirectionSteps& timesteps = params.timesteps[place.direction];
+  const int count = steps_of_column(timesteps, replica_column), last_step = last_backward_step(dir, timesteps, count);
+  const auto step_of = [&](int s) { return step_of_pass(timesteps, count, !dir.reverse, s); };
   StepWindow steps{{}, step_of(0), step_of(1)};
   point_at_gradients_of(steps.previous);
   product.prefetch();

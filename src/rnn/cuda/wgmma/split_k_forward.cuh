@@ -73,8 +73,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  const int count = steps_of_column(sizes, replica_column);
-  const auto step_of = [&](int s) { return step_of_pass(sizes, count, dir.reverse, s); };
+  const DirectionSteps& timesteps = params.timesteps[place.direction];
+  const int count = steps_of_column(timesteps, replica_column);
+  const auto step_of = [&](int s) { return step_of_pass(timesteps, count, dir.reverse, s); };
   const auto columns_of = [&](const Step& step) { return min(replica_columns, step.batch - replica_column); };
   StepWindow steps{{}, step_of(0), step_of(1)};
   point_at_states<T>(product.loads, dir, padded, first_k, replica_column, columns_of(steps.current), steps.previous);
