@@ -116,6 +116,14 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
         yield with_dropout(reference.Stack(MODES["lstm"], 24, hidden, 2), [20, 7])
 
 
+def side_by_side() -> Iterator[CudaCase]:
+    """Of the fewest timesteps, even, odd and ragged."""
+    for (mode, dtype), batch_sizes in itertools.product(GATED, ([20] * 32, [9] * 10 + [3] * 23)):
+        yield CudaCase(reference.Stack(mode, 24, 1024, 2), batch_sizes, dtype)
+    for mode in (MODES["lstm"], MODES["gru"]):
+        yield with_dropout(reference.Stack(mode, 24, 1024, 3), [33] * 33)
+
+
 def projection() -> Iterator[CudaCase]:
     """Around the kernels of every engine but the large one; odd sizes and whole k-tiles."""
     for dtype, batch_sizes in itertools.product(TYPES.values(), ([5, 4, 2], [20] * 3)):
@@ -243,7 +251,10 @@ def layer_norm() -> Iterator[LayerNormCase]:
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
-KINDS = {kind.__name__: kind for kind in (*ENGINES, projection, extras_mma, extras_cluster, masks, heads, layer_norm)}
+KINDS = {
+    kind.__name__: kind
+    for kind in (*ENGINES, side_by_side, projection, extras_mma, extras_cluster, masks, heads, layer_norm)
+}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--part", default="1/1", metavar="I/N")
