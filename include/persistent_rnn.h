@@ -257,7 +257,7 @@ typedef struct {
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
   char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", or */
-  char backwardEngine[24];     /* "cpu"; a wavefront of layers: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
+  char backwardEngine[24];     /* "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */
