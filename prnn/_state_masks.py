@@ -9,7 +9,20 @@ from torch import Tensor
 
 from prnn._errors import NotSupportedError
 
-__all__ = ["check_masks", "check_probability", "draw_masks", "given", "uses_masks"]
+__all__ = [
+    "check_masks",
+    "check_probability",
+    "draw_masks",
+    "given",
+    "gru_weights",
+    "in_types_of_rnn",
+    "operator_mode",
+    "uses_masks",
+]
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor]  # of the operator
+
+_SATURATES = 100.0  # a gate's bias with which its sigmoid is 1, and with the negative 0, in every type
 
 
 def check_probability(value: object, name: str) -> None:
@@ -32,6 +45,38 @@ def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int, heads:
 def uses_masks(module: Any) -> bool:
     """Whether a call of the prnn.nn.LSTM, GRU or RNN is other than torch.nn's."""
     return module.zoneout > 0 or (module.training and module.recurrent_dropout > 0)
+
+
+def operator_mode(module: Any) -> str:
+    """The cell that computes the prnn.nn.GRU or RNN: a tanh RNN with zoneout is a GRU, with gru_weights()."""
+    mode: str = module.mode
+    return "GRU" if mode == "RNN_TANH" and module.zoneout > 0 else mode
+
+
+def gru_weights(weights: list[Tensor], hidden: int) -> list[Tensor]:
+    """An RNN's packed weights as those of a GRU that computes the same: its reset gate is 1, and its update gate, which
+    zoneout sets to 1 where h is to stay, 0. weights: matrices, two for each layer and direction, then as many biases,
+    or, without, all of their zeros in one."""
+    matrices = [weight for weight in weights if weight.dim() == 2]
+    biases = weights[len(matrices) :]
+    if len(biases) < len(matrices):
+        biases = list(biases[0].split(hidden))
+    gates = biases[0].new_full((2, hidden), _SATURATES)
+    gates[1] = -_SATURATES
+    zeros = torch.zeros_like(gates)
+    return [torch.cat([matrix.new_zeros(2 * hidden, matrix.size(1)), matrix]) for matrix in matrices] + [
+        torch.cat([(zeros if is_recurrent else gates).flatten(), bias])
+        for bias, is_recurrent in zip(biases, [False, True] * (len(biases) // 2), strict=True)
+    ]
+
+
+def in_types_of_rnn(results: Results, input: Tensor) -> Results:
+    """What a GRU has returned in place of an RNN: under CPU autocast torch's RNN returns other types."""
+    if input.device.type != "cpu" or input.dtype == torch.float64 or not torch.is_autocast_enabled("cpu"):
+        return results
+    dtype = torch.get_autocast_dtype("cpu")
+    output, hy, cy, cells = (result.to(dtype) for result in results)
+    return output, hy, cy, cells
 
 
 def given(module: Any) -> str:

@@ -26,7 +26,7 @@ from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
-from prnn._state_masks import check_masks, draw_masks, uses_masks
+from prnn._state_masks import check_masks, draw_masks, gru_weights, in_types_of_rnn, operator_mode, uses_masks
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -269,12 +269,15 @@ class _Recurrent(torch.nn.RNNBase):
             if isinstance(self, LSTM):
                 return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
             masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
+        mode = operator_mode(self)
+        if mode != self.mode:
+            weights = gru_weights(weights, self.hidden_size)
         if reset is not None and reset.numel() == 0:
             reset, states = None, (*states[:2], None, None)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
         seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
-            MODES[self.mode],
+            MODES[mode],
             self.hidden_size,
             self.proj_size,
             self.num_layers,
@@ -288,7 +291,9 @@ class _Recurrent(torch.nn.RNNBase):
             mask_kinds,
         )
         if reset is None or resets_in_kernels(config, input, batch):
-            return _compute(input, states, weights, (batch_sizes, lengths, reset, masks, seed, max_batch, config))
+            rest = (batch_sizes, lengths, reset, masks, seed, max_batch, config)
+            results = _compute(input, states, weights, rest)
+            return results if mode == self.mode else in_types_of_rnn(results, input)
 
         def call_segments(
             data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
@@ -394,6 +399,8 @@ class RNN(_SingleState):
         heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.
+        zoneout: as GRU's, of "tanh" alone: such a layer is computed as a GRU whose reset gate is 1 and whose update
+            gate is the mask, with three times the arithmetic. With it no heads and no reset.
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
             all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction. With it no heads and no
             reset.
@@ -414,14 +421,17 @@ class RNN(_SingleState):
         *,
         backend: str = "best",
         heads: int = 1,
+        zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
         mode = f"RNN_{nonlinearity.upper()}"
         layout = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
-        options: dict[str, Any] = {"backend": backend, "heads": heads, "recurrent_dropout": recurrent_dropout}
-        super().__init__(mode, *layout, device=device, dtype=dtype, **options)
+        masks: dict[str, Any] = {"zoneout": zoneout, "recurrent_dropout": recurrent_dropout}
+        super().__init__(mode, *layout, device=device, dtype=dtype, backend=backend, heads=heads, **masks)
+        if zoneout > 0 and nonlinearity == "relu":
+            raise ValueError(f"zoneout is {zoneout}, but nonlinearity is 'relu': zoneout is of tanh alone")
         self.nonlinearity = nonlinearity
 
 

@@ -5,9 +5,10 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "errors.h"
 #include "handle.h"
@@ -18,6 +19,161 @@ namespace prnn_python {
 namespace {
 
 using Address = uintptr_t;  // of an array; 0 is NULL
+
+// A field of an options struct as Python sees it: an enumeration as an integer, a flag as a bool.
+template <class Options, class Value>
+struct Field {
+  static constexpr const char* kKind = std::is_floating_point_v<Value> ? "float" : "int";
+  const char* name;
+  Value Options::* at;
+};
+template <class Options>
+struct Flag {
+  static constexpr const char* kKind = "bool";
+  const char* name;
+  int Options::* at;
+};
+// A list of integers in the fields `durations` and `durationCount`; too many are refused by the library.
+struct Durations {
+  static constexpr const char* kKind = "int[]";
+  const char* name;
+};
+template <class Options, class Value>
+Field(const char*, Value Options::*) -> Field<Options, Value>;
+template <class Options>
+Flag(const char*, int Options::*) -> Flag<Options>;
+
+// The fields of an options struct, a std::tuple. Python has the values in a tuple of this order: to make an object, or
+// to set one field after the other, would take a small loss a microsecond and more.
+template <class Options>
+constexpr auto kFields = nullptr;
+
+template <>
+constexpr auto kFields<prnnCTCLossOptions_t> = [] {
+  using Options = prnnCTCLossOptions_t;
+  return std::tuple(Field{"dtype", &Options::dataType}, Field{"target_layout", &Options::targetLayout},
+                    Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
+                    Field{"max_targets", &Options::maxTargets}, Field{"target_elements", &Options::targetElements},
+                    Field{"classes", &Options::classes}, Field{"time_stride", &Options::timeStride},
+                    Field{"batch_stride", &Options::batchStride}, Field{"input", &Options::input},
+                    Field{"blank", &Options::blank}, Flag{"zero_infinity", &Options::zeroInfinity});
+}();
+
+template <>
+constexpr auto kFields<prnnRNNTLossOptions_t> = [] {
+  using Options = prnnRNNTLossOptions_t;
+  return std::tuple(Field{"dtype", &Options::dataType}, Field{"layout", &Options::layout},
+                    Field{"target_layout", &Options::targetLayout}, Field{"batch", &Options::batch},
+                    Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
+                    Field{"target_elements", &Options::targetElements}, Field{"rows", &Options::rows},
+                    Field{"prune_range", &Options::pruneRange}, Field{"classes", &Options::classes},
+                    Field{"input", &Options::input}, Field{"rnnt_type", &Options::type},
+                    Field{"blank", &Options::blank}, Flag{"blank_targets", &Options::blankTargets},
+                    Flag{"zero_infinity", &Options::zeroInfinity}, Field{"fastemit_lambda", &Options::fastEmitLambda},
+                    Field{"clamp", &Options::clamp}, Field{"delay_penalty", &Options::delayPenalty});
+}();
+
+template <>
+constexpr auto kFields<prnnJointRNNTLossOptions_t> = [] {
+  using Options = prnnJointRNNTLossOptions_t;
+  return std::tuple(Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch},
+                    Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
+                    Field{"rows", &Options::rows}, Field{"prune_range", &Options::pruneRange},
+                    Field{"joiner_size", &Options::joinerSize}, Field{"classes", &Options::classes},
+                    Flag{"allow_tf32", &Options::allowTf32}, Field{"activation", &Options::activation},
+                    Field{"dropout", &Options::dropout}, Field{"chunk_cells", &Options::chunkCells},
+                    Field{"rnnt_type", &Options::type}, Field{"blank", &Options::blank},
+                    Flag{"zero_infinity", &Options::zeroInfinity}, Field{"fastemit_lambda", &Options::fastEmitLambda},
+                    Field{"clamp", &Options::clamp}, Field{"delay_penalty", &Options::delayPenalty});
+}();
+
+template <>
+constexpr auto kFields<prnnMutualInformationOptions_t> = [] {
+  using Options = prnnMutualInformationOptions_t;
+  return std::tuple(Field{"dtype", &Options::dataType}, Field{"type", &Options::type}, Field{"batch", &Options::batch},
+                    Field{"symbols", &Options::symbols}, Field{"frames", &Options::frames});
+}();
+
+template <>
+constexpr auto kFields<prnnDurationRNNTLossOptions_t> = [] {
+  using Options = prnnDurationRNNTLossOptions_t;
+  return std::tuple(Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch},
+                    Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
+                    Field{"classes", &Options::classes}, Field{"token_stride", &Options::tokenStride},
+                    Field{"duration_stride", &Options::durationStride}, Durations{"durations"},
+                    Field{"type", &Options::type}, Field{"blank", &Options::blank}, Field{"sigma", &Options::sigma},
+                    Field{"omega", &Options::omega}, Field{"fastemit_lambda", &Options::fastEmitLambda},
+                    Field{"clamp", &Options::clamp}, Flag{"zero_infinity", &Options::zeroInfinity});
+}();
+
+template <class Options>
+constexpr bool kHasFields = !std::is_same_v<decltype(kFields<Options>), const std::nullptr_t>;
+
+// Whether `value` is one that `to` holds; sets a Python error where it is no number.
+template <class Value>
+bool read(PyObject* value, Value& to) {
+  if constexpr (std::is_floating_point_v<Value>) {
+    to = static_cast<Value>(PyFloat_AsDouble(value));
+    return PyErr_Occurred() == nullptr;
+  } else {
+    const long long number = PyLong_AsLongLong(value);
+    to = static_cast<Value>(number);
+    return static_cast<long long>(to) == number && PyErr_Occurred() == nullptr;
+  }
+}
+template <class Options, class Value>
+bool read_field(PyObject* value, const Field<Options, Value>& field, Options& options) {
+  return read(value, options.*field.at);
+}
+template <class Options>
+bool read_field(PyObject* value, const Flag<Options>& flag, Options& options) {
+  return read(value, options.*flag.at);
+}
+template <class Options>
+bool read_field(PyObject* value, const Durations&, Options& options) {
+  if (!PyList_Check(value)) return false;
+  options.durationCount = PyList_GET_SIZE(value);
+  for (Py_ssize_t i = 0; i < std::min<Py_ssize_t>(options.durationCount, PRNN_MAX_DURATIONS); ++i) {
+    if (!read(PyList_GET_ITEM(value, i), options.durations[i])) return false;
+  }
+  return true;
+}
+
+template <class Options>
+bool read_options(PyObject* values, Options& options) {
+  const auto read_all = [&](const auto&... fields) {
+    if (!PyTuple_Check(values) || PyTuple_GET_SIZE(values) != Py_ssize_t{sizeof...(fields)}) return false;
+    Py_ssize_t i = 0;
+    return (read_field(PyTuple_GET_ITEM(values, i++), fields, options) && ...);
+  };
+  options = {};
+  const bool is_read = std::apply(read_all, kFields<Options>);
+  PyErr_Clear();
+  return is_read;
+}
+
+// Their names and kinds.
+template <class Options>
+py::tuple describe_fields() {
+  py::list kinds;
+  std::apply([&](const auto&... fields) { (kinds.append(py::make_tuple(fields.name, fields.kKind)), ...); },
+             kFields<Options>);
+  return py::tuple(kinds);
+}
+
+}  // namespace
+}  // namespace prnn_python
+
+// Functions take options as Python has them.
+template <class Options>
+class pybind11::detail::type_caster<Options, std::enable_if_t<prnn_python::kHasFields<Options>>> {
+ public:
+  PYBIND11_TYPE_CASTER(Options, const_name("tuple"));
+  bool load(handle source, bool) { return prnn_python::read_options(source.ptr(), value); }
+};
+
+namespace prnn_python {
+namespace {
 
 template <class Call>
 void run(const Handle& handle, Call call) {
@@ -59,52 +215,9 @@ class WithReduction {
   Options options_;
 };
 
-// A field of an options struct as Python sees it: an enumeration as an integer, a flag as a bool.
-template <class Options, class Value>
-struct Field {
-  using Python = std::conditional_t<std::is_enum_v<Value>, int, Value>;
-  static constexpr const char* kKind = std::is_floating_point_v<Value> ? "float" : "int";
-  const char* name;
-  Value Options::* at;
-};
-template <class Options>
-struct Flag {
-  using Python = bool;
-  static constexpr const char* kKind = "bool";
-  const char* name;
-  int Options::* at;
-};
-template <class Options, class Value>
-Field(const char*, Value Options::*) -> Field<Options, Value>;
-template <class Options>
-Flag(const char*, int Options::*) -> Flag<Options>;
-
-// Binds an options struct: its constructor takes the fields in the order given here, all at once, for a call for each
-// would take longer than the launches of a small loss. FIELDS has their names and kinds.
-template <class Options, class... Fields>
-py::class_<Options> def_options(py::module_& module, const char* name, const char* doc, Fields... fields) {
-  py::class_<Options> options(module, name, doc);
-  options.def(py::init([=](typename Fields::Python... values) {
-    Options o{};
-    ((o.*fields.at = static_cast<std::decay_t<decltype(o.*fields.at)>>(values)), ...);
-    return o;
-  }));
-  py::list kinds;
-  (kinds.append(py::make_tuple(fields.name, Fields::kKind)), ...);
-  options.attr("FIELDS") = py::tuple(kinds);
-  return options;
-}
-
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
-  def_options<Options>(module, "CtcLossOptions", "prnnCTCLossOptions_t.", Field{"dtype", &Options::dataType},
-                       Field{"target_layout", &Options::targetLayout}, Field{"batch", &Options::batch},
-                       Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
-                       Field{"target_elements", &Options::targetElements}, Field{"classes", &Options::classes},
-                       Field{"time_stride", &Options::timeStride}, Field{"batch_stride", &Options::batchStride},
-                       Field{"input", &Options::input}, Field{"blank", &Options::blank},
-                       Flag{"zero_infinity", &Options::zeroInfinity});
-
+  module.attr("CTC_LOSS_FIELDS") = describe_fields<Options>();
   module.def("ctc_loss_sizes", &sizes<Options, prnnGetCTCLossWorkspaceSize, prnnGetCTCLossReserveSize>,
              "Bytes of workspace and of reserve space.");
   module.def("ctc_align_workspace_size", &size<Options, prnnGetCTCAlignWorkspaceSize>, "Bytes.");
@@ -143,18 +256,7 @@ void bind_ctc(py::module_& module) {
 
 void bind_rnnt(py::module_& module) {
   using Options = prnnRNNTLossOptions_t;
-  def_options<Options>(module, "RnntLossOptions", "prnnRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
-                       Field{"dtype", &Options::dataType}, Field{"layout", &Options::layout},
-                       Field{"target_layout", &Options::targetLayout}, Field{"batch", &Options::batch},
-                       Field{"max_frames", &Options::maxFrames}, Field{"max_targets", &Options::maxTargets},
-                       Field{"target_elements", &Options::targetElements}, Field{"rows", &Options::rows},
-                       Field{"prune_range", &Options::pruneRange}, Field{"classes", &Options::classes},
-                       Field{"input", &Options::input}, Field{"rnnt_type", &Options::type},
-                       Field{"blank", &Options::blank}, Flag{"blank_targets", &Options::blankTargets},
-                       Flag{"zero_infinity", &Options::zeroInfinity},
-                       Field{"fastemit_lambda", &Options::fastEmitLambda}, Field{"clamp", &Options::clamp},
-                       Field{"delay_penalty", &Options::delayPenalty});
-
+  module.attr("RNNT_LOSS_FIELDS") = describe_fields<Options>();
   module.def("rnnt_loss_sizes", &sizes<Options, prnnGetRNNTLossWorkspaceSize, prnnGetRNNTLossReserveSize>,
              "Bytes of workspace and of reserve space.");
   module.def("rnnt_align_workspace_size", &size<Options, prnnGetRNNTAlignWorkspaceSize>, "Bytes.");
@@ -194,17 +296,7 @@ void bind_rnnt(py::module_& module) {
 void bind_joint_rnnt(py::module_& module) {
   using Options = prnnJointRNNTLossOptions_t;
   using Seed = unsigned long long;
-  def_options<Options>(
-      module, "JointRnntLossOptions", "prnnJointRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
-      Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
-      Field{"max_targets", &Options::maxTargets}, Field{"rows", &Options::rows},
-      Field{"prune_range", &Options::pruneRange}, Field{"joiner_size", &Options::joinerSize},
-      Field{"classes", &Options::classes}, Flag{"allow_tf32", &Options::allowTf32},
-      Field{"activation", &Options::activation}, Field{"dropout", &Options::dropout},
-      Field{"chunk_cells", &Options::chunkCells}, Field{"rnnt_type", &Options::type}, Field{"blank", &Options::blank},
-      Flag{"zero_infinity", &Options::zeroInfinity}, Field{"fastemit_lambda", &Options::fastEmitLambda},
-      Field{"clamp", &Options::clamp}, Field{"delay_penalty", &Options::delayPenalty});
-
+  module.attr("JOINT_RNNT_LOSS_FIELDS") = describe_fields<Options>();
   module.def("joint_rnnt_loss_workspace_size", &size<Options, prnnGetJointRNNTLossWorkspaceSize>, "Bytes.");
   module.def("joint_rnnt_loss_reserve_size", &size<Options, prnnGetJointRNNTLossReserveSize>, "Bytes.");
   module.def("joint_rnnt_loss_forward", [](const Handle& handle, const Options& options, Address encoder,
@@ -238,11 +330,7 @@ void bind_joint_rnnt(py::module_& module) {
 
 void bind_mutual_information(py::module_& module) {
   using Options = prnnMutualInformationOptions_t;
-  def_options<Options>(module, "MutualInformationOptions", "prnnMutualInformationOptions_t.",
-                       Field{"dtype", &Options::dataType}, Field{"type", &Options::type},
-                       Field{"batch", &Options::batch}, Field{"symbols", &Options::symbols},
-                       Field{"frames", &Options::frames});
-
+  module.attr("MUTUAL_INFORMATION_FIELDS") = describe_fields<Options>();
   module.def("mutual_information_workspace_size", &size<Options, prnnGetMutualInformationWorkspaceSize>, "Bytes.");
   module.def("mutual_information", [](const Handle& handle, const Options& options, Address px, Address py,
                                       Address boundary, Address scores, Address px_gradients, Address py_gradients,
@@ -264,21 +352,7 @@ void bind_mutual_information(py::module_& module) {
 
 void bind_duration_rnnt(py::module_& module) {
   using Options = prnnDurationRNNTLossOptions_t;
-  def_options<Options>(
-      module, "DurationRnntLossOptions", "prnnDurationRNNTLossOptions_t: what shapes tell, and what a caller chooses.",
-      Field{"dtype", &Options::dataType}, Field{"batch", &Options::batch}, Field{"max_frames", &Options::maxFrames},
-      Field{"max_targets", &Options::maxTargets}, Field{"classes", &Options::classes},
-      Field{"token_stride", &Options::tokenStride}, Field{"duration_stride", &Options::durationStride},
-      Field{"type", &Options::type}, Field{"blank", &Options::blank}, Field{"sigma", &Options::sigma},
-      Field{"omega", &Options::omega}, Field{"fastemit_lambda", &Options::fastEmitLambda},
-      Field{"clamp", &Options::clamp}, Flag{"zero_infinity", &Options::zeroInfinity})
-      .def_readonly("classes", &Options::classes)
-      .def_property_readonly("type", [](const Options& o) { return static_cast<int>(o.type); })
-      .def("set_durations", [](Options& o, const std::vector<int>& durations) {
-        o.durationCount = static_cast<int64_t>(durations.size());  // too many are refused by the library
-        std::copy_n(durations.begin(), std::min<size_t>(durations.size(), PRNN_MAX_DURATIONS), o.durations);
-      });
-
+  module.attr("DURATION_RNNT_LOSS_FIELDS") = describe_fields<Options>();
   module.def("duration_rnnt_loss_sizes",
              &sizes<Options, prnnGetDurationRNNTLossWorkspaceSize, prnnGetDurationRNNTLossReserveSize>,
              "Bytes of workspace and of reserve space.");

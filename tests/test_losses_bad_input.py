@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import prnn
+from prnn import _C
 from prnn.losses import pruned
 
 HUGE = 2**62
@@ -462,3 +463,13 @@ def test_python_modules_check_when_they_are_made() -> None:
         prnn.CTCLoss(reduction="average")
     with pytest.raises(ValueError, match="rnnt_type is 'x'"):
         prnn.RNNTLoss(rnnt_type="x")
+
+
+def test_the_binding_takes_options_in_full() -> None:
+    good = (_C.FLOAT, _C.TARGETS_PADDED, 1, 4, 2, 2, 3, 3, 12, _C.LOSS_LOGITS, 0, False)
+    handle = _C.Handle.cpu()
+    assert len(good) == len(_C.CTC_LOSS_FIELDS)
+    assert min(_C.ctc_loss_sizes(handle, good)) > 0
+    for bad in ((), good[:-1], (*good, 0), list(good), ("0", *good[1:]), (2**40, *good[1:])):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            _C.ctc_loss_sizes(handle, bad)

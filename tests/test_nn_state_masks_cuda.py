@@ -26,10 +26,11 @@ def true_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hidden", [64, 600])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_equals_its_formulas(dtype: torch.dtype, hidden: int, training: bool) -> None:
+@pytest.mark.parametrize("make", [GRU, RNN])
+def test_equals_its_formulas(make: Callable[..., Any], dtype: torch.dtype, hidden: int, training: bool) -> None:
     """Beside torch operations in float64 with the same masks."""
-    module = GRU(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS).train(training)
-    twin = GRU(40, hidden, 2, bidirectional=True, device="cuda", dtype=torch.float64, **MASKS).train(training)
+    module = make(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS).train(training)
+    twin = make(40, hidden, 2, bidirectional=True, device="cuda", dtype=torch.float64, **MASKS).train(training)
     twin.load_state_dict(module.state_dict())
     input = torch.randn(6, 3, 40, device="cuda", dtype=dtype, requires_grad=True)
     drawn: list[torch.Tensor] = []

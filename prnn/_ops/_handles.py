@@ -17,34 +17,48 @@ DTYPES = {
 }
 
 
+class _Made:
+    """A library handle, its GPU, -1 for the CPU, and the stream that it was last set to."""
+
+    __slots__ = ("index", "library", "stream")
+
+    def __init__(self, library: _C.Handle, index: int) -> None:
+        self.library, self.index, self.stream = library, index, -1
+
+
 class _Handles(threading.local):
     def __init__(self) -> None:
-        self.of: dict[torch.device, tuple[_C.Handle, bool]] = {}  # and whether it is a GPU's
+        self.of: dict[torch.device, _Made] = {}
 
 
 _handles = _Handles()
 _NOTHING = nullcontext()
+# torch.cuda.current_stream() would make an object of it, at ten times the cost. torch for CPUs alone has it not.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def handle(device: torch.device) -> _C.Handle:
     """The calling thread's handle for `device`, set to torch's current stream there."""
-    found, is_cuda = _handles.of.get(device) or _new(device)
-    if is_cuda:
-        # torch.cuda.current_stream() would make an object of it, at ten times the cost.
-        found.set_stream(torch._C._cuda_getCurrentRawStream(device.index))
-    return found
+    found = _handles.of.get(device) or _new(device)
+    if found.index >= 0:
+        assert _current_stream is not None
+        stream = _current_stream(found.index)
+        if stream != found.stream:
+            found.library.set_stream(stream)
+            found.stream = stream
+    return found.library
 
 
-def _new(device: torch.device) -> tuple[_C.Handle, bool]:
-    if device.type not in ("cpu", "cuda"):
-        raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
+def _new(device: torch.device) -> _Made:
     if device.type == "cpu":
-        made = _C.Handle.cpu()
-    else:
+        made = _Made(_C.Handle.cpu(), -1)
+    elif device.type == "cuda":
         with torch.cuda.device(device):
-            made = _C.Handle.cuda()
-    _handles.of[device] = made, device.type == "cuda"
-    return _handles.of[device]
+            made = _Made(_C.Handle.cuda(), torch.cuda.current_device())
+    else:
+        raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
+    _handles.of[device] = made
+    return made
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -6,9 +6,9 @@ for its backward one, as bytes; it is empty where `keep` is False. `max_frames` 
 where no shape does, in packed activations and concatenated targets; -1: look at the lengths where that costs nothing,
 and else take as many as there are in all.
 
-A call_ctc_loss or call_rnnt_loss takes a reduction and what the operator of the loss takes, and returns the reduced
-costs, with less to do on the way there; those with _inplace write the gradients where the activations are, if nobody
-traces or transforms the call.
+A call_ctc_loss or call_rnnt_loss takes a reduction and what the operator of the loss takes, the tensors and the rest in
+a tuple each, and returns the reduced costs, with less to do on the way there; those with _inplace write the gradients
+where the activations are, if nobody traces or transforms the call.
 """
 
 import re
@@ -19,16 +19,21 @@ import torch
 from torch import Tensor
 
 from prnn._ops._handles import device_of, handle
-from prnn._ops._reduction import Reduction
+from prnn._ops._reduction import Reduction, Weights, weights_of
+
+_BYTE = torch.uint8  # each look-up takes time
+
+
+Options = tuple[Any, ...]  # of a loss: the values of an options struct in the order of python/losses.cc
 
 
 class _Chosen:
     """The fields of an options struct that a caller chooses, which are the last ones, from `first` on. Operators take
     them as `schema` says; a new one needs a field in python/losses.cc and nothing in prnn/_ops/."""
 
-    def __init__(self, struct: Any, first: str) -> None:
-        names = [name for name, _ in struct.FIELDS]
-        chosen = struct.FIELDS[names.index(first) :]
+    def __init__(self, fields: tuple[tuple[str, str], ...], first: str) -> None:
+        names = [name for name, _ in fields]
+        chosen = fields[names.index(first) :]
         self.schema = ", ".join(f"{kind} {name}" for name, kind in chosen)
         self.count = len(chosen)
         zeros = {"int": 0, "float": 0.0, "bool": False}
@@ -45,7 +50,7 @@ class _Chosen:
 
 
 def _workspace(size: int, like: Tensor) -> Tensor:
-    return like.new_empty(size, dtype=torch.uint8)
+    return like.new_empty(size, dtype=_BYTE)
 
 
 def _reserve(size: int, like: Tensor) -> Tensor:
@@ -53,7 +58,9 @@ def _reserve(size: int, like: Tensor) -> Tensor:
     return like.new_zeros(size, dtype=torch.uint8)
 
 
-_SMALL = 2**20  # bytes
+# Bytes of workspace and reserve space that are one piece of memory, for each takes time. It is held until the backward
+# pass, where a reserve space alone would do.
+_SMALL = 2**25
 
 
 class _Calls(NamedTuple):
@@ -64,70 +71,75 @@ class _Calls(NamedTuple):
     backward: Callable[..., None]
 
 
+# What a loss's backward kernel needs besides tensors: options, and the weights of the reduction.
+_Needs = tuple[Options, Weights | None]
+
+
 def _run_forward(
     calls: _Calls,
     names: dict[str, str],
-    options: Any,
+    options: Options,
     activations: Tensor,
     inputs: tuple[int, ...],
     batch: int,
     keep: bool,
     reduction: Reduction | None,
     reserve: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, _Needs]:
     """The costs of a batch, or what the reduction makes of them, and the reserve space, `reserve` if given."""
     device = activations.device
     dtype = torch.float64 if activations.dtype is torch.float64 else torch.float32
+    weights = None if reduction is None else weights_of(reduction)
     with device_of(activations):
         library = handle(device)
         try:
             size, reserve_size = calls.sizes(library, options)
             if not keep:
                 reserve_size = 0
-            room = 0 if reduction is None else 8 * batch  # for the costs, behind the workspace
-            if reserve is None and (not keep or reserve_size + size <= _SMALL):  # one piece, for each takes time
-                workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=torch.uint8)
+            room = 0 if weights is None else 8 * batch  # for the costs, behind the workspace
+            if reserve is None and (not keep or reserve_size + size <= _SMALL):
+                workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=_BYTE)
                 begin = reserve.data_ptr()
                 workspace_at = begin + reserve_size
             else:
-                workspace = activations.new_empty(size + room, dtype=torch.uint8)
+                workspace = activations.new_empty(size + room, dtype=_BYTE)
                 workspace_at = workspace.data_ptr()
                 if reserve is None:
-                    reserve = activations.new_empty(reserve_size, dtype=torch.uint8)
+                    reserve = activations.new_empty(reserve_size, dtype=_BYTE)
                 begin = reserve.data_ptr()
             spaces = workspace_at, size, begin if keep else 0, reserve_size
             if reduction is None:
                 result = activations.new_empty(batch, dtype=dtype)
             else:  # new_empty(()) takes half as long again
                 result = torch.empty_strided((), (), dtype=dtype, device=device)
-            if reduction is None or reduction.changes_nothing():
+            if weights is None:
                 calls.forward(library, options, *inputs, result.data_ptr(), *spaces, 1.0, 0, 0)
             else:
                 costs_at = workspace_at + size
-                calls.forward(library, options, *inputs, costs_at, *spaces, *reduction.weights(), result.data_ptr())
+                calls.forward(library, options, *inputs, costs_at, *spaces, *weights, result.data_ptr())
         except ValueError as error:
             raise _in_python(error, names) from None
-    return result, reserve
+    return result, reserve, (options, weights)
 
 
 def _run_backward(
     calls: _Calls,
     names: dict[str, str],
-    options: Any,
+    needs: _Needs,
     activations: Tensor,
     inputs_and_gradients: tuple[int, ...],
     gradient: Tensor,
     reserve: Tensor,
-    reduction: Reduction | None,
 ) -> None:
-    """gradient: of the costs, or of the loss if there is a reduction."""
+    """gradient: of the costs, or of the loss if there was a reduction."""
+    options, weights = needs
     with device_of(activations):
         library = handle(activations.device)
         try:
-            if reduction is None:
+            if weights is None:
                 gradient, reduced = gradient.contiguous(), (1.0, 0, False)
             else:
-                reduced = *reduction.weights(), True
+                reduced = *weights, True
             space = gradient.data_ptr(), reserve.data_ptr(), reserve.numel()
             calls.backward(library, options, *inputs_and_gradients, *space, *reduced)
         except ValueError as error:

@@ -14,7 +14,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from prnn._ops._reduction import Reduction
+from prnn._ops._reduction import Reduction, reduce_costs, spread_gradient
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -50,49 +50,52 @@ def differentiate(
 
 def directly(
     op: Callable[..., Any],
-    setup: Callable[[Any, tuple[Any, ...], Any], None],
     gradients: Callable[..., tuple[Tensor | None, ...]],
     kernel: Callable[..., Any],
     backward_kernel: Callable[..., Tensor],
 ) -> Callable[..., Tensor]:
-    """A function of a reduction, or None, and the arguments of a loss's operator, whose first output are the costs: it
-    returns these, or what the reduction makes of them. Where possible it calls the kernels, which do what the operators
-    do and the reduction with it.
+    """A function of a reduction, or None, of the tensors that a loss's operator takes, and of its other arguments, of
+    which the last is `keep`: it returns the operator's first output, the costs, or what the reduction makes of them.
+    Where possible it calls the kernels, which do what the operators do and the reduction with it.
 
-    setup, gradients: as of `differentiate`; the first argument is the one that may want a gradient. `kernel` takes a
-    `reduction`, too, and returns costs or loss, the reserve, and options. `backward_kernel` takes the gradient of costs
-    or loss, the saved tensors, these options and the reduction."""
+    gradients: as of `differentiate`; the first tensor is the one that may want a gradient, and `keep` says whether it
+    does. `kernel` takes the tensors, the other arguments and the reduction, and returns costs or loss, the reserve, and
+    what `backward_kernel` needs besides tensors. That takes the gradient of costs or loss, the tensors with the reserve
+    as the last, and these needs."""
 
-    def forward(ctx: Any, first: Tensor, inputs: tuple[Any, ...], reduction: Reduction | None) -> Tensor:
+    def forward(ctx: Any, first: Tensor, tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Any) -> Tensor:
         # One with setup_context would look up its own signature each time, and each argument costs time.
         loss: Tensor
-        loss, reserve, options = kernel(*inputs, reduction=reduction)
-        ctx.made = options, reduction
-        setup(ctx, inputs, (loss, reserve))
+        loss, reserve, needs = kernel(tensors, rest, reduction)
+        ctx.made = needs, rest, reduction
+        ctx.save_for_backward(*tensors, reserve)
         return loss
 
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        options, reduction = ctx.made
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        needs, rest, reduction = ctx.made
         # With a graph of the gradients (create_graph=True) the operator refuses.
         if type(gradient) in _PLAIN and not torch.is_grad_enabled() and _undisturbed():
-            return backward_kernel(gradient, *ctx.saved_tensors, options, reduction), None, None
+            return backward_kernel(gradient, ctx.saved_tensors, needs), None, None, None
         if reduction is not None:
-            gradient = reduction.spread(gradient)
-        return gradients(ctx, gradient)[0], None, None
+            gradient = spread_gradient(gradient, reduction)
+        ctx.numbers = rest
+        return gradients(ctx, gradient)[0], None, None, None
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    apply = _apply_of(type(f"{_name(op)}_function", (torch.autograd.Function,), members))
+    function: Any = type(f"{_name(op)}_function", (torch.autograd.Function,), members)
+    function._backward_cls.apply = backward  # which else is looked up for every node
+    apply = _apply_of(function)
 
-    def call(reduction: Reduction | None, *inputs: Any) -> Tensor:
+    def call(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
         loss: Tensor
-        first = inputs[0]
+        first = tensors[0]
         if not (type(first) in _PLAIN and not first.is_meta and _undisturbed()):
-            costs = op(*inputs)[0]
-            loss = costs if reduction is None else reduction.of(costs)
-        elif first.requires_grad and torch.is_grad_enabled():
-            loss = apply(first, inputs, reduction)
+            costs = op(*tensors, *rest)[0]
+            loss = costs if reduction is None else reduce_costs(costs, reduction)
+        elif rest[-1]:
+            loss = apply(first, tensors, rest, reduction)
         else:
-            loss = kernel(*inputs, reduction=reduction)[0]
+            loss = kernel(tensors, rest, reduction)[0]
         return loss
 
     return call

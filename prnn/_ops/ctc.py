@@ -10,11 +10,13 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._loss import (
     _SHARED_NAMES,
+    Options,
     _blocks,
     _bound,
     _Calls,
     _Chosen,
     _gradients_for,
+    _Needs,
     _new_costs,
     _pointer,
     _reserve,
@@ -31,17 +33,15 @@ _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
 _CALLS = _Calls(_C.ctc_loss_sizes, _C.ctc_loss_forward, _C.ctc_loss_backward)
-ctc_options = _Chosen(_C.CtcLossOptions, "input")
+ctc_options = _Chosen(_C.CTC_LOSS_FIELDS, "input")
 
 
-def _options(
-    activations: Tensor, targets: Tensor, target_lengths: Tensor, max_targets: int, *chosen: Any
-) -> _C.CtcLossOptions:
+def _options(activations: Tensor, targets: Tensor, target_lengths: Tensor, max_targets: int, *chosen: Any) -> Options:
     frames, batch, classes = activations.shape
     time_stride, batch_stride, _ = activations.stride()
     width, padded = targets.shape[-1], targets.dim() == 2
     elements = targets.numel() if padded else width
-    return _C.CtcLossOptions(
+    return (
         DTYPES[activations.dtype],
         _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
         batch,
@@ -65,65 +65,39 @@ def _ctc_reserve_size(activations: Tensor, targets: Tensor, max_targets: int) ->
 
 
 def _ctc_forward(
-    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
-) -> tuple[Tensor, Tensor, _C.CtcLossOptions]:
-    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
-    (T, N, V), targets (N, L) or (sum of lengths,)."""
-    activations, targets, input_lengths, target_lengths = inputs[:4]
-    options = _options(activations, targets, target_lengths, *inputs[4:-1])
+    tensors: tuple[Tensor, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
+) -> tuple[Tensor, Tensor, _Needs]:
+    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. activations are (T, N, V),
+    targets (N, L) or (sum of lengths,)."""
+    activations, targets, input_lengths, target_lengths = tensors
+    options = _options(activations, targets, target_lengths, *rest[:-1])
     addresses = activations.data_ptr(), targets.data_ptr(), input_lengths.data_ptr(), target_lengths.data_ptr()
-    batch, keep = input_lengths.shape[0], inputs[-1]
-    result, reserve = _run_forward(_CALLS, _CTC_NAMES, options, activations, addresses, batch, keep, reduction, reserve)
-    return result, reserve, options
+    batch = activations.shape[1]
+    return _run_forward(_CALLS, _CTC_NAMES, options, activations, addresses, batch, rest[-1], reduction, reserve)
 
 
 def _ctc_loss(*inputs: Any) -> tuple[Tensor, Tensor]:
-    return _ctc_forward(*inputs, reserve=_ctc_loss_fake(*inputs)[1])[:2]
+    return _ctc_forward(inputs[:4], inputs[4:], None, _ctc_loss_fake(*inputs)[1])[:2]
 
 
-def _ctc_backward(
-    gradient: Tensor,
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    reserve: Tensor,
-    options: _C.CtcLossOptions,
-    reduction: Reduction | None,
-    inplace: bool = False,
-) -> Tensor:
+def _ctc_backward(gradient: Tensor, tensors: tuple[Tensor, ...], needs: _Needs, inplace: bool = False) -> Tensor:
+    activations, targets, input_lengths, target_lengths, reserve = tensors
     gradients = _gradients_for(activations, inplace)
-    _run_backward(
-        _CALLS,
-        _CTC_NAMES,
-        options,
-        activations,
-        (
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            gradients.data_ptr(),
-        ),
-        gradient,
-        reserve,
-        reduction,
+    addresses = (
+        activations.data_ptr(),
+        targets.data_ptr(),
+        input_lengths.data_ptr(),
+        target_lengths.data_ptr(),
+        gradients.data_ptr(),
     )
+    _run_backward(_CALLS, _CTC_NAMES, needs, activations, addresses, gradient, reserve)
     return gradients
 
 
-def _ctc_loss_backward(
-    cost_gradients: Tensor,
-    activations: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    reserve: Tensor,
-    *numbers: Any,
-) -> Tensor:
-    options = _options(activations, targets, target_lengths, *numbers)
-    arrays = activations, targets, input_lengths, target_lengths
-    return _ctc_backward(cost_gradients, *arrays, reserve, options, None)
+def _ctc_loss_backward(cost_gradients: Tensor, *arguments: Any) -> Tensor:
+    tensors = arguments[:5]
+    options = _options(tensors[0], tensors[1], tensors[3], *arguments[5:])
+    return _ctc_backward(cost_gradients, tensors, (options, None))
 
 
 def _ctc_loss_fake(activations: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -164,7 +138,7 @@ def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) ->
 
 differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
 call_ctc_loss, call_ctc_loss_inplace = (
-    directly(ctc_loss, _ctc_setup, _ctc_gradients, _ctc_forward, backward)
+    directly(ctc_loss, _ctc_gradients, _ctc_forward, backward)
     for backward in (_ctc_backward, partial(_ctc_backward, inplace=True))
 )
 

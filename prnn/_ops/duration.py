@@ -3,11 +3,11 @@
 `logits` are contiguous (N, T, U + 1, C). The duration logits of TDT are a contiguous tensor of their own, or, where
 `duration_logits` is None, the last ones of every cell's C. Gradients come back in the same form; those of duration
 logits that are not a tensor of their own are an empty tensor. call_duration_rnnt_loss takes a reduction and what the
-operator duration_rnnt_loss takes, with duration_logits=None, and returns the reduced costs, with less to do on the way
-there.
+operator duration_rnnt_loss takes, with duration_logits=None, tensors and the rest in a tuple each, and returns the
+reduced costs, with less to do on the way there.
 """
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -15,9 +15,11 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES
 from prnn._ops._loss import (
+    Options,
     _blocks,
     _Calls,
     _Chosen,
+    _Needs,
     _new_costs,
     _pointer,
     _reserve,
@@ -35,36 +37,27 @@ _NAMES = {
 
 
 _CALLS = _Calls(_C.duration_rnnt_loss_sizes, _C.duration_rnnt_loss_forward, _C.duration_rnnt_loss_backward)
-duration_options = _Chosen(_C.DurationRnntLossOptions, "type")
+duration_options = _Chosen(_C.DURATION_RNNT_LOSS_FIELDS, "type")
+_CLASSES, _TYPE = (list(dict(_C.DURATION_RNNT_LOSS_FIELDS)).index(name) for name in ("classes", "type"))
 
 
-def _options(
-    logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int, *chosen: Any
-) -> _C.DurationRnntLossOptions:
+def _options(logits: Tensor, duration_logits: Tensor | None, durations: list[int], type: int, *chosen: Any) -> Options:
     joint = type == _C.DURATION_TDT and duration_logits is None
     stride = logits.shape[-1] if joint else 0
     classes = logits.shape[-1] - (len(durations) if joint else 0)
     batch, frames, width, _ = logits.shape
     sizes = batch, frames, width - 1, classes, stride, stride
-    options = _C.DurationRnntLossOptions(DTYPES[logits.dtype], *sizes, type, *chosen)
-    options.set_durations(durations)
-    return options
+    return (DTYPES[logits.dtype], *sizes, durations, type, *chosen)
 
 
-def _duration_pointer(logits: Tensor, duration_logits: Tensor | None, options: _C.DurationRnntLossOptions) -> int:
-    if duration_logits is None and options.type == _C.DURATION_TDT:
-        return logits.data_ptr() + options.classes * logits.element_size()
+def _duration_pointer(logits: Tensor, duration_logits: Tensor | None, options: Options) -> int:
+    if duration_logits is None and options[_TYPE] == _C.DURATION_TDT:
+        return logits.data_ptr() + options[_CLASSES] * logits.element_size()
     return _pointer(duration_logits)
 
 
-def _addresses(
-    logits: Tensor,
-    duration_logits: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    options: _C.DurationRnntLossOptions,
-) -> tuple[int, ...]:
+def _addresses(tensors: Sequence[Any], options: Options) -> tuple[int, ...]:
+    logits, duration_logits, targets, logit_lengths, target_lengths = tensors
     return (
         logits.data_ptr(),
         _duration_pointer(logits, duration_logits, options),
@@ -82,66 +75,37 @@ def _reserve_size(logits: Tensor, durations: list[int]) -> int:
 
 
 def _forward(
-    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
-) -> tuple[Tensor, Tensor, _C.DurationRnntLossOptions]:
-    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. logits are
+    tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
+) -> tuple[Tensor, Tensor, _Needs]:
+    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. logits are
     (N, T, U + 1, C), targets (N, U)."""
-    logits, duration_logits, targets, logit_lengths, target_lengths, durations, type = inputs[:7]
-    options = _options(logits, duration_logits, durations, *inputs[6:-1])
-    result, reserve = _run_forward(
-        _CALLS,
-        _NAMES[type],
-        options,
-        logits,
-        _addresses(logits, duration_logits, targets, logit_lengths, target_lengths, options),
-        logits.shape[0],
-        inputs[-1],
-        reduction,
-        reserve,
-    )
-    return result, reserve, options
+    logits, durations, type = tensors[0], rest[0], rest[1]
+    options = _options(*tensors[:2], durations, *rest[1:-1])
+    addresses = _addresses(tensors, options)
+    return _run_forward(_CALLS, _NAMES[type], options, logits, addresses, logits.shape[0], rest[-1], reduction, reserve)
 
 
-def _loss(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    reserve = _reserve(_reserve_size(logits, rest[4]) if rest[-1] else 0, logits)
-    return partial(_forward, reserve=reserve)(logits, *rest)[:2]
+def _loss(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return _forward(inputs[:5], inputs[5:], None, _loss_fake(*inputs)[1])[:2]
 
 
-def _backward(
-    gradient: Tensor,
-    logits: Tensor,
-    duration_logits: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    reserve: Tensor,
-    options: _C.DurationRnntLossOptions,
-    reduction: Reduction | None,
-) -> tuple[Tensor, Tensor]:
+def _backward(gradient: Tensor, tensors: tuple[Any, ...], needs: _Needs) -> tuple[Tensor, Tensor]:
+    *arrays, reserve = tensors
+    logits, duration_logits = arrays[:2]
+    options, _ = needs
     gradients, duration_gradients = _loss_backward_fake(gradient, logits, duration_logits)
-    addresses = _addresses(logits, duration_logits, targets, logit_lengths, target_lengths, options)
+    addresses = _addresses(arrays, options)
     addresses += (
         gradients.data_ptr(),
         _duration_pointer(gradients, None if duration_logits is None else duration_gradients, options),
     )
-    _run_backward(_CALLS, _NAMES[options.type], options, logits, addresses, gradient, reserve, reduction)
+    _run_backward(_CALLS, _NAMES[options[_TYPE]], needs, logits, addresses, gradient, reserve)
     return gradients, duration_gradients
 
 
-def _loss_backward(
-    cost_gradients: Tensor,
-    logits: Tensor,
-    duration_logits: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    reserve: Tensor,
-    durations: list[int],
-    *chosen: Any,
-) -> tuple[Tensor, Tensor]:
-    options = _options(logits, duration_logits, durations, *chosen)
-    arrays = logits, duration_logits, targets, logit_lengths, target_lengths
-    return _backward(cost_gradients, *arrays, reserve, options, None)
+def _loss_backward(cost_gradients: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    options = _options(*arguments[:2], *arguments[6:])
+    return _backward(cost_gradients, arguments[:6], (options, None))
 
 
 def _loss_fake(
@@ -194,5 +158,5 @@ def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tup
 
 differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)
 call_duration_rnnt_loss = directly(
-    duration_rnnt_loss, _setup, _gradients, _forward, lambda *arguments: _backward(*arguments)[0]
+    duration_rnnt_loss, _gradients, _forward, lambda *arguments: _backward(*arguments)[0]
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._loss import _Chosen, _run
+from prnn._ops._loss import Options, _Chosen, _run
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_matmul
 from prnn._ops.rnnt import _RNNT_NAMES
@@ -23,7 +23,7 @@ def _in_range(lengths: list[int], most: int) -> list[int]:
     return lengths if min(lengths) >= 0 and max(lengths) <= most else [min(max(0, x), most) for x in lengths]
 
 
-joint_options = _Chosen(_C.JointRnntLossOptions, "activation")
+joint_options = _Chosen(_C.JOINT_RNNT_LOSS_FIELDS, "activation")
 
 
 class _Inputs(NamedTuple):
@@ -47,14 +47,14 @@ class _Inputs(NamedTuple):
     def of(arguments: tuple[Any, ...]) -> "_Inputs":
         return _Inputs._make((*arguments[: _TENSORS + 1], arguments[_TENSORS + 1 : _COUNT]))
 
-    def options(self) -> _C.JointRnntLossOptions:
+    def options(self) -> Options:
         batch, longest, size = self.encoder.shape
         most, cells = self.predictor.shape[1] - 1, 0
         if self.range_begins is None:
             frames, symbols = self.extents.tolist()
             frames = _in_range(frames, longest)
             cells = max(1, sum(map(mul, frames, _in_range(symbols, most))) + sum(frames))
-        return _C.JointRnntLossOptions(
+        return (
             DTYPES[self.encoder.dtype],
             batch,
             longest,
@@ -86,7 +86,7 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _workspace(library: _C.Handle, options: _C.JointRnntLossOptions, device: torch.device) -> Tensor:
+def _workspace(library: _C.Handle, options: Options, device: torch.device) -> Tensor:
     size = _run(_C.joint_rnnt_loss_workspace_size, _RNNT_NAMES, library, options)
     return torch.empty(size, dtype=torch.uint8, device=device)
 

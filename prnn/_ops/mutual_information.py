@@ -7,13 +7,13 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
-from prnn._ops._loss import _pointer, _run, _workspace
+from prnn._ops._loss import Options, _pointer, _run, _workspace
 from prnn._ops._operator import differentiate, operator
 
 
-def _mutual_information_options(px: Tensor, py: Tensor) -> _C.MutualInformationOptions:
+def _mutual_information_options(px: Tensor, py: Tensor) -> Options:
     type = _C.RNNT_REGULAR if px.shape[2] > py.shape[2] else _C.RNNT_MODIFIED
-    return _C.MutualInformationOptions(DTYPES[py.dtype], type, *px.shape[:2], py.shape[2])
+    return (DTYPES[py.dtype], type, *px.shape[:2], py.shape[2])
 
 
 def _mutual_information(

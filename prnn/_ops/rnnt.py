@@ -1,5 +1,6 @@
 """RNN-T as torch operators: schema, fake kernel, autograd; see _loss.py."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,13 @@ from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._loss import (
     _SHARED_NAMES,
+    Options,
     _blocks,
     _bound,
     _Calls,
     _Chosen,
     _gradients_for,
+    _Needs,
     _new_costs,
     _pointer,
     _reserve,
@@ -36,7 +39,7 @@ _RNNT_NAMES = {
 
 
 _CALLS = _Calls(_C.rnnt_loss_sizes, _C.rnnt_loss_forward, _C.rnnt_loss_backward)
-rnnt_options = _Chosen(_C.RnntLossOptions, "input")
+rnnt_options = _Chosen(_C.RNNT_LOSS_FIELDS, "input")
 
 
 def _options(
@@ -48,12 +51,12 @@ def _options(
     max_frames: int,
     max_targets: int,
     *chosen: Any,
-) -> _C.RnntLossOptions:
+) -> Options:
     """The layout follows from the shapes: (rows, V) is packed, and ranges make (N, T, R, V) pruned."""
     shape = activations.shape
     packed, padded = len(shape) == 2, targets.dim() == 2
     elements = targets.numel()
-    return _C.RnntLossOptions(
+    return (
         DTYPES[activations.dtype],
         _C.RNNT_PACKED if packed else _C.RNNT_PADDED if range_begins is None else _C.RNNT_PRUNED,
         _C.TARGETS_PADDED if padded else _C.TARGETS_CONCATENATED,
@@ -68,13 +71,8 @@ def _options(
     )
 
 
-def _addresses(
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-) -> tuple[int, ...]:
+def _addresses(tensors: Sequence[Any]) -> tuple[int, ...]:
+    activations, targets, logit_lengths, target_lengths, range_begins = tensors
     return (
         activations.data_ptr(),
         targets.data_ptr(),
@@ -91,61 +89,30 @@ def _rnnt_reserve_size(activations: Tensor, batch: int, input: int) -> int:
 
 
 def _rnnt_forward(
-    *inputs: Any, reduction: Reduction | None = None, reserve: Tensor | None = None
-) -> tuple[Tensor, Tensor, _C.RnntLossOptions]:
-    """inputs of the operator: costs (N,), or what reduction makes of them; the reserve; the options. activations are
+    tensors: tuple[Any, ...], rest: tuple[Any, ...], reduction: Reduction | None, reserve: Tensor | None = None
+) -> tuple[Tensor, Tensor, _Needs]:
+    """Of the operator's arguments: costs (N,), or what reduction makes of them; the reserve. activations are
     (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V)."""
-    activations, targets, logit_lengths, target_lengths, range_begins = inputs[:5]
-    options = _options(*inputs[:-1])
-    result, reserve = _run_forward(
-        _CALLS,
-        _RNNT_NAMES,
-        options,
-        activations,
-        _addresses(activations, targets, logit_lengths, target_lengths, range_begins),
-        logit_lengths.shape[0],
-        inputs[-1],
-        reduction,
-        reserve,
-    )
-    return result, reserve, options
+    options, addresses, batch = _options(*tensors, *rest[:-1]), _addresses(tensors), tensors[2].shape[0]
+    return _run_forward(_CALLS, _RNNT_NAMES, options, tensors[0], addresses, batch, rest[-1], reduction, reserve)
 
 
 def _rnnt_loss(*inputs: Any) -> tuple[Tensor, Tensor]:
-    return _rnnt_forward(*inputs, reserve=_rnnt_loss_fake(*inputs)[1])[:2]
+    return _rnnt_forward(inputs[:5], inputs[5:], None, _rnnt_loss_fake(*inputs)[1])[:2]
 
 
-def _rnnt_backward(
-    gradient: Tensor,
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-    reserve: Tensor,
-    options: _C.RnntLossOptions,
-    reduction: Reduction | None,
-    inplace: bool = False,
-) -> Tensor:
+def _rnnt_backward(gradient: Tensor, tensors: tuple[Any, ...], needs: _Needs, inplace: bool = False) -> Tensor:
+    *arrays, reserve = tensors
+    activations = arrays[0]
     gradients = _gradients_for(activations, inplace)
-    addresses = _addresses(activations, targets, logit_lengths, target_lengths, range_begins)
-    addresses = *addresses, gradients.data_ptr()
-    _run_backward(_CALLS, _RNNT_NAMES, options, activations, addresses, gradient, reserve, reduction)
+    addresses = *_addresses(arrays), gradients.data_ptr()
+    _run_backward(_CALLS, _RNNT_NAMES, needs, activations, addresses, gradient, reserve)
     return gradients
 
 
-def _rnnt_loss_backward(
-    cost_gradients: Tensor,
-    activations: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    range_begins: Tensor | None,
-    reserve: Tensor,
-    *numbers: Any,
-) -> Tensor:
-    arrays = activations, targets, logit_lengths, target_lengths, range_begins
-    return _rnnt_backward(cost_gradients, *arrays, reserve, _options(*arrays, *numbers), None)
+def _rnnt_loss_backward(cost_gradients: Tensor, *arguments: Any) -> Tensor:
+    options = _options(*arguments[:5], *arguments[6:])
+    return _rnnt_backward(cost_gradients, arguments[:6], (options, None))
 
 
 def _rnnt_loss_fake(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -188,7 +155,7 @@ def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -
 
 differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
 call_rnnt_loss, call_rnnt_loss_inplace = (
-    directly(rnnt_loss, _rnnt_setup, _rnnt_gradients, _rnnt_forward, backward)
+    directly(rnnt_loss, _rnnt_gradients, _rnnt_forward, backward)
     for backward in (_rnnt_backward, partial(_rnnt_backward, inplace=True))
 )
 

@@ -45,6 +45,7 @@ def time_calls(run: Callable[[], object], repeats: int) -> float:
 def time_graph(run: Callable[[], object], repeats: int) -> float:
     """Median microseconds of a replay."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # for what the calls read
     with torch.cuda.stream(stream):
         for _ in range(2):
             run()

@@ -232,7 +232,7 @@ def wants_gradient(value: Tensor) -> bool:
 
 def reduction_of(reduction: str, batch: int, divided_by: Tensor | None = None) -> Reduction | None:
     """`reduction` of costs, each divided by its number, for the calls that reduce; None for "none"."""
-    return None if reduction == "none" else Reduction(reduction == "mean", batch, divided_by)
+    return None if reduction == "none" else (reduction == "mean", batch, divided_by)
 
 
 def reduce(costs: Tensor, reduction: str) -> Tensor:

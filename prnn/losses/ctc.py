@@ -96,13 +96,8 @@ def ctc_loss(
     call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
     loss = call(
         _checks.reduction_of(reduction, batch, target_lengths if reduction == "mean" else None),
-        x,
-        targets,
-        input_lengths,
-        target_lengths,
-        bound,
-        *options,
-        keep,
+        (x, targets, input_lengths, target_lengths),
+        (bound, *options, keep),
     )
     return loss[0] if single and reduction == "none" else loss
 

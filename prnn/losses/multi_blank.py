@@ -60,19 +60,19 @@ def multi_blank_rnnt_loss(
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
     return ops.call_duration_rnnt_loss(
         _checks.reduction_of(reduction, x.shape[0]),
-        x.contiguous(),
-        None,
-        *batch_arguments(x, targets, logit_lengths, target_lengths),
-        _checks.durations(big_blank_durations, "big_blank_durations"),
-        *ops.duration_options(
-            type=_C.DURATION_MULTI_BLANK,
-            blank=_checks.blank_index(blank, x.shape[-1]),
-            sigma=_checks.number(sigma, "sigma"),
-            fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
-            clamp=_checks.clamp_limit(clamp),
-            zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+        (x.contiguous(), None, *batch_arguments(x, targets, logit_lengths, target_lengths)),
+        (
+            _checks.durations(big_blank_durations, "big_blank_durations"),
+            *ops.duration_options(
+                type=_C.DURATION_MULTI_BLANK,
+                blank=_checks.blank_index(blank, x.shape[-1]),
+                sigma=_checks.number(sigma, "sigma"),
+                fastemit_lambda=_checks.number(fastemit_lambda, "fastemit_lambda", 0.0),
+                clamp=_checks.clamp_limit(clamp),
+                zero_infinity=_checks.flag(zero_infinity, "zero_infinity"),
+            ),
+            _checks.wants_gradient(x),
         ),
-        _checks.wants_gradient(x),
     )
 
 

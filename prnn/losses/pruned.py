@@ -363,21 +363,19 @@ def _fused_loss(
         limits = symbols.new_tensor([0, 0, symbols.shape[1], frames]).expand(batch, 4)
     return call_rnnt_loss(
         _checks.reduction_of(reduction, logits.shape[0]),
-        logits,
-        symbols,
-        limits[:, 3].contiguous(),
-        limits[:, 2].contiguous(),
-        begins,
-        -1,
-        -1,
-        *rnnt_options(
-            input=_C.LOSS_LOGITS,
-            rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
-            blank=blank,
-            blank_targets=True,
-            delay_penalty=delay_penalty,
+        (logits, symbols, limits[:, 3].contiguous(), limits[:, 2].contiguous(), begins),
+        (
+            -1,
+            -1,
+            *rnnt_options(
+                input=_C.LOSS_LOGITS,
+                rnnt_type=_checks.RNNT_TYPES.index(rnnt_type),
+                blank=blank,
+                blank_targets=True,
+                delay_penalty=delay_penalty,
+            ),
+            _checks.wants_gradient(logits),
         ),
-        _checks.wants_gradient(logits),
     )
 
 

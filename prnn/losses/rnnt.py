@@ -246,14 +246,8 @@ def rnnt_loss(
     call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
     loss = call(
         _checks.reduction_of(reduction, frames.shape[0], frames if average_frames else None),
-        x,
-        symbols,
-        frames,
-        lengths,
-        None,
-        *bounds,
-        *options,
-        keep,
+        (x, symbols, frames, lengths, None),
+        (*bounds, *options, keep),
     )
     if average_frames and reduction == "none":
         loss = loss / frames

@@ -84,10 +84,12 @@ def tdt_loss(
             f"duration_logits is {own.dtype} on {own.device}; it must be {x.dtype} on {x.device}, as logits"
         )
     _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
-    arguments = (
+    tensors = (
         x.contiguous(),
         None if own is None else own.contiguous(),
         *batch_arguments(x, targets, logit_lengths, target_lengths),
+    )
+    rest = (
         steps,
         *ops.duration_options(
             type=_C.DURATION_TDT,
@@ -102,8 +104,8 @@ def tdt_loss(
     )
     # The direct call looks at the gradient that its first argument wants, and with logits apart there are two.
     if own is None:
-        return ops.call_duration_rnnt_loss(_checks.reduction_of(reduction, x.shape[0]), *arguments)
-    return _checks.reduce(ops.duration_rnnt_loss(*arguments)[0], reduction)
+        return ops.call_duration_rnnt_loss(_checks.reduction_of(reduction, x.shape[0]), tensors, rest)
+    return _checks.reduce(ops.duration_rnnt_loss(*tensors, *rest)[0], reduction)
 
 
 class TDTLoss(LossModule):
