@@ -106,14 +106,18 @@ def test_nemo(module, capsys):
         resolve_rnnt_loss=lambda name, blank, options=None: losses.RNNTLossNumba(blank, "none", **options),
     )
     numba = module("nemo.collections.asr.parts.numba.rnnt_loss")
+    functions = module("nemo.collections.asr.parts.numba.rnnt_loss.rnnt_pytorch")
     prnn.compat.install("nemo")
     prnn.compat.install("nemo")
-    assert capsys.readouterr().err.count("is prnn's") == 7
+    assert capsys.readouterr().err.count("is prnn's") == 13
     for name in ("warprnnt_numba", "prnn"):
         loss = losses.resolve_rnnt_loss(name, 7, {"fastemit_lambda": 0.1})
         assert isinstance(loss, importlib.import_module("prnn.compat.nemo").RNNTLossNumba)
         assert (loss.blank, loss.reduction, loss.fastemit_lambda) == (7, "none", 0.1)
-    assert numba.TDTLossNumba.__module__ == "prnn.compat.nemo"
+    own = importlib.import_module("prnn.compat.nemo")
+    assert numba.TDTLossNumba is functions.TDTLossNumba is own.TDTLossNumba
+    assert functions.multiblank_rnnt_loss is own.multiblank_rnnt_loss
+    assert not hasattr(numba, "rnnt_loss")
     assert sorted(losses.RNNT_LOSS_RESOLVER) == ["multiblank_rnnt", "prnn", "tdt", "warprnnt_numba"]
     assert all(entry.is_available and entry.min_version is None for entry in losses.RNNT_LOSS_RESOLVER.values())
 

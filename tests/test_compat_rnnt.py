@@ -101,6 +101,34 @@ SIGNATURES = [
         },
     ),
     (
+        nemo.multiblank_rnnt_loss,
+        {
+            "acts": EMPTY,
+            "labels": EMPTY,
+            "act_lens": EMPTY,
+            "label_lens": EMPTY,
+            "blank": EMPTY,
+            "big_blank_durations": (),
+            "reduction": "mean",
+            "fastemit_lambda": 0.0,
+            "clamp": 0.0,
+        },
+    ),
+    (
+        nemo.tdt_loss,
+        {
+            "acts": EMPTY,
+            "labels": EMPTY,
+            "act_lens": EMPTY,
+            "label_lens": EMPTY,
+            "blank": EMPTY,
+            "durations": (),
+            "reduction": "mean",
+            "fastemit_lambda": 0.0,
+            "clamp": 0.0,
+        },
+    ),
+    (
         nemo.TDTLossNumba,
         {
             "blank": EMPTY,
@@ -561,6 +589,32 @@ def test_nemo_multi_blank(fastemit):
     costs, gradients = costs_and_gradients(lambda x: loss(x, labels, *lengths), logits)
     torch.testing.assert_close(costs, (1 + fastemit) * expected[0].reshape(1))
     torch.testing.assert_close(gradients, expected[1])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize(("fastemit", "clamp"), [(0.0, 0.0), (0.3, 0.2)])
+@pytest.mark.parametrize(
+    ("function", "module", "options"),
+    [
+        (nemo.multiblank_rnnt_loss, nemo.MultiblankRNNTLossNumba, (7, [2, 4])),
+        (nemo.tdt_loss, nemo.TDTLossNumba, (4, [0, 1, 3])),
+    ],
+)
+def test_nemo_functions_are_the_modules_without_sigma(function, module, options, fastemit, clamp, reduction):
+    logits, labels = torch.randn(2, 6, 3, 8), torch.tensor([[0, 1], [2, 0]])
+    batch = labels, torch.tensor([6, 4]), torch.tensor([2, 1])
+    options = *options, reduction, fastemit, clamp
+    loss = module(*options)
+    found = costs_and_gradients(lambda x: function(x, *batch, *options), logits)
+    torch.testing.assert_close(found, costs_and_gradients(lambda x: loss(x, *batch), logits))
+    assert found[0].shape == ((2,) if reduction == "none" else (1,))
+
+
+def test_nemo_functions_without_durations():
+    batch = BIG.labels, *BIG.lengths()
+    check(lambda x: nemo.multiblank_rnnt_loss(x, *batch, 0, reduction="none"), BIG)
+    with pytest.raises(ValueError, match="the number of durations is 0; it must be 1 to 16"):
+        nemo.tdt_loss(BIG.logits, *batch, 0)
 
 
 def test_infinite_costs_stay_infinite():

@@ -1,9 +1,10 @@
 """NeMo's RNN-T, multi-blank and TDT losses: `from prnn.compat import nemo`, or `prnn.compat.install("nemo")`.
 
-`RNNTLossNumba`, `MultiblankRNNTLossNumba` and `TDTLossNumba` of nemo.collections.asr.parts.numba.rnnt_loss. As there,
-logits in; reduced losses have the shape (1,); FastEmit multiplies the cost, too, by 1 + lambda, though not its gradient
-once more; omega is drawn for every batch, with Python's `random`. Beyond the original: all three on the CPU, float64
-and bfloat16. One difference: NeMo clamps on the CPU after the reduction's factor; prnn before it, as NeMo on a GPU.
+`RNNTLossNumba`, `MultiblankRNNTLossNumba` and `TDTLossNumba` of nemo.collections.asr.parts.numba.rnnt_loss, and
+`rnnt_loss`, `multiblank_rnnt_loss` and `tdt_loss` of its rnnt_pytorch. As there, logits in; reduced losses have the
+shape (1,); FastEmit multiplies the cost, too, by 1 + lambda, though not its gradient once more; omega is drawn for
+every batch, with Python's `random`. Beyond the original: all of them on the CPU, float64 and bfloat16. One difference:
+NeMo clamps on the CPU after the reduction's factor; prnn before it, as NeMo on a GPU.
 
 After `prnn.compat.install("nemo")` NeMo's loss names "default", "warprnnt_numba", "multiblank_rnnt" and "tdt" mean
 these, and there is the name "prnn" for the first.
@@ -22,7 +23,14 @@ from prnn.compat._names import names
 from prnn.compat._results import with_gradient_of
 from prnn.losses._module import LossModule, refuse_scripting
 
-__all__ = ["MultiblankRNNTLossNumba", "RNNTLossNumba", "TDTLossNumba", "rnnt_loss"]
+__all__ = [
+    "MultiblankRNNTLossNumba",
+    "RNNTLossNumba",
+    "TDTLossNumba",
+    "multiblank_rnnt_loss",
+    "rnnt_loss",
+    "tdt_loss",
+]
 
 
 _names = names(logits="acts", targets="labels", logit_lengths="act_lens", target_lengths="label_lens")
@@ -78,6 +86,102 @@ def rnnt_loss(
     return _reduced(loss, torch.float32, reduction, fastemit_lambda)
 
 
+@_names
+def _multiblank_rnnt_loss(
+    acts: Tensor,
+    labels: Tensor,
+    act_lens: Tensor,
+    label_lens: Tensor,
+    blank: int,
+    big_blank_durations: Sequence[int],
+    reduction: str | None,
+    fastemit_lambda: float,
+    clamp: float,
+    sigma: float,
+) -> Tensor:
+    def loss(reduction: str) -> Tensor:
+        return prnn.multi_blank_rnnt_loss(
+            acts,
+            labels,
+            act_lens,
+            label_lens,
+            blank,
+            list(big_blank_durations),
+            reduction,
+            fastemit_lambda,
+            clamp,
+            sigma,
+        )
+
+    return _reduced(loss, acts.dtype, reduction, fastemit_lambda)
+
+
+def multiblank_rnnt_loss(
+    acts: Tensor,
+    labels: Tensor,
+    act_lens: Tensor,
+    label_lens: Tensor,
+    blank: int,
+    big_blank_durations: Sequence[int] = (),
+    reduction: str | None = "mean",
+    fastemit_lambda: float = 0.0,
+    clamp: float = 0.0,
+) -> Tensor:
+    """Multi-blank loss of logits (N, T, U, V), in the dtype of these; `prnn.multi_blank_rnnt_loss` without sigma.
+    NeMo's function raises a TypeError whatever it is given."""
+    return _multiblank_rnnt_loss(
+        acts, labels, act_lens, label_lens, blank, big_blank_durations, reduction, fastemit_lambda, clamp, 0.0
+    )
+
+
+@_names
+def _tdt_loss(
+    acts: Tensor,
+    labels: Tensor,
+    act_lens: Tensor,
+    label_lens: Tensor,
+    blank: int,
+    durations: Sequence[int],
+    reduction: str | None,
+    fastemit_lambda: float,
+    clamp: float,
+    sigma: float,
+    omega: float,
+) -> Tensor:
+    steps = list(durations)
+    batch = (labels, act_lens, label_lens, blank, steps)
+
+    def loss(reduction: str) -> Tensor:
+        if fastemit_lambda == 0 and clamp == 0:
+            return prnn.tdt_loss(acts, *batch, reduction, sigma=sigma, omega=omega)
+        tokens, duration_logits = acts.split([acts.shape[-1] - len(steps), len(steps)], dim=-1)
+        costs = prnn.tdt_loss(
+            tokens, *batch, reduction, fastemit_lambda, clamp, sigma, omega, duration_logits=duration_logits.detach()
+        )
+        plain = prnn.tdt_loss(
+            tokens.detach(), *batch, reduction, sigma=sigma, omega=omega, duration_logits=duration_logits
+        )
+        return with_gradient_of(costs, costs + plain)
+
+    return _reduced(loss, acts.dtype, reduction, fastemit_lambda)
+
+
+def tdt_loss(
+    acts: Tensor,
+    labels: Tensor,
+    act_lens: Tensor,
+    label_lens: Tensor,
+    blank: int,
+    durations: Sequence[int] = (),
+    reduction: str | None = "mean",
+    fastemit_lambda: float = 0.0,
+    clamp: float = 0.0,
+) -> Tensor:
+    """TDT loss of logits (N, T, U, V + D), in the dtype of these, as of `TDTLossNumba` without sigma and omega.
+    NeMo's function raises a TypeError whatever it is given."""
+    return _tdt_loss(acts, labels, act_lens, label_lens, blank, durations, reduction, fastemit_lambda, clamp, 0.0, 0.0)
+
+
 class RNNTLossNumba(LossModule):
     """`rnnt_loss` as a module."""
 
@@ -116,23 +220,9 @@ class MultiblankRNNTLossNumba(LossModule):
         self.reduction = reduction
         self.sigma = sigma
 
-    @_names
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
-        def loss(reduction: str) -> Tensor:
-            return prnn.multi_blank_rnnt_loss(
-                acts,
-                labels,
-                act_lens,
-                label_lens,
-                self.blank,
-                list(self.big_blank_durations),
-                reduction,
-                self.fastemit_lambda,
-                self.clamp,
-                self.sigma,
-            )
-
-        return _reduced(loss, acts.dtype, self.reduction, self.fastemit_lambda)
+        options = self.reduction, self.fastemit_lambda, self.clamp, self.sigma
+        return _multiblank_rnnt_loss(acts, labels, act_lens, label_lens, self.blank, self.big_blank_durations, *options)
 
 
 class TDTLossNumba(LossModule):
@@ -160,38 +250,17 @@ class TDTLossNumba(LossModule):
         self.sigma = sigma
         self.omega = omega
 
-    @_names
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
-        steps = list(self.durations)
         drawn = float(random.uniform(0, 1) < self.omega)
-        batch = (labels, act_lens, label_lens, self.blank, steps)
-
-        def loss(reduction: str) -> Tensor:
-            if self.fastemit_lambda == 0 and self.clamp == 0:
-                return prnn.tdt_loss(acts, *batch, reduction, sigma=self.sigma, omega=drawn)
-            tokens, durations = acts.split([acts.shape[-1] - len(steps), len(steps)], dim=-1)
-            costs = prnn.tdt_loss(
-                tokens,
-                *batch,
-                reduction,
-                self.fastemit_lambda,
-                self.clamp,
-                self.sigma,
-                drawn,
-                duration_logits=durations.detach(),
-            )
-            plain = prnn.tdt_loss(
-                tokens.detach(), *batch, reduction, sigma=self.sigma, omega=drawn, duration_logits=durations
-            )
-            return with_gradient_of(costs, costs + plain)
-
-        return _reduced(loss, acts.dtype, self.reduction, self.fastemit_lambda)
+        options = self.reduction, self.fastemit_lambda, self.clamp, self.sigma, drawn
+        return _tdt_loss(acts, labels, act_lens, label_lens, self.blank, self.durations, *options)
 
 
 def _install() -> list[str]:
     """Replaces NeMo's losses in NeMo; what was replaced."""
     losses: Any = importlib.import_module("nemo.collections.asr.losses.rnnt")
     numba: Any = importlib.import_module("nemo.collections.asr.parts.numba.rnnt_loss")
+    original_losses: Any = importlib.import_module(f"{numba.__name__}.rnnt_pytorch")
     resolver, original = losses.RNNT_LOSS_RESOLVER, losses.resolve_rnnt_loss
     if "prnn" in resolver:
         return []
@@ -201,11 +270,13 @@ def _install() -> list[str]:
             return original(loss_name, blank_idx, loss_kwargs)
         return RNNTLossNumba(blank_idx, "none", **(loss_kwargs or {}))
 
+    own = {name: globals()[name] for name in __all__}
+    modules = {name: value for name, value in own.items() if isinstance(value, type)}
     replaced = []
-    for module in (losses, numba):
-        for loss in (RNNTLossNumba, MultiblankRNNTLossNumba, TDTLossNumba):
-            setattr(module, loss.__name__, loss)
-            replaced.append(f"{module.__name__}.{loss.__name__}")
+    for module, values in ((losses, modules), (numba, modules), (original_losses, own)):
+        for name, value in values.items():
+            setattr(module, name, value)
+            replaced.append(f"{module.__name__}.{name}")
     losses.resolve_rnnt_loss = resolve_rnnt_loss
     for name in ("warprnnt_numba", "multiblank_rnnt", "tdt"):
         resolver[name].is_available = True

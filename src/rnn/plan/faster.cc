@@ -17,9 +17,6 @@
 namespace prnn {
 namespace {
 
-// Microseconds of a call besides its timesteps, about: inference, a training step.
-constexpr double kCallTime[] = {15, 40};
-
 // Larger batches go by this one.
 constexpr int64_t kMostMeasured = 2048;
 
@@ -115,6 +112,7 @@ class Interpolation {
   double ratio(int steps, int64_t hidden) {
     const auto [low, high] = find_rows(gpu_, problem_, stack_, training_, steps, hidden);
     if (low == nullptr) return 1;
+    if (steps != steps_) estimates_.clear();
     steps_ = steps;
     hidden = std::clamp<int64_t>(hidden, low->hidden, high->hidden);
     const double place = place_of({hidden, batch_}, {low->hidden, batch_}, {high->hidden, batch_},
@@ -152,7 +150,10 @@ class Interpolation {
     return mix(time(*low), time(*high), place) + beyond;
   }
 
-  double log_resident(Size size) { return std::log(at(size).step.microseconds + kCallTime[training_] / steps_); }
+  double log_resident(Size size) {
+    const StepEstimate& step = at(size).step;
+    return std::log(step.microseconds + step.of_call / steps_);
+  }
 
   // At the one of two sizes that is alike, if the other is not.
   double place_of(Size size, Size low, Size high, double between) {
@@ -168,7 +169,7 @@ class Interpolation {
     // With P as it is, another H may not fit; of kernels that keep a projection apart, passes alone make steps.
     const bool is_apart = stack_ == Stack::kProjectedApart || stack_ == Stack::kProjectedApartLayers;
     if (!is_apart) other.hidden = size.hidden;
-    other.batch = {size.batch};
+    other.batch.assign(static_cast<size_t>(steps_), size.batch);
     return estimates_[size] = {estimate_step(gpu_, other, training_),
                                choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other)};
   }
@@ -178,8 +179,8 @@ class Interpolation {
   const Stack stack_;
   const bool training_;
   const int64_t batch_;
-  double steps_ = 1;
-  std::map<Size, Estimate> estimates_;
+  int steps_ = 1;
+  std::map<Size, Estimate> estimates_;  // for that many timesteps
 };
 
 // Where there are no measurements of a few timesteps, the ratio of more of them.

@@ -68,6 +68,18 @@ double estimate_product(const RnnProblem& problem) {
   return 2 * weights * static_cast<double>(problem.max_batch()) / flops_a_microsecond;
 }
 
+// Of a call besides its timesteps: launches, the loading of weights, and products of few rows. Weights that are copied
+// to whole k-tiles take longer in training.
+double estimate_call(const RnnProblem& problem, Engine engine, bool training) {
+  const bool is_float = problem.type == PRNN_DATA_FLOAT;
+  const double padding = training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden ? 10 : 0;
+  switch (engine) {
+    case Engine::kCluster: return training ? padding + (is_float ? 38 : 25) : 12;
+    case Engine::kSimt: return training ? padding + 25 : 10;
+    default: return training ? padding + 40 : 15;
+  }
+}
+
 }  // namespace
 
 StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
@@ -76,7 +88,9 @@ StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool tr
   const double time = estimate_pass(row, problem, forward, false) +
                       (training ? estimate_pass(row, problem, backward, true) : 0) +
                       (training ? 3 : 1) * estimate_product(problem);
-  return {time, forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
+  const Engine engine = (training ? backward : forward).kernel->engine;
+  return {time, estimate_call(problem, engine, training),
+          forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
 }
 
 }  // namespace prnn

@@ -7,6 +7,7 @@ namespace prnn {
 
 struct StepEstimate {
   double microseconds = 1;
+  double of_call = 0;     // microseconds of a call besides its timesteps
   bool is_large = false;  // a pass has the kernels of large layers
 };
 
