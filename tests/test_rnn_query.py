@@ -179,7 +179,7 @@ def test_layers_that_run_together_forward_alone() -> None:
     info = Layer(2, 512, layers=5, batch=32).query_gpu("H200")
     assert (info.layersTogether, info.layersTogetherBackward) == (5, 1)
     reason = b"backward: layers of hidden size 512 run together for up to 16 sequences; N is 32; "
-    assert info.layersReason == reason + b"layers of hidden size 512 are no faster side by side"
+    assert info.layersReason == reason + b"layers run side by side from hidden size 640 to 1024"
     assert Layer(2, 512, layers=5, batch=16).query_gpu("H200").layersReason == b""
 
 
@@ -191,6 +191,19 @@ def test_layers_that_run_side_by_side(mode: int, batch: int) -> None:
     assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (b"wgmma-split-k", b"wgmma-split-k", b"")
     assert (info.blocks <= 66, info.replicas) == (True, 1)
     assert info.batchPerPass >= batch
+
+
+def test_few_sequences_run_side_by_side_where_there_is_no_wavefront() -> None:
+    for mode, batch, forward, backward in (
+        (2, 8, b"wavefront-mma", b"wavefront-mma"),
+        (3, 8, b"wavefront-mma", b"wgmma-split-k"),
+        (3, 2, b"wavefront-mma", b"wgmma-split-k"),
+        (3, 1, b"wavefront-mma", b"wgmma"),
+    ):
+        info = Layer(mode, 1024, layers=5, batch=batch).query_gpu("H200")
+        assert (info.forwardEngine, info.backwardEngine) == (forward, backward)
+        assert info.layersTogetherBackward == (1 if batch == 1 else 2)
+    assert info.layersReason.endswith(b"; one sequence leaves room for one sum of the biases' gradients")
 
 
 def test_why_layers_do_not_run_side_by_side() -> None:

@@ -242,9 +242,10 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   RnnProblem inference = problem;
   inference.dropout = {};
   inference.aligned = true;
-  plan.inference_layers = plan_wavefront(row, inference).forward_layers;
-  plan.side_by_side = plan_side_by_side(row, problem, plan);
-  plan.inference_side_by_side = plan_side_by_side(row, inference, plan).forward;
+  const WavefrontPlan of_inference = plan_wavefront(row, inference);
+  plan.inference_layers = of_inference.forward_layers;
+  plan.side_by_side = plan_side_by_side(row, problem, plan, plan.wavefront);
+  plan.inference_side_by_side = plan_side_by_side(row, inference, plan, of_inference).forward;
   plan.cudnn_time = estimate_cudnn_time(row, problem, plan);
   return plan;
 }

@@ -8,36 +8,37 @@
 namespace prnn {
 namespace {
 
-// Why such layers are no faster so; empty if they are. Measured on an H200.
-std::string why_not_faster(const RnnProblem& p, Pass pass) {
+// Hidden sizes for which it was measured to be faster, on an H200.
+constexpr int64_t kSmallest = 640, kLargest = 1024;
+
+// Why a pass over the layers is no faster so; empty if it is. `wavefront`: there is one for the pass.
+std::string why_not_faster(const RnnProblem& p, bool wavefront) {
   if (p.skip_input) return "the first layer has no input matrices";
+  if (p.gates() == 1) return "layers without gates are no faster side by side";
+  if (p.hidden < kSmallest || p.hidden > kLargest) {
+    return "layers run side by side from hidden size " + std::to_string(kSmallest) + " to " + std::to_string(kLargest);
+  }
+  if (wavefront && p.max_batch() <= kTileColumns) {
+    return "up to " + std::to_string(kTileColumns) + " sequences a wavefront is faster";
+  }
   if (p.steps() < kSideBySideSteps) {
     return "layers run side by side from " + std::to_string(kSideBySideSteps) + " timesteps on; T is " +
            std::to_string(p.steps());
   }
-  if (p.gates() == 1) return "layers without gates are no faster side by side";
-  if (p.hidden <= 512 || p.hidden > 1024) {
-    return "layers of hidden size " + std::to_string(p.hidden) + " are no faster side by side";
-  }
-  if (pass == Pass::kForward && p.max_batch() <= kTileColumns) {
-    return "layers are faster side by side from " + std::to_string(kTileColumns + 1) + " sequences on; N is " +
-           std::to_string(p.max_batch());
-  }
   return "";
 }
 
-bool choose(const GpuRow& row, const RnnProblem& problem, Pass pass, const ResidentShape& alone, ResidentShape* shape,
-            std::string* reason) {
+// Sets `shape`; returns the reason if there is none.
+std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront, const ResidentShape& alone,
+                   ResidentShape* shape) {
   const auto serves_all = [&](const ResidentShape& of) {
     return !of.exchanges_in_cluster() && of.batch_per_pass() >= problem.max_batch();
   };
-  *reason = why_not_faster(problem, pass);
-  if (!reason->empty()) return false;
-  if (!serves_all(alone) || !choose_split_k_shape(row, problem, pass, 2, shape) || !serves_all(*shape)) {
-    *reason = "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
-              std::to_string(problem.max_batch()) + " sequences";
-  }
-  return reason->empty();
+  const std::string slower = why_not_faster(problem, wavefront);
+  if (!slower.empty()) return slower;
+  if (serves_all(alone) && choose_split_k_shape(row, problem, pass, 2, shape) && serves_all(*shape)) return "";
+  return "two layers of hidden size " + std::to_string(problem.hidden) + " have no room side by side for " +
+         std::to_string(problem.max_batch()) + " sequences";
 }
 
 }  // namespace
@@ -76,23 +77,23 @@ std::vector<int64_t> side_by_side_bias_partials(const RnnProblem& problem, const
   return partials;
 }
 
-SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
+                                 const WavefrontPlan& wavefront) {
   SideBySidePlan found;
   if (problem.layers == 1) return found;
   found.forward_reason = found.backward_reason = why_one_after_the_other(problem);
   if (!found.forward_reason.empty()) return found;
-  found.forward = choose(row, problem, Pass::kForward, plan.forward, &found.forward_shape, &found.forward_reason);
-  if (!choose(row, problem, Pass::kBackward, plan.backward, &found.backward_shape, &found.backward_reason)) {
-    return found;
-  }
+  found.forward_reason =
+      choose(row, problem, Pass::kForward, wavefront.forward_layers > 1, plan.forward, &found.forward_shape);
+  found.forward = found.forward_reason.empty();
+  found.backward_reason =
+      choose(row, problem, Pass::kBackward, wavefront.backward_layers > 1, plan.backward, &found.backward_shape);
+  if (!found.backward_reason.empty()) return found;
   RnnPlan with = plan;
   with.side_by_side = found;
   const std::vector<int64_t> partials = side_by_side_bias_partials(problem, with);
   found.backward = *std::max_element(partials.begin(), partials.end()) <= problem.max_batch();
-  if (!found.backward) {
-    found.backward_reason = "the sums of the bias gradients have room for " + std::to_string(problem.max_batch()) +
-                            " parts, one for each sequence";
-  }
+  if (!found.backward) found.backward_reason = "one sequence leaves room for one sum of the biases' gradients";
   return found;
 }
 

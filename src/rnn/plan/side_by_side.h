@@ -32,6 +32,8 @@ const ResidentShape& shape_of(const RnnPlan& plan, const SideBySideLaunch& launc
 // Partial sums of the bias gradients that the backward kernels leave for each layer.
 std::vector<int64_t> side_by_side_bias_partials(const RnnProblem& problem, const RnnPlan& plan);
 
-SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
+// The plan of a stack, given that of its layers alone and that of its wavefronts.
+SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan,
+                                 const WavefrontPlan& wavefront);
 
 }  // namespace prnn
