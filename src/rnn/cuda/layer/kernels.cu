@@ -5,6 +5,7 @@
 #include "core/cuda/philox.cuh"
 #include "core/descriptors.h"
 #include "rnn/cuda/common/element.cuh"
+#include "rnn/cuda/common/step_io.cuh"
 
 namespace prnn {
 namespace {
@@ -213,12 +214,27 @@ template <class T>
 __global__ void dropout(uint32_t threshold, float scale, const uint64_t* draw, uint32_t layer, int64_t first_block,
                         int64_t count, const T* in, T* out) {
   const DropoutRandom numbers(draw, layer);
+  const bool aligned = (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % sizeof(Four<T>) == 0;
   for (int64_t block = first_index(); block * 4 < count; block += index_stride()) {
+    const int64_t first = block * 4;
+    const bool is_whole = aligned && first + 4 <= count;
+    Four<T> four{};
+    if (is_whole) {
+      four = reinterpret_cast<const Four<T>*>(in)[block];
+    } else {
+      for (int i = 0; i < 4 && first + i < count; ++i) four.value[i] = in[first + i];
+    }
     uint32_t random[4];
     numbers.of_block(first_block + block, random);
-    for (int i = 0; i < 4 && block * 4 + i < count; ++i) {
-      const float value = Element<T>::to_float(in[block * 4 + i]);
-      out[block * 4 + i] = Element<T>::from_float(random[i] >= threshold ? value * scale : 0);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float value = Element<T>::to_float(four.value[i]);
+      four.value[i] = Element<T>::from_float(random[i] >= threshold ? value * scale : 0);
+    }
+    if (is_whole) {
+      reinterpret_cast<Four<T>*>(out)[block] = four;
+    } else {
+      for (int i = 0; i < 4 && first + i < count; ++i) out[first + i] = four.value[i];
     }
   }
 }
