@@ -29,7 +29,8 @@ std::string why_not_faster(const RnnProblem& p, Pass pass) {
 bool choose(const GpuRow& row, const RnnProblem& problem, Pass pass, const ResidentShape& alone, ResidentShape* shape,
             std::string* reason) {
   const auto serves_all = [&](const ResidentShape& of) {
-    return !of.exchanges_in_cluster() && of.batch_per_pass() >= problem.max_batch();
+    const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
+    return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
   *reason = why_not_faster(problem, pass);
   if (!reason->empty()) return false;
