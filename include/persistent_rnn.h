@@ -73,10 +73,11 @@ PRNN_API prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnn
 
 /* Engines of the resident kernels whose split can be chosen (docs/resident_kernels.md). */
 typedef enum {
-  PRNN_ENGINE_BEST = 0,         /* the library chooses engine and split */
-  PRNN_ENGINE_MMA = 1,          /* mma.sync */
-  PRNN_ENGINE_WGMMA = 2,        /* wgmma: LSTM and GRU in 16 bits on compute capability 9.0 */
-  PRNN_ENGINE_WGMMA_SPLIT_K = 3 /* the same, clusters of 2 blocks split K */
+  PRNN_ENGINE_BEST = 0,           /* the library chooses engine and split */
+  PRNN_ENGINE_MMA = 1,            /* mma.sync */
+  PRNN_ENGINE_WGMMA = 2,          /* wgmma: LSTM and GRU in 16 bits on compute capability 9.0 */
+  PRNN_ENGINE_WGMMA_SPLIT_K = 3,  /* the same, clusters of 2 blocks split K */
+  PRNN_ENGINE_WGMMA_MULTICAST = 4 /* the same, clusters of 2 blocks read states together; H a multiple of 256 */
 } prnnRNNEngine_t;
 
 /* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). */
@@ -256,8 +257,8 @@ typedef struct {
   prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
-  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "cluster", "projected", "simt", or */
-  char backwardEngine[24];     /* "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma"; "" where not supported */
+  char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "wgmma-multicast", "cluster", "simt", */
+  char backwardEngine[24];     /* "projected", "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma"; "": none */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */

@@ -401,6 +401,7 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("CUDNN_BACKEND") = static_cast<int>(PRNN_CUDNN_BACKEND);
   module.attr("ENGINE_MMA") = static_cast<int>(PRNN_ENGINE_MMA);
   module.attr("ENGINE_WGMMA") = static_cast<int>(PRNN_ENGINE_WGMMA);
+  module.attr("ENGINE_WGMMA_MULTICAST") = static_cast<int>(PRNN_ENGINE_WGMMA_MULTICAST);
   module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
   module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);

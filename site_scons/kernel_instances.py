@@ -21,6 +21,7 @@ _FILES = {
     "kMmaLargeExtras": "mma/large_",
     "kWgmma": "wgmma/",
     "kWgmmaSplitK": "wgmma/split_k_",
+    "kWgmmaMulticast": "wgmma/multicast_",
     "kCluster": "cluster/",
     "kProjected": "projected/",
     "kSimt": "simt/",

@@ -21,6 +21,7 @@ from test_rnn_extras import extras_of
 from test_rnn_extras_cuda import GpuCase
 from test_rnn_masks import masks_of
 from test_rnn_masks_cuda import GpuMasksCase
+from test_rnn_multicast_cuda import MulticastCase
 
 import prnn
 
@@ -81,6 +82,13 @@ def split_k() -> Iterator[CudaCase]:
         GATED, (([70, 33, 2], 2), ([64] * 3, 1), ([5] * 5, 1))
     ):
         yield SplitKCase(reference.Stack(mode, 24, 264), batch_sizes, dtype, replicas)
+
+
+def multicast() -> Iterator[CudaCase]:
+    for mode, dtype in GATED:
+        hidden = 512 if mode == MODES["lstm"] else 1024
+        for batch_sizes, replicas in (([100, 9], 1), ([70, 70], 2), ([20] * 3, 1)):
+            yield MulticastCase(reference.Stack(mode, 24, hidden), batch_sizes, dtype, replicas)
 
 
 def large() -> Iterator[CudaCase]:
@@ -250,11 +258,9 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 2100, "none", masks=True)
 
 
-ENGINES = (mma, long, wgmma, cluster, simt, split_k, large, projected, wavefront, wavefront_pairs, wgmma_wavefront)
-KINDS = {
-    kind.__name__: kind
-    for kind in (*ENGINES, side_by_side, projection, extras_mma, extras_cluster, masks, heads, layer_norm)
-}
+ENGINES = (mma, long, wgmma, cluster, simt, split_k, multicast, large, projected, wavefront, wavefront_pairs)
+OTHERS = (wgmma_wavefront, side_by_side, projection, extras_mma, extras_cluster, masks, heads, layer_norm)
+KINDS = {kind.__name__: kind for kind in (*ENGINES, *OTHERS)}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--part", default="1/1", metavar="I/N")

@@ -7,7 +7,7 @@ import capi
 import pytest
 
 BACKEND_PERSISTENT = 0
-MMA, WGMMA, SPLIT_K = 1, 2, 3  # prnnRNNEngine_t
+MMA, WGMMA, SPLIT_K, MULTICAST = 1, 2, 3, 4  # prnnRNNEngine_t
 RNN_TANH = 1  # prnnRNNMode_t
 GPUS = []
 while name := capi.call("GetGPUName", index=len(GPUS)):
@@ -441,6 +441,23 @@ def test_a_plan_of_split_k_kernels(mode: int) -> None:
     assert layer.query_gpu("A100").supported == 0
 
 
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_plan_of_multicast_kernels(mode: int) -> None:
+    layer = Layer(mode, hidden=1024, batch=600)
+    assert set_plan(layer, (MULTICAST, 0, 0, 4, 0), (MULTICAST, 0, 0, 4, 0)) == capi.SUCCESS
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.replicas) == (1, 32, 32, 4)
+    assert info.batchPerPass == 320  # two passes alike, of 75 sequences a replica
+    assert (info.forwardEngine, info.backwardEngine) == (b"wgmma-multicast", b"wgmma-multicast")
+    assert set_plan(layer, (MULTICAST, 0, 0, 5, 0), None) == capi.SUCCESS
+    assert layer.query_gpu("H200").supported == 0
+    for hidden in (480, 1000, 1344):  # too few chunks for the registers, no whole ones, too many for shared memory
+        other = Layer(mode, hidden=hidden, batch=600)
+        assert set_plan(other, (MULTICAST, 0, 0, 1, 0), None) == capi.SUCCESS
+        assert other.query_gpu("H200").supported == 0
+    assert layer.query_gpu("A100").supported == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "forward", "backward"),
     [
@@ -521,11 +538,13 @@ def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> N
     [
         (
             (0, 8, 1, 1, 0),
-            "engine is 0; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+            "engine is 0; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), PRNN_ENGINE_WGMMA_SPLIT_K (3) or "
+            "PRNN_ENGINE_WGMMA_MULTICAST (4)",
         ),
         (
-            (4, 8, 1, 1, 0),
-            "engine is 4; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+            (5, 8, 1, 1, 0),
+            "engine is 5; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), PRNN_ENGINE_WGMMA_SPLIT_K (3) or "
+            "PRNN_ENGINE_WGMMA_MULTICAST (4)",
         ),
         ((MMA, 0, 1, 1, 0), "unitsPerBlock is 0; it must be a positive multiple of 8"),
         ((MMA, 12, 1, 1, 0), "unitsPerBlock is 12; it must be a positive multiple of 8"),

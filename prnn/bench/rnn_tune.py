@@ -20,7 +20,7 @@ from prnn.bench.rnn_gpu import time_graph
 Plan = tuple[int, int, int, int, int]  # engine, units a block, blocks a cluster, replicas, cycles of poll delay
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
-ENGINE_NAMES = ["", "PRNN_ENGINE_MMA", "PRNN_ENGINE_WGMMA", "PRNN_ENGINE_WGMMA_SPLIT_K"]
+ENGINE_NAMES = ["", "PRNN_ENGINE_MMA", "PRNN_ENGINE_WGMMA", "PRNN_ENGINE_WGMMA_SPLIT_K", "PRNN_ENGINE_WGMMA_MULTICAST"]
 MODE_NAMES = {"lstm": "PRNN_LSTM", "gru": "PRNN_GRU", "rnn": "PRNN_RNN_TANH"}
 POLL_DELAYS = (0, 100, 250, 450, 700, 1000)
 FIRST_DELAY = 450
@@ -63,7 +63,7 @@ class TunedLayer:
 def candidates(batch: int) -> Iterator[tuple[int, int, int, int]]:
     """(engine, units, cluster, replicas); the library says which of them there are."""
     splits = [(_C.ENGINE_MMA, *split) for split in itertools.product((8, 16, 24, 32), (1, 2, 3, 4))]
-    splits += [(_C.ENGINE_WGMMA, 0, 0), (_C.ENGINE_WGMMA_SPLIT_K, 0, 0)]
+    splits += [(_C.ENGINE_WGMMA, 0, 0), (_C.ENGINE_WGMMA_SPLIT_K, 0, 0), (_C.ENGINE_WGMMA_MULTICAST, 0, 0)]
     for split, replicas in itertools.product(splits, range(1, min(batch, 16) + 1)):
         yield *split, replicas
 

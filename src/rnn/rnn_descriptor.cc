@@ -28,9 +28,10 @@ void require_enumerator(const Enum& value, Enum last, const char* name, const ch
 void require_plan(const prnnRNNPlan_t* plan, const char* name) {
   if (plan == nullptr) return;
   const int engine = integer_in(plan->engine);
-  if (engine < PRNN_ENGINE_MMA || engine > PRNN_ENGINE_WGMMA_SPLIT_K) {
+  if (engine < PRNN_ENGINE_MMA || engine > PRNN_ENGINE_WGMMA_MULTICAST) {
     fail(PRNN_STATUS_BAD_PARAM,
-         "%s->engine is %d; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2) or PRNN_ENGINE_WGMMA_SPLIT_K (3)",
+         "%s->engine is %d; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), "
+         "PRNN_ENGINE_WGMMA_SPLIT_K (3) or PRNN_ENGINE_WGMMA_MULTICAST (4)",
          name, engine);
   }
   const auto require_at_least = [&](int value, int least, const char* field) {

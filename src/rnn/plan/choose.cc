@@ -44,6 +44,7 @@ bool take_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int dir
       break;
     case PRNN_ENGINE_WGMMA: fits = wgmma_shape_for(row, problem, pass, plan.replicas, shape); break;
     case PRNN_ENGINE_WGMMA_SPLIT_K: fits = split_k_shape_for(row, problem, pass, plan.replicas, shape); break;
+    case PRNN_ENGINE_WGMMA_MULTICAST: fits = multicast_shape_for(row, problem, pass, plan.replicas, shape); break;
     case PRNN_ENGINE_BEST: break;
   }
   if (!fits) return false;
@@ -162,6 +163,7 @@ const char* engine_name(Engine engine) {
     case Engine::kMmaLargeExtras: return "mma-large";
     case Engine::kWgmma: return "wgmma";
     case Engine::kWgmmaSplitK: return "wgmma-split-k";
+    case Engine::kWgmmaMulticast: return "wgmma-multicast";
     case Engine::kCluster: return "cluster";
     case Engine::kProjected: return "projected";
     case Engine::kSimt: return "simt";
@@ -278,7 +280,8 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
       problem.hidden > most
           ? format("a cluster holds hidden sizes up to %lld; H is %lld", most, problem.hidden)
           : format("clusters have no room for %lld sequences of hidden size %lld", problem.max_batch(), problem.hidden);
-  if (kernel.is(Engine::kWgmma) || kernel.is(Engine::kWgmmaSplitK)) return cluster;
+  if (kernel.is(Engine::kWgmma) || kernel.is(Engine::kWgmmaSplitK) || kernel.is(Engine::kWgmmaMulticast))
+    return cluster;
   if (!row.has_wgmma) return cluster + "; the GPU has no wgmma";
   if (problem.gates() == 1) return cluster + "; wgmma kernels are of LSTM and GRU";
   if (kernel.is(Engine::kMmaLarge) || kernel.is(Engine::kMmaLargeExtras)) {

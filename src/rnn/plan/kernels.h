@@ -19,6 +19,7 @@ enum class Engine : int8_t {
   kMmaLargeExtras,  // the same with prnnRNNExtras_t. {}
   kWgmma,           // wgmma, states through L2. {sequences of a replica}
   kWgmmaSplitK,     // the same, forward too in clusters that split K. {sequences of a replica}
+  kWgmmaMulticast,  // the same, clusters that read states together. {sequences of a group, groups of a replica}
   kCluster,         // mma.sync, a replica is one cluster and exchanges in shared memory. {k-tiles, blocks}
   kProjected,       // mma.sync, LSTMs with a projection whose two matrices stay apart. {units in eights}
   kSimt,            // FFMA, for few sequences. {units, 16-byte loads a lane, sequences, blocks; 1: through L2}
@@ -101,6 +102,13 @@ constexpr Kernel kKernels[] = {
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {16}},
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32}},
     {Engine::kWgmmaSplitK, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64}},
+
+    {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64, 2}},
+    {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 2}},
+    {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 1}},
+    {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64, 2}},
+    {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 2}},
+    {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 1}},
 
     {Engine::kCluster, Pass::kForward, Cells::kAll, Types::k16Bit, Feature::kClusters, {4, 8}},
     {Engine::kCluster, Pass::kForward, Cells::kAll, Types::k16Bit, Feature::kClusters, {8, 8}},

@@ -32,7 +32,8 @@ std::string why_not_faster(const RnnProblem& p, bool wavefront) {
 std::string choose(const GpuRow& row, const RnnProblem& problem, Pass pass, bool wavefront, const ResidentShape& alone,
                    ResidentShape* shape) {
   const auto serves_all = [&](const ResidentShape& of) {
-    return !of.exchanges_in_cluster() && of.batch_per_pass() >= problem.max_batch();
+    const bool exchanges_states = !of.exchanges_in_cluster() && !of.kernel.is(Engine::kWgmmaMulticast);
+    return exchanges_states && of.batch_per_pass() >= problem.max_batch();
   };
   const std::string slower = why_not_faster(problem, wavefront);
   if (!slower.empty()) return slower;

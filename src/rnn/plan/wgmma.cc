@@ -41,6 +41,11 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
   return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
 }
 
+// The same of multicast: layers of many states. Measured on an H200.
+bool wants_multicast(const RnnProblem& problem, int directions) {
+  return problem.max_batch() * directions * problem.hidden > 64 * 1024;
+}
+
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
 
 bool choose_replicas(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ShapeFor shape_for,
@@ -99,8 +104,16 @@ int split_k_blocks(const RnnProblem& problem, Pass pass) {
   return kSplitKCluster * static_cast<int>(pass == Pass::kBackward ? problem.gates() : 1);
 }
 
-int64_t split_k_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
-                           int64_t directions) {
+int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
+                         int64_t directions) {
+  if (backward.kernel.is(Engine::kWgmmaMulticast)) {
+    const int columns = backward.kernel.shape(0), groups = backward.kernel.shape(1);
+    const int hidden = static_cast<int>(problem.hidden),
+              chunks = static_cast<int>(problem.gates()) * hidden / kWgmmaChunk;
+    return replicas * directions *
+           (multicast_exchange_bytes(hidden, chunks, columns, groups) +
+            multicast_sums_bytes(backward.blocks, columns, groups));
+  }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
   const int64_t blocks = int64_t{backward.blocks} * replicas * directions;
   return blocks * 2 * problem.gates() * backward.kernel.shape(0) * kWgmmaUnits * static_cast<int64_t>(sizeof(float));
@@ -136,12 +149,56 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
   });
 }
 
+int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape& forward, int64_t replicas) {
+  const int hidden = static_cast<int>(problem.hidden);
+  return replicas *
+         multicast_exchange_bytes(hidden, hidden / kWgmmaChunk, forward.kernel.shape(0), forward.kernel.shape(1));
+}
+
+bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
+  const bool backward = pass == Pass::kBackward;
+  const int parts = backward ? kMulticastParts : 1;
+  const int64_t set_units = int64_t{kMulticastUnits} * parts * kMulticastCluster;
+  const int64_t chunks = problem.hidden * (backward ? problem.gates() : 1) / (kWgmmaChunk * parts);  // of a warpgroup
+  if (problem.hidden % set_units != 0 || problem.hidden % (2 * kWgmmaChunk) != 0) return false;
+  if (chunks < kMulticastRegisterChunks || chunks % (2 * kMulticastCluster) != 0) return false;
+  *shape = ResidentShape();
+  shape->units = kMulticastUnits;
+  shape->cluster = kMulticastCluster;
+  shape->replicas = replicas;
+  shape->blocks = static_cast<int>(problem.hidden / kMulticastUnits);
+  if (shape->blocks > resident_blocks(row, kMulticastCluster)) return false;
+  const int64_t sequences = ceil_div(problem.max_batch(), replicas), passes = ceil_div(sequences, kMulticastColumns);
+  const int64_t needed = ceil_div(sequences, passes);
+  bool found = false;
+  any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
+    const int columns = kernel.shape(0), groups = kernel.shape(1);
+    if (columns * groups < needed) return true;  // the table's order is from many columns to few
+    const int of_column = multicast_column(backward, groups);
+    const int count = static_cast<int>(chunks);
+    const int64_t in_registers = kMulticastRegisterChunks, chunk_bytes = 64 * kWgmmaChunk * 2;
+    if (multicast_slots(count, columns, of_column) < 2) return false;
+    shape->kernel = kernel;
+    shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
+    shape->shared_bytes = multicast_shared_bytes(count, columns, of_column);
+    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * (chunks - in_registers) * chunk_bytes * shape->blocks;
+    found = true;
+    return false;
+  });
+  return found && fits_block(row, shape->shared_bytes);
+}
+
 bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
                           ResidentShape* best) {
   return choose_replicas(row, problem, pass, directions, split_k_shape_for, best);
 }
 
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
+  if (wants_multicast(problem, directions) &&
+      choose_replicas(row, problem, pass, directions, multicast_shape_for, best)) {
+    return true;
+  }
   if (wants_split_k(problem, directions) && choose_split_k_shape(row, problem, pass, directions, best)) return true;
   return wants_wgmma(problem, pass, directions) &&
          choose_replicas(row, problem, pass, directions, wgmma_shape_for, best);

@@ -28,12 +28,62 @@ constexpr int split_k_batch(int columns) { return columns == 64 ? 1 : 4; }
 int split_k_blocks(const RnnProblem& problem, Pass pass);
 
 // Bytes of BackwardParams::sums of one launch of `directions` directions.
-int64_t split_k_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
-                           int64_t directions);
+int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backward, int64_t replicas,
+                         int64_t directions);
+
+// Multicast: all blocks of a cluster multiply the same states, which each reads a share of from L2 for all. Of H, whole
+// chunks.
+constexpr int kMulticastCluster = 2;
+constexpr int kMulticastColumns = 128;  // sequences of a replica in a pass, at most
+constexpr int kMulticastUnits = 2 * kWgmmaUnits;
+constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
+constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
+constexpr int kMulticastMaxSlots = 12;
+constexpr int kMulticastCounterBytes = 128;
+constexpr int kMulticastPublishers = 4;  // warpgroups that have the units of a chunk
+constexpr int kMulticastSharedBytes = 225 * 1024;
+
+// Bytes of shared memory for a column of a warpgroup: of a step's input and output, and, backward, of what each group
+// carries.
+constexpr int kMulticastBackwardColumn = 240, kMulticastCarried = 64;
+constexpr int multicast_column(bool backward, int groups) {
+  return backward ? kMulticastBackwardColumn + kMulticastCarried * groups : 144 * groups + 96;
+}
+
+constexpr int multicast_shared_chunks(int chunks) {
+  return chunks > kMulticastRegisterChunks ? chunks - kMulticastRegisterChunks : 0;
+}
+// Pairs of chunks of states that a block's shared memory holds beside `chunks` of weights.
+constexpr int multicast_slots(int chunks, int columns, int of_column) {
+  const int taken = 2 * (multicast_shared_chunks(chunks) * 8192 + columns * of_column);
+  const int room = (kMulticastSharedBytes - taken) / (2 * columns * 128);
+  return room < kMulticastMaxSlots ? room : kMulticastMaxSlots;
+}
+// The ring also stages the weights.
+constexpr int multicast_ring_bytes(int slots, int columns) {
+  return slots * columns * 256 > 2 * 8192 ? slots * columns * 256 : 2 * 8192;
+}
+constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
+  return multicast_ring_bytes(multicast_slots(chunks, columns, of_column), columns) +
+         2 * (multicast_shared_chunks(chunks) * 8192 + columns * of_column);
+}
+// What a replica's blocks exchange; `chunks` of K.
+constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {
+  return int64_t{groups} * (2 * chunks * columns * 128 + hidden / kWgmmaChunk * kMulticastCounterBytes);
+}
+// Backward, the sums that kMulticastParts blocks give each other.
+constexpr int kMulticastParts = 4;
+constexpr int64_t multicast_sums_bytes(int blocks, int columns, int groups) {
+  return int64_t{blocks} * groups * kMulticastParts * kMulticastUnits * columns * 4;
+}
+
+// The same of a forward kernel's replicas: ForwardDirection::exchange.
+int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape& forward, int64_t replicas);
 
 // Sets `shape` to the layout with so many replicas; false if it does not fit the row.
 bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
+bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape);
 
 // Sets `best` to the layout of split-K for the fewest passes; false if no replica of all directions fits.
 bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);

@@ -8,13 +8,13 @@ namespace prnn {
 // All blocks at once or not at all.
 template <class Params>
 cudaError_t launch_resident(void (*kernel)(Params), const ResidentShape& shape, const Params& params,
-                            cudaStream_t stream) {
+                            cudaStream_t stream, int threads = kResidentThreads) {
   const int bytes = static_cast<int>(shape.shared_bytes);
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks * params.sizes.replicas * params.sizes.directions));
-  config.blockDim = dim3(kResidentThreads);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = stream;
   cudaLaunchAttribute attributes[2];

@@ -151,7 +151,7 @@ class BackwardData : LayerRun {
 
   // BackwardParams::sums of a launch.
   void fill_sums(const ResidentShape& shape, BackwardParams* params) {
-    const int64_t bytes = split_k_sums_bytes(p, shape, params->sizes.replicas, params->sizes.directions);
+    const int64_t bytes = wgmma_sums_bytes(p, shape, params->sizes.replicas, params->sizes.directions);
     if (bytes == 0) return;
     params->sums = work.sums;
     require_launch(cudaMemsetAsync(work.sums, 0, static_cast<size_t>(bytes), stream), "a memset");
@@ -184,7 +184,8 @@ class BackwardData : LayerRun {
       if (p.extras.dresetHx != nullptr && !projects()) dir.dreset_hx = reset_sums(d, 0);
       if (p.extras.dresetCx != nullptr) dir.dreset_cx = reset_sums(d, 1);
       dir.reverse = static_cast<int>(p.direction_of(d));
-      const bool exchanges_gradients = !plan.backward.exchanges_in_cluster() && !plan.keeps_projection_apart();
+      const bool exchanges_gradients = !plan.backward.exchanges_in_cluster() && !plan.keeps_projection_apart() &&
+                                       !plan.backward.kernel.is(Engine::kWgmmaMulticast);
       if (exchanges_gradients) fill_empty(own.dgates, p.rows * p.gates() * padded);
       directions.push_back(dir);
     }

@@ -4,6 +4,7 @@
 #include "rnn/cuda/step/forward.h"
 #include "rnn/plan/projected.h"
 #include "rnn/plan/step.h"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 namespace {
@@ -284,8 +285,11 @@ class Forward : LayerRun {
       set_sizes(sizes, &params);
       params.masks = masks(layer, first, sizes.directions);
       std::copy_n(directions.begin() + first, sizes.directions, params.direction);
+      const int64_t exchanged = plan.forward.kernel.is(Engine::kWgmmaMulticast)
+                                    ? multicast_exchange_bytes(p, plan.forward, sizes.replicas) / element
+                                    : p.steps() * sizes.exchange_columns() * exchange_row;
       for (int d = 0; d < sizes.directions && exchanges_fragments; ++d) {
-        fill_empty(params.direction[d].exchange, p.steps() * sizes.exchange_columns() * exchange_row);
+        fill_empty(params.direction[d].exchange, exchanged);
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);

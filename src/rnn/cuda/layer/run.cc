@@ -26,6 +26,7 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
   const bool is_apart = shape.kernel.is(Engine::kProjected);
   const int64_t row = (is_apart ? padded_projection(p) : padded_hidden(p)) * type_bytes(p.type);
   if (shape.exchanges_in_cluster()) return 0;
+  if (shape.kernel.is(Engine::kWgmmaMulticast)) return multicast_exchange_bytes(p, shape, shape.replicas);
   if (shape.exchanges_rows()) return p.projection > 0 ? 0 : p.rows * row;  // m has such rows too
   const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
   ResidentSizes sizes{};
@@ -44,7 +45,7 @@ int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
 int64_t sums_bytes(const RnnProblem& p, const RnnPlan& plan) {
   const auto of = [&](const ResidentShape& shape, int64_t directions) {
     const ReplicaShares shares(shape, std::min(shape.batch_per_pass(), p.max_batch()));
-    return split_k_sums_bytes(p, shape, shares.replicas, directions);
+    return wgmma_sums_bytes(p, shape, shares.replicas, directions);
   };
   const int64_t alone = of(plan.backward, plan.recurrences_at_once);
   return plan.side_by_side.backward ? std::max(alone, of(plan.side_by_side.backward_shape, 2)) : alone;

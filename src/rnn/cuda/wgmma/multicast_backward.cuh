@@ -1,0 +1,234 @@
+// The multicast wgmma backward kernel: gated cells in 16 bits, many sequences a replica.
+#pragma once
+
+#include "rnn/cuda/common/launch.cuh"
+#include "rnn/cuda/common/unroll.cuh"
+#include "rnn/cuda/wgmma/multicast_backward_io.cuh"
+
+namespace prnn {
+
+// K, the gates' gradients, is split in kMulticastParts. A set of so many blocks, one for each part, owns 128 units: a
+// warpgroup multiplies its part with the rows of 64 of them. A block finishes kMulticastUnits units of its set, with
+// the sums of all parts, which go through L2: words there say by their lowest bit of which step they are. The blocks of
+// a cluster are of different sets and have the same part. Groups as forward.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+__global__ void __launch_bounds__(kMulticastThreads, 1)
+    wgmma_multicast_backward(const __grid_constant__ BackwardParams params) {
+  if constexpr (!kHasWgmma) return;
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kSetUnits = kMulticastParts * kMulticastUnits;
+  constexpr int kCells = COLUMNS / 8;  // a thread finishes so many of a group
+  static_assert(kCells % 4 == 0);
+
+  const ResidentSizes& sizes = params.sizes;
+  const BlockPlace place = place_of_block(sizes, kMulticastUnits);
+  const BackwardDirection& dir = params.direction[place.direction];
+  if (place.columns <= 0) return;
+  const int hidden = sizes.hidden, unit_chunks = hidden / kWgmmaChunk;
+  const int chunks = kGates * unit_chunks / kMulticastParts;  // of a part
+  const int rank = static_cast<int>(cluster_rank());
+  const int block = blockIdx.x % sizes.blocks, part = block / kMulticastCluster % kMulticastParts;
+  const int first_of_set = (block / kMulticastCluster / kMulticastParts * kMulticastCluster + rank) * kSetUnits;
+
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ RingBarriers barriers;
+  const int slots = multicast_slots(chunks, COLUMNS, multicast_column(true, GROUPS));
+  const uint32_t ring_at = shared_address(shared), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
+  // Of a replica and direction: what is exchanged, and the sums.
+  const int64_t exchange_bytes = multicast_exchange_bytes(hidden, kGates * unit_chunks, COLUMNS, GROUPS);
+  const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, COLUMNS, GROUPS);
+  char* const of_replica = reinterpret_cast<char*>(params.sums) +
+                           (place.direction * sizes.replicas + place.replica) * (exchange_bytes + sums_bytes);
+  const MulticastExchange<COLUMNS, GROUPS> exchange{of_replica + sums_bytes, kGates * unit_chunks, unit_chunks, 0};
+  const int timesteps = steps_of_column(sizes, place.first_column),
+            last_step = last_backward_step(dir, sizes, timesteps);
+
+  const GroupColumns<GROUPS> group_columns(place);
+  const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * multicast_shared_chunks(chunks) * 8192;
+  const auto io_of = [&](int warpgroup) {
+    const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * multicast_column(true, GROUPS);
+    return BackwardIo<T, MODE, COLUMNS, GROUPS>{
+        {exchange, group_columns, warpgroup, first_of_set + part * kMulticastUnits + warpgroup * kWgmmaUnits, room},
+        params,
+        dir};
+  };
+
+  if (threadIdx.x >= kResidentThreads) {
+    take_registers<false>();
+    if (threadIdx.x == kResidentThreads) barriers.init(slots, 2 * COLUMNS * 128);
+    __syncthreads();
+    sync_cluster();
+    const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
+    if (warp == 0) {
+      fetch_states(exchange, part * chunks, chunks, Ring(ring_at, barriers, slots), last_step + 1, sizes.timed_out);
+    } else if (warp < 3) {
+      io_of(warp - 1).run(timesteps, last_step);
+    }
+    __syncwarp();
+    sync_cluster();
+    return;
+  }
+  take_registers<true>();
+
+  MulticastProduct<T, COLUMNS> product{{}, Ring(ring_at, barriers, slots)};
+  const Warpgroup& warpgroup = product.warpgroup;
+  const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
+  product.chunks = chunks;
+  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  const BackwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
+  char* const saved_here = shared + room_offset + warpgroup.index * COLUMNS * multicast_column(true, GROUPS);
+  const T* const matrix = static_cast<const T*>(dir.weights);
+  load_weight_tiles<true>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
+                          [&](int chunk, int row, int vec) {
+                            const int64_t k = (part * chunks + chunk) * kWgmmaChunk + row;
+                            const int unit = first_of_set + warpgroup.index * 64 + vec * 8;
+                            return load_row_fragment(matrix, k * hidden + unit, chunk < chunks ? 8 : 0);
+                          });
+  __syncthreads();
+  sync_cluster();
+
+  // Sums that blocks of a set give each other: [block][group][half of its units][part][kCells / 4][thread][4]. Those of
+  // a warp are of one block's half.
+  constexpr int kPartSums = kCells / 4 * kWarpgroupThreads * 16, kGroupSums = 2 * kMulticastParts * kPartSums;
+  const auto sums_at = [&](int of_part, int half, int from) {
+    const int to = (block / kMulticastCluster / kMulticastParts * kMulticastParts + of_part) * kMulticastCluster + rank;
+    return of_replica + int64_t{to} * (GROUPS * kGroupSums) + (half * kMulticastParts + from) * kPartSums;
+  };
+  char* const given_to = sums_at(warpgroup.index * 2 + warp / 2, warp % 2, part) + lane * 16;
+  const char* const given_by = sums_at(part, warpgroup.index, 0) + warpgroup.thread * 16;
+
+  // A thread finishes units lane / 4 and 8 more, of columns 8 j + 2 (lane % 4) and the next, for kCells / 4 values of
+  // j. The gradient that goes past the matrix lies in shared memory, [group][cell][thread].
+  float* const carried = reinterpret_cast<float*>(saved_here + COLUMNS * kSavedColumn) + warpgroup.thread;
+  float bias_sums[2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) bias_sums[i / 4][i % 4] = 0;
+#pragma unroll
+  for (int group = 0; group < GROUPS; ++group) {
+#pragma unroll
+    for (int i = 0; i < kCells; ++i) carried[(group * kCells + i) * kWarpgroupThreads] = 0;
+  }
+  bool timed_out = false;
+
+  int batch_before = 0;
+#pragma unroll 1
+  for (int s = 0; s <= last_step; ++s) {
+    const Step current = step_of_pass(sizes, timesteps, !dir.reverse, s);
+    const uint32_t phase = ~s & 1;
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      {
+        float sums[COLUMNS / 2];
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
+        product.run(sums, sizes.timed_out, timed_out);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; ++j) {
+          const auto word = [&](int i) { return (__float_as_uint(sums[4 * j + i]) & ~1u) | phase; };
+          asm volatile("st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(
+                           given_to + group * kGroupSums + j % (kCells / 4) * 2048 + j / (kCells / 4) * 512),
+                       "r"(word(0)), "r"(word(1)), "r"(word(2)), "r"(word(3))
+                       : "memory");
+        }
+      }
+      const int columns = group_columns.count(group, current.batch), were = group_columns.count(group, batch_before);
+      // Of a value of j: the sums of all parts. Those of the next one are on their way while one is finished.
+      uint4 given[kMulticastParts], next[kMulticastParts];
+      const auto load_given = [&](uint4(&to)[kMulticastParts], int i) {
+#pragma unroll
+        for (int from = 0; from < kMulticastParts; ++from) {
+          to[from] = load_or_zeros(i < kCells / 4,
+                                   given_by + group * kGroupSums + from * kPartSums + i * (kWarpgroupThreads * 16));
+        }
+      };
+      load_given(given, 0);
+      io.wait();
+#pragma unroll 1
+      for (int i = 0; i < kCells / 4; ++i) {
+        load_given(next, i + 1);
+        SpinTimeout timeout;
+        while (!timed_out) {
+          bool all = true;
+#pragma unroll
+          for (const uint4& v : given) {
+            all &= (v.x & 1) == phase && (v.y & 1) == phase && (v.z & 1) == phase && (v.w & 1) == phase;
+          }
+          if (__all_sync(kWholeWarp, all)) break;
+          if (!__all_sync(kWholeWarp, timeout.keeps_spinning(sizes.timed_out))) timed_out = true;
+          load_given(given, i);
+        }
+        float4 sum{0, 0, 0, 0};
+#pragma unroll
+        for (const uint4& v : given) {
+          add_to(sum, float4{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)});
+        }
+        const float dh_of[4] = {sum.x, sum.y, sum.z, sum.w};
+        uint32_t gradients[4][2];
+        const int first_column = (warp * (kCells / 4) + i) * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int own_unit = lane / 4 + c / 2 * 8, unit = io.first_unit + own_unit;
+          const int column = first_column + c % 2, n = group_columns.sequence(group, column);
+          const bool is_active = column < columns, was_active = column < were;
+          float dh = dh_of[c], past = carried[(group * kCells + i * 4 + c) * kWarpgroupThreads];
+          begin_or_end_sequence<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, true, is_active, was_active,
+                                         dh, past, kWholeUnit);
+          const char* const from = saved_here + column * kSavedColumn;
+          const auto value = [&](int array) {
+            return Element<T>::to_float(*reinterpret_cast<const T*>(from + array + own_unit * 2));
+          };
+          float da[4];
+          backward_unit<T, MODE>(*reinterpret_cast<const Four<T>*>(from + own_unit * 8),
+                                 MODE == PRNN_LSTM ? value(kSavedState) : 0, value(kSavedBefore), dh + value(kSavedDy),
+                                 is_active, past, da);
+          carried[(group * kCells + i * 4 + c) * kWarpgroupThreads] = past;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) bias_sums[c / 2][g] += da[g];
+          gradients[c][0] = Element<T>::pack(da[0], da[1]);
+          gradients[c][1] = Element<T>::pack(da[2], da[3]);
+        }
+        __syncwarp();  // the gates have been read, all of these columns by this warp: gradients take their place
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          char* const to = saved_here + (first_column + c % 2) * kSavedColumn + (lane / 4 + c / 2 * 8) * 2;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) {
+            *reinterpret_cast<uint16_t*>(to + g * 32) = static_cast<uint16_t>(gradients[c][g / 2] >> g % 2 * 16);
+          }
+        }
+#pragma unroll
+        for (int from = 0; from < kMulticastParts; ++from) given[from] = next[from];
+      }
+      io.hand_over();
+    }
+    batch_before = current.batch;
+  }
+  io.wait();  // the columns of shared memory are free
+
+  // The bias gradients: lanes of the same lane / 4, and the four warps, have the same units.
+  float* const partial = reinterpret_cast<float*>(saved_here);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float sum = bias_sums[i / 4][i % 4];
+    sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+    sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+    if (lane % 4 == 0) partial[(warp * 4 + i % 4) * kWgmmaUnits + lane / 4 + i / 4 * 8] = sum;
+  }
+  warpgroup.sync();
+  if (warpgroup.thread < 4 * kWgmmaUnits) {
+    const int g = warpgroup.thread / kWgmmaUnits, u = warpgroup.thread % kWgmmaUnits;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) sum += partial[(w * 4 + g) * kWgmmaUnits + u];
+    dir.bias_sums[(int64_t{place.replica} * 4 + g) * hidden + io.first_unit + u] = sum;
+  }
+  sync_cluster();  // no block leaves while others may still write to its shared memory
+}
+
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+cudaError_t launch_wgmma_multicast_backward(const ResidentShape& shape, const BackwardParams& params,
+                                            cudaStream_t stream) {
+  return launch_resident(wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS>, shape, params, stream, kMulticastThreads);
+}
+
+}  // namespace prnn

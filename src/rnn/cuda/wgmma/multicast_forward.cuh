@@ -1,0 +1,166 @@
+// The multicast wgmma forward kernel: gated cells in 16 bits, many sequences a replica.
+#pragma once
+
+#include "rnn/cuda/common/launch.cuh"
+#include "rnn/cuda/wgmma/multicast_forward_io.cuh"
+
+namespace prnn {
+
+// A block owns kMulticastUnits units, each of its two warpgroups kWgmmaUnits of them: a tile of 64 rows, times all
+// states. A warp has all gates of 4 units: tile row 16 w + 8 (g / 2) + 2 u + g % 2 is gate g of unit 4 w + u. A ninth
+// warp fetches the states, a warp for each warpgroup moves the rest from and to global memory. The sequences of a
+// replica are GROUPS groups of up to COLUMNS, which take turns: while the states of one are exchanged, those of the
+// other are multiplied.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+__global__ void __launch_bounds__(kMulticastThreads, 1)
+    wgmma_multicast_forward(const __grid_constant__ ForwardParams params) {
+  if constexpr (!kHasWgmma) return;
+  constexpr int kGates = gate_count(MODE);
+  constexpr int kRounds = COLUMNS / 8;  // columns that a thread finishes of a group
+
+  const ResidentSizes& sizes = params.sizes;
+  const BlockPlace place = place_of_block(sizes, kMulticastUnits);
+  const ForwardDirection& dir = params.direction[place.direction];
+  const int hidden = sizes.hidden, chunks = hidden / kWgmmaChunk;
+  if (place.columns <= 0) return;
+
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ RingBarriers barriers;
+  const int slots = multicast_slots(chunks, COLUMNS, multicast_column(false, GROUPS));
+  const uint32_t ring_at = shared_address(shared);
+  const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
+  const MulticastExchange<COLUMNS, GROUPS> exchange{
+      static_cast<char*>(dir.exchange) + place.replica * multicast_exchange_bytes(hidden, chunks, COLUMNS, GROUPS),
+      chunks, chunks, kEmpty};
+  const GroupColumns<GROUPS> group_columns(place);
+  const int count = steps_of_column(sizes, place.first_column);
+  const auto io_of = [&](int warpgroup) {
+    const uint32_t room =
+        weights_at + 2 * multicast_shared_chunks(chunks) * 8192 + warpgroup * COLUMNS * multicast_column(false, GROUPS);
+    return ForwardIo<T, MODE, COLUMNS, GROUPS>{
+        {exchange, group_columns, warpgroup, place.first_unit + warpgroup * kWgmmaUnits, room}, params, dir};
+  };
+
+  if (threadIdx.x >= kResidentThreads) {
+    take_registers<false>();
+    if (threadIdx.x == kResidentThreads) barriers.init(slots, 2 * COLUMNS * 128);
+    __syncthreads();
+    sync_cluster();
+    const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
+    if (warp == 0) {
+      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots), count, sizes.timed_out);
+    } else if (warp < 3) {
+      io_of(warp - 1).run(count);
+    }
+    __syncwarp();
+    sync_cluster();
+    return;
+  }
+  take_registers<true>();
+
+  MulticastProduct<T, COLUMNS> product{{}, Ring(ring_at, barriers, slots)};
+  const Warpgroup& warpgroup = product.warpgroup;
+  const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
+  const ForwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
+  product.chunks = chunks;
+  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  const T* const matrix = static_cast<const T*>(dir.weights);
+  load_weight_tiles<false>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
+                           [&](int chunk, int row, int vec) {
+                             const int unit = io.first_unit + row / 16 * 4 + row % 8 / 2,
+                                       gate = row % 16 / 8 * 2 + row % 2;
+                             const int k = chunk * kWgmmaChunk + vec * 8;
+                             const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
+                             return load_row_fragment(matrix, index, gate < kGates ? 8 : 0);
+                           });
+  __syncthreads();
+  sync_cluster();
+
+  // A thread's sums are of its unit's gates `pair` and pair + 2, and of two columns, of which it finishes the one of
+  // number `pair`.
+  const int pair = lane / 4 % 2;
+  const int own_unit = warp * 4 + lane / 8, unit = io.first_unit + own_unit;
+  const float bias[2] = {load_bias<T, MODE>(dir, hidden, unit, pair, true),
+                         load_bias<T, MODE>(dir, hidden, unit, pair + 2, true)};
+  const bool saves = dir.gates != nullptr;
+  float carried[GROUPS][kRounds];  // c (LSTM), h before rounding (GRU)
+#pragma unroll
+  for (int i = 0; i < GROUPS * kRounds; ++i) carried[i / kRounds][i % kRounds] = 0;
+  bool timed_out = false;
+
+  int batch_before = 0;
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    const Step current = step_of_pass(sizes, count, dir.reverse, s);
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      const bool is_first = s == 0 && group == 0;
+      if (GROUPS == 1 || is_first) io.wait();
+      // The sums begin with the input products and the biases.
+      float sums[COLUMNS / 2];
+#pragma unroll
+      for (int i = 0; i < COLUMNS / 2; ++i) {
+        const int column = i / 4 * 8 + lane % 4 * 2 + i % 2, gate_value = pair + i % 4 / 2 * 2;
+        uint16_t bits;
+        asm volatile("ld.shared.u16 %0,[%1];"
+                     : "=h"(bits)
+                     : "r"(io.inputs(group) + column * kInputColumn + gate_value * 32 + own_unit * 2)
+                     : "memory");
+        const float input = Element<T>::to_float(reinterpret_cast<const T&>(bits));
+        sums[i] = (MODE == PRNN_GRU && gate_value == 2 ? 0 : input) + bias[i % 4 / 2];
+      }
+      product.run(sums, sizes.timed_out, timed_out);
+      if (GROUPS > 1 && !is_first) io.wait();  // for what the other group has staged
+      warpgroup.sync();                        // all inputs have been read: what is saved takes their place
+
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const float kept0 = pair == 0 ? sums[4 * r] : sums[4 * r + 1];
+        const float kept1 = pair == 0 ? sums[4 * r + 2] : sums[4 * r + 3];
+        const float got0 = __shfl_xor_sync(kWholeWarp, pair == 0 ? sums[4 * r + 1] : sums[4 * r], 4);
+        const float got1 = __shfl_xor_sync(kWholeWarp, pair == 0 ? sums[4 * r + 3] : sums[4 * r + 2], 4);
+        float gate[4] = {pair == 0 ? kept0 : got0, pair == 0 ? got0 : kept0, pair == 0 ? kept1 : got1,
+                         pair == 0 ? got1 : kept1};
+        const int column = r * 8 + lane % 4 * 2 + pair, n = group_columns.sequence(group, column);
+        if (n >= batch_before) {  // a sequence starts
+          carried[0][r] = initial_carried<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit,
+                                                   column < group_columns.count(group, current.batch));
+        }
+#pragma unroll
+        for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(gate[g], g, 0);
+        const UnitForward done = Cell<MODE>::template forward<false>(gate, carried[0][r]);
+        carried[0][r] = done.carried;
+        store_shared_word(io.staged_h() + column * kStagedColumn + own_unit * 2, Element<T>::from_float(done.h));
+        if (MODE == PRNN_LSTM) {
+          store_shared_word(io.staged_c() + column * kStagedColumn + own_unit * 2,
+                            Element<T>::from_float(done.carried));
+        }
+        if (saves) {
+          asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(io.inputs(group) + column * kInputColumn + own_unit * 8),
+                       "r"(Element<T>::pack(done.saved[0], done.saved[1])),
+                       "r"(Element<T>::pack(done.saved[2], done.saved[3]))
+                       : "memory");
+        }
+      }
+      io.hand_over();
+      // The next group's come first.
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r) {
+        const float own = carried[0][r];
+#pragma unroll
+        for (int i = 0; i + 1 < GROUPS; ++i) carried[i][r] = carried[i + 1][r];
+        carried[GROUPS - 1][r] = own;
+      }
+    }
+    batch_before = current.batch;
+  }
+  sync_cluster();  // no block leaves while others may still write to its shared memory
+}
+
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+cudaError_t launch_wgmma_multicast_forward(const ResidentShape& shape, const ForwardParams& params,
+                                           cudaStream_t stream) {
+  return launch_resident(wgmma_multicast_forward<T, MODE, COLUMNS, GROUPS>, shape, params, stream, kMulticastThreads);
+}
+
+}  // namespace prnn

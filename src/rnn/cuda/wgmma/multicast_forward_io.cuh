@@ -1,0 +1,119 @@
+// MulticastIo of the forward kernel.
+#pragma once
+
+#include "rnn/cuda/wgmma/multicast_io.cuh"
+
+namespace prnn {
+
+// Of a column of a warpgroup in shared memory: [gate][unit] of a step's input products, where [unit][gate] of what is
+// saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
+constexpr int kInputColumn = 144, kStagedColumn = 48;
+static_assert(multicast_column(false, 1) == kInputColumn + 2 * kStagedColumn);
+
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
+  using Io = MulticastIo<T, COLUMNS, GROUPS>;
+  using Io::columns, Io::first_unit, Io::lane, Io::room;
+
+  const ForwardParams& params;
+  const ForwardDirection& dir;
+
+  __device__ __forceinline__ uint32_t inputs(int group) const { return room + group * (COLUMNS * kInputColumn); }
+  __device__ __forceinline__ uint32_t staged_h() const { return inputs(GROUPS); }
+  __device__ __forceinline__ uint32_t staged_c() const { return staged_h() + COLUMNS * kStagedColumn; }
+
+  __device__ __forceinline__ void run(int count) const {
+    const auto step_of = [&](int s) { return step_of_pass(params.sizes, count, dir.reverse, s); };
+    const int hidden = params.sizes.hidden;
+    Step current = step_of(0), next = step_of(1);
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+      publish_initial(group);
+      Io::announce(group);
+      copy_inputs(current, group);
+    }
+    Io::give_back();
+#pragma unroll 1
+    for (int s = 0; s < count; ++s) {
+#pragma unroll 1
+      for (int group = 0; group < GROUPS; ++group) {
+        const int present = columns.count(group, current.batch);
+        Io::take_over();
+        Io::publish(Io::published_at(s + 1, group, 0), staged_h(), kStagedColumn, present);
+        Io::announce(group);
+        // Off the critical path: no block polls these stores.
+        const int64_t row = current.row + columns.sequence(group, 0);
+        Io::store_units(staged_h(), kStagedColumn, static_cast<T*>(dir.y) + row * params.y_row, params.y_row, present);
+        if (dir.gates != nullptr) {
+          store_gates(group, row, present);
+          if (MODE == PRNN_LSTM) {
+            Io::store_units(staged_c(), kStagedColumn, static_cast<T*>(dir.cells) + row * hidden, hidden, present);
+          }
+        }
+        if (next.batch < current.batch) store_final(group, present, columns.count(group, next.batch));
+        __syncwarp();
+        copy_inputs(next, group);
+        Io::give_back();
+      }
+      current = next;
+      next = step_of(s + 2);
+    }
+  }
+
+ private:
+  // For the first step, and for columns that begin later.
+  __device__ __forceinline__ void publish_initial(int group) const {
+    const int present = columns.count(group, params.sizes.batch);
+#pragma unroll 1
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+      const int column = i * 16 + lane() / 2;
+      const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
+      const uint4 initial =
+          load_row_fragment(static_cast<const T*>(dir.hx), index, dir.hx != nullptr && column < present ? 8 : 0);
+      *reinterpret_cast<uint4*>(Io::published_at(0, group, 0) + i * 2048) = initial;
+      *reinterpret_cast<uint4*>(Io::published_at(1, group, 0) + i * 2048) = initial;
+    }
+  }
+
+  __device__ __forceinline__ void store_gates(int group, int64_t row, int present) const {
+    const int64_t row_elements = int64_t{4} * params.sizes.hidden;
+    uint32_t from = inputs(group) + lane() / 8 * kInputColumn + lane() % 8 * 16;
+    T* to = static_cast<T*>(dir.gates) + (row + lane() / 8) * row_elements + first_unit * 4 + lane() % 8 * 8;
+#pragma unroll 4
+    for (int column = lane() / 8; column < present; column += 4) {
+      *reinterpret_cast<uint4*>(to) = load_shared(from);
+      from += 4 * kInputColumn;
+      to += 4 * row_elements;
+    }
+  }
+
+  // Of columns [remaining, present), whose sequences are over.
+  __device__ __forceinline__ void store_final(int group, int present, int remaining) const {
+#pragma unroll 1
+    for (int column = max(remaining, 0) + lane() / 2; column < present; column += 16) {
+      const uint32_t at = column * kStagedColumn + lane() % 2 * 16;
+      const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
+      if (dir.hy != nullptr) Io::store_elements(static_cast<T*>(dir.hy) + index, load_shared(staged_h() + at));
+      if (MODE == PRNN_LSTM && dir.cy != nullptr) {
+        Io::store_elements(static_cast<T*>(dir.cy) + index, load_shared(staged_c() + at));
+      }
+    }
+  }
+
+  // 16 bytes of gate value lane % 8 / 2 of every fourth column; zeros beyond the step's sequences.
+  __device__ __forceinline__ void copy_inputs(const Step& step, int group) const {
+    const int gate_value = lane() % 8 / 2, present = columns.count(group, step.batch);
+    if (MODE == PRNN_GRU && gate_value == 2) return;
+    uint32_t to = inputs(group) + lane() / 8 * kInputColumn + gate_value * 32 + lane() % 2 * 16;
+    const T* const xw = static_cast<const T*>(dir.xw) + input_gate<MODE>(gate_value) * params.xw_gate + Io::own_unit();
+    int64_t row = step.row + columns.sequence(group, lane() / 8);
+#pragma unroll 4
+    for (int column = lane() / 8; column < COLUMNS; column += 4, row += 4) {
+      const bool exists = column < present;
+      Io::copy_vec(to, xw + (exists ? row : 0) * params.xw_row, exists);
+      to += 4 * kInputColumn;
+    }
+  }
+};
+
+}  // namespace prnn

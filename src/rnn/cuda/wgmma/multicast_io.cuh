@@ -1,0 +1,93 @@
+// What the multicast wgmma kernels read and write in global memory besides the operands: the work of a warp for each
+// warpgroup, so that the warpgroup does not wait for it. Both share columns of shared memory, which change hands.
+#pragma once
+
+#include "rnn/cuda/common/sequence.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/weights.cuh"
+#include "rnn/cuda/wgmma/multicast.cuh"
+
+namespace prnn {
+
+template <class T, int COLUMNS, int GROUPS>
+struct MulticastIo {
+  MulticastExchange<COLUMNS, GROUPS> exchange;
+  GroupColumns<GROUPS> columns;
+  int warpgroup, first_unit;  // the warpgroup's
+  uint32_t room;              // shared address of its columns
+
+  // The warpgroup's side: what it reads is there, and what it writes has room; and: it has written.
+  __device__ __forceinline__ void wait() const { asm volatile("bar.sync %0,160;" ::"r"(5 + warpgroup) : "memory"); }
+  __device__ __forceinline__ void hand_over() const {
+    asm volatile("bar.arrive %0,160;" ::"r"(3 + warpgroup) : "memory");
+  }
+
+ protected:
+  // The warp's side. A lane moves 8 units, half `lane % 2` of the warpgroup's, of every 16th column.
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+  __device__ __forceinline__ int own_unit() const { return first_unit + lane() % 2 * 8; }
+
+  __device__ __forceinline__ void take_over() const {
+    asm volatile("bar.sync %0,160;" ::"r"(3 + warpgroup) : "memory");
+  }
+  __device__ __forceinline__ void give_back() const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+    asm volatile("bar.arrive %0,160;" ::"r"(5 + warpgroup) : "memory");
+  }
+
+  // Tells the other blocks that this warp's stores are there.
+  __device__ __forceinline__ void announce(int group) const {
+    __syncwarp();
+    if (lane() == 0) add_released(exchange.counter(group, first_unit / kWgmmaChunk));
+  }
+  // Where the lane's units of its first column go in the operand of step `s`; 2048 bytes on, those of the next.
+  // `first_chunk`: of K, what has unit 0.
+  __device__ __forceinline__ char* published_at(int s, int group, int first_chunk) const {
+    return exchange.states(s, group, first_chunk + first_unit / kWgmmaChunk) +
+           swizzled(lane() / 2, first_unit % kWgmmaChunk / 8 + lane() % 2);
+  }
+  // Publishes the first `present` columns of units at `staged`, `stride` bytes a column.
+  __device__ __forceinline__ void publish(char* to, uint32_t staged, int stride, int present) const {
+    const uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+      const uint4 units = load_shared(from + i * 16 * stride);
+      if (i * 16 + lane() / 2 < present) *reinterpret_cast<uint4*>(to + i * 2048) = units;
+    }
+  }
+
+  // Stores them to rows of `row_elements`, of which `rows` is the first column's.
+  __device__ __forceinline__ void store_units(uint32_t staged, int stride, T* rows, int64_t row_elements,
+                                              int present) const {
+    uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
+    T* to = rows + lane() / 2 * row_elements + own_unit();
+    const bool aligned = (reinterpret_cast<uintptr_t>(rows) | row_elements * sizeof(T)) % 16 == 0;
+#pragma unroll 2
+    for (int column = lane() / 2; column < present; column += 16) {
+      const uint4 units = load_shared(from);
+      if (aligned) {
+        *reinterpret_cast<uint4*>(to) = units;
+      } else {
+        store_elements(to, units);
+      }
+      from += 16 * stride;
+      to += 16 * row_elements;
+    }
+  }
+  static __device__ __forceinline__ void store_elements(T* to, const uint4& units) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = reinterpret_cast<const T*>(&units)[i];
+  }
+
+  // Copies 8 elements to shared memory without waiting for them, or zeros.
+  static __device__ __forceinline__ void copy_vec(uint32_t to, const T* from, bool wanted) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+      asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    } else {
+      store_shared(to, load_row_fragment(from, 0, wanted ? 8 : 0));
+    }
+  }
+};
+
+}  // namespace prnn

@@ -1,0 +1,98 @@
+"""The multicast wgmma kernels, against the float64 reference on the GPU."""
+
+import pytest
+import torch
+from reference import rnn as reference
+from test_rnn_cuda import MODES, WgmmaCase, assert_results, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+HALF_TYPES = [torch.float16, torch.bfloat16]
+HIDDEN = {"lstm": 512, "gru": 1024}  # the smallest layers that have both passes
+
+
+class MulticastCase(WgmmaCase):
+    """CudaCase for the multicast kernels, forward and backward."""
+
+    ENGINE = 4
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
+@pytest.mark.parametrize(
+    ("batch_sizes", "replicas", "directions"),
+    [
+        ([64] * 5, 2, 1),  # 32 sequences a replica
+        ([100] * 5, 2, 1),  # 64
+        ([128] * 5, 1, 1),  # two groups of 64
+        ([75] * 4, 1, 2),  # two groups of 38 and 37
+        ([70, 70, 33, 9, 2, 1], 1, 2),
+        ([300, 200, 200, 70, 3], 2, 1),  # in two passes
+        ([5], 1, 2),
+        ([3] * 40, 1, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("cell", HIDDEN)
+def test_training_step(cell: str, batch_sizes: list[int], replicas: int, directions: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    stack = reference.Stack(MODES[cell], 24, HIDDEN[cell], 1, directions)
+    case = MulticastCase(stack, batch_sizes, dtype, replicas)
+    case.train()
+    assert_results(case)
+    case.data["y"].fill_(case.UNTOUCHED)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize("hidden", [768, 1024])
+def test_other_hidden_sizes(hidden: int) -> None:
+    torch.manual_seed(2)
+    case = MulticastCase(reference.Stack(reference.LSTM, 24, hidden), [150, 90, 1], torch.bfloat16, 3)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize("name", ["x", "y", "dy", "hx", "cx", "dhx", "w"])
+def test_arrays_of_odd_addresses(name: str) -> None:
+    """Without input matrices, so that the kernel reads x itself."""
+    torch.manual_seed(3)
+    case = MulticastCase(reference.Stack(reference.LSTM, 512, 512, skip_input=True), [40, 40, 7], torch.float16, 1)
+    data = case.data[name]
+    case.data[name] = torch.empty(data.numel() + 1, dtype=data.dtype, device="cuda")[1:].view(data.shape).copy_(data)
+    case.train()
+    assert_results(case)
+
+
+def test_states_that_are_not_given() -> None:
+    torch.manual_seed(4)
+    case = MulticastCase(reference.Stack(reference.LSTM, 24, 512), [66, 66, 5], torch.float16, 1)
+    for name in ("hx", "cx", "dhy", "dcy"):
+        case.data[name].zero_()
+    case.train()
+    given = case.results()
+    case.data["dw"].zero_()
+    none = {"hx": None, "cx": None, "hy": None, "cy": None}
+    case.check("RNNForwardTraining", **none)
+    case.check("RNNBackwardData", hx=None, cx=None, dhy=None, dcy=None, dhx=None, dcx=None)
+    case.check("RNNBackwardWeights", hx=None)
+    assert all(torch.equal(given[name], case.data[name]) for name in ("y", "dx", "dw"))
+
+
+def test_results_are_the_same_in_every_call() -> None:
+    torch.manual_seed(5)
+    case = MulticastCase(reference.Stack(reference.LSTM, 24, 1024), [256] * 20, torch.bfloat16, 4)
+    case.train()
+    first = case.results()
+    for _ in range(20):
+        case.data["dw"].zero_()
+        case.train()
+        assert all(torch.equal(first[name], case.data[name]) for name in first)
+
+
+def test_a_number_that_is_not_finite_reaches_the_caller() -> None:
+    case = MulticastCase(reference.Stack(reference.LSTM, 24, 512), [70] * 3, torch.bfloat16, 1)
+    case.data["hx"][0, 3, 5] = float("nan")
+    case.train()
+    y = case.data["y"].view(3, 70, 512)
+    assert y[1:, 3].isnan().all()
+    assert not y[:, torch.arange(70) != 3].isnan().any()
