@@ -61,8 +61,11 @@ def _new(device: torch.device) -> _Made:
     return made
 
 
+def is_elsewhere(tensor: Tensor) -> bool:
+    """Whether the tensor is on a GPU that is not the current one."""
+    return tensor.is_cuda and tensor.get_device() != torch._C._cuda_getDevice()
+
+
 def device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Makes the tensor's GPU the current one; nothing for a tensor on the CPU or on the GPU that is current."""
-    if not tensor.is_cuda or tensor.get_device() == torch._C._cuda_getDevice():
-        return _NOTHING
-    return torch.cuda.device_of(tensor)
+    return torch.cuda.device_of(tensor) if is_elsewhere(tensor) else _NOTHING

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prnn._ops._handles import device_of, handle
+from prnn._ops._handles import device_of, handle, is_elsewhere
 from prnn._ops._reduction import Reduction, Weights, weights_of
 
 _BYTE = torch.uint8  # each look-up takes time
@@ -87,38 +87,40 @@ def _run_forward(
     reserve: Tensor | None,
 ) -> tuple[Tensor, Tensor, _Needs]:
     """The costs of a batch, or what the reduction makes of them, and the reserve space, `reserve` if given."""
+    if is_elsewhere(activations):  # a `with` around the rest takes time, too
+        with device_of(activations):
+            return _run_forward(calls, names, options, activations, inputs, batch, keep, reduction, reserve)
     device = activations.device
     dtype = torch.float64 if activations.dtype is torch.float64 else torch.float32
     weights = None if reduction is None else weights_of(reduction)
-    with device_of(activations):
-        library = handle(device)
-        try:
-            size, reserve_size = calls.sizes(library, options)
-            if not keep:
-                reserve_size = 0
-            room = 0 if weights is None else 8 * batch  # for the costs, behind the workspace
-            if reserve is None and (not keep or reserve_size + size <= _SMALL):
-                workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=_BYTE)
-                begin = reserve.data_ptr()
-                workspace_at = begin + reserve_size
-            else:
-                workspace = activations.new_empty(size + room, dtype=_BYTE)
-                workspace_at = workspace.data_ptr()
-                if reserve is None:
-                    reserve = activations.new_empty(reserve_size, dtype=_BYTE)
-                begin = reserve.data_ptr()
-            spaces = workspace_at, size, begin if keep else 0, reserve_size
-            if reduction is None:
-                result = activations.new_empty(batch, dtype=dtype)
-            else:  # new_empty(()) takes half as long again
-                result = torch.empty_strided((), (), dtype=dtype, device=device)
-            if weights is None:
-                calls.forward(library, options, *inputs, result.data_ptr(), *spaces, 1.0, 0, 0)
-            else:
-                costs_at = workspace_at + size
-                calls.forward(library, options, *inputs, costs_at, *spaces, *weights, result.data_ptr())
-        except ValueError as error:
-            raise _in_python(error, names) from None
+    library = handle(device)
+    try:
+        size, reserve_size = calls.sizes(library, options)
+        if not keep:
+            reserve_size = 0
+        room = 0 if weights is None else 8 * batch  # for the costs, behind the workspace
+        if reserve is None and (not keep or reserve_size + size <= _SMALL):
+            workspace = reserve = activations.new_empty(reserve_size + size + room, dtype=_BYTE)
+            begin = reserve.data_ptr()
+            workspace_at = begin + reserve_size
+        else:
+            workspace = activations.new_empty(size + room, dtype=_BYTE)
+            workspace_at = workspace.data_ptr()
+            if reserve is None:
+                reserve = activations.new_empty(reserve_size, dtype=_BYTE)
+            begin = reserve.data_ptr()
+        spaces = workspace_at, size, begin if keep else 0, reserve_size
+        if reduction is None:
+            result = activations.new_empty(batch, dtype=dtype)
+        else:  # new_empty(()) takes half as long again
+            result = torch.empty_strided((), (), dtype=dtype, device=device)
+        if weights is None:
+            calls.forward(library, options, *inputs, result.data_ptr(), *spaces, 1.0, 0, 0)
+        else:
+            costs_at = workspace_at + size
+            calls.forward(library, options, *inputs, costs_at, *spaces, *weights, result.data_ptr())
+    except ValueError as error:
+        raise _in_python(error, names) from None
     return result, reserve, (options, weights)
 
 
@@ -132,18 +134,19 @@ def _run_backward(
     reserve: Tensor,
 ) -> None:
     """gradient: of the costs, or of the loss if there was a reduction."""
+    if is_elsewhere(activations):
+        with device_of(activations):
+            return _run_backward(calls, names, needs, activations, inputs_and_gradients, gradient, reserve)
     options, weights = needs
-    with device_of(activations):
-        library = handle(activations.device)
-        try:
-            if weights is None:
-                gradient, reduced = gradient.contiguous(), (1.0, 0, False)
-            else:
-                reduced = *weights, True
-            space = gradient.data_ptr(), reserve.data_ptr(), reserve.numel()
-            calls.backward(library, options, *inputs_and_gradients, *space, *reduced)
-        except ValueError as error:
-            raise _in_python(error, names) from None
+    if weights is None:
+        gradient, reduced = gradient.contiguous(), (1.0, 0, False)
+    else:
+        reduced = *weights, True
+    space = gradient.data_ptr(), reserve.data_ptr(), reserve.numel()
+    try:
+        calls.backward(handle(activations.device), options, *inputs_and_gradients, *space, *reduced)
+    except ValueError as error:
+        raise _in_python(error, names) from None
 
 
 def _bound(lengths: Tensor, given: int, total: int) -> int:

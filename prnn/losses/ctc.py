@@ -71,13 +71,15 @@ def ctc_loss(
     device = x.device
     options = _options(classes, blank, reduction, zero_infinity, from_logits)
     padded = isinstance(targets, Tensor) and targets.dim() == 2
-    bound = _checks.length_bound(
-        max_target_length,
-        "max_target_length",
-        target_lengths,
-        "target_lengths",
-        "it goes with targets (sum of target_lengths,)" if padded else None,
-    )
+    bound = -1
+    if max_target_length is not None or not padded:
+        bound = _checks.length_bound(
+            max_target_length,
+            "max_target_length",
+            target_lengths,
+            "target_lengths",
+            "it goes with targets (sum of target_lengths,)" if padded else None,
+        )
     given = target_lengths
     input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, device)
     target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
