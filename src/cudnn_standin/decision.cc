@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -21,18 +20,6 @@ constexpr int kStepsOfHost = 4;
 
 // cuDNN's default for float is tf32, and what it documents of TENSOR_OP_MATH allows no conversion.
 bool may_round(const Configuration& c) { return c.math_type == kDefaultMath || c.math_type == kConvertingMath; }
-
-// Over few timesteps libprnn's plan has measurements of layers of 128 units and more, in tf32 up to 1024. Where it goes
-// by those of other layers, cuDNN was measured to be faster than it says, mostly: docs/cudnn_standin.md.
-bool is_faster_than_planned(const Configuration& c, bool training) {
-  const bool is_float = c.type == PRNN_DATA_FLOAT, is_lstm = c.mode == PRNN_LSTM, is_gru = c.mode == PRNN_GRU;
-  if (c.steps > 16) return false;
-  if (c.hidden > 1024) return is_float && may_round(c) && (is_lstm || is_gru) && c.steps <= 8;
-  if (c.hidden >= 128) return false;
-  if (training && (c.steps <= 2 || (is_gru && is_float))) return true;
-  if (c.hidden > 48) return false;
-  return is_lstm ? training && c.steps <= 8 : is_float;
-}
 
 // Timesteps of which more make no difference to libprnn's choice.
 constexpr int kLongSteps = 64;
@@ -61,13 +48,9 @@ Known ask(const Cudnn& cudnn, const Prnn& prnn, prnnHandle_t prnn_handle, void* 
     known.reason = info.reason;
     return known;
   }
-  const bool is_gpu = std::strncmp(info.device, "CPU", 3) != 0;
-  const auto reason = [&](prnnRNNBackend_t backend, bool training) -> std::string {
-    if (backend != PRNN_PERSISTENT_BACKEND) return info.reason;
-    return is_gpu && is_faster_than_planned(c, training) ? "cuDNN is faster for this size over few timesteps" : "";
-  };
-  known.in_inference = reason(info.inferenceBackend, false);
-  known.in_training = reason(info.backend, true);
+  const auto reason = [&](prnnRNNBackend_t backend) { return backend == PRNN_PERSISTENT_BACKEND ? "" : info.reason; };
+  known.in_inference = reason(info.inferenceBackend);
+  known.in_training = reason(info.backend);
   try {
     known.weights = read_weight_layout(cudnn, prnn, prnn_handle, cudnn_handle, cudnn_rnn, rnn.get(), c);
   } catch (const Failure& failure) {

@@ -67,10 +67,11 @@ const Library& cublas() {
 // call and is not the same for all calls of a captured graph.
 constexpr size_t kWorkspaceSize = size_t{32} << 20;
 
-// Of it, what a product may use. Given all, cuBLAS splits the sums of 7 to 16 rows of float with matrices of 96 to 384
-// columns over few blocks, which takes 25 to 53 us in the place of 3.
-constexpr int64_t kFewRows = 16;
+// Of it, what float products of few rows with a small matrix may use. Given all, cuBLAS splits their sums over few
+// blocks: 25 to 55 us in the place of 3 to 9, measured on an H200 (docs/resident_kernels_measured.md).
 constexpr size_t kWorkspaceOfFewRows = size_t{4} << 20;
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kSmallMatrix = 150'000, kSmallTransposedMatrix = 400'000;  // elements
 
 int cuda_type(prnnDataType_t type) {
   switch (type) {
@@ -179,8 +180,9 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
   // cuBLAS is column-major: it computes the transpose of c, from b and a in turn.
   void* const workspace = take_workspace(*state, context.stream);
   int status = cublas().set_stream(state->handle, context.stream);
-  const bool has_few_rows = compute == kCompute32 && a.type == PRNN_DATA_FLOAT && m <= kFewRows;
-  const size_t workspace_size = has_few_rows ? kWorkspaceOfFewRows : kWorkspaceSize;
+  const bool is_float = a.type == PRNN_DATA_FLOAT && precision == FloatProduct::kFloat32;
+  const bool is_small = m <= kFewRows && n * k <= (b.transposed ? kSmallTransposedMatrix : kSmallMatrix);
+  const size_t workspace_size = is_float && is_small ? kWorkspaceOfFewRows : kWorkspaceSize;
   if (status == 0) status = cublas().set_workspace(state->handle, workspace, workspace_size);
   if (status == 0) {
     status =

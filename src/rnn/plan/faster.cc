@@ -112,7 +112,6 @@ class Interpolation {
   double ratio(int steps, int64_t hidden) {
     const auto [low, high] = find_rows(gpu_, problem_, stack_, training_, steps, hidden);
     if (low == nullptr) return 1;
-    if (steps != steps_) estimates_.clear();
     steps_ = steps;
     hidden = std::clamp<int64_t>(hidden, low->hidden, high->hidden);
     const double place = place_of({hidden, batch_}, {low->hidden, batch_}, {high->hidden, batch_},
@@ -123,15 +122,6 @@ class Interpolation {
   struct Size {
     int64_t hidden, batch;
     bool operator<(const Size& other) const { return std::tie(hidden, batch) < std::tie(other.hidden, other.batch); }
-  };
-
-  // What of a size makes steps.
-  struct Estimate {
-    StepEstimate step;
-    CudnnAlgorithm algorithm;
-    bool is_like(const Estimate& other) const {
-      return step.is_large == other.step.is_large && algorithm == other.algorithm;
-    }
   };
 
   // cuDNN's time for the batch and the row's hidden size.
@@ -151,27 +141,40 @@ class Interpolation {
   }
 
   double log_resident(Size size) {
-    const StepEstimate& step = at(size).step;
+    const StepEstimate& step = estimate(size);
     return std::log(step.microseconds + step.of_call / steps_);
   }
 
   // At the one of two sizes that is alike, if the other is not.
   double place_of(Size size, Size low, Size high, double between) {
-    const Estimate &own = at(size), &at_low = at(low), &at_high = at(high);
-    if (at_low.is_like(at_high)) return between;
-    return own.is_like(at_high) ? 1 : own.is_like(at_low) ? 0 : between;
+    if (are_alike(low, high)) return between;
+    return are_alike(size, high) ? 1 : are_alike(size, low) ? 0 : between;
   }
 
-  const Estimate& at(Size size) {
+  // Whether the times of two sizes have no step between them.
+  bool are_alike(Size a, Size b) {
+    return estimate(a).is_large == estimate(b).is_large && algorithm(a) == algorithm(b);
+  }
+
+  CudnnAlgorithm algorithm(Size size) const {
+    RnnProblem other = problem_of(size);
+    other.batch.assign(static_cast<size_t>(steps_), size.batch);
+    return choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other);
+  }
+
+  const StepEstimate& estimate(Size size) {
     const auto found = estimates_.find(size);
     if (found != estimates_.end()) return found->second;
+    return estimates_[size] = estimate_step(gpu_, problem_of(size), training_);
+  }
+
+  RnnProblem problem_of(Size size) const {
     RnnProblem other = problem_;
     // With P as it is, another H may not fit; of kernels that keep a projection apart, passes alone make steps.
     const bool is_apart = stack_ == Stack::kProjectedApart || stack_ == Stack::kProjectedApartLayers;
     if (!is_apart) other.hidden = size.hidden;
-    other.batch.assign(static_cast<size_t>(steps_), size.batch);
-    return estimates_[size] = {estimate_step(gpu_, other, training_),
-                               choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other)};
+    other.batch = {size.batch};
+    return other;
   }
 
   const GpuRow& gpu_;
@@ -180,7 +183,7 @@ class Interpolation {
   const bool training_;
   const int64_t batch_;
   int steps_ = 1;
-  std::map<Size, Estimate> estimates_;  // for that many timesteps
+  std::map<Size, StepEstimate> estimates_;
 };
 
 // Where there are no measurements of a few timesteps, the ratio of more of them.

@@ -73,7 +73,8 @@ double estimate_product(const RnnProblem& problem) {
 // to whole k-tiles take longer in training.
 double estimate_call(const RnnProblem& problem, Engine engine, bool training) {
   const bool is_float = problem.type == PRNN_DATA_FLOAT;
-  const double padding = training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden ? 10 : 0;
+  const double padding =
+      training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden ? (is_float ? 20 : 15) : 0;
   switch (engine) {
     case Engine::kCluster: return training ? padding + (is_float ? 38 : 25) : 12;
     case Engine::kSimt: return training ? padding + 25 : 10;
