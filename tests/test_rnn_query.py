@@ -179,7 +179,7 @@ def test_layers_that_run_together_forward_alone() -> None:
     info = Layer(2, 512, layers=5, batch=32).query_gpu("H200")
     assert (info.layersTogether, info.layersTogetherBackward) == (5, 1)
     reason = b"backward: layers of hidden size 512 run together for up to 16 sequences; N is 32; "
-    assert info.layersReason == reason + b"layers run side by side from hidden size 640 to 1024"
+    assert info.layersReason == reason + b"layers run side by side from hidden size 544 to 1024"
     assert Layer(2, 512, layers=5, batch=16).query_gpu("H200").layersReason == b""
 
 

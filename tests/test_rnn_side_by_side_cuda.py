@@ -106,7 +106,7 @@ def test_backward_alone(layers: int, batch_sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-@pytest.mark.parametrize("hidden", [640, 736, 896, 992])
+@pytest.mark.parametrize("hidden", [544, 640, 736, 896, 992])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_hidden_sizes(mode: int, hidden: int, dtype: torch.dtype) -> None:
     """Units and shares of K that do not fill a block."""
