@@ -42,8 +42,9 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
 }
 
 // The same of multicast: layers of many states. Measured on an H200.
-bool wants_multicast(const RnnProblem& problem, int directions) {
-  return problem.max_batch() * directions * problem.hidden > 64 * 1024;
+bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
+  const int64_t states = problem.max_batch() * directions * problem.hidden;
+  return states > (pass == Pass::kBackward ? 96 : 64) * 1024;
 }
 
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
@@ -195,7 +196,7 @@ bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
 }
 
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
-  if (wants_multicast(problem, directions) &&
+  if (wants_multicast(problem, pass, directions) &&
       choose_replicas(row, problem, pass, directions, multicast_shape_for, best)) {
     return true;
   }
