@@ -3,7 +3,7 @@
 import pytest
 import torch
 from reference import rnn as reference
-from test_rnn_cuda import MODES, WgmmaCase, assert_results, why_not
+from test_rnn_cuda import MODES, CudaCase, WgmmaCase, assert_results, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -48,6 +48,16 @@ def test_training_step(cell: str, batch_sizes: list[int], replicas: int, directi
 def test_other_hidden_sizes(hidden: int) -> None:
     torch.manual_seed(2)
     case = MulticastCase(reference.Stack(reference.LSTM, 24, hidden), [150, 90, 1], torch.bfloat16, 3)
+    case.train()
+    assert_results(case)
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "batch"), [("gru", 512, 150), ("lstm", 512, 150), ("lstm", 768, 110), ("gru", 768, 100)]
+)
+def test_where_the_backward_pass_has_other_kernels(cell: str, hidden: int, batch: int) -> None:
+    torch.manual_seed(6)
+    case = CudaCase(reference.Stack(MODES[cell], 24, hidden), [batch, batch, 7], torch.bfloat16)
     case.train()
     assert_results(case)
 

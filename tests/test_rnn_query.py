@@ -464,6 +464,9 @@ def test_a_plan_of_multicast_kernels(mode: int) -> None:
         ({"hidden": 512, "batch": 8}, b"cluster", b"cluster"),
         ({"hidden": 1024, "batch": 8}, b"mma", b"wgmma"),
         ({"hidden": 1024, "batch": 32}, b"wgmma-split-k", b"wgmma-split-k"),
+        ({"hidden": 1024, "batch": 65}, b"wgmma-multicast", b"wgmma-split-k"),
+        ({"hidden": 1024, "batch": 97}, b"wgmma-multicast", b"wgmma-multicast"),
+        ({"hidden": 512, "batch": 1024}, b"wgmma-multicast", b"wgmma-multicast"),
         ({"hidden": 2432}, b"mma-large", b"mma-large"),
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),
         ({"hidden": 1344, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),  # weights also in shared memory
