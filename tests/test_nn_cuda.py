@@ -177,21 +177,29 @@ def test_streams_with_resident_kernels_at_once(resident_layers: list[tuple[torch
             assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
 
 
-def test_products_on_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matrix products of one thread's calls on two streams do not share what cuBLAS keeps while they run. The resident
-    kernels leave few SMs, on which the other stream's products take long."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    module = make(prnn.nn, "GRU", 1024, 1024, device="cuda")
-    x, side = torch.randn(128, 256, 1024, device="cuda", requires_grad=True), torch.cuda.Stream()
-    expected = results_of(module, x)
+def test_products_on_streams_at_once() -> None:
+    """Matrix products of one thread's calls on two streams do not share what cuBLAS keeps while they run."""
+    layers = [
+        (
+            make(prnn.nn, "GRU", 256, 256, device="cuda", backend="persistent"),
+            torch.randn(512, 64, 256, device="cuda", requires_grad=True),
+        )
+        for _ in range(2)
+    ]
+    expected = [results_of(*layer) for layer in layers]
+    streams = [torch.cuda.Stream() for _ in layers]
+    torch.cuda.synchronize()
     for _ in range(10):
-        side.wait_stream(torch.cuda.current_stream())
-        found = [results_of(module, x)]
-        with torch.cuda.stream(side):
-            found += [results_of(module, x) for _ in range(2)]
+        found = []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(10_000_000)  # so that the streams begin together
+        for layer, stream in zip(layers, streams, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(results_of(*layer))
         torch.cuda.synchronize()
-        for mine in found:
-            assert all(torch.equal(a, b) for a, b in zip(mine, expected, strict=True))
+        for mine, wanted in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
 
 
 def test_the_same_bits_under_load(resident_layers: list[tuple[torch.nn.Module, torch.Tensor]]) -> None:
