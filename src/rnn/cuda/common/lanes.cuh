@@ -116,13 +116,21 @@ __device__ __forceinline__ float lane_gradient(const UnitDerivatives& d, float d
   return (Cell<MODE>::kHasCellState && sub == 3 ? dh : through) * gate;
 }
 
+// What the unit's lanes loaded, of the gated cells: its gate values, and c (LSTM) and the state before.
+template <prnnRNNMode_t MODE>
+__device__ __forceinline__ void gather_saved(float own, float other, float (&saved)[4], float& state, float& before) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) saved[g] = __shfl_sync(kWholeWarp, own, g, 4);
+  state = Cell<MODE>::kHasCellState ? __shfl_sync(kWholeWarp, other, 1, 4) : 0;
+  before = __shfl_sync(kWholeWarp, other, kBeforeLane<MODE>, 4);
+}
+
 // The derivatives from what the lanes loaded, for the gated cells: those of lane_gradient() that need no incoming
 // gradient. `has_before`: the state before is not zero.
 template <prnnRNNMode_t MODE, bool ACCURATE>
 __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float other, bool has_before, int sub) {
-  const auto of_lane = [](float value, int lane) { return __shfl_sync(kWholeWarp, value, lane, 4); };
-  const float saved[4] = {of_lane(own, 0), of_lane(own, 1), of_lane(own, 2), of_lane(own, 3)};
-  const float state = Cell<MODE>::kHasCellState ? of_lane(other, 1) : 0, before = of_lane(other, kBeforeLane<MODE>);
+  float saved[4], state, before;
+  gather_saved<MODE>(own, other, saved, state, before);
   UnitDerivatives d = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
   const float gate = sub == 0 ? d.gate[0] : sub == 1 ? d.gate[1] : sub == 2 ? d.gate[2] : d.gate[3];
   for (float& each : d.gate) each = gate;  // the lane's alone takes a register
@@ -137,11 +145,8 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
   if constexpr (gate_count(MODE) == 1) {
     return Cell<MODE>::gradient(own, dh + other, relu);
   } else {
-    float saved[4];
-#pragma unroll
-    for (int g = 0; g < 4; ++g) saved[g] = __shfl_sync(kWholeWarp, own, g, 4);
-    const float state = Cell<MODE>::kHasCellState ? __shfl_sync(kWholeWarp, other, 1, 4) : 0;
-    const float before = __shfl_sync(kWholeWarp, other, kBeforeLane<MODE>, 4);
+    float saved[4], state, before;
+    gather_saved<MODE>(own, other, saved, state, before);
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
     if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
     UnitDerivatives derivatives = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
