@@ -21,7 +21,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Trains."""
     with reported("prnn train"):
         from prnn.asr.configuration import parse
-        from prnn.asr.training import train
 
         options, restart, progress = parse(arguments.arguments)
+        from prnn.asr.training import train  # takes seconds, which a wrong option need not wait for
+
         train(options, restart=restart, progress=progress and sys.stderr.isatty())
