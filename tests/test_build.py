@@ -218,7 +218,7 @@ def test_resident_kernels_use_no_local_memory() -> None:
 
 
 # All but 90a, those of the same features together.
-OTHER_ARCHITECTURES = [["80", "86", "89"], ["100"], ["120"]]
+OTHER_ARCHITECTURES = [["80", "86", "89"], ["100", "120"]]
 
 
 @needs_nvcc
