@@ -15,7 +15,8 @@ use_environment() {
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "installing requirements/$1 into $venv"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "requirements/$1" "${@:2}"
+    # Most modules are never imported; the others are compiled when they are.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -r "requirements/$1" "${@:2}"
     echo "$wanted" >"$stamp"
   fi
   export PATH=$PWD/$venv/bin:$PATH VIRTUAL_ENV=$PWD/$venv
