@@ -12,7 +12,6 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     projected_backward(const __grid_constant__ BackwardParams params) {
   constexpr int kUnits = UNIT_TILES * kTileRows;
-  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kSumFloats = UNIT_TILES * kTileFloats + 1;  // of a warp; odd against bank conflicts
   constexpr int kOwnKTiles = projected_own_k_tiles(true, UNIT_TILES, sizeof(T) == 4);
   constexpr bool kAccurate = sizeof(T) == 4;
@@ -41,25 +40,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   Product product;
   const T* const matrix = static_cast<const T*>(projection.weights);
-  const int k_tiles = projection.padded / kKTile;
-  product.load_weights(k_tiles, weights, [&](int row_tile, int k_tile) {
-    const int unit = first_unit + row_tile * kTileRows + lane / 4;
-    const int k = k_tile * kKTile + sub * (16 / static_cast<int>(sizeof(T)));
-    return load_column_fragment(matrix, int64_t{k} * hidden + unit, hidden, unit < hidden ? projection.states - k : 0);
-  });
-  OwnProduct own_product;
   const T* const recurrent = static_cast<const T*>(dir.weights);
-  const int shared_k_tiles = max(0, (k_tiles + kResidentWarps - 1) / kResidentWarps - Product::kInRegisters);
-  own_product.load_weights(projection.padded / (2 * kTileRows),
-                           weights + shared_k_tiles * UNIT_TILES * kResidentThreads, [&](int row_tile, int k_tile) {
-                             const int row = row_tile * kTileRows + lane / 4;
-                             const int k = k_tile * kKTile + sub * (16 / static_cast<int>(sizeof(T)));
-                             const int gate = k / kUnits, unit = first_unit + k % kUnits;
-                             return load_column_fragment(
-                                 recurrent, (int64_t{gate} * hidden + unit) * projection.states + row,
-                                 projection.states,
-                                 row < projection.states && gate < gate_count(MODE) ? hidden - unit : 0);
-                           });
+  OwnProduct own_product;
+  const auto load = [&](int row_tile, int k) {
+    const int unit = first_unit + row_tile * kTileRows + lane / 4;
+    return load_column_fragment(matrix, int64_t{k} * hidden + unit, hidden, unit < hidden ? projection.states - k : 0);
+  };
+  const auto load_own_columns = [&](int row, int k) {
+    const int gate = k / kUnits, unit = first_unit + k % kUnits;
+    return load_column_fragment(recurrent, (int64_t{gate} * hidden + unit) * projection.states + row, projection.states,
+                                row < projection.states && gate < gate_count(MODE) ? hidden - unit : 0);
+  };
+  load_both_weights<T, UNIT_TILES>(product, own_product, projection.padded, weights, load, load_own_columns);
 
   const int unit = first_unit + lane / 4;  // the first one of this lane; the next ones lie 8 further each
   RowExchange<T> exchange(sizes, projection, projection.exchange);
@@ -119,13 +111,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
 
       const char* const gradients = exchange.fragment(s, tile);
-      const auto gradients_at = [&](int) { return gradients; };
-      const auto reads = [&](int) { return tile * kTileColumns + lane / 4 < columns; };
       if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles);
-      product.prefetch(gradients_at, reads, 1);
-      product.template run<1>(1, false, gradients_at, reads, sizes.timed_out, timed_out, sums + warp * kSumFloats,
-                              kResidentWarps * kSumFloats);
-      __syncthreads();
+      multiply_all_rows<kSumFloats>(product, gradients, tile, columns, sizes.timed_out, timed_out, sums);
 
       float da[UNIT_TILES];
 #pragma unroll
@@ -152,10 +139,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       }
       __syncthreads();
 
-      uint4 vectors[kOwnKTiles];
-      load_own(own, vectors);
-      const PartialSums partial = exchange.partial_sums(tile);
-      own_product.run(vectors, [&](int pair, const float (&of_pair)[4]) { partial.publish(pair, of_pair); });
+      publish_own_products(own_product, own, exchange.partial_sums(tile));
 
       // Off the critical path: no block polls these stores.
 #pragma unroll

@@ -92,4 +92,43 @@ struct RowExchange {
   }
 };
 
+// The product of all rows with a tile's vectors, of which this lane's 16 bytes of the warp's first k-tile lie at
+// `from`. `sums`: [warp][SUM_FLOATS].
+template <int SUM_FLOATS, class Product>
+__device__ __forceinline__ void multiply_all_rows(Product& product, const char* from, int tile, int columns, int* fault,
+                                                  bool& timed_out, float* sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto vectors_at = [&](int) { return from; };
+  const auto reads = [&](int) { return tile * kTileColumns + lane / 4 < columns; };
+  product.prefetch(vectors_at, reads, 1);
+  product.template run<1>(1, false, vectors_at, reads, fault, timed_out, sums + warp * SUM_FLOATS,
+                          kResidentWarps * SUM_FLOATS);
+  __syncthreads();
+}
+
+// The product of the block's own columns with its own vectors, as partial sums for the blocks that add up the rows.
+template <class T, int K_TILES, int REGISTER_PAIRS>
+__device__ __forceinline__ void publish_own_products(const OwnColumnsProduct<T, K_TILES, REGISTER_PAIRS>& product,
+                                                     const uint4* own, const PartialSums& partial) {
+  uint4 vectors[K_TILES];
+  load_own(own, vectors);
+  product.run(vectors, [&](int pair, const float (&sums)[4]) { partial.publish(pair, sums); });
+}
+
+// Loads the weights of both products, those beyond the registers' into `weights` in shared memory. The fragment of a
+// k-tile in a row tile begins, in this lane, at row lane / 4 and element k: load(row_tile, k) is that of the product of
+// all rows, and load_own(row, k) that of the block's own columns.
+template <class T, int ROW_TILES, class Product, class OwnProduct, class Load, class LoadOwn>
+__device__ __forceinline__ void load_both_weights(Product& product, OwnProduct& own_product, int padded, uint4* weights,
+                                                  const Load& load, const LoadOwn& load_own) {
+  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
+  const int lane = threadIdx.x % 32, k_tiles = padded / kKTile;
+  const auto k_of_lane = [&](int k_tile) { return k_tile * kKTile + lane % 4 * (16 / static_cast<int>(sizeof(T))); };
+  product.load_weights(k_tiles, weights, [&](int row_tile, int k_tile) { return load(row_tile, k_of_lane(k_tile)); });
+  const int shared_k_tiles = max(0, (k_tiles + kResidentWarps - 1) / kResidentWarps - Product::kInRegisters);
+  own_product.load_weights(
+      padded / (2 * kTileRows), weights + shared_k_tiles * ROW_TILES * kResidentThreads,
+      [&](int row_tile, int k_tile) { return load_own(row_tile * kTileRows + lane / 4, k_of_lane(k_tile)); });
+}
+
 }  // namespace prnn

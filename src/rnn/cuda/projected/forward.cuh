@@ -12,7 +12,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
   constexpr int kGates = gate_count(MODE);
   constexpr int kRowTiles = UNIT_TILES * kGates;
   constexpr int kUnits = UNIT_TILES * kTileRows;
-  constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kStride = kTileFloats + 1;  // the 4 gates of a unit read different banks
   constexpr int kSumFloats = kRowTiles * kStride;
   constexpr int kOwnKTiles = projected_own_k_tiles(false, UNIT_TILES, sizeof(T) == 4);
@@ -39,24 +38,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
 
   Product product;
   const T* const recurrent = static_cast<const T*>(dir.weights);
-  const int k_tiles = projection.padded / kKTile;
-  product.load_weights(k_tiles, weights, [&](int row_tile, int k_tile) {
+  const T* const matrix = static_cast<const T*>(projection.weights);
+  OwnProduct own_product;
+  const auto load = [&](int row_tile, int k) {
     const int unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
-    const int k = k_tile * kKTile + sub * (16 / static_cast<int>(sizeof(T)));
     const int64_t row = int64_t{row_tile % kGates} * hidden + unit;
     return load_row_fragment(recurrent, row * projection.states + k, unit < hidden ? projection.states - k : 0);
-  });
-  OwnProduct own_product;
-  const T* const matrix = static_cast<const T*>(projection.weights);
-  const int shared_k_tiles = max(0, (k_tiles + kResidentWarps - 1) / kResidentWarps - Product::kInRegisters);
-  own_product.load_weights(projection.padded / (2 * kTileRows), weights + shared_k_tiles * kRowTiles * kResidentThreads,
-                           [&](int row_tile, int k_tile) {
-                             const int row = row_tile * kTileRows + lane / 4;
-                             const int k = k_tile * kKTile + sub * (16 / static_cast<int>(sizeof(T)));
-                             const bool exists = row < projection.states && k < kUnits;
-                             return load_row_fragment(matrix, int64_t{row} * hidden + first_unit + k,
-                                                      exists ? hidden - first_unit - k : 0);
-                           });
+  };
+  const auto load_own_columns = [&](int row, int k) {
+    const bool exists = row < projection.states && k < kUnits;
+    return load_row_fragment(matrix, int64_t{row} * hidden + first_unit + k, exists ? hidden - first_unit - k : 0);
+  };
+  load_both_weights<T, kRowTiles>(product, own_product, projection.padded, weights, load, load_own_columns);
 
   const int unit = first_unit + lane / 4;  // the first one of this lane; the next ones lie 8 further each
   const auto exists = [&](int round) { return unit + round * kTileRows < hidden; };
@@ -99,13 +92,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
       }
 
       const char* const states = exchange.fragment(s, tile);
-      const auto states_at = [&](int) { return states; };
-      const auto reads = [&](int) { return tile * kTileColumns + lane / 4 < columns; };
       if (tile == 0) wait_poll_delay(published, sizes.poll_delay_cycles);
-      product.prefetch(states_at, reads, 1);
-      product.template run<1>(1, false, states_at, reads, sizes.timed_out, timed_out, sums + warp * kSumFloats,
-                              kResidentWarps * kSumFloats);
-      __syncthreads();
+      multiply_all_rows<kSumFloats>(product, states, tile, columns, sizes.timed_out, timed_out, sums);
 
       LaneForward done[UNIT_TILES];
 #pragma unroll
@@ -128,10 +116,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) projected_forward(const _
       }
       __syncthreads();
 
-      uint4 vectors[kOwnKTiles];
-      load_own(own, vectors);
-      const PartialSums partial = exchange.partial_sums(tile);
-      own_product.run(vectors, [&](int pair, const float (&of_pair)[4]) { partial.publish(pair, of_pair); });
+      publish_own_products(own_product, own, exchange.partial_sums(tile));
 
       // Off the critical path: no block polls these stores.
 #pragma unroll
