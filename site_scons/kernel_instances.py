@@ -31,6 +31,7 @@ _FILES = {
 _CELLS = ["Rnn", "Gru", "Lstm"]
 _MODES = ["PRNN_RNN_TANH", "PRNN_GRU", "PRNN_LSTM"]
 _TYPES = ["Float", "Tf32", "Half", "Bfloat16"]
+_16_BIT = [2, 3]
 _CPP_TYPES = ["float", "Tf32", "__half", "__nv_bfloat16"]
 _SETS = {"kAll": 15, "kGated": 6, "k32Bit": 3, "k16Bit": 12, "kTensor": 14}
 
@@ -65,11 +66,15 @@ class Kernel:
 
     @property
     def file(self) -> str:
-        """Which file instantiates it. Few files, since starting the compiler costs 2 to 3 s; the engines with most
-        kernels have a file for each operation, so that none takes much longer than the others."""
-        words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}"), _TYPES[self.type].lower()]
+        """Which file instantiates it. Few files, since each costs 1.5 s beside its kernels, but none that takes much
+        longer than the others: the 16-bit types share one, except where their kernels take longest."""
+        words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}")]
         if self.engine in ("kMma", "kMmaExtras", "kWavefrontMma"):
-            words.insert(-1, self.operation)
+            words.append(self.operation)
+        if self.engine in ("kMmaLarge", "kMmaLargeExtras"):
+            words = ["mma_large"]
+        apart = self.engine == "kWavefrontMma" or (self.engine, self.operation) == ("kMma", "backward")
+        words.append("16bit" if self.type in _16_BIT and not apart else _TYPES[self.type].lower())
         return "_".join(words)
 
 
@@ -90,7 +95,8 @@ def instance_files(kernels: list[Kernel]) -> dict[str, list[Kernel]]:
     files: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         files.setdefault(kernel.file, []).append(kernel)
-    return files
+    # Those with most kernels first, which the build begins with.
+    return dict(sorted(files.items(), key=lambda item: -len(item[1])))
 
 
 def instances_text(kernels: list[Kernel]) -> str:

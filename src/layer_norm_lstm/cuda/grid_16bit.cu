@@ -1,3 +1,4 @@
 #include "layer_norm_lstm/cuda/grid_launch.cuh"
 
+PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(__half)
 PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(__nv_bfloat16)
