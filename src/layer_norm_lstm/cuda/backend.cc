@@ -106,19 +106,7 @@ class Pass {
     p_.y = args.y;
     p_.cy = args.cy;
     if (args.reserve != nullptr) set_reserve(args.reserve);
-    if constexpr (sizeof(Real) == sizeof(float)) {
-      if (plan_.on_clusters()) {
-        return launch("layer_norm_lstm_cluster_forward", plan_.clusters, p_,
-                      launch_layer_norm_lstm_cluster_forward<float>, launch_layer_norm_lstm_cluster_forward<__half>,
-                      launch_layer_norm_lstm_cluster_forward<__nv_bfloat16>);
-      }
-      if (plan_.on_grid()) {
-        return run_grid(false, "layer_norm_lstm_grid_forward", launch_layer_norm_lstm_grid_forward<float>,
-                        launch_layer_norm_lstm_grid_forward<__half>,
-                        launch_layer_norm_lstm_grid_forward<__nv_bfloat16>);
-      }
-    }
-    run_forward_steps();
+    if (!run_resident(false)) run_forward_steps();
   }
 
   void backward(const LayerNormLstmBackwardArgs& args) {
@@ -132,7 +120,7 @@ class Pass {
     p_.dc0 = g.dc0;
     p_.sums = ws_.sums;
     set_reserve(const_cast<void*>(args.reserve));
-    run_backward_timesteps();
+    if (!run_resident(true)) run_backward_steps();
     if (g.dRecurrent != nullptr) {
       gather_layer_norm_lstm_states(o_.dataType, p_, ws_.h_prev, stream_);
       multiply(4 * H, H, o_.steps * N, {p_.da, o_.dataType, 4 * H, true}, {ws_.h_prev, o_.dataType, H}, g.dRecurrent,
@@ -164,22 +152,6 @@ class Pass {
     }
   }
 
-  void run_backward_timesteps() {
-    if constexpr (sizeof(Real) == sizeof(float)) {
-      if (plan_.on_clusters()) {
-        return launch("layer_norm_lstm_cluster_backward", plan_.clusters, p_,
-                      launch_layer_norm_lstm_cluster_backward<float>, launch_layer_norm_lstm_cluster_backward<__half>,
-                      launch_layer_norm_lstm_cluster_backward<__nv_bfloat16>);
-      }
-      if (plan_.on_grid()) {
-        return run_grid(true, "layer_norm_lstm_grid_backward", launch_layer_norm_lstm_grid_backward<float>,
-                        launch_layer_norm_lstm_grid_backward<__half>,
-                        launch_layer_norm_lstm_grid_backward<__nv_bfloat16>);
-      }
-    }
-    run_backward_steps();
-  }
-
   void run_backward_steps() {
     load_layer_norm_lstm_state<Real>(o_.dataType, N * H, nullptr, ws_.direct, stream_);
     load_layer_norm_lstm_state(o_.dataType, N * H, p_.dcy, ws_.carried, stream_);
@@ -194,22 +166,37 @@ class Pass {
     store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
   }
 
-  template <class Plan, class Params>
-  using Launch = cudaError_t (*)(const Plan&, const Params&, cudaStream_t);
+  // All timesteps by the engine's kernel of the problem's type. Returns false where the plan is steps.
+  bool run_resident(bool is_backward) {
+    if constexpr (sizeof(Real) == sizeof(float)) {
+      if (plan_.on_clusters()) {
+        launch("cluster", plan_.clusters, is_backward, p_, launch_layer_norm_lstm_cluster<float>,
+               launch_layer_norm_lstm_cluster<__half>, launch_layer_norm_lstm_cluster<__nv_bfloat16>);
+        return true;
+      }
+      if (plan_.on_grid()) {
+        run_grid(is_backward);
+        return true;
+      }
+    }
+    return false;
+  }
 
-  // `name` with the kernel of the problem's type.
   template <class Plan, class Params>
-  void launch(const char* name, const Plan& plan, const Params& params, Launch<Plan, Params> single,
+  using Launch = cudaError_t (*)(const Plan&, bool, const Params&, cudaStream_t);
+
+  template <class Plan, class Params>
+  void launch(const char* engine, const Plan& plan, bool is_backward, const Params& params, Launch<Plan, Params> single,
               Launch<Plan, Params> half, Launch<Plan, Params> bfloat16) {
     const auto kernel = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
-    const cudaError_t error = kernel(plan, params, stream_);
+    const cudaError_t error = kernel(plan, is_backward, params, stream_);
     if (error != cudaSuccess)
-      fail(PRNN_STATUS_EXECUTION_FAILED, "%s could not be launched: %s", name, cudaGetErrorString(error));
+      fail(PRNN_STATUS_EXECUTION_FAILED, "layer_norm_lstm_%s_%s could not be launched: %s", engine,
+           is_backward ? "backward" : "forward", cudaGetErrorString(error));
   }
 
   // One launch after the other, each for some of the sequences.
-  using GridLaunch = Launch<LayerNormLstmGrid, LayerNormLstmGridParams>;
-  void run_grid(bool is_backward, const char* name, GridLaunch single, GridLaunch half, GridLaunch bfloat16) {
+  void run_grid(bool is_backward) {
     constexpr int kMomentsDelay = 500;  // cycles
     const LayerNormLstmGridPass& pass = is_backward ? plan_.grid.backward : plan_.grid.forward;
     const GridExchange exchange(o_, plan_.grid, is_backward);
@@ -229,7 +216,8 @@ class Pass {
       params.sizes.replicas = static_cast<int>(ceil_div(params.columns, pass.columns));
       clear(ws_.states, exchange.states);
       if (exchange.moments > 0) clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
-      launch(name, plan_.grid, params, single, half, bfloat16);
+      launch("grid", plan_.grid, is_backward, params, launch_layer_norm_lstm_grid<float>,
+             launch_layer_norm_lstm_grid<__half>, launch_layer_norm_lstm_grid<__nv_bfloat16>);
       params.first_partial += params.sizes.replicas;
     }
   }

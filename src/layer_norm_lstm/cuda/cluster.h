@@ -7,12 +7,9 @@
 
 namespace prnn {
 
-// T: float, __half, __nv_bfloat16.
+// The forward or the backward kernel. T: float, __half, __nv_bfloat16.
 template <class T>
-cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&,
-                                                   cudaStream_t);
-template <class T>
-cudaError_t launch_layer_norm_lstm_cluster_backward(const LayerNormLstmClusters&, const LayerNormLstmParams<float>&,
-                                                    cudaStream_t);
+cudaError_t launch_layer_norm_lstm_cluster(const LayerNormLstmClusters&, bool is_backward,
+                                           const LayerNormLstmParams<float>&, cudaStream_t);
 
 }  // namespace prnn

@@ -1,4 +1,4 @@
-// The launch functions of the cluster kernels, for the files that instantiate them for a type.
+// The launch function of the cluster kernels, for the files that instantiate it for a type.
 #pragma once
 
 #include "layer_norm_lstm/cuda/cluster_backward.cuh"
@@ -22,29 +22,22 @@ cudaError_t with_cluster_shape(const LayerNormLstmClusters& plan, Function&& fun
 }
 
 template <class T>
-cudaError_t launch_layer_norm_lstm_cluster_forward(const LayerNormLstmClusters& plan, const LayerNormLstmFloats& params,
-                                                   cudaStream_t stream) {
+cudaError_t launch_layer_norm_lstm_cluster(const LayerNormLstmClusters& plan, bool is_backward,
+                                           const LayerNormLstmFloats& params, cudaStream_t stream) {
   return with_cluster_shape<T>(plan, [&](auto hidden, auto cluster) {
-    using Layout = LayerNormLstmForwardLayout<T, hidden(), cluster()>;
-    return launch_cluster(layer_norm_lstm_forward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
-                          sizeof(typename Layout::Shared), params, stream);
+    const auto launch = [&](auto* kernel, auto layout) {
+      using Layout = decltype(layout);
+      return launch_cluster(kernel, cluster(), Layout::kThreads, sizeof(typename Layout::Shared), params, stream);
+    };
+    return is_backward ? launch(layer_norm_lstm_backward<T, hidden(), cluster()>,
+                                LayerNormLstmBackwardLayout<T, hidden(), cluster()>())
+                       : launch(layer_norm_lstm_forward<T, hidden(), cluster()>,
+                                LayerNormLstmForwardLayout<T, hidden(), cluster()>());
   });
 }
 
-template <class T>
-cudaError_t launch_layer_norm_lstm_cluster_backward(const LayerNormLstmClusters& plan,
-                                                    const LayerNormLstmFloats& params, cudaStream_t stream) {
-  return with_cluster_shape<T>(plan, [&](auto hidden, auto cluster) {
-    using Layout = LayerNormLstmBackwardLayout<T, hidden(), cluster()>;
-    return launch_cluster(layer_norm_lstm_backward<T, hidden(), cluster()>, cluster(), Layout::kThreads,
-                          sizeof(typename Layout::Shared), params, stream);
-  });
-}
-
-#define PRNN_INSTANTIATE_LAYER_NORM_LSTM(T)                                                \
-  template cudaError_t prnn::launch_layer_norm_lstm_cluster_forward<T>(                    \
-      const prnn::LayerNormLstmClusters&, const prnn::LayerNormLstmFloats&, cudaStream_t); \
-  template cudaError_t prnn::launch_layer_norm_lstm_cluster_backward<T>(                   \
-      const prnn::LayerNormLstmClusters&, const prnn::LayerNormLstmFloats&, cudaStream_t);
+#define PRNN_INSTANTIATE_LAYER_NORM_LSTM(T)                                                              \
+  template cudaError_t prnn::launch_layer_norm_lstm_cluster<T>(const prnn::LayerNormLstmClusters&, bool, \
+                                                               const prnn::LayerNormLstmFloats&, cudaStream_t);
 
 }  // namespace prnn

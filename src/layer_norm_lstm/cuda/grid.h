@@ -24,11 +24,9 @@ struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
   float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient
 };
 
-// T: float, __half, __nv_bfloat16.
+// The forward or the backward kernel. T: float, __half, __nv_bfloat16.
 template <class T>
-cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid&, const LayerNormLstmGridParams&, cudaStream_t);
-template <class T>
-cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid&, const LayerNormLstmGridParams&,
-                                                 cudaStream_t);
+cudaError_t launch_layer_norm_lstm_grid(const LayerNormLstmGrid&, bool is_backward, const LayerNormLstmGridParams&,
+                                        cudaStream_t);
 
 }  // namespace prnn

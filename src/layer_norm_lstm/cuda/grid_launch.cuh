@@ -1,4 +1,4 @@
-// The launch functions of the grid kernels, for the files that instantiate them for a type.
+// The launch function of the grid kernels, for the files that instantiate it for a type.
 #pragma once
 
 #include "layer_norm_lstm/cuda/grid_backward.cuh"
@@ -19,24 +19,21 @@ inline cudaError_t launch_grid(LayerNormLstmGridKernel one_tile, LayerNormLstmGr
 }
 
 template <class T>
-cudaError_t launch_layer_norm_lstm_grid_forward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
-                                                cudaStream_t stream) {
-  const auto launch = [&](auto unit_tiles) {
-    constexpr int kUnitTiles = decltype(unit_tiles)::value;
-    return launch_grid(
-        layer_norm_lstm_grid_forward<T, kUnitTiles, 1>,
-        layer_norm_lstm_grid_forward<T, kUnitTiles, layer_norm_lstm_grid_forward_tiles(sizeof(T) == 4, kUnitTiles)>,
-        plan.forward, params, stream);
-  };
-  if constexpr (sizeof(T) == 2) {
-    if (plan.forward.unit_tiles == 2) return launch(std::integral_constant<int, 2>());
+cudaError_t launch_layer_norm_lstm_grid(const LayerNormLstmGrid& plan, bool is_backward,
+                                        const LayerNormLstmGridParams& params, cudaStream_t stream) {
+  using std::integral_constant;
+  if (!is_backward) {
+    const auto launch = [&](auto unit_tiles) {
+      constexpr int kUnitTiles = decltype(unit_tiles)::value;
+      constexpr int kTiles = layer_norm_lstm_grid_forward_tiles(sizeof(T) == 4, kUnitTiles);
+      return launch_grid(layer_norm_lstm_grid_forward<T, kUnitTiles, 1>,
+                         layer_norm_lstm_grid_forward<T, kUnitTiles, kTiles>, plan.forward, params, stream);
+    };
+    if constexpr (sizeof(T) == 2) {
+      if (plan.forward.unit_tiles == 2) return launch(integral_constant<int, 2>());
+    }
+    return launch(integral_constant<int, 1>());
   }
-  return launch(std::integral_constant<int, 1>());
-}
-
-template <class T>
-cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, const LayerNormLstmGridParams& params,
-                                                 cudaStream_t stream) {
   if (params.normalizes != 0 && params.first_partial == 0) {
     const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
     layer_norm_lstm_grid_kept_sums<T><<<rows, kResidentThreads, 0, stream>>>(params);
@@ -45,12 +42,10 @@ cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, 
   }
   const auto launch = [&](auto unit_tiles, auto cluster) {
     constexpr int kUnitTiles = decltype(unit_tiles)::value, kCluster = decltype(cluster)::value;
+    constexpr int kTiles = layer_norm_lstm_grid_backward_tiles(kUnitTiles, kCluster);
     return launch_grid(layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, 1>,
-                       layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster,
-                                                     layer_norm_lstm_grid_backward_tiles(kUnitTiles, kCluster)>,
-                       plan.backward, params, stream);
+                       layer_norm_lstm_grid_backward<T, kUnitTiles, kCluster, kTiles>, plan.backward, params, stream);
   };
-  using std::integral_constant;
   if constexpr (sizeof(T) == 2) {
     if (plan.backward.cluster == 4) return launch(integral_constant<int, 2>(), integral_constant<int, 4>());
     if (plan.backward.unit_tiles == 2) return launch(integral_constant<int, 2>(), integral_constant<int, 2>());
@@ -58,10 +53,8 @@ cudaError_t launch_layer_norm_lstm_grid_backward(const LayerNormLstmGrid& plan, 
   return launch(integral_constant<int, 1>(), integral_constant<int, 2>());
 }
 
-#define PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(T)                                           \
-  template cudaError_t prnn::launch_layer_norm_lstm_grid_forward<T>(                       \
-      const prnn::LayerNormLstmGrid&, const prnn::LayerNormLstmGridParams&, cudaStream_t); \
-  template cudaError_t prnn::launch_layer_norm_lstm_grid_backward<T>(                      \
-      const prnn::LayerNormLstmGrid&, const prnn::LayerNormLstmGridParams&, cudaStream_t);
+#define PRNN_INSTANTIATE_LAYER_NORM_LSTM_GRID(T)                                                  \
+  template cudaError_t prnn::launch_layer_norm_lstm_grid<T>(const prnn::LayerNormLstmGrid&, bool, \
+                                                            const prnn::LayerNormLstmGridParams&, cudaStream_t);
 
 }  // namespace prnn
