@@ -317,10 +317,10 @@ cudaError_t launch_wavefront_mma_forward(const ResidentShape& shape, const Wavef
                                          cudaStream_t stream) {
   const auto launch = [&](auto extras) {
     constexpr WavefrontKernel kKernel = {UNIT_TILES, CLUSTER, K_TILES};
-    constexpr bool kExtras = decltype(extras)::value;
     constexpr bool kAlwaysSingle = has_one_tile(MODE, kKernel, false), kHasPairs = has_pairs(MODE, kKernel, 1);
     return launch_wavefront<kAlwaysSingle, kHasPairs>(shape, params, stream, [](auto single, auto pairs) {
-      return wavefront_forward<T, MODE, UNIT_TILES, K_TILES, decltype(single)::value, kExtras, decltype(pairs)::value>;
+      return wavefront_forward<T, MODE, UNIT_TILES, K_TILES, decltype(single)::value, decltype(extras)::value,
+                               decltype(pairs)::value>;
     });
   };
   return params.has_extras() ? launch(std::true_type()) : launch(std::false_type());
