@@ -135,7 +135,7 @@ def one_layer(precision: str, hidden: int) -> Kind:
 
 
 def test_one_sequence_more_than_a_pass_takes_is_another_pass() -> None:
-    """512 sequences of LSTM 1024 are one pass over the weights, 513 to 1024 are two, which cuDNN is ahead of at first."""
+    """512 sequences of LSTM 1024 are one pass over the weights, 513 are two, which cuDNN is ahead of."""
     assert training_choice(one_layer("kBfloat16", 1024), 512) == _C.PERSISTENT_BACKEND
     for batch in (513, 768):
         assert training_choice(one_layer("kBfloat16", 1024), batch) == CUDNN
