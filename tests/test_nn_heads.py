@@ -215,7 +215,7 @@ def test_a_plan_for_a_gpu() -> None:
     assert "8 heads" in str(explained)
     assert (explained.forward, explained.backward) == ("cluster", "cluster")  # in three launches
     many = prnn.explain(layer, 32, gpu="H200").layers[0]
-    assert many.forward == "wgmma"  # in two, where clusters would take eight
+    assert many.forward == "wgmma-multicast"  # in two, where clusters would take eight
     too_large = prnn.explain(prnn.nn.LSTM(4, 2 * 4096, heads=2, device="meta"), 4, gpu="H200").layers[0]
     assert not too_large.supported
     assert any("cuDNN has no heads" in note or "hidden size 4096" in note for note in too_large.notes)
