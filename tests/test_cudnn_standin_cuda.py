@@ -42,7 +42,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_prnn_served_it(program: dict[str, Any]) -> None:
-    # cuDNN is left the layers that it was measured to be faster at, and the log has sixty configurations: those that take
+    # cuDNN is left the layers that it was measured to be faster at, and the log has the sixty configurations that take
     # longest.
     assert program["log"].count(": taken: ") > 20
     assert not re.search(r"prnn: cudnn\w+: ", program["log"])  # a call that failed

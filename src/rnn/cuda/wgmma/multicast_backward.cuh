@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int block = blockIdx.x % sizes.blocks, part = block / kMulticastCluster % kMulticastParts;
   const int first_of_set = (block / kMulticastCluster / kMulticastParts * kMulticastCluster + rank) * kSetUnits;
 
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
   const int slots = multicast_slots(chunks, COLUMNS, multicast_column(true, GROUPS));
-  const uint32_t ring_at = shared_address(shared), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
+  const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
   const int64_t exchange_bytes = multicast_exchange_bytes(hidden, kGates * unit_chunks, COLUMNS, GROUPS);
   const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, COLUMNS, GROUPS);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   product.chunks = chunks;
   product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
   const BackwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
-  char* const saved_here = shared + room_offset + warpgroup.index * COLUMNS * multicast_column(true, GROUPS);
+  char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * multicast_column(true, GROUPS);
   const T* const matrix = static_cast<const T*>(dir.weights);
   load_weight_tiles<true>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
                           [&](int chunk, int row, int vec) {

@@ -24,10 +24,10 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int hidden = sizes.hidden, chunks = hidden / kWgmmaChunk;
   if (place.columns <= 0) return;
 
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
   const int slots = multicast_slots(chunks, COLUMNS, multicast_column(false, GROUPS));
-  const uint32_t ring_at = shared_address(shared);
+  const uint32_t ring_at = shared_address(ring);
   const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   const MulticastExchange<COLUMNS, GROUPS> exchange{
       static_cast<char*>(dir.exchange) + place.replica * multicast_exchange_bytes(hidden, chunks, COLUMNS, GROUPS),
