@@ -193,8 +193,8 @@ def test_process_has_one_openmp_runtime() -> None:
 
 
 # Bytes that a kernel may spill in code for other GPUs than those of compute capability 9.0 (CUDA 13.0), which is not
-# tuned: less than half of the 512 that a thread's weights take of the registers. On 12.0 four tf32 kernels of mma's backward
-# pass spill 328 to 600.
+# tuned: less than half of the 512 that a thread's weights take of the registers. On 12.0 four tf32 kernels of mma's
+# backward pass spill 328 to 600.
 UNTUNED = 256
 UNTUNED_TF32 = {"sm_120": 600}
 
