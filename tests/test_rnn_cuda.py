@@ -64,6 +64,16 @@ class CudaCase(RnnCase):
         self.data = {name: tensor.cuda() for name, tensor in self.data.items()}
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
+    def capture(self) -> torch.cuda.CUDAGraph:
+        """A training step, on a stream of its own."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        capi.check("SetStream", handle=self.handle.pointer, stream=stream.cuda_stream)
+        with torch.cuda.graph(graph, stream=stream):
+            for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+                self.check(name)
+        return graph
+
 
 class WgmmaCase(CudaCase):
     """CudaCase for the wgmma kernels, forward and backward, whatever the size."""
@@ -272,13 +282,7 @@ def test_graph_replay(mode: int) -> None:
     case = CudaCase(reference.Stack(mode, 48, 256, 2), [9, 9, 7, 3], torch.float16)
     case.train()
     first = case.results()
-    calls = ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights")
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    torch.cuda.synchronize()
-    capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
-    with torch.cuda.graph(graph, stream=stream):
-        for name in calls:
-            case.check(name)
+    graph = case.capture()
     for tensor in (case.data[name] for name in OUTPUTS):
         tensor.zero_()
     graph.replay()

@@ -8,6 +8,13 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS, dropout_descriptor
+from stack_case import (
+    check_gradients_without_states,
+    check_inference_and_no_states,
+    check_same_bits_in_a_graph,
+    check_several_backward_calls,
+    check_unaligned_output,
+)
 from test_rnn_cuda import TOLERANCE, CudaCase, assert_results, why_not
 from test_rnn_query import Info
 
@@ -15,7 +22,6 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not(
 
 MODES = {"lstm": reference.LSTM, "gru": reference.GRU}
 TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
-CALLS = ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights")
 # Layers, sequences of each timestep: the fewest and odd numbers; one replica or two of a layer that runs alone, on mma,
 # wgmma or split-K kernels; columns of a kernel that no sequence has.
 SIZES = [
@@ -142,12 +148,7 @@ def test_the_same_as_one_layer_after_the_other(mode: int, layers: int, batch_siz
 def test_inference_and_no_states(mode: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(3)
     case = SideBySide(reference.Stack(mode, 16, 1024, 4), batch_sizes, torch.float16)
-    case.check("RNNForwardInference")
-    assert_results(case, ("y", "hy", "cy"))
-    case.data["hx"].zero_()
-    case.data["cx"].zero_()
-    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
-    assert_results(case, ("y",))
+    check_inference_and_no_states(case)
 
 
 @pytest.mark.parametrize("batch_sizes", [[32] * 35, [32] * 17 + [3] * 17], ids=name_of)
@@ -155,59 +156,29 @@ def test_inference_and_no_states(mode: int, batch_sizes: list[int]) -> None:
 def test_gradients_without_states(mode: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(4)
     case = SideBySide(reference.Stack(mode, 16, 1024, 3), batch_sizes, torch.float16)
-    for name in ("hx", "cx", "dhy", "dcy"):
-        case.data[name].zero_()
-    case.check("RNNForwardTraining", hx=None, cx=None, hy=None, cy=None)
-    case.check("RNNBackwardData", hx=None, cx=None, dhy=None, dcy=None, dhx=None, dcx=None)
-    case.check("RNNBackwardWeights", hx=None)
-    assert_results(case, ("y", "dx", "dw"), slack=4)
+    check_gradients_without_states(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_an_unaligned_output(mode: int) -> None:
     torch.manual_seed(5)
     case = SideBySide(reference.Stack(mode, 16, 1024, 3), [32] * 33, torch.float16)
-    y = case.data["y"]
-    room = torch.full((y.numel() + 1,), case.UNTOUCHED, dtype=y.dtype, device=y.device)
-    case.data["y"] = room[1:].view_as(y)
-    case.train()
-    assert_results(case, slack=2)
+    check_unaligned_output(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_larger_reserve_space_serves_several_backward_calls(mode: int) -> None:
     torch.manual_seed(6)
     case = SideBySide(reference.Stack(mode, 48, 1024, 3), [32] * 34, torch.float16)
-    case.train()
-    once = case.results()
-    larger = case.size("GetRNNTrainingReserveSize")
-    assert larger > case.reserve.numel()
-    case.reserve = torch.full((larger,), 0x5A, dtype=torch.uint8, device="cuda")
-    case.check("RNNForwardTraining")
-    for _ in range(2):
-        case.data["dw"].zero_()
-        case.check("RNNBackwardData")
-        case.check("RNNBackwardWeights")
-        assert all(torch.equal(once[name], case.data[name]) for name in OUTPUTS)
+    assert case.size("GetRNNTrainingReserveSize") > case.reserve.numel()
+    check_several_backward_calls(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_the_same_bits_every_time_and_in_a_graph(mode: int) -> None:
     torch.manual_seed(7)
     case = SideBySide(reference.Stack(mode, 48, 1024, 5), [32] * 41, torch.float16)
-    case.train()
-    first = case.results()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    torch.cuda.synchronize()
-    capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
-    with torch.cuda.graph(graph, stream=stream):
-        for name in CALLS:
-            case.check(name)
-    for _ in range(3):
-        case.data["dw"].zero_()
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(tensor, first[name]) for name, tensor in case.results().items())
+    check_same_bits_in_a_graph(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -1,6 +1,5 @@
 """The simt kernels: float32 layers of one sequence a replica, or a few, against the float64 reference, on the GPU."""
 
-import capi
 import pytest
 import torch
 from reference import rnn as reference
@@ -135,12 +134,7 @@ def test_graph_replay() -> None:
         case = make_case(reference.RNN_TANH, hidden, [batch] * 6)
         case.train()
         first = case.results()
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        torch.cuda.synchronize()
-        capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
-        with torch.cuda.graph(graph, stream=stream):
-            for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
-                case.check(name)
+        graph = case.capture()
         case.data["y"].zero_()
         case.data["dx"].zero_()
         graph.replay()

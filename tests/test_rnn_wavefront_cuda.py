@@ -7,6 +7,12 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import dropout_descriptor
+from stack_case import (
+    check_gradients_without_states,
+    check_inference_and_no_states,
+    check_same_bits_in_a_graph,
+    check_unaligned_output,
+)
 from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
@@ -159,35 +165,21 @@ def test_skip_input(mode: int) -> None:
 def test_inference_and_no_states(mode: int) -> None:
     torch.manual_seed(3)
     case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 10, torch.float16)
-    case.check("RNNForwardInference")
-    assert_results(case, ("y", "hy", "cy"))
-    case.data["hx"].zero_()
-    case.data["cx"].zero_()
-    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
-    assert_results(case, ("y",))
+    check_inference_and_no_states(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_gradients_without_states(mode: int) -> None:
     torch.manual_seed(4)
     case = CudaCase(reference.Stack(mode, 16, 128, 4), [12] * 6, torch.float16)
-    for name in ("hx", "cx", "dhy", "dcy"):
-        case.data[name].zero_()
-    case.check("RNNForwardTraining", hx=None, cx=None, hy=None, cy=None)
-    case.check("RNNBackwardData", hx=None, cx=None, dhy=None, dcy=None, dhx=None, dcx=None)
-    case.check("RNNBackwardWeights", hx=None)
-    assert_results(case, ("y", "dx", "dw"), slack=4)
+    check_gradients_without_states(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_an_unaligned_output(mode: int) -> None:
     torch.manual_seed(5)
     case = CudaCase(reference.Stack(mode, 16, 64, 3), [4] * 5, torch.float16)
-    y = case.data["y"]
-    room = torch.full((y.numel() + 1,), case.UNTOUCHED, dtype=y.dtype, device=y.device)
-    case.data["y"] = room[1:].view_as(y)
-    case.train()
-    assert_results(case, slack=2)
+    check_unaligned_output(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -231,21 +223,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> bool
 def test_the_same_bits_every_time_and_in_a_graph(mode: int) -> None:
     torch.manual_seed(7)
     case = CudaCase(reference.Stack(mode, 48, 512, 5), [12] * 40, torch.float16)
-    case.train()
-    first = case.results()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    torch.cuda.synchronize()
-    capi.check("SetStream", handle=case.handle.pointer, stream=stream.cuda_stream)
-    with torch.cuda.graph(graph, stream=stream):
-        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
-            case.check(name)
-    for _ in range(3):
-        case.data["dw"].zero_()
-        graph.replay()
-        torch.cuda.synchronize()
-        for name, tensor in case.results().items():
-            if mode == reference.LSTM or name not in ("cy", "dcx"):
-                assert torch.equal(tensor, first[name]), name
+    check_same_bits_in_a_graph(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
