@@ -142,9 +142,9 @@ def test_one_sequence_more_than_a_pass_takes_is_another_pass() -> None:
 
 
 def test_one_unit_more_than_two_replicas_hold_is_another_pass() -> None:
-    """Up to 1056 units, an LSTM has two replicas; 72 sequences of a larger one are two passes."""
-    assert training_choice(one_layer("kBfloat16", 1056), 72) == _C.PERSISTENT_BACKEND
-    assert training_choice(one_layer("kBfloat16", 1057), 72) == CUDNN
+    """Up to 1056 units, an LSTM has two replicas; 80 sequences of a larger one are two passes."""
+    assert training_choice(one_layer("kBfloat16", 1056), 80) == _C.PERSISTENT_BACKEND
+    assert training_choice(one_layer("kBfloat16", 1057), 80) == CUDNN
 
 
 def test_small_batches_are_resident_and_large_ones_are_not() -> None:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from prnn import _C
 
 # As in src/rnn/plan/faster.h and plan.h.
-STEPS = (1, 2, 4, 8, 16, 64)
-MANY_STEPS = 32  # from here on, points stand for the last of STEPS
+STEPS = (1, 2, 4, 8, 16, 32)
+MANY_STEPS = STEPS[-1]  # from here on, points stand for the last of STEPS
 PRECISIONS = {"bfloat16": "kBfloat16", "float16": "kHalf", "tf32": "kTf32", "float32": "kFloat32"}
 CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("PRNN_RNN_TANH", _C.RNN_TANH)}
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}

@@ -74,7 +74,7 @@ struct SideBySidePlan {
 };
 
 // Timesteps of which the backends were compared. The last stands for many.
-constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 64};
+constexpr int kMeasuredSteps[] = {1, 2, 4, 8, 16, 32};
 constexpr int kMeasuredStepCount = sizeof kMeasuredSteps / sizeof kMeasuredSteps[0];
 
 // cuDNN's time over that of the resident kernels for each of kMeasuredSteps, as far as it was measured: else infinite.
