@@ -8,6 +8,7 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import DATA_TYPES, OUTPUTS, RnnCase
+from test_rnn_query import Info
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TYPES = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
@@ -64,6 +65,20 @@ class CudaCase(RnnCase):
         self.data = {name: tensor.cuda() for name, tensor in self.data.items()}
         self.workspace, self.reserve = self.workspace.cuda(), self.reserve.cuda()
 
+    def plan(self) -> Info:
+        """Of the case's problem, on the GPU that is there."""
+        info = Info()
+        capi.check(
+            "QueryRNNSequence",
+            handle=self.handle.pointer,
+            gpu=None,
+            rnnDesc=self.rnn.pointer,
+            seqLength=len(self.batch_sizes),
+            xDesc=self.x_desc,
+            info=ctypes.byref(info),
+        )
+        return info
+
     def capture(self) -> torch.cuda.CUDAGraph:
         """A training step, on a stream of its own."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -107,6 +122,56 @@ def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float
         assert error < TOLERANCE[case.dtype] * slack, f"{name}: relative error {error:.2e}"
 
 
+def check_inference_and_no_states(case: CudaCase) -> None:
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+    case.data["hx"].zero_()
+    case.data["cx"].zero_()
+    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
+    assert_results(case, ("y",))
+
+
+def check_gradients_without_states(case: CudaCase) -> None:
+    for name in ("hx", "cx", "dhy", "dcy"):
+        case.data[name].zero_()
+    case.check("RNNForwardTraining", hx=None, cx=None, hy=None, cy=None)
+    case.check("RNNBackwardData", hx=None, cx=None, dhy=None, dcy=None, dhx=None, dcx=None)
+    case.check("RNNBackwardWeights", hx=None)
+    assert_results(case, ("y", "dx", "dw"), slack=4)
+
+
+def check_unaligned_output(case: CudaCase) -> None:
+    y = case.data["y"]
+    room = torch.full((y.numel() + 1,), case.UNTOUCHED, dtype=y.dtype, device=y.device)
+    case.data["y"] = room[1:].view_as(y)
+    case.train()
+    assert_results(case, slack=2)
+
+
+def check_several_backward_calls(case: CudaCase) -> None:
+    """With the reserve space of prnnGetRNNTrainingReserveSize."""
+    case.train()
+    once = case.results()
+    case.reserve = torch.full((case.size("GetRNNTrainingReserveSize"),), 0x5A, dtype=torch.uint8, device="cuda")
+    case.check("RNNForwardTraining")
+    for _ in range(2):
+        case.data["dw"].zero_()
+        case.check("RNNBackwardData")
+        case.check("RNNBackwardWeights")
+        assert all(torch.equal(once[name], case.data[name]) for name in OUTPUTS)
+
+
+def check_same_bits_in_a_graph(case: CudaCase) -> None:
+    case.train()
+    first = case.results()
+    graph = case.capture()
+    for _ in range(3):
+        case.data["dw"].zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(tensor, first[name]) for name, tensor in case.results().items())
+
+
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("batch_sizes", [[3] * 5, [5, 4, 4, 2, 1, 1], [1], [9, 7], [33] * 3], ids=str)
 @pytest.mark.parametrize(("layers", "directions", "skip"), [(1, 1, False), (3, 1, False), (2, 2, False), (1, 2, True)])
@@ -135,15 +200,7 @@ def test_a_larger_reserve_space_serves_several_backward_calls(
         assert larger == case.reserve.numel()
     else:
         assert larger > case.reserve.numel()
-    case.train()
-    once = case.results()
-    case.reserve = torch.full((larger,), 0x5A, dtype=torch.uint8, device="cuda")
-    case.check("RNNForwardTraining")
-    for _ in range(2):
-        case.data["dw"].zero_()
-        case.check("RNNBackwardData")
-        case.check("RNNBackwardWeights")
-        assert all(torch.equal(once[name], case.data[name]) for name in OUTPUTS)
+    check_several_backward_calls(case)
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -238,12 +295,7 @@ def test_one_unit(mode: int) -> None:
 def test_inference_without_states(mode: int) -> None:
     torch.manual_seed(3)
     case = CudaCase(reference.Stack(mode, 16, 64, 2, 2), [6, 6, 5, 2], torch.float16)
-    case.check("RNNForwardInference")
-    assert_results(case, ("y", "hy", "cy"))
-    case.data["hx"].zero_()
-    case.data["cx"].zero_()
-    case.check("RNNForwardInference", hx=None, cx=None, hy=None, cy=None)
-    assert_results(case, ("y",))
+    check_inference_and_no_states(case)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

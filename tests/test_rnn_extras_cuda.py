@@ -10,7 +10,6 @@ import torch
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TOLERANCE, CudaCase, why_not
 from test_rnn_extras import SUBSETS, ExtrasCase, extras_of
-from test_rnn_query import Info
 
 import prnn
 
@@ -24,16 +23,7 @@ class GpuCase(ExtrasCase, CudaCase):
     """ExtrasCase in GPU memory."""
 
     def engines(self) -> tuple[str, str]:
-        info = Info()
-        capi.check(
-            "QueryRNNSequence",
-            handle=self.handle.pointer,
-            gpu=None,
-            rnnDesc=self.rnn.pointer,
-            seqLength=len(self.batch_sizes),
-            xDesc=self.x_desc,
-            info=ctypes.addressof(info),
-        )
+        info = self.plan()
         return info.forwardEngine.decode(), info.backwardEngine.decode()
 
     def compare(self, names: tuple[str, ...]) -> None:

@@ -8,15 +8,17 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS, dropout_descriptor
-from stack_case import (
+from test_rnn_cuda import (
+    TOLERANCE,
+    CudaCase,
+    assert_results,
     check_gradients_without_states,
     check_inference_and_no_states,
     check_same_bits_in_a_graph,
     check_several_backward_calls,
     check_unaligned_output,
+    why_not,
 )
-from test_rnn_cuda import TOLERANCE, CudaCase, assert_results, why_not
-from test_rnn_query import Info
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -57,16 +59,7 @@ class SideBySide(CudaCase):
 
     def __init__(self, *arguments: object, **changes: object) -> None:
         super().__init__(*arguments, **changes)
-        info = Info()
-        capi.check(
-            "QueryRNNSequence",
-            handle=self.handle.pointer,
-            gpu=None,
-            rnnDesc=self.rnn.pointer,
-            seqLength=len(self.batch_sizes),
-            xDesc=self.x_desc,
-            info=ctypes.byref(info),
-        )
+        info = self.plan()
         assert (info.layersTogetherBackward, info.backwardEngine) == (2, b"wgmma-split-k"), info.layersReason
         if self.batch_sizes[0] > 8:
             assert (info.layersTogether, info.forwardEngine) == (2, b"wgmma-split-k"), info.layersReason

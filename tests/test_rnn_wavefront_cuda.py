@@ -7,13 +7,17 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import dropout_descriptor
-from stack_case import (
+from test_rnn_cuda import (
+    MODES,
+    TOLERANCE,
+    CudaCase,
+    assert_results,
     check_gradients_without_states,
     check_inference_and_no_states,
     check_same_bits_in_a_graph,
     check_unaligned_output,
+    why_not,
 )
-from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
