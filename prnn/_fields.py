@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import inspect
 import math
+import os
 import re
 import types
 from collections.abc import Callable
@@ -129,8 +130,8 @@ def from_plain(cls: type[_T], values: object, what: str) -> _T:
 def _from_plain(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list) and get_origin(hint) is tuple:
         return tuple(value)
-    if isinstance(value, str) and Path in (hint, *get_args(hint)):
-        return Path(value)
+    if isinstance(value, (str, Path)) and Path in (hint, *get_args(hint)):
+        return Path(os.path.expanduser(value))  # as shells do, and a configuration file is none
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_plain(hint, value, name)
     return value

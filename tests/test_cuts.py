@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from asr_data import write_corpus
+from asr_data import small_checkpoint, write_corpus
 from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
 from lhotse.shar import SharWriter
 from test_interrupted_training import Killed, Killer, assert_same_training, killer, kills, small  # noqa: F401
@@ -207,8 +207,37 @@ def hostile(folder: Path, tmp_path: Path) -> list[tuple[Path, str]]:
         (write_lines(tmp_path / "silent.jsonl.gz", [silent]), "cut cut-0 has no text"),
         (write_lines(tmp_path / "command.jsonl.gz", [command]), "cut cut-0 is the output of a command, which is not"),
         (write_lines(tmp_path / "gone.jsonl.gz", [gone]), "cut cut-0 cannot be read"),
+        (shar / "cuts.000000.jsonl.gz", f"a part of a Lhotse Shar; give the folder, {shar}"),
         (shar, "cannot be read"),
     ]
+
+
+def test_evaluated_and_spelt_as_a_manifest(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """prnn evaluate and prnn tokenizer take what prnn train takes. Times count from the recording's beginning."""
+    torch.save(small_checkpoint(" abc"), tmp_path / "model.ckpt")
+    parts = CutSet.from_cuts(
+        cut.truncate(offset=0.08, duration=cut.duration - 0.08)
+        for cut in CutSet.from_file(folder / "cuts.jsonl.gz").to_eager()
+    )
+    parts.to_file(tmp_path / "parts.jsonl.gz")
+    entries = [
+        {"audio_filepath": str(folder / "data" / f"tones-{number}.wav"), "duration": cut.duration, "offset": 0.08,
+         "text": text} for number, (cut, text) in enumerate(zip(parts, TEXTS, strict=True))
+    ]  # fmt: skip
+    (tmp_path / "parts.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    whole, shards, files = folder / "cuts.jsonl.gz", folder / "shar", folder / "data" / "tones.jsonl"
+    for cuts, manifest in ((whole, files), (shards, files), (tmp_path / "parts.jsonl.gz", tmp_path / "parts.jsonl")):
+        results = []
+        for path in (manifest, cuts):
+            out = tmp_path / "out.jsonl"
+            assert main(["evaluate", str(tmp_path / "model.ckpt"), str(path), "--output", str(out)]) == 0
+            assert main(["tokenizer", "--manifest", str(path), "--vocab", "8", "--out", str(tmp_path / "p.model")]) == 0
+            found = [json.loads(line) for line in out.read_text().splitlines()]
+            assert [entry["text"] for entry in found] == TEXTS
+            names = [Path(entry.pop("audio_filepath")).stem for entry in found]
+            assert names == [f"r{number}" if path == shards else f"tones-{number}" for number in range(len(TEXTS))]
+            results.append((found, (tmp_path / "p.model").read_bytes(), capsys.readouterr()))
+        assert results[0] == results[1]
 
 
 def test_cuts_that_cannot_be_used(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

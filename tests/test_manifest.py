@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from prnn.asr import InputError, Utterance, read_manifest, write_manifest
+from prnn.asr import FeatureConfig, InputError, Utterance, read_manifest, write_manifest
 from prnn.asr.audio import chunks, read_audio
+from prnn.asr.dataset import load_audio, load_features
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ GOOD = {"audio_filepath": "a.wav", "duration": 1.0, "text": "one"}
         ({"audio_filepath": "a.wav", "duration": 1.0}, 'line 2: has no "text"'),
         ({**GOOD, "text": "  "}, 'line 2: "text" is "  "; it must be a string that is not empty'),
         ({**GOOD, "text": 7}, 'line 2: "text" is 7; it must be a string that is not empty'),
+        ({"id": "c", "type": "MonoCut", "duration": 1.0}, 'line 2: has no "audio_filepath", but is a cut of Lhotse'),
         ({**GOOD, "audio_filepath": "b.wav"}, "line 2: there is no file"),
         ({**GOOD, "audio_filepath": "."}, "line 2: there is no file"),
         ({**GOOD, "duration": 0}, 'line 2: "duration" is 0; it must be a number of seconds, at least 0.001'),
@@ -105,6 +107,20 @@ def test_audio_part_of_a_recording(wav: Path) -> None:
     np.testing.assert_array_equal(part, whole[2000:6000])
     with pytest.raises(InputError, match=r"offset 2 s is beyond the end of the recording, at 1\.00 s"):
         read_audio(wav, offset=2)
+
+
+def test_a_recording_shorter_than_its_manifest_says(wav: Path, tmp_path: Path) -> None:
+    """A truncated file, or a duration in milliseconds; decoders differ by some hundredths of a second."""
+    lines = [{**GOOD, "duration": 1.4, "offset": 0.1}, {**GOOD, "duration": 1000.0, "offset": 0.25}]
+    manifest = write(tmp_path / "m.jsonl", *lines)
+    near, far = read_manifest(manifest)
+    config = FeatureConfig(sample_rate=8000)
+    assert len(load_features(near, config)) == 90
+    for load in (load_features, load_audio):
+        with pytest.raises(InputError) as caught:
+            load(far, config)
+        reason = f"the duration is 1000 s, but {wav} has only 0.75 s from 0.25 s on"
+        assert str(caught.value) == f"{manifest}, line 2: {reason}"
 
 
 def test_audio_that_cannot_be_read(tmp_path: Path) -> None:

@@ -249,7 +249,8 @@ def test_train_with_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "going on from" in capsys.readouterr().out
     assert "holds a training with tokenizer" in refused(capsys, *train)
     (tmp_path / "p.model").write_bytes(train_pieces(["abc cab", "ab c"], 8, "unigram").model)
-    assert "it is of another model, or of another tokenizer" in refused(capsys, *command)
+    now = f"other symbols than {tmp_path / 'p.model'} has now: take another --output, or --restart"
+    assert refused(capsys, *command) == f"{tmp_path / 'out'} holds a training with {now}"
     (tmp_path / "p.model").write_bytes(b"")
     assert refused(capsys, *command).startswith(f"{tmp_path / 'p.model'}: not a sentencepiece model")
 

@@ -20,6 +20,7 @@ from test_tokenizer import refused
 from tones_model import FRAME, RATE, TONE, save, tone_recogniser, tones
 
 from prnn.asr import Alternative, CharTokenizer, EndpointRules, Transcript, Word, compute_features
+from prnn.asr.evaluation import _batches
 from prnn.asr.formats import TranscriptLines
 from prnn.asr.phrases import read_phrases
 from prnn.asr.tokenizer import train_pieces
@@ -377,6 +378,27 @@ def test_evaluate_writes_every_format(checkpoint: Path, tmp_path: Path, capsys: 
     assert refused(capsys, *command[:3], "--format", "ctm") == "--format says what --output has; give that, too"
     message = "--nbest says what --output has; give that, too"
     assert refused(capsys, *command[:3], "--beam", 2, "--nbest", 2) == message
+
+
+def test_evaluate_looks_first_whether_it_can_write(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after hours of recognition."""
+    monkeypatch.setattr("prnn.asr.evaluation.evaluate", None)
+    manifest = write_corpus(tmp_path, "t", ["a"])
+    (tmp_path / "file").touch()
+    for place, reason in (("none/out", "no such file or directory"), ("", "is a directory"), ("file/out", "no such")):
+        command = ["evaluate", checkpoint, manifest, "--output", tmp_path / place]
+        assert refused(capsys, *command).startswith(f"{tmp_path / place}: {reason}")
+
+
+def test_evaluate_takes_long_recordings_a_few_at_once() -> None:
+    durations = [5.0, 590.0, 1.0, 2000.0, *[15.0] * 50]
+    batches = list(_batches(durations, 32))
+    assert sorted(number for batch in batches for number in batch) == list(range(54))
+    assert [len(batch) for batch in batches] == [32, 20, 1, 1]
+    assert batches[0][:2] == [2, 0]
+    assert [len(batch) for batch in _batches([30.0] * 45, 32)] == [20, 20, 5]
 
 
 def test_evaluate_counts_characters_that_no_symbol_stands_for(

@@ -64,6 +64,8 @@ def damage_reported(path: Path) -> Iterator[None]:
     """Turns what the contents of a checkpoint make stumble into an InputError."""
     try:
         yield
+    except InputError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = f"{shown(str(error.args[0]))} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{path}: a damaged checkpoint ({' '.join(reason.split())[:300]})") from error

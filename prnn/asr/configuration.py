@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
 
 from jsonargparse import ArgumentParser
 
@@ -97,12 +99,23 @@ def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dic
 _LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml
 
 
+# What jsonargparse says of a value that is not of the option's type.
+_WRONG_TYPE = re.compile(
+    r'Parser key "([\w.]+)": (?:Expected|Not of type|Does not validate)(?:.*(?:Got|Given) value: (.*))?'
+)
+
+
 class _Parser(ArgumentParser):
+    _file: str | None = None  # that is being read
+
     def parse_path(self, cfg_path: Any, *arguments: Any, **options: Any) -> Any:
         """Reads a configuration file, unless it is too large to be one."""
         if os.path.isfile(cfg_path) and os.path.getsize(cfg_path) > _LARGEST:
             raise ValueError(f"{cfg_path}: {os.path.getsize(cfg_path)} bytes; a configuration has at most {_LARGEST}")
-        return super().parse_path(cfg_path, *arguments, **options)
+        self._file = str(cfg_path)
+        values = super().parse_path(cfg_path, *arguments, **options)
+        self._file = None
+        return values
 
     def _check_value_key(self, action: Any, value: Any, key: str, *arguments: Any, **options: Any) -> Any:
         try:
@@ -112,8 +125,24 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Ends the process as argparse does: a line of usage, one of the reason, status 2."""
-        sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {' '.join(message.split())[:500]}\n")
+        reason = " ".join(message.split())[:500]
+        if reason.startswith("Unexpected config:"):
+            reason = "a configuration must be a mapping of options to values"
+        elif found := _WRONG_TYPE.match(reason):
+            hint = next(vars(action)["_typehint"] for action in self._actions if action.dest == found[1])
+            value = f"is {shown(found[2], str)}; it " if found[2] else ""
+            reason = f"{found[1]} {value}must be {_accepted(hint)}"
+        place = f"{self._file}: " if self._file is not None else ""
+        sys.stderr.write(f"usage: {self.usage}\nprnn train: error: {place}{reason}\n")
         raise SystemExit(2)
+
+
+def _accepted(hint: Any) -> str:
+    """What an option takes whose field has no range."""
+    hint = next((kind for kind in get_args(hint) if kind is Path), hint)  # of Path | None
+    if get_origin(hint) is tuple:
+        return f"a list such as {'[0.9, 1.0, 1.1]' if float in get_args(hint) else '[0, 1, 2]'}"
+    return {Path: "a path", float: "a number"}.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
 def train_parser() -> ArgumentParser:

@@ -27,6 +27,7 @@ from .dataset import Batch, Example, Request, Shown, audio_or_features, augmente
 from .errors import InputError
 from .fbank import frame_count
 from .features import FeatureConfig, check_samples, compute_features
+from .manifest import Utterance
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
@@ -80,6 +81,8 @@ class CutManifest:
                 for source in recording.sources if recording is not None else []:
                     if source.type == "command":
                         raise InputError(f"{self.path}: cut {cut.id} is the output of a command, which is not run")
+                    if source.type == "shar" and not self.shards:
+                        raise InputError(f"{self.path}: a part of a Lhotse Shar; give the folder, {self.path.parent}")
             yield cut
 
     def reported(self) -> _Reported:
@@ -106,6 +109,28 @@ def text_of(cut: Cut, path: Path) -> str:
     if not texts:
         raise InputError(f"{path}: cut {cut.id} has no text")
     return " ".join(" ".join(texts).split())
+
+
+def read_cuts(path: Path) -> list[Cut]:
+    """All cuts of a manifest or Shar.
+
+    Raises:
+        InputError: as :class:`CutManifest`, or there are none.
+    """
+    cuts = list(CutManifest(path))
+    if not cuts:
+        raise InputError(f"{path}: the manifest has no cuts")
+    return cuts
+
+
+def utterance_of(cut: Cut, path: Path) -> Utterance:
+    """What is said in a cut, and where: in the file of its recording, or else in what has the recording's name; of a
+    cut made of several, its own."""
+    recording = None if hasattr(cut, "tracks") else getattr(cut, "recording", None)
+    files = [source.source for source in recording.sources if source.type == "file"] if recording is not None else []
+    name = files[0] if files else cut.id if hasattr(cut, "tracks") else cut.recording_id
+    offset = 0.0 if hasattr(cut, "tracks") else cut.start
+    return Utterance(Path(name), cut.duration, text_of(cut, path), offset, f"{path}: cut {cut.id}")
 
 
 @lru_cache(_OPEN_SHARDS)
@@ -157,6 +182,32 @@ def load_samples(cut: Cut, rate: int) -> np.ndarray:
     return samples if cut.sampling_rate == rate else soxr.resample(samples, cut.sampling_rate, rate)
 
 
+def load_cut(cut: Cut, path: Path, config: FeatureConfig, audio: bool = False) -> Tensor:
+    """A cut's features, stored or computed, (T, bins), or its samples, (S,). path: of its manifest, for messages."""
+    try:
+        if cut.has_features and not audio:
+            return _stored(cut, path, config)
+        samples = load_samples(cut, config.sample_rate)
+    except InputError:
+        raise
+    except Exception as error:  # a missing or damaged file, by any of Lhotse's readers
+        raise InputError(f"{path}: cut {cut.id} cannot be read ({_one_line(error)})") from error
+    frames = int(frame_count(len(samples), config))
+    require_frames(frames, len(samples), config.sample_rate, f"{path}: cut {cut.id}")
+    return audio_or_features(samples, audio, config)
+
+
+def _stored(cut: Cut, path: Path, config: FeatureConfig) -> Tensor:
+    if (cut.num_features, cut.frame_shift) != (config.num_mel_bins, config.frame_shift_ms / 1000):
+        raise InputError(
+            f"{path}: cut {cut.id} has {cut.num_features} stored features every {cut.frame_shift} s; the "
+            f"configuration asks for {config.num_mel_bins} every {config.frame_shift_ms / 1000:g} s"
+        )
+    if hasattr(cut, "shard_origin"):
+        cut = fastcopy(cut, features=_from_shard(cut, "features"))
+    return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
+
+
 class CutDataset:
     """Features and targets of cuts.
 
@@ -193,19 +244,8 @@ class CutDataset:
         self._pass_over_unknown = pass_over_unknown
 
     def loaded(self, cut: Cut, audio: bool) -> Tensor:
-        """A cut's features, stored or computed, (T, bins), or its samples, (S,)."""
-        config = self.config
-        try:
-            if cut.has_features and not audio:
-                return self._stored(cut)
-            samples = load_samples(cut, config.sample_rate)
-        except InputError:
-            raise
-        except Exception as error:  # a missing or damaged file, by any of Lhotse's readers
-            raise InputError(f"{self.path}: cut {cut.id} cannot be read ({_one_line(error)})") from error
-        frames = int(frame_count(len(samples), config))
-        require_frames(frames, len(samples), config.sample_rate, f"{self.path}: cut {cut.id}")
-        return audio_or_features(samples, audio, config)
+        """What `load_cut` returns."""
+        return load_cut(cut, self.path, self.config, audio)
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""
@@ -219,17 +259,6 @@ class CutDataset:
         else:
             features = self.loaded(cut, audio=False)
         return Shown(audio, features, text_of(cut, self.path))
-
-    def _stored(self, cut: Cut) -> Tensor:
-        config = self.config
-        if (cut.num_features, cut.frame_shift) != (config.num_mel_bins, config.frame_shift_ms / 1000):
-            raise InputError(
-                f"{self.path}: cut {cut.id} has {cut.num_features} stored features every {cut.frame_shift} s; the "
-                f"configuration asks for {config.num_mel_bins} every {config.frame_shift_ms / 1000:g} s"
-            )
-        if hasattr(cut, "shard_origin"):
-            cut = fastcopy(cut, features=_from_shard(cut, "features"))
-        return torch.from_numpy(np.array(cut.load_features(), dtype=np.float32))
 
     def example(self, cut: Cut, epoch: int) -> Example:
         """A cut as an epoch sees it."""

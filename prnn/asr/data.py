@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prnn._fields import shown
-
 from .dataset import Shown, UtteranceDataset, load_audio, load_features
-from .errors import InputError
+from .features import FeatureConfig
 from .loader import Batches, BatchLoader
-from .manifest import read_manifest
+from .manifest import Utterance, read_manifest
 from .options import TrainingOptions
 from .order import BatchOrder, Order
-from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters
+from .tokenizer import CharTokenizer, PieceTokenizer, Tokenizer, unknown_characters, unknown_sentence
 
 if TYPE_CHECKING:
     from .cuts import CutDataset
@@ -59,11 +57,7 @@ class TrainingData:
 
     def report(self, valid: Path) -> str:
         """A sentence on the unknown characters of the validation manifest."""
-        most = ", ".join(f"{character!r} {count} times" for character, count in self.unknown.most_common(5))
-        return (
-            f"{valid}: {self.unknown.total()} characters, {len(self.unknown)} different ones, are not among "
-            f"the {shown(self.tokenizer, str)}; they count as errors: {most}{', ...' if len(self.unknown) > 5 else ''}"
-        )
+        return f"{valid}: {unknown_sentence(self.tokenizer, self.unknown)}"
 
     def close(self) -> None:
         """Ends the processes that prepare batches."""
@@ -90,6 +84,21 @@ class _Valid(NamedTuple):
 def are_cuts(path: Path) -> bool:
     """Whether a manifest is one of Lhotse's: a compressed one, or a folder."""
     return path.is_dir() or path.suffix == ".gz"
+
+
+def read_utterances(path: Path) -> tuple[list[Utterance], Callable[[int, FeatureConfig], Tensor]]:
+    """The utterances of a manifest of either kind, and what loads the features (T, bins) of one, by its number.
+
+    Raises:
+        InputError: the manifest cannot be used; of what loads features, a recording cannot.
+    """
+    if not are_cuts(path):
+        utterances = read_manifest(path)
+        return utterances, lambda number, config: load_features(utterances[number], config)
+    from .cuts import load_cut, read_cuts, utterance_of
+
+    cuts = read_cuts(path)
+    return [utterance_of(cut, path) for cut in cuts], lambda number, config: load_cut(cuts[number], path, config)
 
 
 def open_data(options: TrainingOptions, process: int) -> TrainingData:
@@ -172,11 +181,9 @@ def _valid_utterances(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
 
 
 def _valid_cuts(options: TrainingOptions, tokenizer: Tokenizer) -> _Valid:
-    from .cuts import CutDataset, CutManifest, text_of
+    from .cuts import CutDataset, read_cuts, text_of
 
-    cuts = list(CutManifest(options.valid))
-    if not cuts:
-        raise InputError(f"{options.valid}: the manifest has no cuts")
+    cuts = read_cuts(options.valid)
     audio = options.features_on == "device"
     dataset = CutDataset(options.valid, tokenizer, options.features, audio=audio, pass_over_unknown=True)
     order = BatchOrder([cut.duration for cut in cuts], options.batch_size, options.batch_seconds, seed=None)

@@ -20,6 +20,8 @@ from .manifest import Utterance
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
+_MISSING = 0.5  # seconds by which a recording may be shorter than its manifest says: decoders pad MP3 differently
+
 
 class Position(NamedTuple):
     """Where in a training's data a process stands: so many batches done of an epoch of its order."""
@@ -79,10 +81,18 @@ class Shown(NamedTuple):
 
 
 def _load_samples(utterance: Utterance) -> tuple[np.ndarray, int]:
+    place = f"{utterance.source}: " if utterance.source else ""
     try:
-        return read_audio(utterance.audio, utterance.offset, utterance.duration)
+        samples, rate = read_audio(utterance.audio, utterance.offset, utterance.duration)
     except InputError as error:
-        raise InputError(f"{utterance.source}: {error}" if utterance.source else str(error)) from error
+        raise InputError(f"{place}{error}") from error
+    there = len(samples) / rate
+    if there < utterance.duration - _MISSING:
+        raise InputError(
+            f"{place}the duration is {utterance.duration:g} s, but {utterance.audio} has only {there:.2f} s "
+            f"from {utterance.offset:g} s on"
+        )
+    return samples, rate
 
 
 def require_frames(frames: int, samples: int, rate: int, place: object) -> None:

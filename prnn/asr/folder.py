@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -41,6 +42,19 @@ def validated_checkpoint(output: Path, step: int) -> Path:
 def best_checkpoint(output: Path) -> Path:
     """The model with the lowest validation WER."""
     return output / "model.ckpt"
+
+
+def require_place(path: Path) -> None:
+    """Raises OSError unless a file can be written there, before the work whose results it is to hold."""
+    if path.is_dir():
+        reason = errno.EISDIR
+    elif not path.parent.is_dir():
+        reason = errno.ENOENT
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = errno.EACCES
+    else:
+        return
+    raise OSError(reason, os.strerror(reason), str(path))
 
 
 @contextmanager

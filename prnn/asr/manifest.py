@@ -59,7 +59,9 @@ def _parse(line: str, source: str, directory: Path) -> Utterance:
         raise InputError(f"{source}: not a JSON object but {shown(entry, json.dumps)}")
     for key in ("audio_filepath", "duration", "text"):
         if key not in entry:
-            raise InputError(f'{source}: has no "{key}"')
+            cut = isinstance(entry.get("type"), str) and entry["type"].endswith("Cut")
+            hint = ", but is a cut of Lhotse's; those are read from a *.jsonl.gz" if cut else ""
+            raise InputError(f'{source}: has no "{key}"{hint}')
     name = _string(entry, "audio_filepath", source)
     try:
         audio = directory / Path(name).expanduser()

@@ -17,6 +17,7 @@ from prnn._fields import from_plain, shown
 
 from .averaging import MovingAverage
 from .checkpoint import damage_reported, mapping, parts, read_checkpoint, require_tensor, weights
+from .errors import InputError
 from .folder import best_checkpoint, last_checkpoint, replacing, validated_checkpoint
 from .options import TrainingOptions
 from .progress import Progress
@@ -140,12 +141,19 @@ def read_progress(
         pass_batches: batches of each of them in a pass over the data.
 
     Raises:
-        InputError: as :func:`read_checkpoint`, or the checkpoint is of another model or damaged.
+        InputError: as :func:`read_checkpoint`, or the checkpoint is damaged, or of another model or other symbols.
     """
     checkpoint = read_checkpoint(path)
     with damage_reported(path):
-        if parts(checkpoint) != (task.model.config, task.features, task.tokenizer):
-            raise ValueError("it is of another model, or of another tokenizer")
+        *kind, tokenizer = parts(checkpoint)
+        if tokenizer != task.tokenizer:
+            source = task.options.tokenizer or f"the texts of {task.options.manifest}"
+            raise InputError(
+                f"{path.parent} holds a training with other symbols than {source} has now: "
+                "take another --output, or --restart"
+            )
+        if kind != [task.model.config, task.features]:
+            raise InputError(f"{path.parent} holds a training of another model: take another --output, or --restart")
         state_dict = weights(mapping(checkpoint, "state_dict"), task.model)
         if task.options.ema:
             weights(mapping(checkpoint, "current_model_state"), task.model)

@@ -18,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
-    add("manifest", type=Path, help="manifest, as for prnn train")
+    add("manifest", type=Path, help="manifest, as for prnn train: JSON lines, cuts of Lhotse, or a folder of Lhotse Shar")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
@@ -29,8 +29,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the error rates."""
     with reported("prnn evaluate"):
-        from prnn.asr import InputError, Recogniser, read_manifest
+        from prnn.asr import InputError, Recogniser
+        from prnn.asr.data import read_utterances
         from prnn.asr.evaluation import evaluate
+        from prnn.asr.folder import require_place
         from prnn.asr.formats import TranscriptLines
         from prnn.asr.tokenizer import unknown_characters, unknown_sentence
 
@@ -38,10 +40,13 @@ def run(arguments: argparse.Namespace) -> None:
         for name in ("format", "nbest"):
             if not arguments.output and getattr(arguments, name) not in (None, 1):
                 raise InputError(f"--{name} says what --output has; give that, too")
-        utterances = read_manifest(arguments.manifest)
+        if arguments.output:
+            require_place(arguments.output)
+        utterances, features = read_utterances(arguments.manifest)
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
         bias = phrases(arguments, recogniser)
-        result = evaluate(recogniser, utterances, arguments.beam, max_symbols=arguments.max_symbols, bias=bias)
+        search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
+        result = evaluate(recogniser, utterances, **search, features=features)
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
             with arguments.output.open("w", encoding="utf-8") as file:

@@ -33,11 +33,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(arguments: argparse.Namespace) -> None:
     """Writes the model."""
     with reported("prnn tokenizer"):
-        from prnn.asr import read_manifest
-        from prnn.asr.folder import replacing
+        from prnn.asr.data import read_utterances
+        from prnn.asr.folder import replacing, require_place
         from prnn.asr.tokenizer import train_pieces
 
-        texts = [utterance.text for path in arguments.manifest for utterance in read_manifest(path)]
+        require_place(arguments.out)
+        texts = [utterance.text for path in arguments.manifest for utterance in read_utterances(path)[0]]
         tokenizer = train_pieces(texts, arguments.vocab, arguments.type, arguments.coverage)
         with replacing(arguments.out) as file:
             file.write(tokenizer.model)
