@@ -18,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
-    add("manifest", type=Path, help="manifest, as for prnn train: JSON lines, cuts of Lhotse, or a folder of Lhotse Shar")
+    add("manifest", type=Path, help="manifest, as for prnn train: JSON lines, Lhotse's cuts or Shar")
     add("--output", type=Path, metavar="FILE", help="write what was recognised")
     add("--format", choices=("text", "jsonl", "ctm"), help="of that file (jsonl: one JSON object a line)")
     add_search(parser)
