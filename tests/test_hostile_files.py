@@ -18,7 +18,7 @@ import torch
 from asr_data import bounded_memory, small_checkpoint, write_corpus
 
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, OnlineFeatures, read_manifest
-from prnn.asr.audio import read_audio
+from prnn.asr.audio import audio_blocks, read_audio
 from prnn.asr.folder import locked
 from prnn.asr.options import TrainingOptions
 from prnn.cli import main
@@ -128,6 +128,44 @@ def test_a_flac_whose_header_claims_more(tmp_path: Path, flac: bytes, samples: i
     message = refused_audio(path)
     assert ("too much at once" if samples > 2**29 else "to its end") in message
     assert len(read_audio(path, duration=0.5)[0]) == 8000
+
+
+def test_a_flac_of_unknown_length(tmp_path: Path, flac: bytes) -> None:
+    (tmp_path / "a.flac").write_bytes(claiming(flac, 0))
+    message = "its header does not give its length, as where it was written to a pipe; write it anew, to a file"
+    assert refused_audio(tmp_path / "a.flac") == message
+    with pytest.raises(InputError, match="does not give its length"):
+        audio_blocks(tmp_path / "a.flac", 1.0)
+
+
+@pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
+def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None:
+    """Without the frame that gives it, libsndfile takes the length from the first frames."""
+    path = tmp_path / "a.mp3"
+    noise = 0.2 * np.random.default_rng(0).standard_normal(8000)
+    lengthless = "an MP3 of variable bit rate without its length; convert it, to FLAC for instance"
+    longer = f"and it is longer: several in one file, or {lengthless}"
+    for sound in (np.concatenate([np.zeros(24_000), noise]), np.concatenate([noise, np.zeros(24_000)])):
+        soundfile.write(path, sound, 16000, bitrate_mode=mode, compression_level=0.5)
+        whole = path.read_bytes()
+        assert len(read_audio(path)[0]) == 32_000
+        path.write_bytes(whole + b"TAG" + bytes(125))
+        assert len(read_audio(path)[0]) == 32_000
+        path.write_bytes(whole + whole)
+        assert refused_audio(path) == f"libsndfile finds 2.00 s in it, {longer}"
+        path.write_bytes(whole[whole.index(whole[:2], 2) :])
+        seconds = soundfile.info(path).duration
+        if mode == "CONSTANT":
+            assert len(read_audio(path)[0]) >= 32_000
+        elif not sound[0]:
+            assert seconds > 3
+            assert refused_audio(path).endswith(f"samples before the end that its header gives, or is {lengthless}")
+        else:
+            assert seconds < 1.5
+            assert refused_audio(path) == f"libsndfile finds {seconds:.2f} s in it, {longer}"
+            _, pieces = audio_blocks(path, 0.3)
+            with pytest.raises(InputError, match="and it is longer"):
+                list(pieces)
 
 
 @pytest.mark.parametrize("rate", [1, 999, 384_001, 10_000_000])

@@ -14,6 +14,28 @@ from .features import SAMPLE_RATES, check_samples
 _MOST_CHANNELS = 32
 _MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
 _BLOCK = 2**20
+_UNKNOWN = 2**62  # more than this libsndfile gives as the length of a FLAC that does not give it, and fails at its end
+
+
+_LENGTHLESS = "an MP3 of variable bit rate without its length; convert it, to FLAC for instance"
+
+
+class _Mp3(soundfile.SoundFile):
+    """An MP3, read through Python, which knows how far in the file libsndfile has come."""
+
+    def __init__(self, path: Path) -> None:
+        self._bytes = path.open("rb")
+        super().__init__(self._bytes)
+
+    def close(self) -> None:
+        super().close()
+        self._bytes.close()
+
+    def goes_on(self) -> bool:
+        """Whether after the last sample another frame follows. libsndfile estimates the length of an MP3 that does not
+        give its own from its first frames, which is wrong where the bit rate varies, and knows no second part."""
+        head = self._bytes.read(2)
+        return len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE0
 
 
 def _open(path: Path) -> soundfile.SoundFile:
@@ -25,12 +47,17 @@ def _open(path: Path) -> soundfile.SoundFile:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty")
         file = soundfile.SoundFile(path)
+        if file.format == "MP3":
+            file.close()
+            file = _Mp3(path)
     # TypeError: a suffix that means headerless samples. UnicodeError: a name that is no text.
     except (soundfile.SoundFileError, TypeError, OSError, UnicodeError) as error:
         raise InputError(f"{path}: not a recording that libsndfile can read ({_one_line(error)})") from error
     problem = ""
     if file.frames == 0:
         problem = "the recording has no samples"
+    elif file.frames > _UNKNOWN:
+        problem = "its header does not give its length, as where it was written to a pipe; write it anew, to a file"
     elif not SAMPLE_RATES.accepts(file.samplerate):
         problem = f"the sample rate is {file.samplerate} Hz; it must be {SAMPLE_RATES}"
     elif file.channels > _MOST_CHANNELS:
@@ -52,10 +79,16 @@ def _read_mono(file: soundfile.SoundFile, path: Path, count: int) -> np.ndarray:
     while read < count:
         block = file.read(min(_BLOCK, count - read), dtype="float32", always_2d=True)
         if len(block) == 0:
-            raise InputError(f"{path}: ends {count - read} samples before the end that its header gives")
+            reason = f", or is {_LENGTHLESS}" if isinstance(file, _Mp3) else ""
+            raise InputError(f"{path}: ends {count - read} samples before the end that its header gives{reason}")
         with np.errstate(invalid="ignore", over="ignore"):  # read_audio says what is not finite
             blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
         read += len(block)
+    if isinstance(file, _Mp3) and file.tell() == file.frames and file.goes_on():
+        raise InputError(
+            f"{path}: libsndfile finds {file.frames / file.samplerate:.2f} s in it, and it is longer: several in one "
+            f"file, or {_LENGTHLESS}"
+        )
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
@@ -66,9 +99,9 @@ def read_audio(path: str | Path, offset: float = 0.0, duration: float | None = N
         Samples as float32 of shape (samples,), the mean of the channels, from -1 to 1; and the sample rate in hertz.
 
     Raises:
-        InputError: the file is missing, empty, not a recording, damaged, or ends before ``offset``; its sample rate is
-            not from 1 to 384 kHz; it has more than 32 channels; the part has more than 2^29 samples, or some that are
-            not finite.
+        InputError: the file is missing, empty, not a recording, damaged, an MP3 whose length libsndfile cannot tell, or
+            ends before ``offset``; its sample rate is not from 1 to 384 kHz; it has more than 32 channels; the part has
+            more than 2^29 samples, or some that are not finite.
     """
     path = Path(path)
     with _open(path) as file:
