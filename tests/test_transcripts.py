@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import resource
 import sys
 from functools import cache
 from pathlib import Path
@@ -390,6 +391,26 @@ def test_evaluate_looks_first_whether_it_can_write(
     for place, reason in (("none/out", "no such file or directory"), ("", "is a directory"), ("file/out", "no such")):
         command = ["evaluate", checkpoint, manifest, "--output", tmp_path / place]
         assert refused(capsys, *command).startswith(f"{tmp_path / place}: {reason}")
+
+
+def test_evaluate_leaves_the_old_results_where_the_disk_is_full(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, out = write_corpus(tmp_path, "t", ["a"] * 60), tmp_path / "out"
+    out.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        message = refused(capsys, "evaluate", checkpoint, manifest, "--output", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (message, out.read_text()) == (f"{out}: file too large", "old")
+    assert not list(tmp_path.glob("*.partial"))
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    printed(capsys, "evaluate", checkpoint, manifest, "--output", link, "--format", "text")
+    assert len(out.read_text().splitlines()) == 60
+    assert link.is_symlink()
 
 
 def test_evaluate_takes_long_recordings_a_few_at_once() -> None:

@@ -51,7 +51,7 @@ def require_place(path: Path) -> None:
     elif not path.parent.is_dir():
         reason = errno.ENOENT
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        reason = errno.EACCES
+        reason = errno.EROFS if os.statvfs(path.parent).f_flag & os.ST_RDONLY else errno.EACCES
     else:
         return
     raise OSError(reason, os.strerror(reason), str(path))

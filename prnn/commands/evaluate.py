@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 from prnn.commands.failure import reported
 from prnn.commands.options import add_accelerator, add_search, check_search, phrases, torch_device
@@ -49,13 +51,20 @@ def run(arguments: argparse.Namespace) -> None:
         result = evaluate(recogniser, utterances, **search, features=features)
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
-            with arguments.output.open("w", encoding="utf-8") as file:
+            with _written(arguments.output) as file:
                 for utterance, found in zip(utterances, result.transcripts, strict=True):
                     found = found.moved(utterance.offset)
                     for line in lines(utterance.audio, found, text=utterance.text, recognised=found.text):
-                        file.write(line + "\n")
+                        file.write(f"{line}\n".encode())
         wer, cer = result.rates
         print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
         unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
         if unknown:
             print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
+
+
+def _written(path: Path) -> AbstractContextManager[BinaryIO]:
+    """A file for results, which takes its place whole; devices, pipes and links are written to as they are."""
+    from prnn.asr.folder import replacing
+
+    return path.open("wb") if path.is_symlink() or (path.exists() and not path.is_file()) else replacing(path)
