@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import espeakng_loader
@@ -10,6 +12,7 @@ import pytest
 
 from prnn.asr import read_manifest
 from prnn.asr.audio import read_audio
+from recipes.digits.__main__ import command_line
 from recipes.digits.espeak import Speaker, Synthesizer
 from recipes.digits.prepare import DIGITS, add_noise, prepare
 from recipes.digits.voices import ACCENTS, DEV, SPEAKERS, TEST, TRAIN
@@ -27,6 +30,11 @@ def definition(variant: str) -> dict[str, str]:
             size = 2 if words[0] == "formant" else 1
             lines[" ".join(words[:size])] = " ".join(words[size:])
     return lines
+
+
+def test_the_command_to_try_needs_no_environment() -> None:
+    printed = subprocess.run([*shlex.split(command_line()), "--version"], env={}, capture_output=True, check=True)
+    assert printed.stdout.startswith(b"prnn ")
 
 
 def test_no_speaker_is_in_two_splits() -> None:

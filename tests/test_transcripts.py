@@ -358,6 +358,11 @@ def test_options_that_do_not_go_together(
     assert capsys.readouterr().out == ""
 
 
+def test_no_recording_after_the_checkpoint(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = f"there is no recording after the checkpoint, {recording}; name one, or --microphone"
+    assert refused(capsys, "transcribe", recording, "--format", "srt") == message
+
+
 def test_evaluate_writes_every_format(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Times are those of the recording, of which the utterance is a part."""
     soundfile.write(tmp_path / "talk.wav", np.concatenate([np.zeros(8000), tones(SPELLED)]), RATE, subtype="FLOAT")

@@ -62,7 +62,10 @@ def _check(arguments: argparse.Namespace) -> None:
     from prnn.asr import InputError
 
     check_search(arguments)
-    if bool(arguments.audio) == arguments.microphone:
+    if not arguments.audio and not arguments.microphone:
+        checkpoint = arguments.checkpoint
+        raise InputError(f"there is no recording after the checkpoint, {checkpoint}; name one, or --microphone")
+    if arguments.audio and arguments.microphone:
         raise InputError("prnn transcribe takes recordings or --microphone, one of the two")
     if arguments.input_device and not arguments.microphone:
         raise InputError("--input-device is for --microphone")

@@ -9,6 +9,8 @@ Run again after an interruption, it goes on where it was. Exit status 1 when the
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -32,6 +34,11 @@ TRAINING = ["--epochs", "5"]  # options of prnn train
 def section(title: str, began: float) -> None:
     """Prints a heading with the seconds since the start."""
     print(f"\n== {title} [{time.monotonic() - began:.0f} s]", flush=True)
+
+
+def command_line() -> str:
+    """What a shell calls prnn by: scripts/demo leaves no command of that name, nor its environment active."""
+    return shlex.join([os.path.relpath(sys.executable), "-m", "prnn"])
 
 
 def main() -> int:
@@ -82,7 +89,7 @@ def main() -> int:
     print(f"{arguments.output / 'loss_curve.png'}\n{arguments.output / 'alignment.png'}")
 
     section("Done", began)
-    print(f"try: prnn transcribe {trained / 'model.ckpt'} {shown.audio} --stream")
+    print(f"try: {command_line()} transcribe {trained / 'model.ckpt'} {shown.audio} --stream")
     if wer > TARGET_WER:
         print(f"the word error rate, {100 * wer:.2f} %, is above the target of {100 * TARGET_WER:g} %", file=sys.stderr)
         return 1
