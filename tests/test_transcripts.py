@@ -280,6 +280,14 @@ def test_subrip() -> None:
     assert lines("srt") == ["1", *cue, "2", *cue]
 
 
+@pytest.mark.parametrize(("pause", "end"), [(0.0, "280"), (0.3, "580"), (1.2, "999"), (5.0, "999")])
+def test_a_cue_stays_as_long_as_the_pause_allows(pause: float, end: str) -> None:
+    word = Word("one", 3.999, 4.28, 1.0)
+    write = TranscriptLines("srt", pause=pause)
+    short = Transcript("one", (word,), (Alternative("one", -1.0),))
+    assert list(write(Path("a.wav"), short))[1] == f"00:00:03,999 --> 00:00:04,{end}"
+
+
 # The commands
 
 
@@ -310,7 +318,7 @@ def test_transcribe_in_every_format(
     command = ["transcribe", checkpoint, recording, "--beam", beam, "--endpoint-silence", "0.3"]
     command += ["--endpoint-length", "5", "--format"]
     for name in ("text", "jsonl", "ctm", "srt"):
-        write = TranscriptLines(name)
+        write = TranscriptLines(name, pause=0.3)
         wanted = [line for transcript in expected for line in write(recording, transcript)]
         assert printed(capsys, *command, name) == wanted
     if beam > 1:

@@ -12,6 +12,9 @@ from .transcript import Transcript, rounded
 FORMATS = ("text", "jsonl", "ctm", "srt")
 
 
+_SHORTEST_CUE = 1.0  # seconds
+
+
 class TranscriptLines:
     """Writes transcripts in a format.
 
@@ -25,9 +28,12 @@ class TranscriptLines:
     Args:
         name: the format.
         nbest: alternatives of each transcript, in text and jsonl.
+        pause: seconds that follow each transcript before the next; a cue of SubRip's that is too short to be read
+            stays for so much longer, up to a second in all.
     """
 
-    def __init__(self, name: str, nbest: int = 1) -> None:
+    def __init__(self, name: str, nbest: int = 1, pause: float = 0.0) -> None:
+        self._pause = pause
         self._format = {"text": self._text, "jsonl": self._jsonl, "ctm": self._ctm, "srt": self._srt}[name]
         self._nbest = nbest
         self._cues = 0
@@ -63,7 +69,8 @@ class TranscriptLines:
         if transcript.words:
             self._cues += 1
             yield str(self._cues)
-            yield f"{_clock(transcript.words[0].start)} --> {_clock(transcript.words[-1].end)}"
+            start, end = transcript.words[0].start, transcript.words[-1].end
+            yield f"{_clock(start)} --> {_clock(max(end, min(start + _SHORTEST_CUE, end + self._pause)))}"
             yield transcript.text
             yield ""
 
