@@ -37,6 +37,14 @@ def test_the_command_to_try_needs_no_environment() -> None:
     assert printed.stdout.startswith(b"prnn ")
 
 
+def test_where_data_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [*shlex.split(command_line())[:2], "recipes.digits", "--output", tmp_path / "file"]
+    failed = subprocess.run(command, capture_output=True, check=False)
+    message = f"digits: {tmp_path / 'file' / 'data' / 'prepared.json'}: not a directory\n"
+    assert (failed.returncode, failed.stderr.decode()) == (2, message)
+
+
 def test_no_speaker_is_in_two_splits() -> None:
     everybody = [*TRAIN, *DEV, *TEST]
     assert len(everybody) == len(set(everybody))

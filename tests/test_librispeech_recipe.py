@@ -217,6 +217,13 @@ def test_what_cannot_be_done(corpus: Path, config: Path, tmp_path: Path, capsys:
 
     empty = tmp_path / "empty"
     assert f"{empty}: there is no train-*, so it is not LibriSpeech" in refused("--corpus", str(empty))
+    for name in ("train-a", "dev-a", "test-a"):
+        (empty / name).mkdir(parents=True)
+    reason = "there is no *.trans.txt in it, so it is no part of LibriSpeech"
+    nowhere = ["--output", str(tmp_path / "out")]
+    assert refused("--corpus", str(empty), *nowhere) == f"librispeech: {empty / 'train-a'}: {reason}\n"
+    (tmp_path / "file").touch()
+    assert f"librispeech: {tmp_path / 'file'}/" in refused("--corpus", str(corpus), "--output", str(tmp_path / "file"))
     options = ["--corpus", str(corpus), "--output", str(tmp_path / "out")]
     assert "tiny: no such configuration; there are lstm_30m" in refused("train", *options, "--config", "tiny")
     assert "model.ckpt: no such file; the stage train makes it" in refused("decode", *options)

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr.folder import replacing, require_place
         from prnn.asr.tokenizer import train_pieces
 
-        require_place(arguments.out)
         texts = [utterance.text for path in arguments.manifest for utterance in read_utterances(path)[0]]
+        require_place(arguments.out)
         tokenizer = train_pieces(texts, arguments.vocab, arguments.type, arguments.coverage)
         with replacing(arguments.out) as file:
             file.write(tokenizer.model)

@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import soundfile
 import soxr
 
 from prnn._fields import Within, number_parser
+from prnn.commands.failure import CommandError, reported
 from recipes.digits.espeak import Speaker, Synthesizer
 from recipes.digits.voices import ACCENTS, SPEAKERS
 
@@ -120,7 +122,7 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
     print(f"made in {time.monotonic() - started:.1f} s with {processes} processes")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description="Make spoken digit strings with espeak-ng, and their manifests.")
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="directory to write (%(default)s)")
     count = number_parser(int, Within(1, 10**6))
@@ -132,8 +134,14 @@ def main() -> None:
     parser.add_argument("--processes", type=count, help="parallel processes (one a core)")
     arguments = parser.parse_args()
     counts = {"train": arguments.train, "dev": arguments.dev, "test": arguments.test}
-    prepare(arguments.output, counts, arguments.seed, arguments.processes)
+    try:
+        with reported("digits"):
+            prepare(arguments.output, counts, arguments.seed, arguments.processes)
+    except CommandError as error:
+        print(f"digits: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,6 +25,7 @@ from prnn._fields import Within, number_parser
 from prnn.asr.errors import InputError
 from prnn.asr.folder import averaged_checkpoint, best_checkpoint, replacing
 from prnn.cli import main as prnn_command
+from prnn.commands.failure import CommandError, reported
 from recipes.librispeech.prepare import prepare
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -210,13 +211,14 @@ def main(arguments: list[str] | None = None) -> int:
         tuple(given[cut + 1 :]),
     )  # fmt: skip
     try:
-        for name, stage in STAGES.items():
-            if name in (options.stages or STAGES):
-                print(f"== {name}", flush=True)
-                stage(experiment)
+        with reported("librispeech"):
+            for name, stage in STAGES.items():
+                if name in (options.stages or STAGES):
+                    print(f"== {name}", flush=True)
+                    stage(experiment)
     except StageError as failed:
         return int(failed.args[0])
-    except InputError as error:
+    except CommandError as error:
         print(f"librispeech: {error}", file=sys.stderr)
         return 2
     return 0

@@ -52,6 +52,9 @@ def prepare(corpus: Path, folder: Path, download: str | None, jobs: int) -> None
     for beginning, names in wanted.items():
         if not names:
             raise InputError(f"{corpus}: there is no {beginning}-*, so it is not LibriSpeech; --download fetches that")
+    for name in [name for names in wanted.values() for name in names]:
+        if not any((corpus / name).rglob("*.trans.txt")):
+            raise InputError(f"{corpus / name}: there is no *.trans.txt in it, so it is no part of LibriSpeech")
     manifests = prepare_librispeech(corpus, dataset_parts=[name for names in wanted.values() for name in names],
                                     num_jobs=jobs)  # fmt: skip
     cuts = {name: CutSet.from_manifests(**manifest).to_eager() for name, manifest in manifests.items()}
