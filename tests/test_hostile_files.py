@@ -168,6 +168,21 @@ def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None
                 list(pieces)
 
 
+@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
+@pytest.mark.parametrize("seconds", [1, 30])
+def test_a_chained_ogg(tmp_path: Path, codec: str, seconds: int) -> None:
+    """Radio streams are saved as such; libsndfile gives each file that it writes a serial number of its own."""
+    parts = []
+    for _ in range(2):
+        samples = 0.1 * np.random.default_rng(0).standard_normal(16000 * seconds)
+        soundfile.write(tmp_path / "a.ogg", samples, 16000, format="OGG", subtype=codec)
+        parts.append((tmp_path / "a.ogg").read_bytes())
+        assert len(read_audio(tmp_path / "a.ogg")[0]) == 16000 * seconds
+    (tmp_path / "a.ogg").write_bytes(b"".join(parts))
+    message = "it has several streams, one after the other, of which libsndfile reads the first; convert it"
+    assert refused_audio(tmp_path / "a.ogg") == message
+
+
 @pytest.mark.parametrize("rate", [1, 999, 384_001, 10_000_000])
 def test_a_sample_rate_that_is_none(tmp_path: Path, rate: int) -> None:
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from .features import SAMPLE_RATES, check_samples
 _MOST_CHANNELS = 32
 _MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
 _BLOCK = 2**20
+_OGG_PAGE = 2**16  # bytes; none is longer
 _UNKNOWN = 2**62  # more than this libsndfile gives as the length of a FLAC that does not give it, and fails at its end
 
 
@@ -38,6 +41,22 @@ class _Mp3(soundfile.SoundFile):
         return len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE0
 
 
+def _ogg_pages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The flags and the stream's serial number of each page of an Ogg file (RFC 3533)."""
+    for found in re.finditer(rb"OggS\0(.).{8}(.{4})", data, re.DOTALL):
+        yield found[1][0], found[2]
+
+
+def _is_chained(path: Path) -> bool:
+    """Whether an Ogg file ends with another stream than those that it begins with: libsndfile reads the first alone."""
+    with path.open("rb") as file:
+        head = file.read(_OGG_PAGE)
+        file.seek(max(0, path.stat().st_size - _OGG_PAGE))
+        tail = file.read()
+    first = {serial for _, serial in takewhile(lambda page: page[0] & 2, _ogg_pages(head))}
+    return any(serial not in first for _, serial in list(_ogg_pages(tail))[-1:])
+
+
 def _open(path: Path) -> soundfile.SoundFile:
     try:
         if not path.exists():
@@ -56,6 +75,8 @@ def _open(path: Path) -> soundfile.SoundFile:
     problem = ""
     if file.frames == 0:
         problem = "the recording has no samples"
+    elif file.format == "OGG" and _is_chained(path):
+        problem = "it has several streams, one after the other, of which libsndfile reads the first; convert it"
     elif file.frames > _UNKNOWN:
         problem = "its header does not give its length, as where it was written to a pipe; write it anew, to a file"
     elif not SAMPLE_RATES.accepts(file.samplerate):
