@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import resource
 import sys
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,6 @@ from test_tokenizer import refused
 from tones_model import FRAME, RATE, TONE, save, tone_recogniser, tones
 
 from prnn.asr import Alternative, CharTokenizer, EndpointRules, Transcript, Word, compute_features
-from prnn.asr.evaluation import _batches
 from prnn.asr.formats import TranscriptLines
 from prnn.asr.phrases import read_phrases
 from prnn.asr.tokenizer import train_pieces
@@ -369,82 +367,6 @@ def test_options_that_do_not_go_together(
 def test_no_recording_after_the_checkpoint(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = f"there is no recording after the checkpoint, {recording}; name one, or --microphone"
     assert refused(capsys, "transcribe", recording, "--format", "srt") == message
-
-
-def test_evaluate_writes_every_format(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Times are those of the recording, of which the utterance is a part."""
-    soundfile.write(tmp_path / "talk.wav", np.concatenate([np.zeros(8000), tones(SPELLED)]), RATE, subtype="FLOAT")
-    manifest = tmp_path / "talk.jsonl"
-    entry = {"audio_filepath": "talk.wav", "offset": 0.5, "duration": 0.1 * len(SPELLED), "text": "ab c"}
-    manifest.write_text(json.dumps(entry) + "\n")
-    (found,) = tone_recogniser().transcribe_batch([compute_features(tones(SPELLED), RATE)], 3)
-    out = tmp_path / "out"
-    command = ["evaluate", checkpoint, manifest, "--output", out, "--beam", 3]
-    for name in ("text", "ctm"):
-        assert re.fullmatch("1 utterances: WER .*", printed(capsys, *command, "--format", name)[0])
-        wanted = list(TranscriptLines(name)(tmp_path / "talk.wav", found.moved(0.5)))
-        assert out.read_text().splitlines() == wanted
-    printed(capsys, *command, "--nbest", 2)
-    entry = json.loads(out.read_text())
-    assert (entry["text"], entry["recognised"]) == ("ab c", found.text)
-    assert entry["words"][0]["start"] == pytest.approx(found.words[0].start + 0.5)
-    assert len(entry["nbest"]) == 2
-    assert refused(capsys, *command[:3], "--format", "ctm") == "--format says what --output has; give that, too"
-    message = "--nbest says what --output has; give that, too"
-    assert refused(capsys, *command[:3], "--beam", 2, "--nbest", 2) == message
-
-
-def test_evaluate_looks_first_whether_it_can_write(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not after hours of recognition."""
-    monkeypatch.setattr("prnn.asr.evaluation.evaluate", None)
-    manifest = write_corpus(tmp_path, "t", ["a"])
-    (tmp_path / "file").touch()
-    for place, reason in (("none/out", "no such file or directory"), ("", "is a directory"), ("file/out", "no such")):
-        command = ["evaluate", checkpoint, manifest, "--output", tmp_path / place]
-        assert refused(capsys, *command).startswith(f"{tmp_path / place}: {reason}")
-
-
-def test_evaluate_leaves_the_old_results_where_the_disk_is_full(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifest, out = write_corpus(tmp_path, "t", ["a"] * 60), tmp_path / "out"
-    out.write_text("old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        message = refused(capsys, "evaluate", checkpoint, manifest, "--output", out)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (message, out.read_text()) == (f"{out}: file too large", "old")
-    assert not list(tmp_path.glob("*.partial"))
-    link = tmp_path / "link"
-    link.symlink_to(out)
-    printed(capsys, "evaluate", checkpoint, manifest, "--output", link, "--format", "text")
-    assert len(out.read_text().splitlines()) == 60
-    assert link.is_symlink()
-
-
-def test_evaluate_takes_long_recordings_a_few_at_once() -> None:
-    durations = [5.0, 590.0, 1.0, 2000.0, *[15.0] * 50]
-    batches = list(_batches(durations, 32))
-    assert sorted(number for batch in batches for number in batch) == list(range(54))
-    assert [len(batch) for batch in batches] == [32, 20, 1, 1]
-    assert batches[0][:2] == [2, 0]
-    assert [len(batch) for batch in _batches([30.0] * 45, 32)] == [20, 20, 5]
-
-
-def test_evaluate_counts_characters_that_no_symbol_stands_for(
-    checkpoint: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifest = tmp_path / "talk.jsonl"
-    entry = {"audio_filepath": recording.name, "duration": 0.1 * len(SPELLED), "text": TEXT[:-2] + "ax €x"}
-    manifest.write_text(json.dumps(entry) + "\n")
-    rates, unknown = printed(capsys, "evaluate", checkpoint, manifest)
-    assert rates == f"1 utterances: WER {100 * 2 / 7:.2f} %, CER {100 * 4 / (len(TEXT) + 3):.2f} %"
-    reason = "3 characters, 2 different ones, are not among the characters 'ab c'; they count as errors"
-    assert unknown == f"{manifest}: {reason}: 'x' 2 times, '€' 1 times"
 
 
 # Phrases
