@@ -22,7 +22,6 @@ import numpy as np
 import soundfile
 import soxr
 
-from prnn._fields import Within, number_parser
 from recipes.digits.espeak import Speaker, Synthesizer
 from recipes.digits.voices import ACCENTS, SPEAKERS
 
@@ -121,6 +120,8 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
 
 
 def main() -> None:
+    from prnn._fields import Within, number_parser  # here: the processes of prepare() then do without torch
+
     parser = argparse.ArgumentParser(description="Make spoken digit strings with espeak-ng, and their manifests.")
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="directory to write (%(default)s)")
     count = number_parser(int, Within(1, 10**6))
