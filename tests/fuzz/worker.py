@@ -68,7 +68,8 @@ def main() -> None:
     until = time.monotonic() + arguments.seconds
     kinds = sum(kind.part == arguments.part for kind in KINDS)
     for count, number in enumerate(numbers(arguments.part, arguments.first)):
-        if count >= arguments.cases or (time.monotonic() > until and count >= kinds):  # each kind is tried, however slow
+        late = time.monotonic() > until and count >= kinds  # however slow the machine, each kind is tried
+        if late or count >= arguments.cases:
             break
         run_case(channel, arguments.seed, number)
 
