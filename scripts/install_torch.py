@@ -1,9 +1,9 @@
 """Installs a torch into the environment of this Python: python scripts/install_torch.py VERSION.
 
-On a machine without a GPU, which calls nothing of CUDA but the runtime, it leaves out the other CUDA packages that torch
-requires: 3.6 of the 5.2 GB that torch 2.6.0 installs. torch's libraries are linked to them: empty libraries of their
-names take their place, and symbols are bound when they are called. A torch that does not name the package of its CUDA
-runtime is installed whole.
+On a machine without a GPU, which calls nothing of CUDA but the runtime, it leaves out the other CUDA packages that
+torch requires: 3.6 of the 5.2 GB that torch 2.6.0 installs. torch's libraries are linked to them: empty libraries of
+their names take their place, and symbols are bound when they are called. A torch that does not name the package of its
+CUDA runtime is installed whole.
 """
 
 import importlib.metadata
