@@ -1,7 +1,7 @@
 """SCons tool for the Python extension: PythonExtension(target, sources, library).
 
-It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself. Its sources are compiled as one
-file: pybind11's headers take longer than all that they bind.
+It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself. Its sources are compiled as
+one file: pybind11's headers take longer than all that is bound.
 """
 
 import sysconfig
