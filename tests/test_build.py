@@ -68,12 +68,12 @@ def tree(tmp_path: pathlib.Path) -> Tree:
 
 def test_header_edit_rebuilds_what_includes_it(tree: Tree) -> None:
     common = {"src/core/value.cc", "src/core/other.cc", "src/core/sum_avx2.cc", "src/core/cuda/no_cuda.cc"}
-    assert tree.built("cuda=off") == common | {"python/module.cc"}
+    assert tree.built("cuda=off") == common | {"build/release/python/extension.cc"}
     assert tree.built("cuda=off") == set()
     tree.write("src/core/value.h", "#pragma once\n#define VALUE 2\n")
     assert tree.built("cuda=off") == {"src/core/value.cc"}
     tree.write("include/prnn_types.h", SOURCES["include/prnn_types.h"] + "#define MORE 1\n")
-    assert tree.built("cuda=off") == {"python/module.cc"}
+    assert tree.built("cuda=off") == {"build/release/python/extension.cc"}
 
 
 @needs_nvcc
@@ -86,7 +86,7 @@ def test_header_edit_rebuilds_cuda_sources(tree: Tree) -> None:
     assert tree.built("cuda=on") == {"src/core/cuda/scale.cu"}
     assert "spill" in (tree.root / "build/release/ptxas/core/cuda/scale.txt").read_text()
     files = [entry["file"] for entry in json.loads((tree.root / "compile_commands.json").read_text())]
-    assert {"src/core/value.cc", "src/core/cuda/scale.cu", "python/module.cc"} <= set(files)
+    assert {"src/core/value.cc", "src/core/cuda/scale.cu", "build/release/python/extension.cc"} <= set(files)
 
 
 @needs_nvcc

@@ -23,8 +23,6 @@ import numpy as np
 import soundfile
 import soxr
 
-from prnn._fields import Within, number_parser
-from prnn.commands.failure import CommandError, reported
 from recipes.digits.espeak import Speaker, Synthesizer
 from recipes.digits.voices import ACCENTS, SPEAKERS
 
@@ -123,6 +121,10 @@ def prepare(directory: Path, counts: dict[str, int], seed: int = 0, processes: i
 
 
 def main() -> int:
+    # Here: the processes of prepare() then do without torch.
+    from prnn._fields import Within, number_parser
+    from prnn.commands.failure import CommandError, reported
+
     parser = argparse.ArgumentParser(description="Make spoken digit strings with espeak-ng, and their manifests.")
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="directory to write (%(default)s)")
     count = number_parser(int, Within(1, 10**6))

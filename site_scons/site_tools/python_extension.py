@@ -1,6 +1,7 @@
 """SCons tool for the Python extension: PythonExtension(target, sources, library).
 
-It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself.
+It is compiled for the Python that runs SCons, and finds the library in lib/ beside itself. Its sources are compiled as
+one file: pybind11's headers take longer than all that is bound.
 """
 
 import sysconfig
@@ -21,13 +22,18 @@ def python_extension(env, target, sources, library):
     # Python's own symbols come from the interpreter that loads the extension.
     env["LINKFLAGS"] = [flag for flag in env["LINKFLAGS"] if flag != "-Wl,--no-undefined"]
     build = str(target).rpartition("/")[0]
-    objects = [env.SharedObject(f"{build}/python/{source.name.removesuffix('.cc')}", source) for source in sources]
+    whole = env.Textfile(f"{build}/python/extension.cc", [f'#include "{source.name}"' for source in sources])
     return env.SharedLibrary(
-        target, objects, LIBS=[library[0]], SHLIBPREFIX="", SHLIBSUFFIX=sysconfig.get_config_var("EXT_SUFFIX")
+        target,
+        env.SharedObject(f"{build}/python/extension", whole),
+        LIBS=[library[0]],
+        SHLIBPREFIX="",
+        SHLIBSUFFIX=sysconfig.get_config_var("EXT_SUFFIX"),
     )
 
 
 def generate(env):
+    env.Tool("textfile")
     env.AddMethod(python_extension, "PythonExtension")
 
 

@@ -191,15 +191,18 @@ def watch(report: Report, worker: Worker, first: int, until: float) -> int:
     return number + 1
 
 
-def run(seconds: float, seed: int, parts: Sequence[str]) -> Report:
-    """Runs cases of the parts one part after the other, each for its share of the time."""
+def run(seconds: float, seed: int, parts: Sequence[str], cases: int = sys.maxsize) -> Report:
+    """Runs cases of the parts one part after the other, each for its share of the time, and so many of each at most."""
     report = Report(seed)
     for part in parts:
         until = time.monotonic() + seconds / len(parts)
-        first = 0
-        while (left := until - time.monotonic()) > 0:
-            with Worker("--seed", seed, "--part", part, "--first", first, "--seconds", left, part=part) as worker:
-                first = watch(report, worker, first, until + GRACE)
+        first, more = 0, cases
+        while (left := until - time.monotonic()) > 0 and more > 0:
+            options = ["--seed", seed, "--part", part, "--first", first, "--seconds", left, "--cases", more]
+            with Worker(*options, part=part) as worker:
+                after = watch(report, worker, first, until + GRACE)
+            more -= sum(kind_of(number).part == part for number in range(first, after))
+            first = after
     for found in list(report.findings.values())[:REPEATED]:
         found.alone = bool(repeat(seed, found.case).findings)
     return report

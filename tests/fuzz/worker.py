@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--cases", type=int, default=sys.maxsize)
     parser.add_argument("--case", type=int)
     arguments = parser.parse_args()
     channel = Channel()
@@ -67,7 +68,8 @@ def main() -> None:
     until = time.monotonic() + arguments.seconds
     kinds = sum(kind.part == arguments.part for kind in KINDS)
     for count, number in enumerate(numbers(arguments.part, arguments.first)):
-        if time.monotonic() > until and count >= kinds:  # however slow the machine, each kind is tried
+        late = time.monotonic() > until and count >= kinds  # however slow the machine, each kind is tried
+        if late or count >= arguments.cases:
             break
         run_case(channel, arguments.seed, number)
 

@@ -1,0 +1,91 @@
+"""scripts/environment.sh and scripts/install_torch.py: environments are whole or made anew, and torch needs no CUDA."""
+
+import ctypes
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parent.parent / "scripts"
+
+# Makes environments of a python that installs whatever does not say "broken".
+PYTHON = """#!/bin/sh
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip "*) shift $(($# - 1)); cp "$1" "$(dirname "$0")/../installed" && ! grep broken "$1" >&2 ;;
+esac
+"""
+
+
+class Checkout:
+    """The scripts' environments of one requirement file, in a folder of their own."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root, self.environment = root, root / ".venv"
+        (root / "requirements").mkdir()
+        (root / "python").write_text(PYTHON)
+        (root / "python").chmod(0o755)
+
+    def use(self, requirements: str) -> subprocess.CompletedProcess[str]:
+        (self.root / "requirements/some.txt").write_text(requirements)
+        command = f"set -e; source {SCRIPTS / 'environment.sh'}; use_environment some.txt; echo $VIRTUAL_ENV"
+        environment = {"PATH": os.environ["PATH"], "PYTHON": str(self.root / "python")}
+        return subprocess.run(["bash", "-c", command], cwd=self.root, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: pathlib.Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_an_environment_is_made_once(checkout: Checkout) -> None:
+    first, second = checkout.use("numpy\n"), checkout.use("numpy\n")
+    made = "installing requirements/some.txt into .venv\n"
+    assert (first.returncode, first.stdout) == (0, f"{made}{checkout.environment}\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, f"{checkout.environment}\n")
+    kept = checkout.environment / "kept"
+    kept.touch()
+    assert checkout.use("scipy\n").stdout.startswith(made)
+    assert kept.exists()
+    assert (checkout.environment / "installed").read_text() == "scipy\n"
+
+
+def test_one_that_was_not_made_whole_is_made_anew(checkout: Checkout) -> None:
+    failed = checkout.use("broken\n")
+    assert failed.returncode != 0
+    assert "requirements/some.txt were not installed into .venv" in failed.stderr
+    (checkout.environment / "half").touch()
+    assert checkout.use("broken\n").returncode != 0  # not there by mistake, either
+    assert not (checkout.environment / "half").exists()
+    assert checkout.use("numpy\n").returncode == 0
+
+
+def test_libraries_that_are_not_installed_are_replaced_by_empty_ones(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library loads that is linked to such a one, with a versioned symbol, as long as it does not call it."""
+
+    def link(name: str, source: str, *flags: str) -> None:
+        command = ["gcc", "-shared", "-fPIC", "-Wl,-z,lazy", "-Wl,-rpath,$ORIGIN", "-x", "c", "-", "-x", "none"]
+        command += ["-o", tmp_path / name, *flags]
+        subprocess.run(command, input=source, text=True, check=True)
+
+    (tmp_path / "versions").write_text("libaway.so.3 { *; };\n")
+    link(
+        "libaway.so.3",
+        "int away() { return 1; }",
+        "-Wl,-soname,libaway.so.3",
+        f"-Wl,--version-script={tmp_path}/versions",
+    )
+    link("libuser.so", "int away(); int two() { return 2; } int three() { return away() + 2; }",
+         "-Wl,--no-as-needed", str(tmp_path / "libaway.so.3"))  # fmt: skip
+    (tmp_path / "libaway.so.3").unlink()
+    monkeypatch.setattr(sys, "argv", ["install_torch.py", "0"])
+    install_torch = runpy.run_path(str(SCRIPTS / "install_torch.py"))
+    monkeypatch.setitem(install_torch["install_empty_libraries"].__globals__, "PACKAGES", tmp_path)
+    install_torch["install_empty_libraries"](tmp_path)
+    assert ctypes.CDLL(str(tmp_path / "libuser.so"), mode=os.RTLD_LAZY).two() == 2
+    assert "RTLD_LAZY" in (tmp_path / "lazy_binding.pth").read_text()
