@@ -114,7 +114,8 @@ typedef struct {
                                  before that timestep is resetHx and resetCx, also in the first one (then hx and cx are
                                  not looked at); in the reverse direction, where no state goes from that timestep to the
                                  one before, it is that of the latter. */
-  void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL */
+  void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL.
+                                 prnnRNNForwardInference with it is NOT_SUPPORTED */
   const void* dcells;         /* LSTM, prnnRNNBackwardData: {rows, D H}, the gradient of cells; NULL: zeros */
   const void* resetHx;        /* as hx, with `reset`: the states of sequences that start anew; NULL: zeros */
   const void* resetCx;        /* as cx, LSTM */
