@@ -60,8 +60,8 @@ PRNN_API prnnStatus_t prnnCreateRNNDescriptor(prnnRNNDescriptor_t* rnnDesc);
 PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
- * data and weights. Resets the backend to BEST, the projection, the extras and the masks to none, the math type to
- * DEFAULT and the plan to the library's. */
+ * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras and the masks to none, the
+ * math type to DEFAULT and the plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -114,7 +114,8 @@ typedef struct {
                                  before that timestep is resetHx and resetCx, also in the first one (then hx and cx are
                                  not looked at); in the reverse direction, where no state goes from that timestep to the
                                  one before, it is that of the latter. */
-  void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL */
+  void* cells;                /* LSTM, prnnRNNForwardTraining: {rows, D H}, filled with c of the last layer; or NULL.
+                                 prnnRNNForwardInference with it is NOT_SUPPORTED */
   const void* dcells;         /* LSTM, prnnRNNBackwardData: {rows, D H}, the gradient of cells; NULL: zeros */
   const void* resetHx;        /* as hx, with `reset`: the states of sequences that start anew; NULL: zeros */
   const void* resetCx;        /* as cx, LSTM */
@@ -195,6 +196,7 @@ PRNN_API prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const pr
  * - All data pointers are device pointers, owned by the caller, and do not overlap unless said.
  * - hx, cx, dhy, dcy NULL: zeros. hy, cy, dhx, dcx, dx NULL: not wanted. Their descriptors may be NULL when the pointer
  *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM.
+ * - workspace and reserveSpace are aligned to 16 bytes, as cudaMalloc aligns; on a CPU handle they may lie anywhere.
  * - Nothing is allocated and nothing waits for the GPU. */
 
 /* y and, where wanted, the last states, without what a backward pass would need; no dropout. */

@@ -154,7 +154,7 @@ typedef struct {
   prnnLossInput_t input;           /* LOGITS, LOG_PROBS or GATHERED */
   prnnRNNTLayout_t layout;         /* PADDED, PACKED or PRUNED */
   prnnTargetLayout_t targetLayout; /* PADDED or CONCATENATED, with any layout */
-  prnnRNNTType_t type;             /* REGULAR, MODIFIED or CONSTRAINED */
+  prnnRNNTType_t type;             /* any */
   int64_t batch;                   /* N >= 1 */
   int64_t maxFrames;               /* T >= 1; T_n may be 1 to T */
   int64_t maxTargets;              /* U >= 0; U_n may be 0 to U */
@@ -364,7 +364,7 @@ typedef enum { PRNN_JOINT_TANH = 0, PRNN_JOINT_RELU = 1 } prnnJointActivation_t;
 typedef struct {
   prnnDataType_t dataType;          /* of encoder, predictor, weight and their gradients */
   prnnJointActivation_t activation; /* TANH or RELU */
-  prnnRNNTType_t type;              /* REGULAR, MODIFIED or CONSTRAINED */
+  prnnRNNTType_t type;              /* any */
   int64_t batch;                    /* N >= 1 */
   int64_t maxFrames;                /* T >= 1; T_n may be 1 to T */
   int64_t maxTargets;               /* U >= 0; U_n may be 0 to U */

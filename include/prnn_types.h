@@ -13,6 +13,8 @@
  *   function. Destroying NULL is allowed and does nothing.
  * - "device pointer" means memory of the handle's device: host memory on a handle made by prnnCreateCPU(), GPU memory
  *   on one made by prnnCreate().
+ * - Every array of numbers is aligned to its elements (a float to 4 bytes, for instance), or the answer is BAD_PARAM;
+ *   more only where a header says so.
  * - A handle and the objects used with it may be used by one thread at a time. Different handles are independent.
  */
 #ifndef PRNN_TYPES_H_

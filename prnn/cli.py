@@ -8,15 +8,18 @@ said in one sentence on stderr; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import errno
+import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from prnn import __version__
 from prnn.commands import bench, evaluate, export, info, run, tokenizer, train, transcribe
 from prnn.commands.failure import CommandError
 
 _COMMANDS = (tokenizer, train, transcribe, evaluate, export, info, bench, run)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,10 +39,17 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+def _own(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments that this parser or that of a program of prnn.bench reads: not those of a program to run."""
+    is_run = arguments[:1] == ["run"]
+    return itertools.takewhile(
+        lambda argument: argument != "--" and (not is_run or argument == "run" or argument.startswith("-")), arguments
+    )
+
+
+def _run(arguments: Sequence[str]) -> int:
     parser = build_parser()
-    for argument in sys.argv[1:] if arguments is None else arguments:
+    for argument in _own(arguments):
         if argument.startswith("--") and argument.endswith("=--"):  # of which argparse makes [], whatever the type
             parser.error(f"argument {argument[:-3]}: expected one argument")
     parsed = parser.parse_args(arguments)
@@ -51,6 +61,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("prnn: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _drop_output() -> None:
+    """What is buffered for standard output, which nothing takes any more, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:  # --help and wrong options leave by SystemExit
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone
+        _drop_output()
+        return 0
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"prnn: the output cannot be written: {os.strerror(error.errno).lower()}", file=sys.stderr)
+        return 2

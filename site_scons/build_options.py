@@ -1,10 +1,18 @@
 """The options of the build: `scons NAME=VALUE`, listed by `scons --help`."""
 
 import difflib
+import os
 
 from nvcc_arch import ARCHITECTURES
+from SCons.Errors import UserError
 from SCons.Script import Exit
 from SCons.Variables import EnumVariable, ListVariable, PathVariable, Variables
+
+
+def _prefix(key: str, value: str, env) -> None:
+    if not value:
+        raise UserError("prefix is empty; it must be a folder")
+    env[key] = os.path.expanduser(value)  # a shell does so at the beginning of an argument alone
 
 
 def declare_options(arguments: dict[str, str]) -> Variables:
@@ -19,7 +27,7 @@ def declare_options(arguments: dict[str, str]) -> Variables:
             [*ARCHITECTURES, "native"],
         ),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
-        PathVariable("prefix", "where `scons install` puts things", "/usr/local", PathVariable.PathAccept),
+        PathVariable("prefix", "where `scons install` puts things", "/usr/local", _prefix),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
         PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
     )

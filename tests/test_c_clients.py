@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -40,13 +41,13 @@ def run(*command: object, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("prefix")
+    folder = tmp_path_factory.mktemp("a prefix")
     run(sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", f"prefix={folder}")
     return folder
 
 
 def pkg_config(prefix: pathlib.Path, *what: str) -> list[str]:
-    return run("pkg-config", *what, "prnn", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).split()
+    return shlex.split(run("pkg-config", *what, "prnn", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")))
 
 
 def test_install_layout(prefix: pathlib.Path) -> None:
@@ -56,6 +57,12 @@ def test_install_layout(prefix: pathlib.Path) -> None:
     libraries = {f"lib/libprnn.so.{version}", f"lib/libprnn.so.{version.split('.')[0]}", "lib/libprnn.so"}
     assert names == headers | libraries | {"lib/pkgconfig/prnn.pc"}
     assert (prefix / "lib/libprnn.so").resolve().name == f"libprnn.so.{version}"
+
+
+def test_a_prefix_that_is_no_folder() -> None:
+    command = [sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", "prefix="]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "prefix is empty; it must be a folder" in done.stderr) == (2, True)
 
 
 def test_exports_are_the_declared_functions(prefix: pathlib.Path) -> None:

@@ -1,8 +1,11 @@
 """The command line: help, what it prints, and, for input that cannot be used, one sentence and exit status 2."""
 
 import json
+import os
 import re
 import struct
+import subprocess
+import sys
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +69,15 @@ def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str])
         (["transcribe", "m.ckpt", "a.wav", "--chunk-ms", "-1"], "'-1' is not a number of more than 0"),
         (["transcribe", "m.ckpt", "a.wav", "--beam", "two"], "'two' is not a whole number of at least 1"),
         (["bench", "sort"], "invalid choice: 'sort'"),
+        (["bench", "--device", "cpu", "rnn", "--hidden", "0"], "'0' is not a whole number of at least 1"),
+        (["bench", "--device", "cpu", "rnn", "--cells", "LSTM", "QRNN"], "invalid choice: 'QRNN'"),
+        (["bench", "--device", "cpu", "rnn", "--seconds", "nan"], "'nan' is not a number of more than 0"),
+        (["bench", "--device", "cpu", "loss", "--repeats", "0"], "'0' is not a whole number of at least 1"),
+        (["bench", "--device", "cpu", "loss", "--repeats=--"], "argument --repeats: expected one argument"),
+        (["bench", "--device", "cpu", "train", "--threads", "0"], "'0' is not a whole number of at least 1"),
+        (["bench", "--device", "gpu", "loss", "--only", "rnnt,hat"], "argument --only: 'hat' is none of rnnt, ctc,"),
+        (["info", "--cell", "lstm", "--layers", "100000"], "'100000' is not a whole number of at least 1 and at most"),
+        (["run", "--cudnn=--", "true"], "argument --cudnn: expected one argument"),
     ],
 )
 def test_options_that_cannot_work(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,6 +340,38 @@ def test_info_of_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
     last = capsys.readouterr().out.splitlines()[-1]
     assert torch.cuda.is_available() or re.match(r"training over 3 timesteps: workspace \d+ bytes, reserve", last)
     assert refused(capsys, *layer, "--gpu", "Voodoo 2").startswith("--gpu is 'Voodoo 2'; the table has H200, ")
+    assert refused(capsys, "info", "--gpu", "H200") == "--gpu is of use with --cell only"
+    assert refused(capsys, "info", "--proj-size", "8", "--batch", "1") == "--proj-size is of use with --cell only"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has room for weights of some size only")
+def test_info_of_a_layer_that_no_memory_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--cell", "gru", "--hidden", "1048576", "--batch", "1"]) == 0
+    assert "GRU 1048576 -> 1048576" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("family", ["rnn", "loss", "train"])
+def test_bench_of_a_gpu_needs_one(capsys: pytest.CaptureFixture[str], family: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "--device", "gpu", family])
+    assert "this program measures a GPU, but torch can use none here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--help"]])
+def test_output_that_nothing_takes(arguments: list[str], unbuffered: str) -> None:
+    command = [sys.executable, "-m", "prnn", *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    if arguments == ["info"] or not unbuffered:  # argparse looks away from what it cannot print
+        assert (done.returncode, done.stderr) == (2, "prnn: the output cannot be written: no space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cuda"])

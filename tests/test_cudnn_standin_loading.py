@@ -110,10 +110,26 @@ def test_the_launcher(fake: pathlib.Path) -> None:
     assert done.stdout == f"{STANDIN} 1 a b\n", done.stderr
 
 
+def test_the_program_has_nothing_else_of_the_launcher() -> None:
+    show = [
+        "sh",
+        "-c",
+        "env | grep -v LD_PRELOAD; grep -e Sig -e Umask /proc/$$/status; ls /proc/$$/fd; printf '<%s>' \"$@\"",
+    ]
+    given = ["a b", "", "--", "--log", "--sep=--", "*", "'\"\\", "caf\xe9\n"]
+    plainly, launched = (
+        subprocess.run([*map(str, command), *show, "-", *given], capture_output=True, text=True, env=plain())
+        for command in ((), prnn_run())
+    )
+    assert plainly.returncode == launched.returncode == 0, launched.stderr
+    assert launched.stdout == plainly.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "run needs a program: prnn run -- python train.py"),
+        (["--", ""], "run needs a program: prnn run -- python train.py"),
         (["--log", "--"], "run needs a program: prnn run -- python train.py"),
         (["nonexistent-program"], "nonexistent-program: no such file or directory"),
         (["--front", "--cudnn", "nonexistent.so", "true"], "--cudnn nonexistent.so: there is no such file"),

@@ -58,8 +58,36 @@ def test_why_not_a_faster_engine() -> None:
 
 def test_what_is_not_supported() -> None:
     found = layer(torch.nn.LSTM(80, 6000), 4, gpu="H200", dtype=torch.float16)
-    assert (found.supported, found.forward) == (False, "-")
+    assert (found.supported, found.forward) == (False, "cudnn")
     assert found.notes[0].startswith("hidden size 6000 is more than stays resident on this GPU")
+    found = layer(prnn.nn.LSTM(80, 6000, backend="persistent", device="meta"), 4, gpu="H200")
+    assert (found.supported, found.forward) == (False, "-")
+    for module in (torch.nn.LSTM(80, 256), prnn.nn.LSTM(80, 256, backend="cudnn")):
+        found = layer(module, 4, gpu="GTX 1080")  # which nothing is compiled for
+        assert (found.supported, found.forward) == (False, "-")
+
+
+@pytest.mark.parametrize("gpu", ["H200", "L4"])
+def test_layers_that_are_to_run_on_cudnn(gpu: str) -> None:
+    found = layer(prnn.nn.LSTM(80, 256, backend="cudnn"), 4, gpu=gpu, dtype=torch.float16)
+    assert (found.supported, found.forward, found.backward) == (False, "cudnn", "cudnn")
+    assert found.notes[0] == "PRNN_CUDNN_BACKEND was asked for"
+    found = layer(torch.nn.GRU(80, 256).double(), 4, gpu=gpu)
+    assert (found.supported, found.forward) == (False, "cudnn")
+    assert found.notes[0] == "the data type is double; the resident kernels take float, half and bfloat16"
+
+
+def test_what_cudnn_has_not() -> None:
+    heads = prnn.nn.LSTM(80, 256, heads=4, backend="cudnn")
+    found = layer(heads, 4, gpu="H200", dtype=torch.float16)
+    assert (found.supported, found.forward) == (False, "-")
+    assert found.notes[0] == "cuDNN has no heads (prnnSetRNNHeads)"
+    found = layer(prnn.nn.LSTM(80, 65536, heads=4, device="meta"), 4, gpu="H200", dtype=torch.float16)
+    assert (found.supported, found.forward) == (False, "-")
+    for backend in ("best", "cudnn"):
+        masks = prnn.nn.GRU(80, 256, recurrent_dropout=0.1, backend=backend)
+        found = layer(masks, 512, gpu="H200", dtype=torch.float16)
+        assert found.forward == ("-" if backend == "cudnn" else "cluster")
 
 
 def test_projections_stay_resident() -> None:

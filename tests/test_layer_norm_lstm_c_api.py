@@ -145,6 +145,24 @@ def test_spaces_that_are_too_small(name: str, space: str) -> None:
     assert "it must be aligned to 16 bytes" in capi.message(case.handle.pointer)
 
 
+@pytest.mark.parametrize("name", ["Forward", "Backward"])
+def test_arrays_that_are_not_aligned(name: str) -> None:
+    case = CCase(torch.float64)
+    odd = torch.zeros(2**16, dtype=torch.uint8)[2:]
+    for place, fields in (("inputs", INPUTS), ("gradients", GRADIENTS), ("", ("y", "cy", "dy", "dcy"))):
+        parameters = capi.FUNCTIONS[f"prnnLayerNormLSTM{name}"].parameters
+        for field in fields:
+            if (place or field) not in parameters:
+                continue
+            whole, case.data[field] = case.data[field], odd
+            assert case.call(name) == capi.BAD_PARAM
+            size = 4 if field == "lengths" else 8
+            text = f"{place}->{field}" if place else field
+            message = f"{text} is at address {odd.data_ptr():#x}; it must be aligned to {size} bytes"
+            assert capi.message(case.handle.pointer) == message
+            case.data[field] = whole
+
+
 @pytest.mark.parametrize("length", [-1, 5])
 def test_bad_lengths(length: int) -> None:
     case = CCase()

@@ -149,6 +149,52 @@ def test_null_arguments(family: str) -> None:
         refused(case, name, "sizeInBytes is NULL", sizeInBytes=None)
 
 
+ARRAYS = {
+    "CTC": ("activations", "targets", "frameLengths", "targetLengths", "costs", "gradients", "costGradients", "scores"),
+    "RNNT": (
+        "activations",
+        "targets",
+        "frameLengths",
+        "targetLengths",
+        "costs",
+        "gradients",
+        "costGradients",
+        "scores",
+    ),
+    "DurationRNNT": ("tokenLogits", "durationLogits", "targets", "frameLengths", "targetLengths", "costs")
+    + ("tokenGradients", "durationGradients", "costGradients"),
+}
+
+
+@pytest.mark.parametrize("family", ARRAYS)
+def test_arrays_that_are_not_aligned(family: str) -> None:
+    make = {"CTC": loss_case.ctc_case, "RNNT": loss_case.rnnt_case, "DurationRNNT": loss_case.duration_case}[family]
+    case = make()
+    tried = set()
+    for name in (f"{family}Loss", f"{family}LossForward", f"{family}LossBackward", f"{family}Align"):
+        for array in (*ARRAYS[family], "begins", "ends", "frames"):
+            if f"prnn{name}" in capi.FUNCTIONS and array in capi.FUNCTIONS[f"prnn{name}"].parameters:
+                refused(case, name, f"{array} is at address 0x1002; it must be aligned to ", **{array: 4098})
+                tried.add(array)
+    assert tried >= set(ARRAYS[family]) - {"scores"}
+
+
+def test_arrays_of_pruned_rnnt_that_are_not_aligned() -> None:
+    options = loss_case.MutualInformationOptions(capi.DOUBLE, 0, 1, 2, 3)
+    handle = capi.cpu_handle()
+    values = {name: 4096 for name in ("px", "py", "boundary", "scores", "pxGradients", "pyGradients", "rangeBegins")}
+    values |= {"handle": handle.pointer, "options": ctypes.addressof(options), "pruneRange": 2, "workspace": 4096}
+    values |= {"workspaceSizeInBytes": 2**20}
+    for name in ("MutualInformation", "RNNTPruneRanges"):
+        parameters = capi.FUNCTIONS[f"prnn{name}"].parameters
+        for array in set(parameters) - {"handle", "options", "pruneRange", "workspace", "workspaceSizeInBytes"}:
+            changed = {key: (values | {array: 4098})[key] for key in parameters}
+            assert capi.call(name, **changed) == capi.BAD_PARAM
+            size = 4 if array in ("boundary", "rangeBegins") else 8
+            message = f"{array} is at address 0x1002; it must be aligned to {size} bytes"
+            assert capi.message(handle.pointer) == message
+
+
 @pytest.mark.parametrize("family", ["CTC", "RNNT"])
 def test_spaces_too_small_or_misaligned(family: str) -> None:
     case = loss_case.ctc_case() if family == "CTC" else loss_case.rnnt_case()

@@ -97,6 +97,36 @@ def test_data_that_must_not_be_null(case: RnnCase, name: str, parameter: str) ->
     assert_refused(case, name, {parameter: None}, f"{parameter} is NULL")
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_data_that_is_not_aligned(case: RnnCase, name: str) -> None:
+    arguments = case.arguments(name)
+    for parameter in [parameter for parameter in arguments if f"{parameter}Desc" in arguments]:
+        address = arguments[parameter] + 4  # of doubles
+        text = f"{parameter} is at address {address:#x}; it must be aligned to 8 bytes"
+        assert_refused(case, name, {parameter: address}, text)
+
+
+def test_masks_extras_and_states_that_are_not_aligned(case: RnnCase) -> None:
+    calls = {"cells": 1, "dcells": 2, "resetHx": 3, "resetCx": 1, "dresetHx": 2, "dresetCx": 2}
+    for field, which in calls.items():
+        extras = capi.Extras(reset=4097, **{field: 4100})
+        capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
+        text = f"extras->{field} is at address 0x1004; it must be aligned to 8 bytes"
+        assert_refused(case, CALLS[which], {}, text)
+    gru = RnnCase(reference.Stack(reference.GRU, 3, 4), [2])
+    masks = capi.Masks(4100, 4097, 0.0)
+    capi.check("SetRNNMasks", rnnDesc=gru.rnn.pointer, masks=ctypes.addressof(masks))
+    for name in CALLS:
+        assert gru.call(name) == capi.BAD_PARAM
+        text = "masks->recurrent is at address 0x1004; it must be aligned to 8 bytes"
+        assert capi.message(gru.handle.pointer) == text
+    dropout = capi.descriptor("Dropout")
+    arguments = {"dropoutDesc": dropout.pointer, "handle": case.handle.pointer, "dropout": 0.5}
+    arguments |= {"states": 4100, "stateSizeInBytes": 4096, "seed": 1}
+    assert capi.call("SetDropoutDescriptor", **arguments) == capi.BAD_PARAM
+    assert capi.message(case.handle.pointer) == "states is at address 0x1004; it must be aligned to 8 bytes"
+
+
 @pytest.mark.parametrize("t", [0, 1, 2])
 @pytest.mark.parametrize(("name", "parameter"), parameters_of("sequence"))
 def test_sequence_descriptors(case: RnnCase, name: str, parameter: str, t: int) -> None:

@@ -146,10 +146,17 @@ typedef prnnMathType_t cudnnMathType_t;
 #define cudnnDestroyConvolutionDescriptor prnn_compat_cudnn_destroy_convolution
 #define cudnnSetConvolution2dDescriptor prnn_compat_cudnn_set_convolution
 
+/* As cuDNN, NOT_SUPPORTED for an image of more than 2^31 - 1 elements. */
 static inline cudnnStatus_t prnn_compat_cudnn_tensor_4d(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
                                                         cudnnDataType_t type, int n, int c, int h, int w) {
   const int dims[] = {n, c, h, w};
-  const int nchw[] = {c * h * w, h * w, w, 1}, nhwc[] = {c * h * w, 1, w * c, c};
+  int nchw[] = {0, 0, 0, 1}, nhwc[] = {0, 1, 0, 0};
+  if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) return CUDNN_STATUS_BAD_PARAM;
+  if (n < 1 || c < 1 || h < 1 || w < 1) return prnnSetTensorNdDescriptor(tensor, type, 4, dims, dims); /* refuses it */
+  if ((int64_t)c * h > INT32_MAX || (int64_t)c * h * w > INT32_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
+  nchw[0] = nhwc[0] = c * h * w;
+  nchw[1] = h * w, nchw[2] = w;
+  nhwc[2] = w * c, nhwc[3] = c;
   return prnnSetTensorNdDescriptor(tensor, type, 4, dims, format == CUDNN_TENSOR_NHWC ? nhwc : nchw);
 }
 

@@ -75,7 +75,7 @@ static inline void prnn_compat_rnnt_options(prnnDataType_t type, int maxT, int m
   options->input = gpu ? PRNN_LOSS_LOGITS : PRNN_LOSS_LOG_PROBS;
   options->batch = minibatch;
   options->maxFrames = maxT;
-  options->maxTargets = maxU - 1;
+  options->maxTargets = (int64_t)maxU - 1;
   options->classes = 2; /* the workspace does not depend on it */
 }
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import prnn
 from prnn.bench.duration_losses import FAMILIES, problem
+from prnn.bench.options import COUNT
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
 RNNT_SHAPES = [
@@ -142,7 +143,7 @@ def bench_durations(repeats: int, quick: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7, help="runs of each, in turns; the median is printed")
+    parser.add_argument("--repeats", type=COUNT, default=7, help="runs of each, in turns; the median is printed")
     parser.add_argument("--quick", action="store_true", help="small shapes only")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads instead of elapsed time")
     options = parser.parse_args()

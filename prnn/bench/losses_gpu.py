@@ -33,6 +33,7 @@ import torch
 import prnn
 from prnn.bench.duration_losses import FAMILIES, problem
 from prnn.bench.json_rows import write_rows
+from prnn.bench.options import COUNT, require_gpu
 
 RNNT_SHAPES = [
     *[(n, 150, 40, 28) for n in (1, 16, 128)],
@@ -403,16 +404,21 @@ def host_table(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s)")
+    parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s), or none")
     parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
     parser.add_argument("--host", action="store_true", help="also the host's time of small problems")
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
-    parser.add_argument("--every", type=int, default=1, help="of those batches, every N-th (%(default)s)")
+    parser.add_argument("--every", type=COUNT, default=1, help="of those batches, every N-th (%(default)s)")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
+    tables = options.only.split(",")
+    for name in tables:
+        if name not in ("rnnt", "ctc", "durations", "none"):
+            parser.error(f"argument --only: {name!r} is none of rnnt, ctc, durations (with commas) and none")
+    require_gpu(parser)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prnn {prnn.__version__}")
     rows = []
-    if "rnnt" in options.only:
+    if "rnnt" in tables:
         rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
         if options.kernels:
             rows += kernel_table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
@@ -420,13 +426,13 @@ def main() -> None:
             rows += host_table(
                 "RNN-T from logits, float32", [shape for shape in RNNT_SHAPES if shape[3] == 28], rnnt_steps
             )
-    if "ctc" in options.only:
+    if "ctc" in tables:
         rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
         if options.kernels:
             rows += kernel_table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
         if options.host:
             rows += host_table("CTC from logits, float32", [shape for shape in CTC_SHAPES if shape[3] == 28], ctc_steps)
-    if "durations" in options.only:
+    if "durations" in tables:
         for family in FAMILIES:
             rows += duration_rows(family)
     if options.shapes:

@@ -24,6 +24,7 @@ import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
 from prnn.bench import cudnn_rnn, rnn_ratios
+from prnn.bench.options import COUNT, PROBABILITY, SECONDS, require_gpu
 
 MODES = {"lstm": _C.LSTM, "gru": _C.GRU, "rnn": _C.RNN_TANH}
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
@@ -208,20 +209,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
     parser.add_argument("--cells", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--hidden", nargs="+", type=int, default=list(HIDDEN))
-    parser.add_argument("--layers", nargs="+", type=int, default=[1])
+    parser.add_argument("--hidden", nargs="+", type=COUNT, default=list(HIDDEN))
+    parser.add_argument("--layers", nargs="+", type=COUNT, default=[1])
     parser.add_argument("--directions", nargs="+", type=int, choices=[1, 2], default=[1])
-    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
-    parser.add_argument("--steps", type=int, help="timesteps; by default fewer for large layers")
+    parser.add_argument("--batches", nargs="+", type=COUNT, default=list(BATCHES))
+    parser.add_argument("--steps", type=COUNT, help="timesteps; by default fewer for large layers")
     parser.add_argument("--ragged", action="store_true", help="sequences of different lengths")
     parser.add_argument(
-        "--projected", type=int, nargs="?", const=2, default=0, help="LSTMs with a projection to H over that, 2"
+        "--projected", type=COUNT, nargs="?", const=2, default=0, help="LSTMs with a projection to H over that, 2"
     )
-    parser.add_argument("--dropout", type=float, default=0, help="between the layers, in training")
+    parser.add_argument("--dropout", type=PROBABILITY, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
-    parser.add_argument("--seconds", type=float, default=600, help="no point is begun after this time")
+    parser.add_argument("--seconds", type=SECONDS, default=600, help="no point is begun after this time")
     parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
     arguments = parser.parse_args()
+    require_gpu(parser)
     until = time.monotonic() + arguments.seconds
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 
 import prnn
+from prnn.bench.options import COUNT, SECONDS, THREADS
 
 
 def inference(module: torch.nn.Module, x: torch.Tensor) -> None:
@@ -50,13 +51,13 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per measurement")
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--steps", type=COUNT, default=100)
+    parser.add_argument("--seconds", type=SECONDS, default=1.5, help="per measurement")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
-    parser.add_argument("--cells", nargs="+", default=["LSTM", "GRU"])
-    parser.add_argument("--hidden", nargs="+", type=int, default=[256, 512, 1024])
-    parser.add_argument("--batch", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN"])
+    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024])
+    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16])
     parser.add_argument("--what", nargs="+", default=["inference", "training"], choices=["inference", "training"])
     options = parser.parse_args()
     threads = 1 if options.cpu_time else options.threads

@@ -21,6 +21,7 @@ import torch
 
 import prnn
 from prnn.bench import cudnn_rnn
+from prnn.bench.options import COUNT, require_gpu
 
 MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
 # (hidden size, batches) of one layer of every cell, and of five LSTM layers.
@@ -114,11 +115,11 @@ def main() -> None:
         "--targets", action="store_true", help="the sizes of the tables in docs/resident_kernels_measured.md"
     )
     parser.add_argument("--cells", nargs="+", choices=MODULES, default=list(MODULES))
-    parser.add_argument("--layers", nargs="+", type=int, default=[1])
-    parser.add_argument("--hidden", nargs="+", type=int, default=[256, 512, 1024, 2048])
-    parser.add_argument("--batch", nargs="+", type=int, default=[1, 4, 8, 16, 32, 64])
-    parser.add_argument("--steps", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--layers", nargs="+", type=COUNT, default=[1])
+    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024, 2048])
+    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 8, 16, 32, 64])
+    parser.add_argument("--steps", type=COUNT, default=256)
+    parser.add_argument("--repeats", type=COUNT, default=7)
     parser.add_argument("--tune", action="store_true", help="measure how to split the layers instead: rnn_tune.py")
     parser.add_argument(
         "--modules",
@@ -131,6 +132,7 @@ def main() -> None:
     )
     parser.add_argument("--no-torch", action="store_true", help="leave torch.nn's modules out")
     arguments = parser.parse_args()
+    require_gpu(parser)
     tf32 = arguments.dtype == "tf32"
     dtype = torch.float32 if tf32 else getattr(torch, arguments.dtype)
     steps, repeats = arguments.steps, arguments.repeats

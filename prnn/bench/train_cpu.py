@@ -20,6 +20,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
+from prnn.bench.options import COUNT, SECONDS, THREADS
 from prnn.transducer import Transducer, TransducerConfig
 
 SYMBOLS = 17
@@ -75,10 +76,10 @@ def layers_step(layers: torch.nn.Module, packed: PackedSequence) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each of the two measurements")
-    parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements")
+    parser.add_argument("--batch", type=COUNT, default=12)
+    parser.add_argument("--hidden", type=COUNT, default=256)
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)
@@ -101,7 +102,7 @@ def main() -> None:
     step(model, optimizer, batch, clock)
     parts = defaultdict(list)
     stop = time.perf_counter() + options.seconds
-    while time.perf_counter() < stop:
+    while not parts or time.perf_counter() < stop:
         for part, seconds in step(model, optimizer, batch, clock).items():
             parts[part].append(1000 * seconds)
     print(f"{options.batch} utterances, {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, ms:")
@@ -118,7 +119,7 @@ def main() -> None:
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     times: tuple[list[float], list[float]] = ([], [])
     stop = time.perf_counter() + options.seconds
-    while time.perf_counter() < stop:
+    while not times[0] or time.perf_counter() < stop:
         for layers, kept in zip((ours, theirs), times, strict=True):
             began = clock()
             layers_step(layers, packed)

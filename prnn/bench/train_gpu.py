@@ -48,6 +48,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import prnn
 from prnn.bench.json_rows import write_rows
+from prnn.bench.options import COUNT, SECONDS, require_gpu
 from prnn.distributed import GradientMean
 from prnn.transducer import Transducer, TransducerConfig
 
@@ -232,13 +233,14 @@ def measure_size(encoder: str, classes: int, size: int, options: argparse.Namesp
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", nargs="+", choices=ENCODERS, default=["plain"])
-    parser.add_argument("--classes", nargs="+", type=int, default=[500, 5000], help="vocabulary sizes")
-    parser.add_argument("--batch", nargs="+", type=int, default=[4, 8, 16, 32], help="utterances on a GPU")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of an utterance")
+    parser.add_argument("--classes", nargs="+", type=COUNT, default=[500, 5000], help="vocabulary sizes")
+    parser.add_argument("--batch", nargs="+", type=COUNT, default=[4, 8, 16, 32], help="utterances on a GPU")
+    parser.add_argument("--seconds", type=SECONDS, default=15.0, help="of an utterance")
     parser.add_argument("--precision", choices=DTYPES, default="bf16")
-    parser.add_argument("--measure", type=float, default=1.0, help="seconds to measure each model")
+    parser.add_argument("--measure", type=SECONDS, default=1.0, help="seconds to measure each model")
     parser.add_argument("--json", help="file to write the rows to")
     options = parser.parse_args()
+    require_gpu(parser)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if "LOCAL_RANK" in os.environ:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

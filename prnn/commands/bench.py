@@ -31,14 +31,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
-    if arguments.family == "data":
-        with reported("prnn bench data"):
+    with reported(f"prnn bench {arguments.family}"):
+        if arguments.family == "data":
             from prnn.bench.data import main
 
             return main(arguments.arguments)
-    import torch
+        import torch
 
-    found = "gpu" if torch.cuda.is_available() else "cpu"
-    device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
-    sys.argv = [f"prnn bench {arguments.family}", *arguments.arguments]
-    runpy.run_module(f"prnn.bench.{_FAMILIES[arguments.family]}_{device}", run_name="__main__")
+        found = "gpu" if torch.cuda.is_available() else "cpu"
+        device = {"auto": found, "cuda": "gpu"}.get(arguments.accelerator, arguments.accelerator)
+        sys.argv = [f"prnn bench {arguments.family}", *arguments.arguments]
+        runpy.run_module(f"prnn.bench.{_FAMILIES[arguments.family]}_{device}", run_name="__main__")

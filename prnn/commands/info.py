@@ -9,10 +9,19 @@ import os
 import platform
 
 from prnn._fields import Within, number_parser
-from prnn.commands.failure import CommandError
+from prnn.commands.failure import CommandError, reported
 
 _CELLS = ("lstm", "gru", "rnn")
 _TYPES = ("float32", "float16", "bfloat16")
+_OF_A_LAYER = {
+    "hidden": 512,
+    "input": None,
+    "proj_size": None,
+    "layers": 1,
+    "steps": 256,
+    "dtype": "float32",
+    "gpu": None,
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -29,13 +38,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--bidirectional", action="store_true", help="layers of two directions")
     parser.add_argument("--cell", choices=_CELLS, help="print the plan of a layer of this cell")
     size = number_parser(int, Within(1, 2**20))
-    parser.add_argument("--hidden", type=size, default=512, metavar="H", help="its hidden units (%(default)s)")
-    parser.add_argument("--input", type=size, metavar="I", help="its input size (H)")
-    parser.add_argument("--proj-size", type=size, metavar="P", help="of an LSTM with a projection (none)")
-    parser.add_argument("--layers", type=size, default=1, metavar="L", help="layers of the stack (%(default)s)")
-    parser.add_argument("--steps", type=size, default=256, metavar="T", help="timesteps (%(default)s)")
-    parser.add_argument("--dtype", choices=_TYPES, default="float32", help="data type (%(default)s)")
-    parser.add_argument("--gpu", metavar="NAME", help="a GPU of the tile table (this machine's device)")
+    count = number_parser(int, Within(1, 1024))
+    layer = parser.add_argument_group("of the layer, with --cell")
+    layer.add_argument("--hidden", type=size, metavar="H", help="hidden units (512)")
+    layer.add_argument("--input", type=size, metavar="I", help="input size (H)")
+    layer.add_argument("--proj-size", type=size, metavar="P", help="of an LSTM with a projection (none)")
+    layer.add_argument("--layers", type=count, metavar="L", help="layers of the stack (1)")
+    layer.add_argument("--steps", type=size, metavar="T", help="timesteps (256)")
+    layer.add_argument("--dtype", choices=_TYPES, help="data type (float32)")
+    layer.add_argument("--gpu", metavar="NAME", help="a GPU of the tile table (this machine's device)")
     return parser
 
 
@@ -45,9 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     from prnn import _C, __version__
 
+    given = [name for name in _OF_A_LAYER if getattr(arguments, name) is not None]
     if arguments.cell is not None:
-        _print_plan(arguments)
+        for name in _OF_A_LAYER.keys() - given:
+            setattr(arguments, name, _OF_A_LAYER[name])
+        with reported("prnn info"):
+            _print_plan(arguments)
         return
+    if given:
+        raise CommandError(f"--{given[0].replace('_', '-')} is of use with --cell only")
     print(f"prnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     extra = {name: _version(name) for name in ("lightning", "kaldi-native-fbank", "soundfile", "soxr", "jiwer")}
     missing = [name for name, version in extra.items() if version is None]
@@ -100,8 +117,9 @@ def _print_plan(arguments: argparse.Namespace) -> None:
     if projection >= arguments.hidden:
         raise CommandError(f"--proj-size is {projection}; it must be below --hidden, {arguments.hidden}")
     shape = (arguments.input or arguments.hidden, arguments.hidden, arguments.layers)
-    place = "meta" if arguments.gpu is not None else "cuda" if torch.cuda.is_available() else "cpu"
-    make = dict(bidirectional=arguments.bidirectional, device=place, dtype=getattr(torch, arguments.dtype))
+    place = "cuda" if arguments.gpu is None and torch.cuda.is_available() else "cpu"
+    device = "cuda" if place == "cuda" else "meta"  # where there is room for weights of any size
+    make = dict(bidirectional=arguments.bidirectional, device=device, dtype=getattr(torch, arguments.dtype))
     options = {"proj_size": projection} if projection else {}
     module = getattr(torch.nn, arguments.cell.upper())(*shape, **make, **options)
     print(prnn.explain(module, [arguments.steps] * arguments.batch, gpu=arguments.gpu))

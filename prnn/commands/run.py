@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import signal
 import stat
 import tempfile
 
@@ -46,11 +47,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(arguments: argparse.Namespace) -> None:
     """Replaces this process by the program. Returns only by raising a CommandError."""
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not command:
+    if not command or not command[0]:
         raise CommandError("run needs a program: prnn run -- python train.py")
     if arguments.cudnn is not None and not arguments.front:
         raise CommandError("--cudnn is of use with --front only")
     environment = child_environment(log=arguments.log, front=arguments.front, cudnn=arguments.cudnn)
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):  # and so by the program, if they stayed
+        signal.signal(ignored_by_python, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

@@ -10,8 +10,8 @@ includedir=${prefix}/include
 Name: prnn
 Description: Recurrent layers with weights resident on the chip, and CTC and RNN-T losses
 Version: @VERSION@
-Libs: -L${libdir} -lprnn
-Cflags: -I${includedir}
+Libs: -L"${libdir}" -lprnn
+Cflags: -I"${includedir}"
 """
 
 

@@ -53,6 +53,7 @@ void require_dropout(prnnDropoutDescriptor_t descriptor, prnnHandle_t handle, fl
   if (states == nullptr && bytes > 0) {
     fail(PRNN_STATUS_BAD_PARAM, "states is NULL with stateSizeInBytes %zu", bytes);
   }
+  require_aligned(sizeof(uint64_t), {{states, "states"}});
   if (states != nullptr && bytes < sizeof(DropoutStates)) {
     fail(PRNN_STATUS_BAD_PARAM, "stateSizeInBytes is %zu; prnnDropoutGetStatesSize asks for %zu", bytes,
          sizeof(DropoutStates));

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "core/descriptors.h"
 #include "core/enums.h"
 #include "core/handle.h"
 #include "prnn_losses.h"
@@ -47,14 +48,22 @@ inline void require_known_type(const prnnDataType_t& type) {
 }
 
 inline void require_reduction(const prnnLossReduction_t* reduction) {
-  if (reduction && !std::isfinite(reduction->scale))
+  if (!reduction) return;
+  if (!std::isfinite(reduction->scale))
     fail(PRNN_STATUS_BAD_PARAM, "reduction.scale is %g; it must be finite", reduction->scale);
+  require_aligned(sizeof(int), {{reduction->lengths, "reduction.lengths"}});
 }
 
+// Of costs, their gradients and scores.
+inline size_t cost_size(prnnDataType_t type) { return type == PRNN_DATA_DOUBLE ? sizeof(double) : sizeof(float); }
+
 // What a forward call writes.
-inline void require_costs(const void* costs, const prnnLossReduction_t* reduction) {
+inline void require_costs(const void* costs, prnnDataType_t type, const prnnLossReduction_t* reduction) {
   require_not_null(costs, "costs");
-  if (reduction) require_not_null(reduction->loss, "reduction.loss");
+  require_aligned(cost_size(type), {{costs, "costs"}});
+  if (!reduction) return;
+  require_not_null(reduction->loss, "reduction.loss");
+  require_aligned(cost_size(type), {{reduction->loss, "reduction.loss"}});
 }
 
 // Sizes of workspace and reserve space are rounded up, so that the two can lie one after the other.

@@ -1,6 +1,7 @@
 #include "core/status.h"
 
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 
 #include "core/enums.h"
@@ -24,6 +25,13 @@ void fail(prnnStatus_t status, const char* format, ...) {
 
 void require_not_null(const void* pointer, const char* name) {
   if (pointer == nullptr) fail(PRNN_STATUS_BAD_PARAM, "%s is NULL", name);
+}
+
+void require_aligned(size_t bytes, std::initializer_list<NamedArray> arrays) {
+  for (const auto& [data, name] : arrays) {
+    if (reinterpret_cast<uintptr_t>(data) % bytes == 0) continue;
+    fail(PRNN_STATUS_BAD_PARAM, "%s is at address %p; it must be aligned to %zu bytes", name, data, bytes);
+  }
 }
 
 prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept {

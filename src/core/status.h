@@ -2,7 +2,9 @@
 // a message at the C boundary by guarded(). Nothing else catches.
 #pragma once
 
+#include <cstddef>
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <string>
 
@@ -29,6 +31,15 @@ class Failure : public std::exception {
 
 // Throws BAD_PARAM with "<name> is NULL".
 void require_not_null(const void* pointer, const char* name);
+
+// An array that the caller gave, with its name for messages.
+struct NamedArray {
+  const void* data;
+  const char* name;
+};
+
+// Throws BAD_PARAM unless each array is aligned to so many bytes; NULL is.
+void require_aligned(size_t bytes, std::initializer_list<NamedArray> arrays);
 
 // Stores the message on the handle, or for the thread when there is no handle; returns the status. Allocates nothing.
 prnnStatus_t record_failure(prnnHandle_t handle, prnnStatus_t status, const char* message) noexcept;

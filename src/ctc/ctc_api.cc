@@ -64,6 +64,9 @@ CtcParams checked_params(prnnHandle_t handle, const prnnCTCLossOptions_t* option
   require_not_null(target_lengths, "targetLengths");
   const bool no_targets = (o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : o.targetElements) == 0;
   if (!no_targets) require_not_null(targets, "targets");
+  require_aligned(type_size(o.dataType), {{activations, "activations"}});
+  require_aligned(sizeof(int),
+                  {{targets, "targets"}, {frame_lengths, "frameLengths"}, {target_lengths, "targetLengths"}});
   if (handle->is_cpu()) {
     require_lengths(frame_lengths, o.batch, 0, o.maxFrames, "frameLengths");
     require_lengths(target_lengths, o.batch, 0, o.maxTargets, "targetLengths");
@@ -152,6 +155,8 @@ extern "C" prnnStatus_t prnnCTCAlign(prnnHandle_t handle, const prnnCTCLossOptio
     const CtcBackend& backend = ctc_backend(handle);
     CtcParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths);
     require_not_null(scores, "scores");
+    require_aligned(cost_size(options->dataType), {{scores, "scores"}});
+    require_aligned(sizeof(int), {{begins, "begins"}, {ends, "ends"}});
     if (options->maxTargets > 0) {
       require_not_null(begins, "begins");
       require_not_null(ends, "ends");

@@ -25,7 +25,7 @@ void check_options(const LayerNormLstmOptions* options) {
   product_of_sizes({o.steps, o.batch, 10, o.hiddenSize});
   product_of_sizes({4, o.hiddenSize, o.hiddenSize});
   if (!std::isfinite(o.epsilon) || o.epsilon < 0)
-    fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0", o.epsilon);
+    fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0 and finite", o.epsilon);
   if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
 }
 
@@ -63,6 +63,17 @@ void check_inputs(prnnHandle_t handle, const LayerNormLstmOptions& options, cons
   require_parameter(options, inputs->gateBias, "inputs->gateBias");
   require_parameter(options, inputs->cellGain, "inputs->cellGain");
   require_parameter(options, inputs->cellBias, "inputs->cellBias");
+  require_aligned(type_size(options.dataType), {{inputs->x, "inputs->x"},
+                                                {inputs->h0, "inputs->h0"},
+                                                {inputs->c0, "inputs->c0"},
+                                                {inputs->recurrent, "inputs->recurrent"},
+                                                {inputs->gateGain, "inputs->gateGain"},
+                                                {inputs->gateBias, "inputs->gateBias"},
+                                                {inputs->cellGain, "inputs->cellGain"},
+                                                {inputs->cellBias, "inputs->cellBias"},
+                                                {inputs->zoneoutMask, "inputs->zoneoutMask"},
+                                                {inputs->recurrentMask, "inputs->recurrentMask"}});
+  require_aligned(sizeof(int), {{inputs->lengths, "inputs->lengths"}});
   if (handle->is_cpu() && inputs->lengths != nullptr)
     require_lengths(inputs->lengths, options.batch, 0, options.steps, "inputs->lengths");
 }
@@ -107,6 +118,7 @@ extern "C" prnnStatus_t prnnLayerNormLSTMForward(prnnHandle_t handle, const prnn
     const LayerNormLstmBackend& backend = checked_backend(handle, options);
     check_inputs(handle, *options, inputs);
     require_not_null(y, "y");
+    require_aligned(type_size(options->dataType), {{y, "y"}, {cy, "cy"}});
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     if (reserveSpace != nullptr)
       require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
@@ -131,6 +143,17 @@ extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prn
     require_no_parameter(*options, gradients->dGateBias, "gradients->dGateBias");
     require_no_parameter(*options, gradients->dCellGain, "gradients->dCellGain");
     require_no_parameter(*options, gradients->dCellBias, "gradients->dCellBias");
+    require_aligned(type_size(options->dataType), {{y, "y"},
+                                                   {dy, "dy"},
+                                                   {dcy, "dcy"},
+                                                   {gradients->dx, "gradients->dx"},
+                                                   {gradients->dh0, "gradients->dh0"},
+                                                   {gradients->dc0, "gradients->dc0"},
+                                                   {gradients->dRecurrent, "gradients->dRecurrent"},
+                                                   {gradients->dGateGain, "gradients->dGateGain"},
+                                                   {gradients->dGateBias, "gradients->dGateBias"},
+                                                   {gradients->dCellGain, "gradients->dCellGain"},
+                                                   {gradients->dCellBias, "gradients->dCellBias"}});
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
     backend.backward(handle, *options, *inputs, {y, dy, dcy, *gradients, workspace, reserveSpace});

@@ -21,6 +21,8 @@ using namespace prnn;
 namespace prnn {
 namespace {
 
+constexpr const char* kCudnnWasAskedFor = "PRNN_CUDNN_BACKEND was asked for";
+
 int to_int(int64_t value) { return static_cast<int>(std::min<int64_t>(value, INT_MAX)); }
 
 void set_text(char* destination, size_t size, const std::string& text) {
@@ -145,8 +147,7 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
     if (info.backend == PRNN_PERSISTENT_BACKEND) set_sizes(context, backend, problem, &info);
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
-      set_text(info.reason, sizeof info.reason,
-               was_asked ? "PRNN_CUDNN_BACKEND was asked for" : why_cudnn_is_faster(problem, plan));
+      set_text(info.reason, sizeof info.reason, was_asked ? kCudnnWasAskedFor : why_cudnn_is_faster(problem, plan));
     }
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -174,6 +175,19 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   }
   const RnnPlan plan = plan_rnn(*row, problem);
   prnnRNNInfo_t info = info_from_plan(*row, problem, plan);
+  const char* const lacks = what_cudnn_lacks(problem);
+  const bool was_asked = rnn.backend == PRNN_CUDNN_BACKEND;
+  if (was_asked) {
+    info.supported = 0;
+    set_text(info.reason, sizeof info.reason,
+             lacks != nullptr ? lacks
+             : plan.runnable  ? kCudnnWasAskedFor
+                              : plan.reason);
+  }
+  // What select_cuda_backend() chooses where there is a cuDNN; a GPU that CUDA no longer compiles for runs nothing.
+  const bool serves = !row->is_legacy() && lacks == nullptr;
+  if (serves && (was_asked || (rnn.backend == PRNN_BEST_BACKEND && !plan.runnable)))
+    info.backend = info.inferenceBackend = PRNN_CUDNN_BACKEND;
   if (plan.runnable && rnn.backend == PRNN_BEST_BACKEND) {
     if (is_cudnn_faster(problem, plan)) info.backend = PRNN_CUDNN_BACKEND;
     if (is_cudnn_faster(inference_of(problem), plan)) info.inferenceBackend = PRNN_CUDNN_BACKEND;

@@ -18,18 +18,29 @@ struct ForwardDescriptors {
   prnnTensorDescriptor_t hy, cy;
 };
 
+// Of prnnSetRNNExtras and prnnSetRNNMasks, what every call reads, and `own` of this call.
+void require_aligned_extras(const RnnProblem& problem, std::initializer_list<NamedArray> own) {
+  const prnnRNNExtras_t& extras = problem.extras;
+  require_aligned(type_size(problem.type), {{extras.resetHx, "extras->resetHx"},
+                                            {extras.resetCx, "extras->resetCx"},
+                                            {problem.masks.recurrent, "masks->recurrent"}});
+  require_aligned(type_size(problem.type), own);
+}
+
 // Checks everything but the reserve space, and drops the cell states where the mode has none.
 RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardDescriptors& descriptors,
                          RnnForwardArgs& args) {
   RnnProblem problem = problem_from_sequence(rnn, seqLength, descriptors.x);
   if (problem.mode != PRNN_LSTM) args.cx = args.cy = nullptr;
   require_not_null(args.x, "x");
+  require_aligned(type_size(problem.type), {{args.x, "x"}});
   require_state(problem, descriptors.hx, args.hx, problem.state(), "hxDesc");
   require_state(problem, descriptors.cx, args.cx, problem.hidden, "cxDesc");
   require_weights(problem, descriptors.w, args.w, "wDesc", "w");
   require_sequence(problem, descriptors.y, args.y, problem.recurrences() * problem.state(), "yDesc", "y");
   require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
   require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
+  require_aligned_extras(problem, {{problem.extras.cells, "extras->cells"}});
   problem.aligned = reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   return problem;
 }
@@ -37,6 +48,7 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
 void require_workspace(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, const void* workspace,
                        size_t size) {
   require_space(workspace, size, backend.workspace_size(handle, problem), "workspace", "workSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{workspace, "workspace"}});
 }
 
 // Sets the reserve space of the call's arguments.
@@ -46,6 +58,7 @@ void take_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProbl
   const size_t header = reserve_header_size(*handle);
   require_space(reserve, size, header + backend.reserve_size(handle, problem, false), "reserveSpace",
                 "reserveSpaceSizeInBytes");
+  if (!handle->is_cpu()) require_aligned(16, {{reserve, "reserveSpace"}});
   args->reserve = static_cast<char*>(const_cast<void*>(reserve)) + header;  // the backend's part
   args->keeps_gates = size >= header + backend.reserve_size(handle, problem, true);
 }
@@ -131,6 +144,9 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     if (dx != nullptr) require_sequence(problem, dxDesc, dx, problem.input, "dxDesc", "dx");
     require_state(problem, dhxDesc, args.dhx, problem.state(), "dhxDesc");
     require_state(problem, dcxDesc, args.dcx, problem.hidden, "dcxDesc");
+    require_aligned_extras(problem, {{problem.extras.dcells, "extras->dcells"},
+                                     {problem.extras.dresetHx, "extras->dresetHx"},
+                                     {problem.extras.dresetCx, "extras->dresetCx"}});
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
@@ -152,9 +168,11 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
     const RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     require_not_null(x, "x");
+    require_aligned(type_size(problem.type), {{x, "x"}});
     require_state(problem, hxDesc, hx, problem.state(), "hxDesc");
     require_sequence(problem, yDesc, y, problem.recurrences() * problem.state(), "yDesc", "y");
     require_weights(problem, dwDesc, dw, "dwDesc", "dw");
+    require_aligned_extras(problem, {});
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     RnnBackwardWeightsArgs args{x, hx, y, dw, const_cast<void*>(workspace), nullptr};

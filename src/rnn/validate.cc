@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 
 namespace prnn {
 namespace {
@@ -178,6 +179,7 @@ void require_sequence(const RnnProblem& problem, const prnnTensorDescriptor_t* d
     require_tensor(descriptors[t], {descriptors_name, t}, problem.type, {problem.batch[t], width});
   }
   require_not_null(data, data_name);
+  require_aligned(type_size(problem.type), {{data, data_name}});
 }
 
 void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor, const void* data, int64_t width,
@@ -185,12 +187,15 @@ void require_state(const RnnProblem& problem, prnnTensorDescriptor_t descriptor,
   if (data == nullptr) return;
   require_tensor(descriptor, descriptor_name, problem.type,
                  {problem.layers * problem.recurrences(), problem.max_batch(), width});
+  const std::string name(descriptor_name, std::strlen(descriptor_name) - std::strlen("Desc"));
+  require_aligned(type_size(problem.type), {{data, name.c_str()}});
 }
 
 void require_weights(const RnnProblem& problem, prnnFilterDescriptor_t descriptor, const void* data,
                      const char* descriptor_name, const char* data_name) {
   require_filter(descriptor, descriptor_name, problem.type, rnn_params_count(problem));
   require_not_null(data, data_name);
+  require_aligned(type_size(problem.type), {{data, data_name}});
 }
 
 void require_space(const void* space, size_t size, size_t needed, const char* space_name, const char* size_name) {

@@ -83,6 +83,9 @@ DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backen
   require_not_null(frame_lengths, "frameLengths");
   require_not_null(target_lengths, "targetLengths");
   if (params.options.maxTargets > 0) require_not_null(targets, "targets");
+  require_aligned(type_size(params.options.dataType), {{tokens, "tokenLogits"}, {durations, "durationLogits"}});
+  require_aligned(sizeof(int),
+                  {{targets, "targets"}, {frame_lengths, "frameLengths"}, {target_lengths, "targetLengths"}});
   if (handle->is_cpu()) check_contents(params);
   return params;
 }
@@ -90,6 +93,7 @@ DurationParams checked_params(prnnHandle_t handle, const DurationBackend& backen
 void check_gradients(const DurationParams& params, const void* tokens, const void* durations) {
   require_not_null(tokens, "tokenGradients");
   if (params.options.type == PRNN_DURATION_TDT) require_not_null(durations, "durationGradients");
+  require_aligned(type_size(params.options.dataType), {{tokens, "tokenGradients"}, {durations, "durationGradients"}});
 }
 
 }  // namespace
@@ -133,7 +137,7 @@ extern "C" prnnStatus_t prnnDurationRNNTLoss(prnnHandle_t handle, const prnnDura
     const DurationBackend& backend = backend_of(handle);
     DurationParams params =
         checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
-    require_costs(costs, params.options.reduction);
+    require_costs(costs, params.options.dataType, params.options.reduction);
     const bool wanted = tokenGradients || durationGradients;
     if (wanted) check_gradients(params, tokenGradients, durationGradients);
     // The reserve space lies at the front of the workspace.
@@ -154,7 +158,7 @@ extern "C" prnnStatus_t prnnDurationRNNTLossForward(prnnHandle_t handle, const p
     const DurationBackend& backend = backend_of(handle);
     DurationParams params =
         checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
-    require_costs(costs, params.options.reduction);
+    require_costs(costs, params.options.dataType, params.options.reduction);
     set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.workspace_size(params.options));
     if (reserveSpace)
       require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(params.options), "reserveSpace");
@@ -173,6 +177,7 @@ extern "C" prnnStatus_t prnnDurationRNNTLossBackward(prnnHandle_t handle, const 
     const DurationParams params =
         checked_params(handle, backend, options, tokenLogits, durationLogits, targets, frameLengths, targetLengths);
     check_gradients(params, tokenGradients, durationGradients);
+    require_aligned(cost_size(params.options.dataType), {{costGradients, "costGradients"}});
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(params.options), "reserveSpace");
     backend.backward(handle, params, costGradients, tokenGradients, durationGradients, reserveSpace);
   });

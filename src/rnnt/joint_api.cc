@@ -60,14 +60,25 @@ JointParams checked_params(const prnnJointRNNTLossOptions_t* options, const void
   require_not_null(target_lengths, "targetLengths");
   if (options->pruneRange > 0) require_not_null(range_begins, "rangeBegins");
   if (options->dropout > 0) require_not_null(dropout_seed, "dropoutSeed");
+  const prnnDataType_t type = options->dataType;
+  require_aligned(type_size(type), {{encoder, "encoder"}, {predictor, "predictor"}, {weight, "weight"}});
+  require_aligned(cost_size(type), {{bias, "bias"}});
+  require_aligned(sizeof(int), {{targets, "targets"},
+                                {frame_lengths, "frameLengths"},
+                                {target_lengths, "targetLengths"},
+                                {range_begins, "rangeBegins"}});
+  require_aligned(sizeof(unsigned long long), {{dropout_seed, "dropoutSeed"}});
   return {*options,      encoder,        predictor,    weight,       bias,   targets,
           frame_lengths, target_lengths, range_begins, dropout_seed, nullptr};
 }
 
-JointGradients checked_gradients(void* encoder, void* predictor, void* weight, void* bias) {
+JointGradients checked_gradients(prnnDataType_t type, void* encoder, void* predictor, void* weight, void* bias) {
   require_not_null(encoder, "encoderGradients");
   require_not_null(predictor, "predictorGradients");
   require_not_null(weight, "weightGradients");
+  require_aligned(type_size(type),
+                  {{encoder, "encoderGradients"}, {predictor, "predictorGradients"}, {weight, "weightGradients"}});
+  require_aligned(cost_size(type), {{bias, "biasGradients"}});
   return {encoder, predictor, weight, bias};
 }
 
@@ -115,9 +126,9 @@ extern "C" prnnStatus_t prnnJointRNNTLoss(prnnHandle_t handle, const prnnJointRN
     const JointBackend& backend = joint_backend(handle);
     JointParams params = checked_params(options, encoder, predictor, weight, bias, targets, frameLengths, targetLengths,
                                         rangeBegins, dropoutSeed);
-    require_not_null(costs, "costs");
+    require_costs(costs, options->dataType, nullptr);
     const JointGradients gradients =
-        checked_gradients(encoderGradients, predictorGradients, weightGradients, biasGradients);
+        checked_gradients(options->dataType, encoderGradients, predictorGradients, weightGradients, biasGradients);
     // The reserve space lies at the front of the workspace.
     const size_t reserve = whole_blocks(backend.reserve_size(*options));
     require_space(workspace, workspaceSizeInBytes, reserve + backend.workspace_size(handle, *options), "workspace");
@@ -138,7 +149,7 @@ extern "C" prnnStatus_t prnnJointRNNTLossForward(prnnHandle_t handle, const prnn
     const JointBackend& backend = joint_backend(handle);
     JointParams params = checked_params(options, encoder, predictor, weight, bias, targets, frameLengths, targetLengths,
                                         rangeBegins, dropoutSeed);
-    require_not_null(costs, "costs");
+    require_costs(costs, options->dataType, nullptr);
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     params.workspace = workspace;
     if (reserveSpace) require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(*options), "reserveSpace");
@@ -157,9 +168,10 @@ extern "C" prnnStatus_t prnnJointRNNTLossBackward(
     JointParams params = checked_params(options, encoder, predictor, weight, bias, targets, frameLengths, targetLengths,
                                         rangeBegins, dropoutSeed);
     const JointGradients gradients =
-        checked_gradients(encoderGradients, predictorGradients, weightGradients, biasGradients);
+        checked_gradients(options->dataType, encoderGradients, predictorGradients, weightGradients, biasGradients);
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(*options), "reserveSpace");
+    require_aligned(cost_size(options->dataType), {{costGradients, "costGradients"}});
     params.workspace = workspace;
     backend.backward(handle, params, costGradients, gradients, reserveSpace);
   });

@@ -60,6 +60,10 @@ extern "C" prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMut
     if (o.symbols > 0) require_not_null(px, "px");
     require_not_null(py, "py");
     require_not_null(scores, "scores");
+    require_aligned(
+        type_size(o.dataType),
+        {{px, "px"}, {py, "py"}, {scores, "scores"}, {pxGradients, "pxGradients"}, {pyGradients, "pyGradients"}});
+    require_aligned(sizeof(int), {{boundary, "boundary"}});
     if (o.symbols > 0 && (pxGradients == nullptr) != (pyGradients == nullptr))
       fail(PRNN_STATUS_BAD_PARAM, "%s is NULL and the other is not; give both gradients or none",
            pxGradients ? "pyGradients" : "pxGradients");
@@ -80,6 +84,8 @@ extern "C" prnnStatus_t prnnRNNTPruneRanges(prnnHandle_t handle, const prnnMutua
     if (o.symbols > 0) require_not_null(pxGradients, "pxGradients");
     require_not_null(pyGradients, "pyGradients");
     require_not_null(rangeBegins, "rangeBegins");
+    require_aligned(type_size(o.dataType), {{pxGradients, "pxGradients"}, {pyGradients, "pyGradients"}});
+    require_aligned(sizeof(int), {{boundary, "boundary"}, {rangeBegins, "rangeBegins"}});
     require_in_range(pruneRange, o.type == PRNN_RNNT_REGULAR && o.symbols > 0 ? 2 : 1, o.symbols + 1, "pruneRange");
     if (handle->is_cpu() && boundary) check_boundary(o, boundary);
     backend.prune_ranges(handle, {o, pxGradients, pyGradients, boundary, pruneRange, rangeBegins});

@@ -89,6 +89,11 @@ RnntParams checked_params(prnnHandle_t handle, const prnnRNNTLossOptions_t* opti
   const bool no_targets = (o.targetLayout == PRNN_TARGETS_PADDED ? o.maxTargets : o.targetElements) == 0;
   if (o.input != PRNN_LOSS_GATHERED && !no_targets) require_not_null(targets, "targets");
   if (o.layout == PRNN_RNNT_PRUNED) require_not_null(range_begins, "rangeBegins");
+  require_aligned(type_size(o.dataType), {{activations, "activations"}});
+  require_aligned(sizeof(int), {{targets, "targets"},
+                                {frame_lengths, "frameLengths"},
+                                {target_lengths, "targetLengths"},
+                                {range_begins, "rangeBegins"}});
   RnntParams params{o, activations, targets, frame_lengths, target_lengths, range_begins, nullptr, 0};
   if (handle->is_cpu()) check_contents(params);
   return params;
@@ -176,6 +181,8 @@ extern "C" prnnStatus_t prnnRNNTAlign(prnnHandle_t handle, const prnnRNNTLossOpt
     const RnntBackend& backend = rnnt_backend(handle);
     RnntParams params = checked_params(handle, options, activations, targets, frameLengths, targetLengths, rangeBegins);
     require_not_null(scores, "scores");
+    require_aligned(cost_size(options->dataType), {{scores, "scores"}});
+    require_aligned(sizeof(int), {{frames, "frames"}});
     if (options->maxTargets > 0) require_not_null(frames, "frames");
     set_workspace(params, workspace, workspaceSizeInBytes, 0, backend.align_workspace_size(*options));
     backend.align(handle, params, scores, frames);

@@ -52,6 +52,17 @@ static void check_other_families(void) {
   CHECK(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 5, 4, 3, 2));
   CHECK(cudnnGetTensorNdDescriptor(tensor, 4, &type, &rank, dims, strides));
   EXPECT(rank == 4 && dims[0] == 5 && dims[3] == 2 && strides[0] == 24 && strides[1] == 6 && strides[2] == 2);
+  CHECK(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, 5, 4, 3, 2));
+  CHECK(cudnnGetTensorNdDescriptor(tensor, 4, &type, &rank, dims, strides));
+  EXPECT(strides[0] == 24 && strides[1] == 1 && strides[2] == 8 && strides[3] == 4);
+  EXPECT(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 5, 3, 1431655766, 1) ==
+         CUDNN_STATUS_NOT_SUPPORTED); /* an image of 2^32 + 2 elements */
+  EXPECT(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 5, 4, 1 << 30, 1 << 30) ==
+         CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT(cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 5, -4, 3, 2) ==
+         CUDNN_STATUS_BAD_PARAM);
+  EXPECT(cudnnSetTensor4dDescriptor(tensor, (cudnnTensorFormat_t)2, CUDNN_DATA_FLOAT, 5, 4, 3, 2) ==
+         CUDNN_STATUS_BAD_PARAM);
   CHECK(cudnnCreateFilterDescriptor(&filter));
   CHECK(cudnnSetFilter4dDescriptor(filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 5, 4, 3, 2));
   CHECK(cudnnGetFilterNdDescriptor(filter, 4, &type, &format, &rank, dims));

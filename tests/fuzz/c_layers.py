@@ -3,6 +3,7 @@ arguments that are wrong, on memory between inaccessible pages; and whole steps 
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from typing import Any
 
@@ -34,6 +35,7 @@ class Problem(RnnCase):
 
     def __init__(self, client: Client, handle: capi.Object) -> None:
         random, memory = client.random, client.memory
+        self.random, self.memory = random, memory
         mode = random.randrange(4)
         hidden = random.choice((1, 2, 3, 5, 8, 16, 17, 33, random.randint(1, 70)))
         skip = random.random() < 0.15
@@ -80,6 +82,64 @@ class Problem(RnnCase):
         self.stage: int | None = 0
         self.handle_is_cpu = memory.device == "cpu"
 
+    def make_data(self) -> None:
+        super().make_data()
+        self.given: dict[str, Any] = {}  # to the reference, besides the data
+        self.given_back: dict[str, Tensor] = {}
+        what = self.random.choice((None, None, self.set_masks, self.set_extras))
+        if what is None or self.memory.device != "cpu":
+            return
+        what()
+        self.workspace = torch.empty(self.size("GetRNNWorkspaceSize"), dtype=torch.uint8)
+        self.reserve = torch.empty(self.reserve_size(), dtype=torch.uint8)
+
+    def set_masks(self) -> None:
+        stack, memory, is_gru = self.stack, self.memory, self.stack.mode == reference.GRU
+        if stack.mode == reference.LSTM or stack.skip_input:
+            return
+        cells, rows = stack.layers * stack.directions, sum(self.batch_sizes)
+        given: dict[str, Any] = {}
+        if not is_gru or self.random.random() < 0.6:
+            kept = torch.rand(cells, self.batch_sizes[0], stack.hidden) < 0.7
+            given["recurrent"] = memory.input((kept / 0.7).to(self.dtype))
+        if is_gru and self.random.random() < 0.5:
+            given["zoneout"] = memory.input(torch.randint(0, 3, (rows, cells, stack.hidden), dtype=torch.uint8))
+        elif is_gru:
+            given["expectation"] = self.random.choice((0.0, 0.2, 1.0))
+        addresses = [given[name].data_ptr() if name in given else None for name in ("recurrent", "zoneout")]
+        masks = capi.Masks(*addresses, given.get("expectation", 0.0))
+        capi.check("SetRNNMasks", rnnDesc=self.rnn.pointer, masks=ctypes.addressof(masks))
+        self.given["masks"] = reference.Masks(**given)
+
+    def set_extras(self) -> None:
+        """Resets, and of an LSTM c of every timestep."""
+        stack, memory, rows = self.stack, self.memory, sum(self.batch_sizes)
+        extras = capi.Extras()
+        states = {"h": (stack.state, "resetHx", "dresetHx"), "c": (stack.hidden, "resetCx", "dresetCx")}
+        if self.random.random() < 0.8:
+            flags = torch.rand(rows) < self.random.choice((0.0, 0.2, 1.0))
+            self.given["reset"] = memory.input(flags * torch.randint(1, 256, (rows,), dtype=torch.uint8))
+            extras.reset = self.given["reset"].data_ptr()
+            for letter, (width, state, gradient) in states.items():
+                shape = (stack.layers * stack.directions, self.batch_sizes[0], width)
+                if (letter == "c" and stack.mode != reference.LSTM) or self.random.random() < 0.3:
+                    continue
+                self.given[f"reset_{letter}x"] = memory.input(torch.randn(shape).to(self.dtype))
+                setattr(extras, state, self.given[f"reset_{letter}x"].data_ptr())
+                self.given_back[f"dreset_{letter}x"] = memory.output(shape, self.dtype)
+                setattr(extras, gradient, self.given_back[f"dreset_{letter}x"].data_ptr())
+        if stack.mode == reference.LSTM:
+            shape = (rows, stack.directions * stack.hidden)
+            self.given_back["cells"] = memory.output(shape, self.dtype)
+            self.given["dcells"] = memory.input(torch.randn(shape).to(self.dtype))
+            extras.cells, extras.dcells = self.given_back["cells"].data_ptr(), self.given["dcells"].data_ptr()
+        capi.check("SetRNNExtras", rnnDesc=self.rnn.pointer, extras=ctypes.addressof(extras))
+
+    def expected(self, **_: Tensor) -> dict[str, Tensor]:
+        inputs = {name: self.data[name] for name in ("x", "w", "hx", "cx", "dy", "dhy", "dcy")}
+        step = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, **self.given))
+        return {name: step[name] for name in (*OUTPUTS, *self.given_back)}
+
     def arguments(self, name: str) -> dict[str, Any]:
         values = super().arguments(name)
         for key in ("xDesc", "dxDesc", "yDesc", "dyDesc"):
@@ -88,7 +148,7 @@ class Problem(RnnCase):
         return values
 
     def outputs(self) -> list[Tensor]:
-        return [*(self.data[name] for name in OUTPUTS), self.reserve]
+        return [*(self.data[name] for name in OUTPUTS), *self.given_back.values(), self.reserve]
 
 
 def guarded(memory: Memory, descriptors: list[capi.Object]) -> Tensor:
@@ -166,11 +226,15 @@ class Layers(Client):
                 must = arguments[size] > 0 and (name != "RNNForwardInference" or change.get(size) == 0)
                 return change, True if must else None
         other = random.choice(self.problems)  # its rnnDesc with all else of this one
+        if other.given:  # which has arrays of other sizes
+            return {"rnnDesc": self.unset_or_wrong("RNN")}, True
         return {"rnnDesc": other.rnn.pointer}, None
 
     def try_call(self) -> None:
         problem, name = self.random.choice(self.problems), self.random.choice(CALLS)
         changes, must_fail = self.refused(problem, name) if self.random.random() < 0.6 else ({}, False)
+        if name == "RNNForwardInference" and "cells" in problem.given_back and not changes.get("rnnDesc"):
+            must_fail = True  # prnnRNNForwardTraining alone fills them
         needed = {"RNNBackwardData": 1, "RNNBackwardWeights": 2}.get(name, 0)
         if must_fail is False and problem.handle_is_cpu and needed:
             must_fail = None if problem.stage is None else problem.stage < needed
@@ -207,8 +271,8 @@ class Layers(Client):
         if problem.masked and problem.stack.layers > 1:
             return
         self.case.note(f"a step of {dataclasses.asdict(problem.stack)}, batches {problem.batch_sizes}, {problem.dtype}")
-        for name in OUTPUTS:
-            poison(problem.data[name])
+        for output in (*(problem.data[name] for name in OUTPUTS), *problem.given_back.values()):
+            poison(output)
         problem.data["dw"].zero_()
         poison(problem.reserve)
         try:
@@ -222,7 +286,7 @@ class Layers(Client):
         for name, expected in problem.expected().items():
             if name in ("cy", "dcx") and problem.stack.mode != reference.LSTM:
                 continue
-            found = problem.data[name].double()
+            found = (problem.data | problem.given_back)[name].double()
             largest = (found - expected).abs().max().item()
             if not largest <= TOLERANCE[problem.dtype] * max(1.0, expected.abs().max().item()):
                 raise Finding(

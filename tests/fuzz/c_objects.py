@@ -276,6 +276,13 @@ class Objects(Client):
         must = None if right and alive and given > 0 and all(alive for _, alive in picked) else True
         for name in ("GetRNNWorkspaceSize", "GetRNNTrainingReserveSize"):
             self.call(name, {**common, "seqLength": given, "xDesc": descriptors.data_ptr()}, [out], must)
+        sizes, mode = self.out(2, torch.int64), self.random.choice((0, 1, 1, 2, -1))
+        arguments = {"handle": handle, "rnnDesc": rnn, "fwdMode": mode, "seqLength": given}
+        arguments |= {"xDesc": descriptors.data_ptr(), "workSpaceSize": sizes.data_ptr()}
+        arguments |= {"reserveSpaceSize": sizes.data_ptr() + 8}
+        self.call("GetRNNTempSpaceSizes", arguments, [sizes], True if mode not in (0, 1) else must)
+        null = self.random.choice(("workSpaceSize", "reserveSpaceSize", "xDesc", "rnnDesc", "handle"))
+        self.call("GetRNNTempSpaceSizes", arguments, [sizes], must_fail=True, changes={null: None})
         info = self.memory.space(INFO_BYTES, host=True)
         name = self.random.choice(GPUS)
         gpu = self.memory.input(torch.tensor([*name, 0], dtype=torch.uint8), host=True)

@@ -9,9 +9,11 @@ from typing import Any
 
 import capi
 import torch
+from layer_norm_lstm_c_case import CCase
 from torch import Tensor
 
 from fuzz.c_calls import Client
+from fuzz.c_layer_norm import Layer
 from fuzz.c_layers import CALLS, WRITTEN, Layers
 from fuzz.c_losses import Losses
 from fuzz.case import Case, Finding
@@ -42,7 +44,7 @@ def starve(client: Client, name: str, arguments: dict[str, Any], outputs: list[T
 
 def starve_layers(client: Layers) -> None:
     problem = client.problems[0]
-    for name in CALLS:
+    for name in CALLS[1:] if "cells" in problem.given_back else CALLS:
         poison(problem.workspace)
         for output in WRITTEN[name]:
             if output != "dw":
@@ -67,6 +69,14 @@ def starve_losses(client: Losses) -> None:
         starve(client, name, arguments, outputs)
 
 
+def starve_layer_norm(client: Layer) -> None:
+    for tensor in client.outputs():
+        poison(tensor)
+    for name in ("Forward", "Backward"):
+        poison(client.workspace)
+        starve(client, CCase.function(name), client.arguments(name), client.outputs())
+
+
 def run(case: Case) -> None:
     if failing_new() is None:
         case.counts["without tests/c/failing_new.cc"] += 1
@@ -74,9 +84,10 @@ def run(case: Case) -> None:
     torch.manual_seed(case.random.getrandbits(32))
     torch.set_num_threads(case.random.choice((1, 2)))
     with Memory(case.random) as memory:
-        if case.random.random() < 0.5:
-            layers = Layers(case, memory)
-            starve_layers(layers)
+        what = case.random.randrange(5)
+        if what < 2:
+            starve_layers(Layers(case, memory))
+        elif what < 4:
+            starve_losses(Losses(case, memory))
         else:
-            losses = Losses(case, memory)
-            starve_losses(losses)
+            starve_layer_norm(Layer(case, memory))

@@ -24,10 +24,7 @@ std::string why_not_resident(prnnContext& context, const RnnProblem& problem, co
 }  // namespace
 
 const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wanted, const RnnProblem& problem) {
-  const char* const lacks = problem.heads > 1      ? "cuDNN has no heads (prnnSetRNNHeads)"
-                            : problem.has_masks()  ? "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"
-                            : problem.has_extras() ? "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"
-                                                   : nullptr;
+  const char* const lacks = what_cudnn_lacks(problem);
   if (wanted == PRNN_CUDNN_BACKEND) {
     if (lacks != nullptr) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", lacks);
     return require_cudnn_backend();

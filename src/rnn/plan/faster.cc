@@ -228,9 +228,16 @@ std::string percent_of(double ratio) {
 
 }  // namespace
 
+const char* what_cudnn_lacks(const RnnProblem& problem) {
+  return problem.heads > 1      ? "cuDNN has no heads (prnnSetRNNHeads)"
+         : problem.has_masks()  ? "cuDNN has no masks of the recurrence (prnnSetRNNMasks)"
+         : problem.has_extras() ? "cuDNN has no resets and no c of every timestep (prnnSetRNNExtras)"
+                                : nullptr;
+}
+
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST || problem.backward_plan.engine != PRNN_ENGINE_BEST) return {};
-  if (problem.heads > 1 || problem.has_extras()) return {};  // cuDNN has none
+  if (what_cudnn_lacks(problem) != nullptr) return {};
   CudnnTime time;
   time.inference = measured_ratios(row, problem, plan, false);
   time.training = measured_ratios(row, problem, plan, true);

@@ -50,6 +50,9 @@ struct GpuRatios {
 extern const GpuRatios kGpuRatios[];
 extern const int kGpuRatiosCount;
 
+// What the problem asks for that cuDNN does not have; NULL: nothing.
+const char* what_cudnn_lacks(const RnnProblem& problem);
+
 CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 // Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the

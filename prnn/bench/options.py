@@ -1,0 +1,18 @@
+"""What the options of the programs take."""
+
+import argparse
+
+import torch
+
+from prnn._fields import Within, number_parser
+
+COUNT = number_parser(int, Within(1, 2**20))
+THREADS = number_parser(int, Within(1, 1024))
+SECONDS = number_parser(float, Within(0, 86400, above=True))
+PROBABILITY = number_parser(float, Within(0, 1, below=True))
+
+
+def require_gpu(parser: argparse.ArgumentParser) -> None:
+    """Ends the program, by way of its parser, where torch can use no GPU."""
+    if not torch.cuda.is_available():
+        parser.error("this program measures a GPU, but torch can use none here")
