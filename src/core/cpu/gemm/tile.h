@@ -29,7 +29,8 @@ template <class T>
 using TileFunction = void (*)(const TileOperands<T>&);
 
 template <class T, int P, int R, bool kGrouped>
-void tile(const TileOperands<T>& o) {
+void tile(const TileOperands<T>& operands) {
+  const TileOperands<T> o = operands;  // which no store can change
   constexpr int W = Simd<T>::kWidth;
   Vector<T> sums[P][R][2];
 #pragma GCC unroll 4
