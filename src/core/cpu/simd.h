@@ -87,9 +87,13 @@ PRNN_INLINE __m256i lanes_below(double, int count) {
   return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
 }
 PRNN_INLINE FloatVector load_part(const float* p, int count) { return _mm256_maskload_ps(p, lanes_below(0.0f, count)); }
-PRNN_INLINE DoubleVector load_part(const double* p, int count) { return _mm256_maskload_pd(p, lanes_below(0.0, count)); }
+PRNN_INLINE DoubleVector load_part(const double* p, int count) {
+  return _mm256_maskload_pd(p, lanes_below(0.0, count));
+}
 PRNN_INLINE void store_part(float* p, FloatVector v, int count) { _mm256_maskstore_ps(p, lanes_below(0.0f, count), v); }
-PRNN_INLINE void store_part(double* p, DoubleVector v, int count) { _mm256_maskstore_pd(p, lanes_below(0.0, count), v); }
+PRNN_INLINE void store_part(double* p, DoubleVector v, int count) {
+  _mm256_maskstore_pd(p, lanes_below(0.0, count), v);
+}
 #else
 template <class T>
 PRNN_INLINE Vector<T> load_part(const T* p, int count) {

@@ -23,9 +23,16 @@ constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
 
-// How many of `count` panels to take together with n vectors: as many as the registers hold, evenly.
-PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n) {
-  int64_t most = kAccumulators / (2 * n);
+// The vectors of a panel that hold its first `rows` rows.
+template <class T>
+PRNN_INLINE int vectors_of(int64_t rows) {
+  return rows > Simd<T>::kWidth ? 2 : 1;
+}
+
+// How many of `count` panels to take together with n vectors: as many as the registers hold, evenly. `vectors` of each.
+PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n, int vectors) {
+  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
+  int64_t most = kAccumulators / (vectors * ((n + blocks - 1) / blocks));
   if (most < 1) most = 1;
   if (most > kMaxPanels) most = kMaxPanels;
   if (most > count) most = count;
@@ -35,10 +42,11 @@ PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n) {
 
 // Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense.
 template <class T>
-PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t k, const T* b, int64_t ldb,
-                               int64_t n, bool start, T* out) {
+PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t rows, int64_t k,
+                               const T* b, int64_t ldb, int64_t n, bool start, T* out) {
   constexpr int64_t W = kPanel<T>;
-  const int64_t together = panels_at_once(count, n);
+  const int vectors = vectors_of<T>(rows);
+  const int64_t together = panels_at_once(count, n, vectors);
   const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
   for (int64_t p = 0; p < count; p += together) {
     const int64_t taken = count - p < together ? count - p : together;
@@ -56,18 +64,18 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
       o.init = start ? kZeros<T> : o.c;
       o.init_panel_stride = start ? 0 : o.c_panel_stride;
       o.ld_init = start ? 0 : W;
-      kTiles<T>.tiles[taken - 1][r - 1](o);
+      kTiles<T>.tiles[vectors - 1][taken - 1][r - 1](o);
     }
   }
 }
 
 template <class T>
-void product(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
+void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
   const int64_t slice = n > kMaxVectors ? kSliceBytes / sizeof(T) : k;
-  if (k == 0) product_slice<T>(panels, 0, count, 0, b, ldb, n, true, out);
+  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out);
   for (int64_t begin = 0; begin < k; begin += slice) {
     const int64_t depth = k - begin < slice ? k - begin : slice;
-    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, depth, b + begin, ldb, n, begin == 0, out);
+    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
 
@@ -79,7 +87,7 @@ void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_
   for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
     const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
     for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * kStride);
-    product_slice<T>(panels, kStride, count, depth, b + begin, ldb, n, begin == 0, out);
+    product_slice<T>(panels, kStride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
 
@@ -129,7 +137,8 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
   // The next row group's part of C arrives while this one is computed.
   const int64_t ahead = g.m - row - r < r ? g.m - row - r : r;
   for (int64_t j = 0; j < ahead; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
-  (grouped ? kTiles<T>.grouped[r - 1] : kTiles<T>.tiles[0][r - 1])(o);
+  const int vectors = vectors_of<T>(width);
+  (grouped ? kTiles<T>.grouped[vectors - 1][r - 1] : kTiles<T>.tiles[vectors - 1][0][r - 1])(o);
   if (width < W) {
     for (int64_t j = 0; j < r; ++j) std::memcpy(c + j * g.ldc, edge + j * W, width * sizeof(T));
   }
