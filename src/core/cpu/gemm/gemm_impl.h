@@ -103,17 +103,18 @@ constexpr size_t block_bytes() {
   return kBytes;
 }
 
-// One row group of C times one panel of B. `a` as the tile wants it.
+// One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
 template <class T>
-PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, const T* a, int64_t lda, bool grouped,
-                           int64_t row, int64_t r, int64_t column, bool first) {
+PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t count, int64_t depth, const T* a, int64_t lda,
+                           bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
   alignas(64) T edge[kMaxVectors * W];
   T* c = g.c + row * g.ldc + column;
   TileOperands<T> o;
   o.panel = panel;
-  o.panel_stride = o.init_panel_stride = o.c_panel_stride = 0;
+  o.panel_stride = W * depth;
+  o.init_panel_stride = o.c_panel_stride = W;
   o.k = depth;
   o.b = a;
   o.ldb = lda;
@@ -123,6 +124,7 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
     o.ldc = g.ldc;
     o.init = from_c ? c : g.bias != nullptr ? g.bias + column : kZeros<T>;
     o.ld_init = from_c ? g.ldc : 0;
+    if (o.init == kZeros<T>) o.init_panel_stride = 0;
   } else {
     o.c = edge;
     o.ldc = W;
@@ -138,7 +140,7 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
   const int64_t ahead = g.m - row - r < r ? g.m - row - r : r;
   for (int64_t j = 0; j < ahead; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
   const int vectors = vectors_of<T>(width);
-  (grouped ? kTiles<T>.grouped[vectors - 1][r - 1] : kTiles<T>.tiles[vectors - 1][0][r - 1])(o);
+  (grouped ? kTiles<T>.grouped[vectors - 1][r - 1] : kTiles<T>.tiles[vectors - 1][count - 1][r - 1])(o);
   if (width < W) {
     for (int64_t j = 0; j < r; ++j) std::memcpy(c + j * g.ldc, edge + j * W, width * sizeof(T));
   }
@@ -150,11 +152,15 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* panels = reinterpret_cast<T*>(scratch);
   T* groups = panels + B::kColumns * B::kK;
-  for (int64_t column = columns.begin; column < columns.end; column += B::kColumns) {
-    const int64_t width = columns.end - column < B::kColumns ? columns.end - column : B::kColumns;
+  // Of few rows, several panels at a time keep the registers full. What is packed for them stays in the L1 cache.
+  const bool few = !kTransposed && rows.size() <= R / 2;
+  const int64_t most_columns = few ? kMaxPanels * W : B::kColumns, most_deep = few ? kUnpackedK : B::kK;
+  for (int64_t column = columns.begin; column < columns.end; column += most_columns) {
+    const int64_t width = columns.end - column < most_columns ? columns.end - column : most_columns;
+    const int64_t together = few && width >= W ? panels_at_once(width / W, rows.size(), 2) : 1;
     int64_t k = 0;
     do {  // once at least: a product of depth 0 is its initial value
-      const int64_t depth = g.k - k < B::kK ? g.k - k : B::kK;
+      const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
       if (g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
           pack_rows<T>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
@@ -165,11 +171,12 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
         if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
-        for (int64_t i = 0; i < width; i += W) {
+        for (int64_t i = 0, count; i < width; i += count * W) {
+          count = width - i >= together * W ? together : 1;
           for (int64_t j = 0; j < height; j += R) {
             const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-            gemm_tile<T>(g, panels + i * depth, depth, a, g.lda, kTransposed, row + j, height - j < R ? height - j : R,
-                         column + i, k == 0);
+            gemm_tile<T>(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
+                         height - j < R ? height - j : R, column + i, k == 0);
           }
         }
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "core/cpu/simd.h"
@@ -29,10 +30,22 @@ struct TileOperands {
 template <class T>
 using TileFunction = void (*)(const TileOperands<T>&);
 
+// A tile of depth 0: the sums are what they start from.
+template <class T>
+__attribute__((noinline)) void copy_start(const TileOperands<T>& o, int panels, int vectors, int width) {
+  for (int p = 0; p < panels; ++p) {
+    for (int j = 0; j < vectors; ++j) {
+      std::memmove(o.c + p * o.c_panel_stride + j * o.ldc, o.init + p * o.init_panel_stride + j * o.ld_init,
+                   width * sizeof(T));
+    }
+  }
+}
+
 template <class T, int V, int P, int R, bool kGrouped>
 void tile(const TileOperands<T>& operands) {
   const TileOperands<T> o = operands;  // which no store can change
   constexpr int W = Simd<T>::kWidth;
+  if (o.k <= 0) return copy_start(o, P, R, V * W);
   Vector<T> sums[P][R][V];
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
@@ -47,7 +60,8 @@ void tile(const TileOperands<T>& operands) {
   const T* panel = o.panel;
   const int64_t panel_stride = o.panel_stride, length = o.k, ldb = o.ldb;
   const T* b = o.b;
-  for (int64_t k = 0; k < length; ++k) {
+  int64_t k = 0;
+  do {  // once at least, or the sums would leave their registers around the loop
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
       Vector<T> weights[V];
@@ -62,7 +76,7 @@ void tile(const TileOperands<T>& operands) {
     }
     panel += 2 * W;
     b += kGrouped ? R : 1;
-  }
+  } while (++k < length);
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 12
