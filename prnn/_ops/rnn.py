@@ -353,6 +353,9 @@ _rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, 
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
 
 
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
+
+
 def _in_functorch() -> bool:
     """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
     operator."""
@@ -362,11 +365,10 @@ def _in_functorch() -> bool:
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
     tensors with memory that nobody traces, transforms or casts."""
-    return (
-        _undisturbed()
-        and all(tensor is None or (type(tensor) in _PLAIN and not tensor.is_meta) for tensor in tensors)
-        and not torch._C._is_any_autocast_enabled()
-    )
+    for tensor in tensors:  # without a generator, which takes longer than what it looks at
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta):
+            return False
+    return _undisturbed() and not _is_any_autocast_enabled()
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
