@@ -284,8 +284,8 @@ class _RnnFunction(torch.autograd.Function):
         rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
         results: tuple[Tensor | None, ...]
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        have_memory = all(gradient is None or is_plain(gradient) for gradient in gradients)
-        if have_memory and not torch.is_grad_enabled() and _is_direct((*data, *weights)):
+        is_direct = not torch.is_grad_enabled() and _is_direct((*data, *weights))
+        if is_direct and all(gradient is None or is_plain(gradient) for gradient in gradients):
             results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
         elif _in_functorch():
             results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
