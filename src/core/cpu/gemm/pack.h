@@ -43,13 +43,18 @@ PRNN_INLINE void transpose_block(const double* source, int64_t ld, double* out, 
 template <class T>
 constexpr int64_t kVectorColumns = 64 / sizeof(T);
 
+// The intrinsics have a mask, which is full, since GCC 12 warns of those without.
+//
 // Of a vector's 16-byte parts, those of four vectors: out[i * stride] gets the i-th of each.
 template <class T>
 PRNN_INLINE void store_parts(__m512d v0, __m512d v1, __m512d v2, __m512d v3, T* out, int64_t stride) {
-  const __m512d even0 = _mm512_shuffle_f64x2(v0, v1, 0x88), odd0 = _mm512_shuffle_f64x2(v0, v1, 0xdd);
-  const __m512d even1 = _mm512_shuffle_f64x2(v2, v3, 0x88), odd1 = _mm512_shuffle_f64x2(v2, v3, 0xdd);
-  const __m512d parts[4] = {_mm512_shuffle_f64x2(even0, even1, 0x88), _mm512_shuffle_f64x2(odd0, odd1, 0x88),
-                            _mm512_shuffle_f64x2(even0, even1, 0xdd), _mm512_shuffle_f64x2(odd0, odd1, 0xdd)};
+  const __m512d even0 = _mm512_maskz_shuffle_f64x2(0xff, v0, v1, 0x88),
+                odd0 = _mm512_maskz_shuffle_f64x2(0xff, v0, v1, 0xdd);
+  const __m512d even1 = _mm512_maskz_shuffle_f64x2(0xff, v2, v3, 0x88),
+                odd1 = _mm512_maskz_shuffle_f64x2(0xff, v2, v3, 0xdd);
+  const __m512d parts[4] = {
+      _mm512_maskz_shuffle_f64x2(0xff, even0, even1, 0x88), _mm512_maskz_shuffle_f64x2(0xff, odd0, odd1, 0x88),
+      _mm512_maskz_shuffle_f64x2(0xff, even0, even1, 0xdd), _mm512_maskz_shuffle_f64x2(0xff, odd0, odd1, 0xdd)};
   for (int i = 0; i < 4; ++i) std::memcpy(out + i * stride, &parts[i], sizeof parts[i]);
 }
 
@@ -60,14 +65,14 @@ PRNN_INLINE void transpose_vectors(const float* source, int64_t ld, float* out, 
     const float* const row = source + 4 * i * ld;
     const __m512 r0 = _mm512_loadu_ps(row), r1 = _mm512_loadu_ps(row + ld);
     const __m512 r2 = _mm512_loadu_ps(row + 2 * ld), r3 = _mm512_loadu_ps(row + 3 * ld);
-    const __m512d low0 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1)),
-                  low1 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
-    const __m512d high0 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1)),
-                  high1 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
-    columns[0][i] = _mm512_unpacklo_pd(low0, low1);
-    columns[1][i] = _mm512_unpackhi_pd(low0, low1);
-    columns[2][i] = _mm512_unpacklo_pd(high0, high1);
-    columns[3][i] = _mm512_unpackhi_pd(high0, high1);
+    const __m512d low0 = _mm512_castps_pd(_mm512_maskz_unpacklo_ps(0xffff, r0, r1)),
+                  low1 = _mm512_castps_pd(_mm512_maskz_unpacklo_ps(0xffff, r2, r3));
+    const __m512d high0 = _mm512_castps_pd(_mm512_maskz_unpackhi_ps(0xffff, r0, r1)),
+                  high1 = _mm512_castps_pd(_mm512_maskz_unpackhi_ps(0xffff, r2, r3));
+    columns[0][i] = _mm512_maskz_unpacklo_pd(0xff, low0, low1);
+    columns[1][i] = _mm512_maskz_unpackhi_pd(0xff, low0, low1);
+    columns[2][i] = _mm512_maskz_unpacklo_pd(0xff, high0, high1);
+    columns[3][i] = _mm512_maskz_unpackhi_pd(0xff, high0, high1);
   }
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
@@ -80,8 +85,8 @@ PRNN_INLINE void transpose_vectors(const double* source, int64_t ld, double* out
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512d r0 = _mm512_loadu_pd(source + 2 * i * ld), r1 = _mm512_loadu_pd(source + (2 * i + 1) * ld);
-    columns[0][i] = _mm512_unpacklo_pd(r0, r1);
-    columns[1][i] = _mm512_unpackhi_pd(r0, r1);
+    columns[0][i] = _mm512_maskz_unpacklo_pd(0xff, r0, r1);
+    columns[1][i] = _mm512_maskz_unpackhi_pd(0xff, r0, r1);
   }
 #pragma GCC unroll 2
   for (int c = 0; c < 2; ++c) {
