@@ -14,9 +14,18 @@ def check_heads(heads: object, hidden_size: int) -> None:
         raise ValueError(f"heads is {heads}; it must be at least 1 and divide hidden_size, {hidden_size}")
 
 
+def is_autocast(input: Tensor) -> bool:
+    """Whether autocast is on for the device of input. torch knows none for the meta device, and raises."""
+    return not input.is_meta and torch.is_autocast_enabled(input.device.type)
+
+
 def check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor")
+    if value.is_nested:
+        raise TypeError(f"{name} is a nested tensor; it must be padded, with lengths=, or a PackedSequence")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} has the layout {value.layout}; it must be torch.strided")
 
 
 def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
@@ -28,7 +37,7 @@ def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
         raise ValueError(
             f"input has dtype {input.dtype}, but the weights have {weight.dtype}; convert it with .to({weight.dtype})"
         )
-    if input.dtype != weight.dtype and not torch.is_autocast_enabled(input.device.type):
+    if input.dtype != weight.dtype and not is_autocast(input):
         raise ValueError(
             f"input has dtype {input.dtype}, but the weights have {weight.dtype}; "
             f"convert one with .to({weight.dtype}) or the other with .to({input.dtype})"
@@ -49,7 +58,7 @@ def checked_state(
         raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
     if state.device != input.device:
         raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
-    if state.dtype != input.dtype and not torch.is_autocast_enabled(input.device.type):
+    if state.dtype != input.dtype and not is_autocast(input):
         raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
     return state.unsqueeze(1) if batch is None else state
 

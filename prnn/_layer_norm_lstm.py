@@ -12,6 +12,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
+from prnn._layer_arguments import is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._state_masks import check_probability
 
@@ -35,10 +36,6 @@ def _require_size(value: object, name: str) -> None:
         raise TypeError(f"{name} is {value!r}; it must be an int")
     if value < 1:
         raise ValueError(f"{name} is {value}; it must be at least 1")
-
-
-def _is_autocast(input: Tensor) -> bool:
-    return input.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(input.device.type)
 
 
 class LayerNormLSTM(torch.nn.Module):
@@ -216,7 +213,7 @@ class LayerNormLSTM(torch.nn.Module):
             raise TypeError(f"input is a {type(input).__name__}; it must be a tensor or a PackedSequence")
         weights = self._weights(input)
         dtype = weights["weight_ih_l0"].dtype
-        if not _is_autocast(input):
+        if not is_autocast(input):
             self._check_input(input, dtype)
             return self._forward(input, hx, weights, lengths)
         if input.is_floating_point():
@@ -245,7 +242,7 @@ class LayerNormLSTM(torch.nn.Module):
         """The parameters, in autocast's type where it casts: on a GPU."""
         names = [name for name, _ in self.named_parameters()]
         weights = {name: getattr(self, name) for name in names}
-        if input.is_cuda and _is_autocast(input):
+        if input.is_cuda and is_autocast(input):
             dtype = torch.get_autocast_dtype("cuda")
             weights = {name: w if w.dtype == torch.float64 else w.to(dtype) for name, w in weights.items()}
         return weights

@@ -3,6 +3,7 @@
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
+from prnn._layer_arguments import is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._ops._handles import DTYPES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
@@ -39,7 +41,7 @@ def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None
 
 
 def _computed_dtype(input: Tensor, weight: Tensor) -> torch.dtype:
-    if torch.is_autocast_enabled(input.device.type):
+    if is_autocast(input):
         if input.is_cuda and weight.dtype != torch.float64:
             return torch.get_autocast_dtype("cuda")
         return weight.dtype
@@ -65,7 +67,7 @@ def run_masked_lstm(
     first = weights["weight_ih_l0"]
     dtype = _computed_dtype(input, first)
     result_dtype = input.dtype if dtype == torch.float32 and input.dtype == first.dtype else dtype
-    with torch.autocast(input.device.type, enabled=False):
+    with torch.autocast(input.device.type, enabled=False) if is_autocast(input) else nullcontext():
         input = input.to(dtype)
         _require_served(module, input, input.size(1), reset, return_cells)
         hx = tuple(None if state is None else state.to(dtype) for state in states)

@@ -22,7 +22,9 @@ __all__ = [
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]  # of the operator
 
-_SATURATES = 100.0  # a gate's bias with which its sigmoid is 1, and with the negative 0, in every type
+# A gate's bias with which its sigmoid is 1 in every type, and with the negative is lost in a sum with what it leaves.
+# With a larger one it, or its products with gradients, would be subnormal numbers, with which a CPU is slow.
+_SATURATES = 44.0
 
 
 def check_probability(value: object, name: str) -> None:

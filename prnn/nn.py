@@ -245,11 +245,15 @@ class _Recurrent(torch.nn.RNNBase):
         """The states as (L D, N, ...), after a check of them and of reset, too."""
         if reset is not None:
             check_reset(reset, input)
-        elif any(state is not None for state in states[2:]):
+        elif states[2] is not None or states[3] is not None:
             raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
-        count = self.num_layers * (2 if self.bidirectional else 1)
-        shapes = ((count, self.proj_size or self.hidden_size), (count, self.hidden_size)) * 2
-        return tuple(checked_state(*each, batch, input) for each in zip(states, names, shapes, strict=True))
+        count, sizes = self.num_layers * (2 if self.bidirectional else 1), (self.proj_size, 0) * 2
+        checked = list(states)
+        for place, state in enumerate(states):  # without a generator, which takes as long as the checks
+            if state is not None:
+                shape = (count, sizes[place] or self.hidden_size)
+                checked[place] = checked_state(state, names[place], shape, batch, input)
+        return tuple(checked)
 
     def _call(
         self,
@@ -316,8 +320,10 @@ def _compute(
         states = [
             None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
         ]
-    given = [_with_reset_state(*pair) for pair in zip(states[:2], states[2:], strict=True)]
-    output, hy, cy, cells = _compute_heads(input, given, weights, rest)
+    hx, cx, *at_reset = states
+    if rest[-1].has_reset:
+        hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
+    output, hy, cy, cells = _compute_heads(input, hx, cx, weights, rest)
     if heads > 1:
         hy, cy = (
             state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
@@ -334,10 +340,10 @@ def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor |
 
 
 def _compute_heads(
-    input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (hx, cx), dtype = states, input.dtype
-    is_half = input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
+    dtype = input.dtype
+    is_half = input.is_cpu and dtype in (torch.float16, torch.bfloat16)
     if not is_half or torch.is_autocast_enabled("cpu"):
         return call(input, hx, cx, weights, *rest)
     for weight in weights:

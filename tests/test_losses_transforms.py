@@ -83,6 +83,15 @@ def test_vmap(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_batched_gradients(name: str) -> None:
+    loss, x = losses("cpu")[name]
+    leaf = x.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    (found,) = torch.autograd.grad(loss(leaf), leaf, torch.tensor([1.0, -2.0]), is_grads_batched=True)
+    torch.testing.assert_close(found, torch.stack((wanted, -2 * wanted)))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_second_and_forward_derivatives_are_refused(name: str) -> None:
     loss, x = losses("cpu")[name]
     with pytest.raises(RuntimeError, match="can be differentiated once"):

@@ -196,6 +196,18 @@ def test_forget_bias(layer: Any, value: Any, bias: bool) -> None:
         layer(3, 4, bias=bias, forget_bias=value)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_layouts() -> None:
+    gru = prnn.nn.GRU(3, 4)
+    for given, name in ((X.to_sparse(), "sparse_coo"), (X.to_mkldnn(), "_mkldnn")):
+        with pytest.raises(TypeError, match=rf"input has the layout torch\.{name}; it must be torch\.strided"):
+            gru(given)
+    with pytest.raises(TypeError, match=r"hx has the layout torch\.sparse_coo; it must be torch\.strided"):
+        gru(X, H.to_sparse())
+    with pytest.raises(TypeError, match=r"input is a nested tensor; it must be padded, with lengths=, or a Packed"):
+        gru(torch.nested.nested_tensor([X[0], X[1]]))
+
+
 def test_one_weight_on_the_meta_device() -> None:
     module = prnn.nn.LSTM(3, 4)
     module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0.to("meta"))

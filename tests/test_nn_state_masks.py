@@ -13,6 +13,7 @@ from reference import rnn as reference
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
+from prnn._state_masks import _SATURATES
 
 GRU, RNN = prnn.nn.GRU, prnn.nn.RNN
 MODES = {"GRU": reference.GRU, "RNN_TANH": reference.RNN_TANH, "RNN_RELU": reference.RNN_RELU}
@@ -97,6 +98,13 @@ def test_without_masks_it_is_the_plain_layer(make: Callable[..., Any]) -> None:
     state = torch.get_rng_state()
     torch.manual_seed(1)
     assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn
+
+
+def test_gates_of_an_rnn_with_zoneout_are_not_subnormal() -> None:
+    """Its update gate, which is lost beside 1, stays a normal number in products with small gradients."""
+    gate = torch.sigmoid(torch.tensor(-_SATURATES))
+    assert 1 - gate.double() == 1
+    assert 1e-12 * gate > torch.finfo(torch.float32).tiny
 
 
 @pytest.mark.parametrize("make", [GRU, RNN])

@@ -106,10 +106,11 @@ def test_unknown_instruction_set_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
-def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("input", "hidden", "batch"), [(21, 33, 5), (150, 112, 3), (150, 80, 1)])
+def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype, input: int, hidden: int, batch: int) -> None:
     """Bit for bit, whether a chunk is long enough for its weights to be packed or not."""
-    stack = reference.Stack(mode, 21, 33)
-    batch, steps = 5, 12
+    stack = reference.Stack(mode, input, hidden)
+    steps = 12
     whole = RnnCase(stack, [batch] * steps, dtype)
     whole.check("RNNForwardInference")
     begin = 0

@@ -93,13 +93,17 @@ class Layer:
         self._math = _C.DEFAULT_MATH
         self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
-            self.rnn.set_dropout(handle(device), config.dropout, 0, 0, 0)
+            self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
         self.has_extras = config.return_cells or config.has_reset
         if self.has_extras:  # queries ask whether they are NULL; each call has its own
             self.rnn.set_extras(int(config.has_reset), int(config.return_cells), 0)
         self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
         if self.has_masks:
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
+
+    def _handle_of_sizes(self) -> "_C.Handle":
+        """The device's handle; the CPU's for the meta device, which nothing runs on."""
+        return handle(torch.device("cpu") if self.device.type == "meta" else self.device)
 
     def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
         """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
@@ -208,7 +212,8 @@ class Layer:
     def _linear_reserve(self) -> tuple[int, int, int]:
         """It grows evenly from one multiple of _UNIT to the next."""
         sizes = ([_UNIT], [_UNIT, _UNIT], [2 * _UNIT])
-        one, two_steps, two_batches = (self.rnn.reserve_size(handle(self.device), batch) for batch in sizes)
+        library = self._handle_of_sizes()
+        one, two_steps, two_batches = (self.rnn.reserve_size(library, batch) for batch in sizes)
         by_rows, by_batch = two_steps - one, two_batches - two_steps
         return one - by_rows - by_batch, by_rows, by_batch
 

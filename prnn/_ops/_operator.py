@@ -74,7 +74,7 @@ def directly(
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         needs, rest, reduction = ctx.made
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        if type(gradient) in _PLAIN and not torch.is_grad_enabled() and _undisturbed():
+        if not torch.is_grad_enabled() and _undisturbed() and is_plain(gradient):
             return backward_kernel(gradient, ctx.saved_tensors, needs), None, None, None
         if reduction is not None:
             gradient = spread_gradient(gradient, reduction)
@@ -89,7 +89,7 @@ def directly(
     def call(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
         loss: Tensor
         first = tensors[0]
-        if not (type(first) in _PLAIN and not first.is_meta and _undisturbed()):
+        if not (_undisturbed() and is_plain(first)):
             costs = op(*tensors, *rest)[0]
             loss = costs if reduction is None else reduce_costs(costs, reduction)
         elif rest[-1]:
@@ -101,14 +101,14 @@ def directly(
     return call
 
 
-def without_dispatch(op: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward operator: a function that calls its kernel where that makes no difference, which with a graph of
-    the gradients (create_graph=True) it does."""
+def without_dispatch(op: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """For a backward operator, whose first `count` arguments are gradients: a function that calls its kernel where that
+    makes no difference, which with a graph of the gradients (create_graph=True) it does."""
     call_kernel = _kernels[_name(op)]
 
     def call(*arguments: Any) -> Any:
-        first = arguments[0]
-        plain = type(first) in _PLAIN and not first.is_meta and not torch.is_grad_enabled() and _undisturbed()
+        plain = not torch.is_grad_enabled() and _undisturbed()
+        plain = plain and all(gradient is None or is_plain(gradient) for gradient in arguments[:count])
         return call_kernel(*arguments) if plain else op(*arguments)
 
     return call
@@ -126,7 +126,7 @@ def with_own_node(
 
     def call(*arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not (all(type(x) in _PLAIN and not x.is_meta for x in tensors) and _undisturbed()):
+        if not (_undisturbed() and all(is_plain(x) for x in tensors)):
             return op(*arguments)
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         return apply(*arguments) if wanted else kernel(*arguments)
@@ -135,6 +135,13 @@ def with_own_node(
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the tensor has memory, and no class of its own. Those of torch.autograd.grad(is_grads_batched=True) are
+    of torch's class but have none. To be asked where _undisturbed(): torch.compile cannot trace it."""
+    return type(tensor) in _PLAIN and not tensor.is_meta and not _is_batched(tensor)
 
 
 # Each look-up of an attribute takes time.

@@ -11,6 +11,8 @@ from prnn._ops._steps import Steps, steps_of
 
 __all__ = ["backward", "forward", "require", "require_masks", "require_reset", "require_states", "reserve_of_operator"]
 
+_BYTE = torch.uint8  # each look-up takes time
+
 
 def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None) -> None:
     """Of the dtype of input, unless another is given."""
@@ -75,12 +77,15 @@ def _packed_weights(weights: Sequence[Tensor], stack: Layer, input: Tensor) -> T
     aligned as cuDNN's kernels want it."""
     if not weights:
         raise ValueError("weights is empty")
-    dtype, device, itemsize = input.dtype, input.device, input.itemsize
+    dtype, itemsize = input.dtype, input.itemsize
+    place = input.get_device()
     first = address = weights[0].data_ptr()
     in_place = first % 16 == 0
     for weight in weights:
-        if weight.dtype != dtype or weight.device != device:
-            raise ValueError(f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {device}")
+        if weight.dtype is not dtype or weight.get_device() != place:
+            raise ValueError(
+                f"a weight has dtype {weight.dtype} on {weight.device}, but input has {dtype} on {input.device}"
+            )
         in_place = in_place and weight.data_ptr() == address and weight.is_contiguous()
         address += weight.numel() * itemsize
     count = (address - first) // itemsize
@@ -147,7 +152,8 @@ def forward(
     require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_reset(reset, config, input)
     require_masks(masks, config, stack, batch, input)
-    output_shape, cells_shape = ((*input.shape[:-1], size) for size in (stack.output_size, stack.cells_size))
+    *rows, _ = input.shape
+    output_shape, cells_shape = (*rows, stack.output_size), (*rows, stack.cells_size)
     training = train or config.dropout > 0 or config.return_cells
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
@@ -155,7 +161,7 @@ def forward(
         cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
         reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
-            reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
+            reserve = input.new_empty(reserve_size, dtype=_BYTE) if training else None
             cells = input.new_empty(cells_shape if config.return_cells else 0)
             return input.new_empty(output_shape), hy, cy, reserve, cells, config
         x, hx, cx = steps.pack(input), _sorted(hx, steps), _sorted(cx, steps)
@@ -172,9 +178,9 @@ def forward(
                 stack = layer(config, input.dtype, input.size(-1), input.device)
                 stack.follow_precision()
         workspace_size, needed = stack.spaces(library, steps.sizes, training)
-        workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)
+        workspace = input.new_empty(workspace_size, dtype=_BYTE)
         reserve_size = reserve_size or needed
-        reserve = torch.empty(reserve_size, dtype=torch.uint8, device=input.device) if training else None
+        reserve = input.new_empty(reserve_size, dtype=_BYTE) if training else None
         if config.dropout > 0:
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
@@ -253,7 +259,7 @@ def backward(
                 workspace_size = stack.spaces(library, steps.sizes, True)[0]
             else:  # for other kernels, maybe
                 workspace_size = stack.rnn.temp_space_sizes(library, True, steps.sizes)[0]
-            workspace = torch.empty(workspace_size, dtype=torch.uint8, device=input.device)
+            workspace = input.new_empty(workspace_size, dtype=_BYTE)
             memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
             stack.rnn.backward_data(
                 library,

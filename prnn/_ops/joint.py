@@ -185,7 +185,7 @@ joint_rnnt_loss_backward = operator(
 )
 
 
-_call_backward = without_dispatch(joint_rnnt_loss_backward)
+_call_backward = without_dispatch(joint_rnnt_loss_backward, 1)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:

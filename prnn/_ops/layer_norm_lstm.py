@@ -131,7 +131,7 @@ layer_norm_lstm_backward = operator(
     _backward_kernel,
     _backward_fake,
 )
-_backward = without_dispatch(layer_norm_lstm_backward)
+_backward = without_dispatch(layer_norm_lstm_backward, 2)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor, Tensor]) -> None:

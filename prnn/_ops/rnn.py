@@ -44,7 +44,7 @@ from prnn._ops import _rnn_kernels as kernels
 from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
-from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed
+from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed, is_plain
 from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
 
@@ -76,10 +76,12 @@ rnn_backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = torch.ops.p
 
 def _require_one_device(input: Tensor, **others: Tensor | Sequence[Tensor | None] | None) -> None:
     """For fake kernels: the dispatcher calls them for one tensor on the meta device, and takes their outputs, which are
-    on the device of input, for results."""
+    on the device of input, for results. How long sequences are may be on the CPU, as torch has it."""
     for name, value in others.items():
         for tensor in [value] if isinstance(value, Tensor) else value or []:
-            if tensor is not None and (tensor.device.type == "meta") != (input.device.type == "meta"):
+            if tensor is None or (name in ("batch_sizes", "lengths") and tensor.device.type == "cpu" and input.is_meta):
+                continue
+            if (tensor.device.type == "meta") != (input.device.type == "meta"):
                 raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
 
 
@@ -282,7 +284,8 @@ class _RnnFunction(torch.autograd.Function):
         rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
         results: tuple[Tensor | None, ...]
         # With a graph of the gradients (create_graph=True) the operator refuses.
-        if not torch.is_grad_enabled() and _is_direct((*gradients, *data, *weights)):
+        is_direct = not torch.is_grad_enabled() and _is_direct((*data, *weights))
+        if is_direct and all(gradient is None or is_plain(gradient) for gradient in gradients):
             results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
         elif _in_functorch():
             results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
@@ -344,6 +347,21 @@ class _RnnBackwardFunction(torch.autograd.Function):
             "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone"
         )
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """A call for each gradient: what torch.func.jacrev wants."""
+        calls = [
+            _rnn_backward_function(
+                *(
+                    argument if dim is None or not isinstance(argument, Tensor) else argument.select(dim, index)
+                    for argument, dim in zip(arguments, in_dims, strict=True)
+                )
+            )
+            for index in range(info.batch_size)
+        ]
+        results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
+        return results, (0,) * len(results)
+
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
 _rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _apply_of(
@@ -351,6 +369,9 @@ _rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Te
 )
 _rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
 _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
+
+
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
 
 
 def _in_functorch() -> bool:
@@ -362,11 +383,10 @@ def _in_functorch() -> bool:
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
     tensors with memory that nobody traces, transforms or casts."""
-    return (
-        _undisturbed()
-        and all(tensor is None or (type(tensor) in _PLAIN and not tensor.is_meta) for tensor in tensors)
-        and not torch._C._is_any_autocast_enabled()
-    )
+    for tensor in tensors:  # without a generator, which takes longer than what it looks at
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_meta):
+            return False
+    return _undisturbed() and not _is_any_autocast_enabled()
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:

@@ -73,18 +73,39 @@ PRNN_INLINE void store(T* p, Vector<T> v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// The first `count` lanes; the others zero.
+// load_part: the first `count` lanes, the others zero. store_part: of those alone.
+#if defined(__AVX512F__)
+PRNN_INLINE FloatVector load_part(const float* p, int count) { return _mm512_maskz_loadu_ps((1u << count) - 1, p); }
+PRNN_INLINE DoubleVector load_part(const double* p, int count) { return _mm512_maskz_loadu_pd((1u << count) - 1, p); }
+PRNN_INLINE void store_part(float* p, FloatVector v, int count) { _mm512_mask_storeu_ps(p, (1u << count) - 1, v); }
+PRNN_INLINE void store_part(double* p, DoubleVector v, int count) { _mm512_mask_storeu_pd(p, (1u << count) - 1, v); }
+#elif defined(__AVX2__) && defined(__FMA__)
+PRNN_INLINE __m256i lanes_below(float, int count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+PRNN_INLINE __m256i lanes_below(double, int count) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+PRNN_INLINE FloatVector load_part(const float* p, int count) { return _mm256_maskload_ps(p, lanes_below(0.0f, count)); }
+PRNN_INLINE DoubleVector load_part(const double* p, int count) {
+  return _mm256_maskload_pd(p, lanes_below(0.0, count));
+}
+PRNN_INLINE void store_part(float* p, FloatVector v, int count) { _mm256_maskstore_ps(p, lanes_below(0.0f, count), v); }
+PRNN_INLINE void store_part(double* p, DoubleVector v, int count) {
+  _mm256_maskstore_pd(p, lanes_below(0.0, count), v);
+}
+#else
 template <class T>
 PRNN_INLINE Vector<T> load_part(const T* p, int count) {
   Vector<T> v = {};
   std::memcpy(&v, p, count * sizeof(T));
   return v;
 }
-
 template <class T>
 PRNN_INLINE void store_part(T* p, Vector<T> v, int count) {
   std::memcpy(p, &v, count * sizeof(T));
 }
+#endif
 
 #if defined(__AVX512F__)
 PRNN_INLINE FloatVector broadcast(float x) { return _mm512_set1_ps(x); }

@@ -19,7 +19,7 @@ void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, c
     const int64_t count = std::min(kPanels, panels.end - first);
     for (int64_t begin = 0; begin < n; begin += kVectors) {
       const int64_t vectors = std::min(kVectors, n - begin);
-      kernels.product(packed + first * width * k, count, k, b + begin * k, k, vectors, products);
+      kernels.product(packed + first * width * k, count, width, k, b + begin * k, k, vectors, products);
       for (int64_t p = 0; p < count; ++p) {
         const int64_t row = (first + p) * width, size = std::min(width, rows - row);
         for (int64_t j = 0; j < vectors; ++j) {

@@ -172,8 +172,8 @@ class BackwardDataPass {
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
         if (!is_lost || d.dreset_hx != nullptr) {
-          kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
-                           d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+          kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W),
+                           G * H, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
           if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
@@ -299,7 +299,7 @@ class BackwardDataPass {
     for (int64_t b = units.begin; b < units.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        kernels_.product(ws_.projection + b * W * P, 1, P, d.reserve.dh + (step.row + begin) * P, P, n, products);
+        kernels_.product(ws_.projection + b * W * P, 1, W, P, d.reserve.dh + (step.row + begin) * P, P, n, products);
         run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
       }
     }
@@ -311,7 +311,7 @@ class BackwardDataPass {
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
-      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), G * H,
+      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W), G * H,
                        d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {

@@ -272,19 +272,19 @@ class ForwardPass {
   void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, bool packs) const {
     alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
+    const int64_t rows = std::min(W, H - group.begin * W);
     for (int64_t begin = 0; begin < segment.n; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, segment.n - begin);
       const int64_t sequence = segment.begin + begin;
       const T* h_prev = segment.h_prev + begin * segment.ld_h_prev;
       const T* read = segment.read + begin * segment.ld_read;
       if (packs) {
-        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, P, read, segment.ld_read, n,
+        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
                          products);
       } else {
         const T* sources[kMaxPanels];
         for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
-        kernels_.product_from_rows(sources, P, std::min(W, H - group.begin * W), G, P, read, segment.ld_read, n,
-                                   products);
+        kernels_.product_from_rows(sources, P, rows, G, P, read, segment.ld_read, n, products);
       }
       for (int64_t b = group.begin; b < group.end; ++b) {
         const int64_t unit = b * W;
@@ -332,7 +332,7 @@ class ForwardPass {
     for (int64_t b = projected.begin; b < projected.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        kernels_.product(ws_.projection + b * W * H, 1, H, unprojected + begin * H, H, n, products);
+        kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products);
         T* out = d.output + (step.row + begin) * ldy + b * W;
         for (int64_t j = 0; j < n; ++j) std::copy_n(products + j * W, std::min(W, P - b * W), out + j * ldy);
       }

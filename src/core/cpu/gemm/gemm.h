@@ -41,8 +41,9 @@ struct GemmKernels {
   // Panels from columns [0, columns) of a row-major matrix [k, columns].
   void (*pack_columns)(const T* source, int64_t ld, int64_t columns, int64_t k, T* panels);
 
-  // out[p][j][i] = sum over k of panel p's (i, k) * b[j * ldb + k]: `count` consecutive panels, n vectors.
-  void (*product)(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out);
+  // out[p][j][i] = sum over k of panel p's (i, k) * b[j * ldb + k]: `count` consecutive panels, n vectors, for i below
+  // `rows`; beyond, out may hold anything.
+  void (*product)(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out);
   // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
   void (*product_from_rows)(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                             int64_t ldb, int64_t n, T* out);

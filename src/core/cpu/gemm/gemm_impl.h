@@ -23,9 +23,16 @@ constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
 
-// How many of `count` panels to take together with n vectors: as many as the registers hold, evenly.
-PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n) {
-  int64_t most = kAccumulators / (2 * n);
+// The vectors of a panel that hold its first `rows` rows.
+template <class T>
+PRNN_INLINE int vectors_of(int64_t rows) {
+  return rows > Simd<T>::kWidth ? 2 : 1;
+}
+
+// How many of `count` panels to take together with n vectors: as many as the registers hold, evenly. `vectors` of each.
+PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n, int vectors) {
+  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
+  int64_t most = kAccumulators / (vectors * ((n + blocks - 1) / blocks));
   if (most < 1) most = 1;
   if (most > kMaxPanels) most = kMaxPanels;
   if (most > count) most = count;
@@ -35,10 +42,11 @@ PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n) {
 
 // Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense.
 template <class T>
-PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t k, const T* b, int64_t ldb,
-                               int64_t n, bool start, T* out) {
+PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t rows, int64_t k,
+                               const T* b, int64_t ldb, int64_t n, bool start, T* out) {
   constexpr int64_t W = kPanel<T>;
-  const int64_t together = panels_at_once(count, n);
+  const int vectors = vectors_of<T>(rows);
+  const int64_t together = panels_at_once(count, n, vectors);
   const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
   for (int64_t p = 0; p < count; p += together) {
     const int64_t taken = count - p < together ? count - p : together;
@@ -56,18 +64,18 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
       o.init = start ? kZeros<T> : o.c;
       o.init_panel_stride = start ? 0 : o.c_panel_stride;
       o.ld_init = start ? 0 : W;
-      kTiles<T>.tiles[taken - 1][r - 1](o);
+      kTiles<T>.tiles[vectors - 1][taken - 1][r - 1](o);
     }
   }
 }
 
 template <class T>
-void product(const T* panels, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
+void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
   const int64_t slice = n > kMaxVectors ? kSliceBytes / sizeof(T) : k;
-  if (k == 0) product_slice<T>(panels, 0, count, 0, b, ldb, n, true, out);
+  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out);
   for (int64_t begin = 0; begin < k; begin += slice) {
     const int64_t depth = k - begin < slice ? k - begin : slice;
-    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, depth, b + begin, ldb, n, begin == 0, out);
+    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
 
@@ -79,7 +87,7 @@ void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_
   for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
     const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
     for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * kStride);
-    product_slice<T>(panels, kStride, count, depth, b + begin, ldb, n, begin == 0, out);
+    product_slice<T>(panels, kStride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
 
@@ -95,17 +103,18 @@ constexpr size_t block_bytes() {
   return kBytes;
 }
 
-// One row group of C times one panel of B. `a` as the tile wants it.
+// One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
 template <class T>
-PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, const T* a, int64_t lda, bool grouped,
-                           int64_t row, int64_t r, int64_t column, bool first) {
+PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t count, int64_t depth, const T* a, int64_t lda,
+                           bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
   alignas(64) T edge[kMaxVectors * W];
   T* c = g.c + row * g.ldc + column;
   TileOperands<T> o;
   o.panel = panel;
-  o.panel_stride = o.init_panel_stride = o.c_panel_stride = 0;
+  o.panel_stride = W * depth;
+  o.init_panel_stride = o.c_panel_stride = W;
   o.k = depth;
   o.b = a;
   o.ldb = lda;
@@ -115,6 +124,7 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
     o.ldc = g.ldc;
     o.init = from_c ? c : g.bias != nullptr ? g.bias + column : kZeros<T>;
     o.ld_init = from_c ? g.ldc : 0;
+    if (o.init == kZeros<T>) o.init_panel_stride = 0;
   } else {
     o.c = edge;
     o.ldc = W;
@@ -129,7 +139,8 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t depth, cons
   // The next row group's part of C arrives while this one is computed.
   const int64_t ahead = g.m - row - r < r ? g.m - row - r : r;
   for (int64_t j = 0; j < ahead; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
-  (grouped ? kTiles<T>.grouped[r - 1] : kTiles<T>.tiles[0][r - 1])(o);
+  const int vectors = vectors_of<T>(width);
+  (grouped ? kTiles<T>.grouped[vectors - 1][r - 1] : kTiles<T>.tiles[vectors - 1][count - 1][r - 1])(o);
   if (width < W) {
     for (int64_t j = 0; j < r; ++j) std::memcpy(c + j * g.ldc, edge + j * W, width * sizeof(T));
   }
@@ -141,11 +152,15 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* panels = reinterpret_cast<T*>(scratch);
   T* groups = panels + B::kColumns * B::kK;
-  for (int64_t column = columns.begin; column < columns.end; column += B::kColumns) {
-    const int64_t width = columns.end - column < B::kColumns ? columns.end - column : B::kColumns;
+  // Of few rows, several panels at a time keep the registers full. What is packed for them stays in the L1 cache.
+  const bool few = !kTransposed && rows.size() <= R / 2;
+  const int64_t most_columns = few ? kMaxPanels * W : B::kColumns, most_deep = few ? kUnpackedK : B::kK;
+  for (int64_t column = columns.begin; column < columns.end; column += most_columns) {
+    const int64_t width = columns.end - column < most_columns ? columns.end - column : most_columns;
+    const int64_t together = few && width >= W ? panels_at_once(width / W, rows.size(), 2) : 1;
     int64_t k = 0;
     do {  // once at least: a product of depth 0 is its initial value
-      const int64_t depth = g.k - k < B::kK ? g.k - k : B::kK;
+      const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
       if (g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
           pack_rows<T>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
@@ -156,11 +171,12 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
         if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
-        for (int64_t i = 0; i < width; i += W) {
+        for (int64_t i = 0, count; i < width; i += count * W) {
+          count = width - i >= together * W ? together : 1;
           for (int64_t j = 0; j < height; j += R) {
             const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-            gemm_tile<T>(g, panels + i * depth, depth, a, g.lda, kTransposed, row + j, height - j < R ? height - j : R,
-                         column + i, k == 0);
+            gemm_tile<T>(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
+                         height - j < R ? height - j : R, column + i, k == 0);
           }
         }
       }

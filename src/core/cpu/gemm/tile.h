@@ -1,7 +1,9 @@
-// The inner kernel of every product: P panels times R vectors, all sums in registers.
+// The inner kernel of every product: P panels times R vectors, all sums in registers. V is the vectors of a panel that
+// are computed: both, or the first alone where no more rows are wanted.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "core/cpu/simd.h"
@@ -28,69 +30,98 @@ struct TileOperands {
 template <class T>
 using TileFunction = void (*)(const TileOperands<T>&);
 
-template <class T, int P, int R, bool kGrouped>
-void tile(const TileOperands<T>& o) {
+// A tile of depth 0: the sums are what they start from.
+template <class T>
+__attribute__((noinline)) void copy_start(const TileOperands<T>& o, int panels, int vectors, int width) {
+  for (int p = 0; p < panels; ++p) {
+    for (int j = 0; j < vectors; ++j) {
+      std::memmove(o.c + p * o.c_panel_stride + j * o.ldc, o.init + p * o.init_panel_stride + j * o.ld_init,
+                   width * sizeof(T));
+    }
+  }
+}
+
+template <class T, int V, int P, int R, bool kGrouped>
+void tile(const TileOperands<T>& operands) {
+  const TileOperands<T> o = operands;  // which no store can change
   constexpr int W = Simd<T>::kWidth;
-  Vector<T> sums[P][R][2];
+  if (o.k <= 0) return copy_start(o, P, R, V * W);
+  Vector<T> sums[P][R][V];
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 12
     for (int j = 0; j < R; ++j) {
-      sums[p][j][0] = load(o.init + p * o.init_panel_stride + j * o.ld_init);
-      sums[p][j][1] = load(o.init + p * o.init_panel_stride + j * o.ld_init + W);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        sums[p][j][v] = load(o.init + p * o.init_panel_stride + j * o.ld_init + v * W);
+      }
     }
   }
   const T* panel = o.panel;
   const int64_t panel_stride = o.panel_stride, length = o.k, ldb = o.ldb;
   const T* b = o.b;
-  for (int64_t k = 0; k < length; ++k) {
+  int64_t k = 0;
+  do {  // once at least, or the sums would leave their registers around the loop
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
-      const Vector<T> low = load(panel + p * panel_stride), high = load(panel + p * panel_stride + W);
+      Vector<T> weights[V];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) weights[v] = load(panel + p * panel_stride + v * W);
 #pragma GCC unroll 12
       for (int j = 0; j < R; ++j) {
         const Vector<T> x = broadcast(kGrouped ? b[j] : b[j * ldb]);
-        sums[p][j][0] = fma(low, x, sums[p][j][0]);
-        sums[p][j][1] = fma(high, x, sums[p][j][1]);
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sums[p][j][v] = fma(weights[v], x, sums[p][j][v]);
       }
     }
     panel += 2 * W;
     b += kGrouped ? R : 1;
-  }
+  } while (++k < length);
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 12
     for (int j = 0; j < R; ++j) {
-      store(o.c + p * o.c_panel_stride + j * o.ldc, sums[p][j][0]);
-      store(o.c + p * o.c_panel_stride + j * o.ldc + W, sums[p][j][1]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) store(o.c + p * o.c_panel_stride + j * o.ldc + v * W, sums[p][j][v]);
     }
   }
 }
 
-// The most vectors that a tile of P panels takes.
-constexpr int max_vectors(int panels) { return kAccumulators / (2 * panels); }
+// The most vectors that a tile of P panels takes, of each of which V vectors are computed.
 constexpr int kMaxPanels = 4;
-constexpr int kMaxVectors = max_vectors(1);
+constexpr int kMaxVectors = kAccumulators / 2;
+constexpr int max_vectors(int vectors, int panels) {
+  const int most = kAccumulators / (vectors * panels);
+  return most < kMaxVectors ? most : kMaxVectors;
+}
 
-// tiles[P - 1][R - 1]; NULL where the sums do not fit the registers.
-template <class T, int P, bool kGrouped>
+template <class T, int V, int P, bool kGrouped>
 struct TileRow {
   template <int... R>
   static constexpr void fill(TileFunction<T>* row, std::integer_sequence<int, R...>) {
-    ((row[R] = &tile<T, P, R + 1, kGrouped>), ...);
+    ((row[R] = &tile<T, V, P, R + 1, kGrouped>), ...);
   }
+  static constexpr void fill(TileFunction<T>* row) { fill(row, std::make_integer_sequence<int, max_vectors(V, P)>()); }
 };
 
+// tiles[V - 1][P - 1][R - 1], grouped[V - 1][R - 1]; NULL where the sums do not fit the registers.
 template <class T>
 struct TileTable {
-  TileFunction<T> tiles[kMaxPanels][kMaxVectors] = {};
-  TileFunction<T> grouped[kMaxVectors] = {};
+  TileFunction<T> tiles[2][kMaxPanels][kMaxVectors] = {};
+  TileFunction<T> grouped[2][kMaxVectors] = {};
   constexpr TileTable() {
-    TileRow<T, 1, false>::fill(tiles[0], std::make_integer_sequence<int, max_vectors(1)>());
-    TileRow<T, 2, false>::fill(tiles[1], std::make_integer_sequence<int, max_vectors(2)>());
-    TileRow<T, 3, false>::fill(tiles[2], std::make_integer_sequence<int, max_vectors(3)>());
-    TileRow<T, 4, false>::fill(tiles[3], std::make_integer_sequence<int, max_vectors(4)>());
-    TileRow<T, 1, true>::fill(grouped, std::make_integer_sequence<int, max_vectors(1)>());
+    fill<1>();
+    fill<2>();
+  }
+
+ private:
+  template <int V>
+  constexpr void fill() {
+    TileRow<T, V, 1, false>::fill(tiles[V - 1][0]);
+    TileRow<T, V, 2, false>::fill(tiles[V - 1][1]);
+    TileRow<T, V, 3, false>::fill(tiles[V - 1][2]);
+    TileRow<T, V, 4, false>::fill(tiles[V - 1][3]);
+    TileRow<T, V, 1, true>::fill(grouped[V - 1]);
   }
 };
 
