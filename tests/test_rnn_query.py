@@ -455,6 +455,9 @@ def test_a_plan_of_multicast_kernels(mode: int) -> None:
         other = Layer(mode, hidden=hidden, batch=600)
         assert set_plan(other, (MULTICAST, 0, 0, 1, 0), None) == capi.SUCCESS
         assert other.query_gpu("H200").supported == 0
+    larger = Layer(mode, hidden=1280, batch=64)  # up to 32 sequences a replica would find room
+    assert set_plan(larger, (MULTICAST, 0, 0, 2, 0), None) == capi.SUCCESS
+    assert larger.query_gpu("H200").supported == 0
     assert layer.query_gpu("A100").supported == 0
 
 
@@ -527,6 +530,7 @@ def test_why_not_an_engine_that_is_faster() -> None:
     assert layer.query_gpu("H200").engineReason == b"in float32, simt kernels serve up to 4 sequences; N is 8"
     capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
     assert layer.query_gpu("H200").engineReason == b"in tf32, a cluster holds hidden sizes up to 256; H is 257"
+    assert b"cluster" not in layer.query_gpu("A100").engineReason
 
 
 def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> None:
@@ -599,6 +603,11 @@ def query_with(layer: Layer, *fields: str, gpu: str = "H200") -> Info:
     extras = capi.Extras(**dict.fromkeys(fields, 4096))
     capi.check("SetRNNExtras", rnnDesc=layer.rnn.pointer, extras=ctypes.addressof(extras))
     return layer.query_gpu(gpu)
+
+
+def test_a_cluster_for_each_sequence_share_as_far_as_a_launch_has_blocks() -> None:
+    for batch, engine in ((2**31 - 8, b"cluster"), (2**31 - 1, b"mma")):
+        assert query_with(Layer(hidden=128, batch=batch), "reset").forwardEngine == engine
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,8 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   }
   if (problem.forward_plan.engine != PRNN_ENGINE_BEST) return "the plan of prnnSetRNNPlan says so";
   const bool is_float32 = problem.type == PRNN_DATA_FLOAT, gated = problem.gates() > 1;
-  if (problem.tf32 && gated && problem.max_batch() > kSimtSequences && problem.hidden > kClusterHiddenTf32) {
+  if (problem.tf32 && gated && row.largest_cluster > 1 && problem.max_batch() > kSimtSequences &&
+      problem.hidden > kClusterHiddenTf32) {
     return format("in tf32, a cluster holds hidden sizes up to %lld; H is %lld", kClusterHiddenTf32, problem.hidden);
   }
   if (is_float32 && problem.max_batch() > kSimtSequences) {
@@ -275,7 +276,7 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (resident_blocks(row, 4) == 0) {
     return std::string("how many clusters stay resident is not in the row of the ") + row.name;
   }
-  const int64_t most = gated ? 512 : 1024;
+  const int64_t most = cluster_hidden(gated);
   const std::string cluster =
       problem.hidden > most
           ? format("a cluster holds hidden sizes up to %lld; H is %lld", most, problem.hidden)

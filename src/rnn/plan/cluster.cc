@@ -45,6 +45,7 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
       if (!takes_any_batch) return false;
       replicas = ceil_div(problem.max_batch(), most_columns);
     }
+    if (replicas * cluster * directions > INT32_MAX) return false;  // blocks of a launch
     return any_kernel(row, problem, Engine::kCluster, pass, [&](KernelId kernel) {
       if (kernel.shape(0) != k_tiles || kernel.shape(1) != cluster) return false;
       set_shape(problem, kernel, static_cast<int>(replicas), best);

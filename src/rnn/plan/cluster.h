@@ -9,8 +9,9 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
-// The largest layer that a cluster holds in tf32.
+// The largest layer that a cluster holds: in tf32; in 16 bits, without gates forward alone.
 constexpr int64_t kClusterHiddenTf32 = 256;
+constexpr int64_t cluster_hidden(bool gated) { return gated ? 512 : 1024; }
 
 // How the blocks of a cluster split rows and K.
 struct ClusterForwardSplit {

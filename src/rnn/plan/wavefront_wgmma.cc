@@ -28,8 +28,8 @@ int choose_wgmma_wavefront(const GpuRow& row, const RnnProblem& problem, Residen
     shape->shared_bytes = shared_bytes;
     const int64_t chunk_tiles = int64_t{wavefront_wgmma_chunks(tiles)} * tiles,
                   in_registers = wavefront_wgmma_register_tiles(tiles);
-    shape->register_bytes = 2 * in_registers * 8192 * blocks;
-    shape->shared_weight_bytes = 2 * (chunk_tiles - in_registers) * 8192 * blocks;
+    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * blocks;
+    shape->shared_weight_bytes = 2 * (chunk_tiles - in_registers) * kWgmmaTileBytes * blocks;
     const auto& delays = row.delays->wavefront_wgmma;
     shape->poll_delay_cycles = tiles == 2 ? delays.two_tiles : delays.one_tile;
     return true;

@@ -21,7 +21,8 @@ constexpr int64_t wavefront_wgmma_shared_bytes(int tiles) {
   const int chunks = wavefront_wgmma_chunks(tiles), columns = kWavefrontWgmmaColumns;
   const int64_t states = int64_t{chunks + kWavefrontWgmmaRing * kWavefrontWgmmaBatch} * columns * 128;
   const int64_t sums = int64_t{tiles} * columns * 256, transposed = 4096;
-  return states + sums + transposed + int64_t{2} * (chunks * tiles - wavefront_wgmma_register_tiles(tiles)) * 8192;
+  return states + sums + transposed +
+         int64_t{2} * (chunks * tiles - wavefront_wgmma_register_tiles(tiles)) * kWgmmaTileBytes;
 }
 
 // Sets `shape` to the layout of a launch; returns how many layers it takes, 1: there is none.

@@ -83,14 +83,14 @@ bool wgmma_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, in
   const int64_t sequences = ceil_div(problem.max_batch(), replicas);
   return find_columns(row, problem, Engine::kWgmma, pass, 8, sequences, shape, [&](int columns) {
     const int64_t in_registers = std::min<int64_t>(chunks, wgmma_register_chunks(columns));
-    const int64_t chunk_bytes = 64 * kWgmmaChunk * 2, in_shared = chunks - in_registers;
+    const int64_t in_shared = chunks - in_registers;
     const int64_t ring = int64_t{4} * wgmma_batch(columns) * columns * kWgmmaChunk * 2;
     // Backward, twice: sums for the units, of each block or, of up to 16 columns, of each warpgroup; and otherwise what
     // the warpgroups give each other.
     const int64_t sums = backward ? int64_t{2} * 2 * 4 * 64 * columns : 0;
-    shape->shared_bytes = ring + sums + 2 * in_shared * chunk_bytes;
-    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    shape->shared_bytes = ring + sums + 2 * in_shared * kWgmmaTileBytes;
+    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
     const auto& delays = row.delays->wgmma;
     shape->poll_delay_cycles = backward
                                    ? (problem.hidden * sequences < 6144 ? delays.backward_few_states : delays.backward)
@@ -133,14 +133,13 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
   if (shape->blocks > resident_blocks(row, kSplitKCluster)) return false;
   const int64_t chunks = 2 * ceil_div(padded, 2 * kSplitKCluster * kWgmmaChunk);  // of a tile
   const int64_t in_registers = std::min<int64_t>(chunks, kSplitKRegisterChunks), in_shared = chunks - in_registers;
-  const int64_t chunk_bytes = 64 * kWgmmaChunk * 2;
   const int64_t sequences = ceil_div(problem.max_batch(), replicas);
   return find_columns(row, problem, Engine::kWgmmaSplitK, pass, 16, sequences, shape, [&](int columns) {
     const int64_t ring = int64_t{kSplitKStages} * split_k_batch(columns) * columns * kWgmmaChunk * 2;
     const int64_t sums = int64_t{3} * 4 * 64 * columns, inputs = int64_t{2} * 8 * kWgmmaUnits * columns;
-    shape->shared_bytes = ring + sums + inputs + 2 * in_shared * chunk_bytes;
-    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * chunk_bytes * shape->blocks;
+    shape->shared_bytes = ring + sums + inputs + 2 * in_shared * kWgmmaTileBytes;
+    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
     const auto& delays = row.delays->split_k;
     shape->poll_delay_cycles = backward        ? delays.backward
                                : columns <= 16 ? delays.forward_narrow
@@ -162,6 +161,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   const int64_t set_units = int64_t{kMulticastUnits} * parts * kMulticastCluster;
   const int64_t chunks = problem.hidden * (backward ? problem.gates() : 1) / (kWgmmaChunk * parts);  // of a warpgroup
   if (problem.hidden % set_units != 0 || problem.hidden % (2 * kWgmmaChunk) != 0) return false;
+  if (problem.hidden > kMulticastHidden) return false;
   if (chunks < kMulticastRegisterChunks || chunks % (2 * kMulticastCluster) != 0) return false;
   *shape = ResidentShape();
   shape->units = kMulticastUnits;
@@ -177,13 +177,13 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
     const int of_column = multicast_column(backward, groups);
     const int count = static_cast<int>(chunks);
-    const int64_t in_registers = kMulticastRegisterChunks, chunk_bytes = 64 * kWgmmaChunk * 2;
+    const int64_t in_registers = kMulticastRegisterChunks;
     if (multicast_slots(count, columns, of_column) < 2) return false;
     shape->kernel = kernel;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
     shape->shared_bytes = multicast_shared_bytes(count, columns, of_column);
-    shape->register_bytes = 2 * in_registers * chunk_bytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * (chunks - in_registers) * chunk_bytes * shape->blocks;
+    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * (chunks - in_registers) * kWgmmaTileBytes * shape->blocks;
     found = true;
     return false;
   });

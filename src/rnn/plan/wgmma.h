@@ -7,9 +7,10 @@
 namespace prnn {
 
 constexpr int kWarpgroupThreads = 128;
-constexpr int kWgmmaUnits = 16;   // hidden units that a block finishes
-constexpr int kWgmmaChunk = 64;   // elements of K in 128 bytes, what a swizzled row of shared memory holds
-constexpr int kWgmmaCluster = 4;  // blocks that split K in the backward pass
+constexpr int kWgmmaUnits = 16;  // hidden units that a block finishes
+constexpr int kWgmmaChunk = 64;  // elements of K in 128 bytes, what a swizzled row of shared memory holds
+constexpr int kWgmmaTileBytes = 64 * kWgmmaChunk * 2;  // of weights: a chunk of 64 rows
+constexpr int kWgmmaCluster = 4;                       // blocks that split K in the backward pass
 
 // Chunks that a warpgroup fetches and multiplies together.
 constexpr int wgmma_batch(int columns) { return columns <= 16 ? 4 : 64 / columns; }
@@ -35,6 +36,7 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
 // chunks.
 constexpr int kMulticastCluster = 2;
 constexpr int kMulticastColumns = 128;  // sequences of a replica in a pass, at most
+constexpr int kMulticastHidden = 1024;  // a larger layer's weights leave room for two pairs of chunks of states
 constexpr int kMulticastUnits = 2 * kWgmmaUnits;
 constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
 constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
@@ -55,17 +57,17 @@ constexpr int multicast_shared_chunks(int chunks) {
 }
 // Pairs of chunks of states that a block's shared memory holds beside `chunks` of weights.
 constexpr int multicast_slots(int chunks, int columns, int of_column) {
-  const int taken = 2 * (multicast_shared_chunks(chunks) * 8192 + columns * of_column);
+  const int taken = 2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
   const int room = (kMulticastSharedBytes - taken) / (2 * columns * 128);
   return room < kMulticastMaxSlots ? room : kMulticastMaxSlots;
 }
 // The ring also stages the weights.
 constexpr int multicast_ring_bytes(int slots, int columns) {
-  return slots * columns * 256 > 2 * 8192 ? slots * columns * 256 : 2 * 8192;
+  return slots * columns * 256 > 2 * kWgmmaTileBytes ? slots * columns * 256 : 2 * kWgmmaTileBytes;
 }
 constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
   return multicast_ring_bytes(multicast_slots(chunks, columns, of_column), columns) +
-         2 * (multicast_shared_chunks(chunks) * 8192 + columns * of_column);
+         2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
 }
 // What a replica's blocks exchange; `chunks` of K.
 constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {

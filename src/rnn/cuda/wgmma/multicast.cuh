@@ -106,7 +106,7 @@ struct MulticastExchange {
 };
 
 // The ring of chunks in shared memory, two to a slot. Pair i of all goes to slot i % slots, from the block of rank i %
-// 2; a step has an even number of pairs. The barriers by their shared addresses, worked out once.
+// 2; a step has an even number of pairs.
 static_assert(kMulticastCluster == 2);
 struct RingBarriers {
   uint64_t full[kMulticastMaxSlots];   // the pair is there
@@ -123,6 +123,7 @@ struct RingBarriers {
   }
 };
 
+// What a warp knows of it. The barriers by their shared addresses, worked out once.
 struct Ring {
   uint32_t chunks, full, empty;  // shared addresses
   int slots;
