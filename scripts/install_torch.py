@@ -15,6 +15,7 @@ import sys
 import sysconfig
 
 PACKAGES = pathlib.Path(sysconfig.get_path("purelib"))
+LAZY_BINDING = PACKAGES / "lazy_binding.pth"
 
 
 def has_gpu() -> bool:
@@ -34,7 +35,7 @@ def install_empty_libraries(folder: pathlib.Path) -> None:
         versions.write_text(f"{name} {{}};\n")
         flags = ["-shared", "-nostdlib", f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}"]
         subprocess.run(["gcc", *flags, "-o", folder / name, "-x", "c", "/dev/null"], check=True)
-    (PACKAGES / "lazy_binding.pth").write_text("import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")
+    LAZY_BINDING.write_text("import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")
 
 
 def main(version: str) -> None:
@@ -45,6 +46,9 @@ def main(version: str) -> None:
         return
     pip_install(*(name for name in required if re.match(r"nvidia-cuda-runtime-|(?!nvidia-|triton)", name)))
     install_empty_libraries(PACKAGES / "torch/lib")
+    if subprocess.run([sys.executable, "-c", "import torch; torch.ones(1).sum()"]).returncode != 0:
+        LAZY_BINDING.unlink()
+        pip_install(f"torch=={version}")
 
 
 if __name__ == "__main__":
