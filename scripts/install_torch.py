@@ -15,7 +15,7 @@ import sys
 import sysconfig
 
 PACKAGES = pathlib.Path(sysconfig.get_path("purelib"))
-LAZY_BINDING = PACKAGES / "lazy_binding.pth"
+LAZY_BINDING = "lazy_binding.pth"
 
 
 def has_gpu() -> bool:
@@ -35,7 +35,7 @@ def install_empty_libraries(folder: pathlib.Path) -> None:
         versions.write_text(f"{name} {{}};\n")
         flags = ["-shared", "-nostdlib", f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}"]
         subprocess.run(["gcc", *flags, "-o", folder / name, "-x", "c", "/dev/null"], check=True)
-    LAZY_BINDING.write_text("import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")
+    (PACKAGES / LAZY_BINDING).write_text("import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")
 
 
 def main(version: str) -> None:
@@ -47,7 +47,7 @@ def main(version: str) -> None:
     pip_install(*(name for name in required if re.match(r"nvidia-cuda-runtime-|(?!nvidia-|triton)", name)))
     install_empty_libraries(PACKAGES / "torch/lib")
     if subprocess.run([sys.executable, "-c", "import torch; torch.ones(1).sum()"]).returncode != 0:
-        LAZY_BINDING.unlink()
+        (PACKAGES / LAZY_BINDING).unlink()
         pip_install(f"torch=={version}")
 
 
