@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -139,8 +140,11 @@ def test_the_program_has_nothing_else_of_the_launcher() -> None:
     ],
 )
 def test_what_the_launcher_refuses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = (signal.SIGPIPE, signal.SIGXFSZ)
+    handlers = [signal.getsignal(number) for number in numbers]
     assert main(["run", *arguments]) == 2
     assert capsys.readouterr().err == f"prnn: {message}\n"
+    assert [signal.getsignal(number) for number in numbers] == handlers
 
 
 def test_exports() -> None:

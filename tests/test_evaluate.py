@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,9 @@ def test_a_place_that_cannot_be_written_is_refused_first(
 
 
 def test_old_results_stay_where_the_disk_is_full(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would leave the first bytes of modules
     manifest, out = write_corpus(tmp_path, "t", ["a"] * 60), tmp_path / "out"
     out.write_text("old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -52,11 +52,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.cudnn is not None and not arguments.front:
         raise CommandError("--cudnn is of use with --front only")
     environment = child_environment(log=arguments.log, front=arguments.front, cudnn=arguments.cudnn)
-    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):  # and so by the program, if they stayed
-        signal.signal(ignored_by_python, signal.SIG_DFL)
+    # Python ignores these, and so would the program if that stayed.
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         raise CommandError(f"{command[0]}: {(error.strerror or str(error)).lower()}") from error
 
 
