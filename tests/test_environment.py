@@ -89,3 +89,23 @@ def test_libraries_that_are_not_installed_are_replaced_by_empty_ones(
     install_torch["install_empty_libraries"](tmp_path)
     assert ctypes.CDLL(str(tmp_path / "libuser.so"), mode=os.RTLD_LAZY).two() == 2
     assert "RTLD_LAZY" in (tmp_path / "lazy_binding.pth").read_text()
+
+
+@pytest.mark.parametrize(("status", "whole"), [(0, False), (1, True)])
+def test_a_torch_that_cannot_be_imported_is_installed_whole(
+    status: int, whole: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["install_torch.py", "0"])
+    script = runpy.run_path(str(SCRIPTS / "install_torch.py"))
+    named, installed = script["main"].__globals__, []
+    required = ["nvidia-cuda-runtime-cu12==1", "nvidia-cublas-cu12==1", "triton==1", "sympy"]
+    monkeypatch.setitem(named, "PACKAGES", tmp_path)
+    monkeypatch.setitem(named, "has_gpu", lambda: False)
+    monkeypatch.setitem(named, "pip_install", lambda *arguments: installed.append(arguments))
+    monkeypatch.setitem(named, "install_empty_libraries", lambda folder: (tmp_path / "lazy_binding.pth").touch())
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: required)
+    monkeypatch.setattr("subprocess.run", lambda *arguments: subprocess.CompletedProcess(arguments, status))
+    script["main"]("1.0")
+    expected = [("--no-deps", "torch==1.0"), ("nvidia-cuda-runtime-cu12==1", "sympy")]
+    assert installed == expected + [("torch==1.0",)] * whole
+    assert (tmp_path / "lazy_binding.pth").exists() is not whole

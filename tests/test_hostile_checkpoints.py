@@ -229,6 +229,19 @@ def test_the_options_of_a_folder(trained: TrainingOptions, contents: bytes, mess
     train(trained, progress=False)
 
 
+def resuming_fails_from(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> str:
+    """The error of a training that goes on from its last checkpoint, changed meanwhile."""
+    last = trained.output / "last.ckpt"
+    before = last.read_bytes()
+    contents = torch.load(last, weights_only=True)
+    change(contents)
+    torch.save(contents, last)
+    try:
+        return resuming_fails(replace(trained, epochs=2))
+    finally:
+        last.write_bytes(before)
+
+
 def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = checkpoint["optimizer_states"][0]
     return state
@@ -279,16 +292,8 @@ def checkpoints(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def test_what_a_training_goes_on_from(
     trained: TrainingOptions, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    last = trained.output / "last.ckpt"
-    before = last.read_bytes()
-    contents = torch.load(last, weights_only=True)
-    change(contents)
-    torch.save(contents, last)
-    try:
-        found = resuming_fails(replace(trained, epochs=2))
-    finally:
-        last.write_bytes(before)
-    assert found.startswith(f"{last}: a damaged checkpoint (")
+    found = resuming_fails_from(trained, change)
+    assert found.startswith(f"{trained.output / 'last.ckpt'}: a damaged checkpoint (")
     assert message in found
 
 
@@ -302,15 +307,7 @@ def test_what_a_training_goes_on_from(
 def test_a_training_of_another_kind(
     trained: TrainingOptions, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    last = trained.output / "last.ckpt"
-    before = last.read_bytes()
-    contents = torch.load(last, weights_only=True)
-    change(contents)
-    torch.save(contents, last)
-    try:
-        found = resuming_fails(replace(trained, epochs=2))
-    finally:
-        last.write_bytes(before)
+    found = resuming_fails_from(trained, change)
     expected = f"{trained.output} holds a training {message.format(trained.manifest)}"
     assert found == f"{expected}: take another --output, or --restart"
 
