@@ -275,7 +275,7 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (resident_blocks(row, 4) == 0) {
     return std::string("how many clusters stay resident is not in the row of the ") + row.name;
   }
-  const int64_t most = gated ? 512 : 1024;
+  const int64_t most = gated ? kClusterHidden : 1024;
   const std::string cluster =
       problem.hidden > most
           ? format("a cluster holds hidden sizes up to %lld; H is %lld", most, problem.hidden)

@@ -9,8 +9,8 @@ namespace prnn {
 // Blocks in clusters of 4 of a whole GPU: a part of one (MIG) may have no 16 SMs that can be a cluster.
 constexpr int kWholeGpu = 96;
 
-// The largest layer that a cluster holds in tf32.
-constexpr int64_t kClusterHiddenTf32 = 256;
+// The largest gated layer that a cluster holds, in 16 bits and in tf32.
+constexpr int64_t kClusterHidden = 512, kClusterHiddenTf32 = 256;
 
 // How the blocks of a cluster split rows and K.
 struct ClusterForwardSplit {

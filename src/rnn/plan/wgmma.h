@@ -88,6 +88,10 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
 // Sets `best` to the layout of split-K for the fewest passes; false if no replica of all directions fits.
 bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
 
+// Sets `best` to the layout of multicast; false where another engine is faster, or no replica of all directions fits.
+bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+                            ResidentShape* best);
+
 // Sets `best` to the layout of the engine that is faster; false where another engine is, or neither fits.
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
 

@@ -10,8 +10,8 @@ namespace prnn {
 // K, the gates' gradients, is split in kMulticastParts. A set of so many blocks, one for each part, owns 128 units: a
 // warpgroup multiplies its part with the rows of 64 of them. A block finishes kMulticastUnits units of its set, with
 // the sums of all parts, which go through L2: words there say by their lowest bit of which step they are. The blocks of
-// a cluster are of different sets and have the same part. Groups as forward.
-template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+// a cluster are of different sets and have the same part. Groups and RESETS as forward.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 __global__ void __launch_bounds__(kMulticastThreads, 1)
     wgmma_multicast_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasWgmma) return;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * multicast_shared_chunks(chunks) * 8192;
   const auto io_of = [&](int warpgroup) {
     const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * multicast_column(true, GROUPS);
-    return BackwardIo<T, MODE, COLUMNS, GROUPS>{
+    return BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, first_of_set + part * kMulticastUnits + warpgroup * kWgmmaUnits, room},
         params,
         dir};
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   product.chunks = chunks;
   product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
-  const BackwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
+  const BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * multicast_column(true, GROUPS);
   const T* const matrix = static_cast<const T*>(dir.weights);
   load_weight_tiles<true>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
@@ -171,6 +171,10 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
           const int column = first_column + c % 2, n = group_columns.sequence(group, column);
           const bool is_active = column < columns, was_active = column < were;
           float dh = dh_of[c], past = carried[(group * kCells + i * 4 + c) * kWarpgroupThreads];
+          if (io.restarted(column)) {
+            take_reset_gradients<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, was_active, dh, past,
+                                          kWholeUnit);
+          }
           begin_or_end_sequence<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, true, is_active, was_active,
                                          dh, past, kWholeUnit);
           const char* const from = saved_here + column * kSavedColumn;
@@ -228,7 +232,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
 cudaError_t launch_wgmma_multicast_backward(const ResidentShape& shape, const BackwardParams& params,
                                             cudaStream_t stream) {
-  return launch_resident(wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS>, shape, params, stream, kMulticastThreads);
+  const auto kernel = params.has_extras() ? wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS, true>
+                                          : wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS, false>;
+  return launch_resident(kernel, shape, params, stream, kMulticastThreads);
 }
 
 }  // namespace prnn

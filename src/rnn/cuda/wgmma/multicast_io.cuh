@@ -9,6 +9,54 @@
 
 namespace prnn {
 
+// Columns of a group whose sequences have no state from the step before, a bit each; of kernels with RESETS.
+template <bool RESETS, int COLUMNS>
+struct Restarts {
+  static constexpr int kWords = COLUMNS / 32;
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ bool has(int column) const {
+    return RESETS && (words[column < 32 ? 0 : kWords - 1] >> column % 32 & 1) != 0;
+  }
+  // In shared memory, by a warp: word i lies in what column i leaves free, `stride` bytes apart.
+  __device__ __forceinline__ void store(uint32_t to, int stride) const {
+#pragma unroll
+    for (int i = 0; RESETS && i < kWords; ++i) {
+      if (threadIdx.x % 32 == 0) {
+        asm volatile("st.shared.u32 [%0],%1;" ::"r"(to + i * stride), "r"(words[i]) : "memory");
+      }
+    }
+  }
+  static __device__ __forceinline__ bool load(uint32_t from, int stride, int column) {
+    if constexpr (!RESETS) return false;
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(from + column / 32 * stride) : "memory");
+    return (word >> column % 32 & 1) != 0;
+  }
+};
+
+// The same while its loads are on their way: of a lane's columns.
+template <bool RESETS, int COLUMNS>
+struct LoadedRestarts {
+  uint32_t flags[COLUMNS / 32];
+
+  // `first` and `second`: neighbouring steps as for restarts(). By a warp.
+  template <class Direction, int GROUPS>
+  __device__ __forceinline__ LoadedRestarts(const Direction& dir, const GroupColumns<GROUPS>& columns, int group,
+                                            const Step& first, const Step& second) {
+#pragma unroll
+    for (int i = 0; RESETS && i < COLUMNS / 32; ++i) {
+      flags[i] = load_reset(dir.reset, dir.reverse, first, second, columns.sequence(group, i * 32 + threadIdx.x % 32));
+    }
+  }
+  __device__ __forceinline__ Restarts<RESETS, COLUMNS> of_all_lanes() const {
+    Restarts<RESETS, COLUMNS> all;
+#pragma unroll
+    for (int i = 0; RESETS && i < COLUMNS / 32; ++i) all.words[i] = __ballot_sync(kWholeWarp, flags[i] != 0);
+    return all;
+  }
+};
+
 template <class T, int COLUMNS, int GROUPS>
 struct MulticastIo {
   MulticastExchange<COLUMNS, GROUPS> exchange;
@@ -47,12 +95,15 @@ struct MulticastIo {
     return exchange.states(s, group, first_chunk + first_unit / kWgmmaChunk) +
            swizzled(lane() / 2, first_unit % kWgmmaChunk / 8 + lane() % 2);
   }
-  // Publishes the first `present` columns of units at `staged`, `stride` bytes a column.
-  __device__ __forceinline__ void publish(char* to, uint32_t staged, int stride, int present) const {
+  // Publishes the first `present` columns of units at `staged`, `stride` bytes a column, after change(column, units).
+  template <class Change>
+  __device__ __forceinline__ void publish(char* to, uint32_t staged, int stride, int present,
+                                          const Change& change) const {
     const uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
-      const uint4 units = load_shared(from + i * 16 * stride);
+      uint4 units = load_shared(from + i * 16 * stride);
+      change(i * 16 + lane() / 2, units);
       if (i * 16 + lane() / 2 < present) *reinterpret_cast<uint4*>(to + i * 2048) = units;
     }
   }
