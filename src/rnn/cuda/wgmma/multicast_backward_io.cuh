@@ -41,8 +41,6 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
 #pragma unroll 1
       for (int group = 0; group < GROUPS; ++group) {
         const int present = columns.count(group, current.batch);
-        const LoadedPair loaded = group + 1 < GROUPS ? load_restarts(previous, current, next, group + 1)
-                                                     : load_restarts(current, next, after_next, 0);
         Io::take_over();
 #pragma unroll 1
         for (int g = 0; g < kGates; ++g) {
@@ -50,6 +48,8 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
                       [](int, const uint4&) {});
         }
         Io::announce(group);
+        const LoadedPair loaded = group + 1 < GROUPS ? load_restarts(previous, current, next, group + 1)
+                                                     : load_restarts(current, next, after_next, 0);
         // Off the critical path: no block polls these stores.
         const int64_t row = current.row + columns.sequence(group, 0);
 #pragma unroll 1
@@ -93,7 +93,8 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     const int unit = Io::own_unit();
     loaded.after.of_all_lanes().store(room + kSavedRestarts, kSavedColumn);
     const Starting starting = loaded.here.of_all_lanes();
-#pragma unroll 2
+    constexpr int kUnroll = RESETS ? 1 : 2;  // with resets, two took a register too many
+#pragma unroll kUnroll
     for (int column = lane() / 8; column < COLUMNS; column += 4) {
       const int n = columns.sequence(group, column);
       const bool wanted = column < present, has_before = wanted && n < after.batch;
@@ -103,14 +104,14 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
       if (vec < 2) {
         Io::copy_vec(to + kSavedDy + vec * 16, static_cast<const T*>(dir.dy) + (row * params.y_row + unit), wanted);
       } else if (vec < 4) {
-        const int64_t state_at = wanted ? int64_t{n} * hidden + unit : 0;
-        const T* before = state_before<T, MODE>(dir, hidden, params.y_row, unit, has_before,
-                                                has_before ? after.row + n : row, state_at);
+        const T* before =
+            state_before<T, MODE>(dir, hidden, params.y_row, unit, has_before, has_before ? after.row + n : row,
+                                  wanted ? int64_t{n} * hidden + unit : 0);
         bool has_state = has_before || initial != nullptr;
         if (starting.has(column)) {
           const T* const states = reset_states<T, MODE>(dir);
           has_state = states != nullptr;
-          if (has_state) before = states + state_at;
+          if (wanted && has_state) before = states + (int64_t{n} * hidden + unit);
         }
         Io::copy_vec(to + kSavedBefore + vec % 2 * 16, before, wanted && has_state);
       } else if (MODE == PRNN_LSTM && vec < 6) {

@@ -16,7 +16,9 @@ struct Restarts {
   uint32_t words[kWords];
 
   __device__ __forceinline__ bool has(int column) const {
-    return RESETS && (words[column < 32 ? 0 : kWords - 1] >> column % 32 & 1) != 0;
+    if constexpr (!RESETS) return false;
+    const uint32_t first = words[0], last = words[kWords - 1];  // numbers are chosen, not one of two addresses
+    return ((column < 32 ? first : last) >> column % 32 & 1) != 0;
   }
   // In shared memory, by a warp: word i lies in what column i leaves free, `stride` bytes apart.
   __device__ __forceinline__ void store(uint32_t to, int stride) const {
