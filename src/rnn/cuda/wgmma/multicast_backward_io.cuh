@@ -41,31 +41,33 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
 #pragma unroll 1
       for (int group = 0; group < GROUPS; ++group) {
         const int present = columns.count(group, current.batch);
+        // What is copied then: of the next group in this step, or of the first one in the next step.
+        const bool same = group + 1 < GROUPS;
+        const int copied = same ? group + 1 : 0;
+        const Step before = choose(same, previous, current), here = choose(same, current, next),
+                   after = choose(same, next, after_next);
         Io::take_over();
-#pragma unroll 1
+        char* to = Io::published_at(s + 1, group, 0);
+#pragma unroll 2
         for (int g = 0; g < kGates; ++g) {
-          Io::publish(Io::published_at(s + 1, group, g * (hidden / kWgmmaChunk)), room + g * 32, kSavedColumn, present,
-                      [](int, const uint4&) {});
+          Io::publish(to, room + g * 32, kSavedColumn, present, [](int, const uint4&) {});
+          to += hidden / kWgmmaChunk * Io::kChunkBytes;
         }
         Io::announce(group);
-        const LoadedPair loaded = group + 1 < GROUPS ? load_restarts(previous, current, next, group + 1)
-                                                     : load_restarts(current, next, after_next, 0);
+        const LoadedPair loaded = load_restarts(before, here, after, copied);
         // Off the critical path: no block polls these stores.
         const int64_t row = current.row + columns.sequence(group, 0);
 #pragma unroll 1
         for (int g = 0; g < kGates; ++g) {
           Io::store_units(room + g * 32, kSavedColumn, static_cast<T*>(dir.dgates) + (row * kGates + g) * hidden,
-                          int64_t{kGates} * hidden, present);
+                          int64_t{kGates} * hidden, present, true);
         }
         if (MODE == PRNN_GRU) {
-          Io::store_units(room + 3 * 32, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden, present);
+          Io::store_units(room + 3 * 32, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden, present,
+                          true);
         }
         __syncwarp();
-        if (group + 1 < GROUPS) {
-          copy_saved(current, next, group + 1, loaded);
-        } else {
-          copy_saved(next, after_next, 0, loaded);
-        }
+        copy_saved(here, after, copied, loaded);
         Io::give_back();
       }
       previous = current;
@@ -75,6 +77,10 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   }
 
  private:
+  static __device__ __forceinline__ Step choose(bool first, const Step& a, const Step& b) {
+    return {first ? a.row : b.row, first ? a.batch : b.batch};
+  }
+
   // Of a step: who started anew with the timestep after, and with its own.
   struct LoadedPair {
     LoadedStarting after, here;
@@ -88,35 +94,41 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   // which has the timestep earlier.
   __device__ __forceinline__ void copy_saved(const Step& here, const Step& after, int group,
                                              const LoadedPair& loaded) const {
-    const int hidden = params.sizes.hidden, present = columns.count(group, here.batch), vec = lane() % 8;
-    const T* const initial = initial_states<T, MODE>(dir);
-    const int unit = Io::own_unit();
     loaded.after.of_all_lanes().store(room + kSavedRestarts, kSavedColumn);
     const Starting starting = loaded.here.of_all_lanes();
-    constexpr int kUnroll = RESETS ? 1 : 2;  // with resets, two took a register too many
-#pragma unroll kUnroll
-    for (int column = lane() / 8; column < COLUMNS; column += 4) {
-      const int n = columns.sequence(group, column);
-      const bool wanted = column < present, has_before = wanted && n < after.batch;
-      const int64_t row = wanted ? here.row + n : 0;
-      const uint32_t to = room + column * kSavedColumn;
-      Io::copy_vec(to + vec * 16, static_cast<const T*>(dir.gates) + (row * hidden + first_unit) * 4 + vec * 8, wanted);
-      if (vec < 2) {
-        Io::copy_vec(to + kSavedDy + vec * 16, static_cast<const T*>(dir.dy) + (row * params.y_row + unit), wanted);
-      } else if (vec < 4) {
-        const T* before =
-            state_before<T, MODE>(dir, hidden, params.y_row, unit, has_before, has_before ? after.row + n : row,
-                                  wanted ? int64_t{n} * hidden + unit : 0);
-        bool has_state = has_before || initial != nullptr;
-        if (starting.has(column)) {
-          const T* const states = reset_states<T, MODE>(dir);
-          has_state = states != nullptr;
-          if (wanted && has_state) before = states + (int64_t{n} * hidden + unit);
+    const int hidden = params.sizes.hidden, vec = lane() % 8, unit = Io::own_unit();
+    const int present = columns.count(group, here.batch), continuing = min(present, columns.count(group, after.batch));
+    // What a lane copies besides gates: of vec / 2 = 0 dy, 1 the state of the timestep earlier, 2 c of an LSTM.
+    const int array = vec / 2;
+    const bool is_before = array == 1, is_of_rows = array == 0 || (is_before && MODE == PRNN_GRU);
+    const void* const arrays = array == 0 ? dir.dy : MODE == PRNN_GRU ? dir.y : dir.cells;
+    const int64_t row_elements = is_of_rows ? params.y_row : hidden;
+    const int first = lane() / 8, first_n = columns.sequence(group, first);
+    const T* other =
+        static_cast<const T*>(arrays) + ((is_before ? after.row : here.row) + first_n) * row_elements + unit;
+    const T* gates =
+        static_cast<const T*>(dir.gates) + (int64_t{here.row + first_n} * hidden + first_unit) * 4 + vec * 8;
+    const bool copies_other = array < (MODE == PRNN_LSTM ? 3 : 2);
+    const bool aligned = ((reinterpret_cast<uintptr_t>(arrays) | row_elements * sizeof(T)) % 16) == 0;
+    const int there = is_before ? continuing : present;
+    static_assert(kSavedBefore == kSavedDy + 32 && kSavedState == kSavedBefore + 32);
+    uint32_t to = room + first * kSavedColumn + vec * 16;
+#pragma unroll 2
+    for (int column = first; column < COLUMNS; column += 4) {
+      Io::copy_vec(to, gates, column < present, true);
+      if (copies_other) {
+        const bool starts = is_before && column < present && (column >= continuing || starting.has(column));
+        if (starts) {
+          const T* const states = starting.has(column) ? reset_states<T, MODE>(dir) : initial_states<T, MODE>(dir);
+          const int64_t index = int64_t{columns.sequence(group, column)} * hidden + unit;
+          Io::copy_vec(to + kSavedDy, states == nullptr ? other : states + index, states != nullptr);
+        } else {
+          Io::copy_vec(to + kSavedDy, other, column < there, aligned);
         }
-        Io::copy_vec(to + kSavedBefore + vec % 2 * 16, before, wanted && has_state);
-      } else if (MODE == PRNN_LSTM && vec < 6) {
-        Io::copy_vec(to + kSavedState + vec % 2 * 16, static_cast<const T*>(dir.cells) + (row * hidden + unit), wanted);
       }
+      to += 4 * kSavedColumn;
+      gates += int64_t{4 * 4} * hidden;
+      other += 4 * row_elements;
     }
   }
 };

@@ -57,11 +57,13 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
         Io::announce(group);
         // Off the critical path: no block polls these stores.
         const int64_t row = current.row + columns.sequence(group, 0);
-        Io::store_units(staged_h(), kStagedColumn, static_cast<T*>(dir.y) + row * params.y_row, params.y_row, present);
+        T* const y = static_cast<T*>(dir.y) + row * params.y_row;
+        Io::store_units(staged_h(), kStagedColumn, y, params.y_row, present, Io::has_aligned_units(y, params.y_row));
         if (dir.gates != nullptr) {
           store_gates(group, row, present);
           if (MODE == PRNN_LSTM) {
-            Io::store_units(staged_c(), kStagedColumn, static_cast<T*>(dir.cells) + row * hidden, hidden, present);
+            Io::store_units(staged_c(), kStagedColumn, static_cast<T*>(dir.cells) + row * hidden, hidden, present,
+                            true);
           }
         }
         if (next.batch < current.batch) store_final(group, present, columns.count(group, next.batch));

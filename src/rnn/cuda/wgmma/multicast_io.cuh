@@ -61,6 +61,8 @@ struct LoadedRestarts {
 
 template <class T, int COLUMNS, int GROUPS>
 struct MulticastIo {
+  static constexpr int kChunkBytes = MulticastExchange<COLUMNS, GROUPS>::kChunkBytes;
+
   MulticastExchange<COLUMNS, GROUPS> exchange;
   GroupColumns<GROUPS> columns;
   int warpgroup, first_unit;  // the warpgroup's
@@ -110,12 +112,14 @@ struct MulticastIo {
     }
   }
 
-  // Stores them to rows of `row_elements`, of which `rows` is the first column's.
-  __device__ __forceinline__ void store_units(uint32_t staged, int stride, T* rows, int64_t row_elements,
-                                              int present) const {
+  // Stores them to rows of `row_elements`, of which `rows` is the first column's. `aligned`: all are, to 16 bytes.
+  static __device__ __forceinline__ bool has_aligned_units(const T* rows, int64_t row_elements) {
+    return (reinterpret_cast<uintptr_t>(rows) | row_elements * sizeof(T)) % 16 == 0;
+  }
+  __device__ __forceinline__ void store_units(uint32_t staged, int stride, T* rows, int64_t row_elements, int present,
+                                              bool aligned) const {
     uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
     T* to = rows + lane() / 2 * row_elements + own_unit();
-    const bool aligned = (reinterpret_cast<uintptr_t>(rows) | row_elements * sizeof(T)) % 16 == 0;
 #pragma unroll 2
     for (int column = lane() / 2; column < present; column += 16) {
       const uint4 units = load_shared(from);
@@ -133,9 +137,12 @@ struct MulticastIo {
     for (int i = 0; i < 8; ++i) to[i] = reinterpret_cast<const T*>(&units)[i];
   }
 
-  // Copies 8 elements to shared memory without waiting for them, or zeros.
+  // Copies 8 elements to shared memory without waiting for them, or zeros. `aligned`: `from` is, to 16 bytes.
   static __device__ __forceinline__ void copy_vec(uint32_t to, const T* from, bool wanted) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    copy_vec(to, from, wanted, reinterpret_cast<uintptr_t>(from) % 16 == 0);
+  }
+  static __device__ __forceinline__ void copy_vec(uint32_t to, const T* from, bool wanted, bool aligned) {
+    if (aligned) {
       asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
     } else {
       store_shared(to, load_row_fragment(from, 0, wanted ? 8 : 0));
