@@ -179,8 +179,9 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
     const int columns = kernel.shape(0), groups = kernel.shape(1);
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
-    const int of_column = multicast_column(backward, groups);
     const int count = static_cast<int>(chunks);
+    const int of_column =
+        backward ? multicast_backward_column(count, columns, groups) : multicast_forward_column(groups);
     const int64_t in_registers = kMulticastRegisterChunks, chunk_bytes = 64 * kWgmmaChunk * 2;
     if (multicast_slots(count, columns, of_column) < 2) return false;
     shape->kernel = kernel;

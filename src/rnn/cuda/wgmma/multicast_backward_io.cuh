@@ -20,10 +20,17 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
 
   const BackwardParams& params;
   const BackwardDirection& dir;
+  int rooms;  // 1, or of each group
 
+  // The set of columns that a group has, and its shared address.
+  __device__ __forceinline__ bool has_rooms() const { return GROUPS > 1 && rooms > 1; }
+  __device__ __forceinline__ int set_of(int group) const { return has_rooms() ? group : 0; }
+  __device__ __forceinline__ uint32_t room_of(int group) const {
+    return room + set_of(group) * (COLUMNS * kSavedColumn);
+  }
   // Whether a column's sequence started anew with the step before, which is the timestep after. For the warpgroup.
-  __device__ __forceinline__ bool restarted(int column) const {
-    return Starting::load(room + kSavedRestarts, kSavedColumn, column);
+  __device__ __forceinline__ bool restarted(int group, int column) const {
+    return Starting::load(room_of(group) + kSavedRestarts, kSavedColumn, column);
   }
 
   __device__ __forceinline__ void run(int timesteps, int last_step) const {
@@ -33,47 +40,54 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     Step previous, current = step_of(0), next = step_of(1);
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) Io::announce(group);  // the first step's are zeros
-    copy_saved(current, next, 0, load_restarts(previous, current, next, 0));
-    Io::give_back();
+#pragma unroll 1
+    for (int group = 0; group < (has_rooms() ? GROUPS : 1); ++group) {
+      copy_saved(current, next, group, load_restarts(previous, current, next, group));
+      Io::give_back(group);
+    }
 #pragma unroll 1
     for (int s = 0; s <= last_step; ++s) {
       const Step after_next = step_of(s + 2);
 #pragma unroll 1
       for (int group = 0; group < GROUPS; ++group) {
         const int present = columns.count(group, current.batch);
-        // What is copied then: of the next group in this step, or of the first one in the next step.
-        const bool same = group + 1 < GROUPS;
-        const int copied = same ? group + 1 : 0;
+        // What is copied then: the group's own of the next step, or, with one room, what comes next.
+        const bool same = !has_rooms() && group + 1 < GROUPS;
+        const int copied = has_rooms() ? group : same ? group + 1 : 0;
+        const uint32_t own = room_of(group);
         const Step before = choose(same, previous, current), here = choose(same, current, next),
                    after = choose(same, next, after_next);
-        Io::take_over();
+        Io::take_over(set_of(group));
         char* to = Io::published_at(s + 1, group, 0);
 #pragma unroll 2
         for (int g = 0; g < kGates; ++g) {
-          Io::publish(to, room + g * 32, kSavedColumn, present, [](int, const uint4&) {});
+          Io::publish(to, own + g * 32, kSavedColumn, present, [](int, const uint4&) {});
           to += hidden / kWgmmaChunk * Io::kChunkBytes;
         }
         Io::announce(group);
+        // The other group's copies have had a product's time.
+        if (has_rooms() && s + group > 0) Io::give_back(GROUPS - 1 - group);
         const LoadedPair loaded = load_restarts(before, here, after, copied);
         // Off the critical path: no block polls these stores.
         const int64_t row = current.row + columns.sequence(group, 0);
 #pragma unroll 1
         for (int g = 0; g < kGates; ++g) {
-          Io::store_units(room + g * 32, kSavedColumn, static_cast<T*>(dir.dgates) + (row * kGates + g) * hidden,
+          Io::store_units(own + g * 32, kSavedColumn, static_cast<T*>(dir.dgates) + (row * kGates + g) * hidden,
                           int64_t{kGates} * hidden, present, true);
         }
         if (MODE == PRNN_GRU) {
-          Io::store_units(room + 3 * 32, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden, present,
+          Io::store_units(own + 3 * 32, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden, present,
                           true);
         }
         __syncwarp();
         copy_saved(here, after, copied, loaded);
-        Io::give_back();
+        if (!has_rooms()) Io::give_back();
       }
       previous = current;
       current = next;
       next = after_next;
     }
+    if (has_rooms()) Io::give_back(GROUPS - 1);
   }
 
  private:
@@ -94,7 +108,7 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   // which has the timestep earlier.
   __device__ __forceinline__ void copy_saved(const Step& here, const Step& after, int group,
                                              const LoadedPair& loaded) const {
-    loaded.after.of_all_lanes().store(room + kSavedRestarts, kSavedColumn);
+    loaded.after.of_all_lanes().store(room_of(group) + kSavedRestarts, kSavedColumn);
     const Starting starting = loaded.here.of_all_lanes();
     const int hidden = params.sizes.hidden, vec = lane() % 8, unit = Io::own_unit();
     const int present = columns.count(group, here.batch), continuing = min(present, columns.count(group, after.batch));
@@ -112,7 +126,7 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     const bool aligned = ((reinterpret_cast<uintptr_t>(arrays) | row_elements * sizeof(T)) % 16) == 0;
     const int there = is_before ? continuing : present;
     static_assert(kSavedBefore == kSavedDy + 32 && kSavedState == kSavedBefore + 32);
-    uint32_t to = room + first * kSavedColumn + vec * 16;
+    uint32_t to = room_of(group) + first * kSavedColumn + vec * 16;
 #pragma unroll 2
     for (int column = first; column < COLUMNS; column += 4) {
       Io::copy_vec(to, gates, column < present, true);

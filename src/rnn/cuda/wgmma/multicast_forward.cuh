@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int slots = multicast_slots(chunks, COLUMNS, multicast_column(false, GROUPS));
+  const int slots = multicast_slots(chunks, COLUMNS, multicast_forward_column(GROUPS));
   const uint32_t ring_at = shared_address(ring);
   const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   const MulticastExchange<COLUMNS, GROUPS> exchange{
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const GroupColumns<GROUPS> group_columns(place);
   const int count = steps_of_column(sizes, place.first_column);
   const auto io_of = [&](int warpgroup) {
-    const uint32_t room =
-        weights_at + 2 * multicast_shared_chunks(chunks) * 8192 + warpgroup * COLUMNS * multicast_column(false, GROUPS);
+    const uint32_t room = weights_at + 2 * multicast_shared_chunks(chunks) * 8192 +
+                          warpgroup * COLUMNS * multicast_forward_column(GROUPS);
     return ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, place.first_unit + warpgroup * kWgmmaUnits, room}, params, dir};
   };

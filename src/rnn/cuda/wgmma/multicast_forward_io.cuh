@@ -9,7 +9,7 @@ namespace prnn {
 // saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
 // Beyond a column's products: Restarts.
 constexpr int kInputColumn = 144, kInputRestarts = 128, kStagedColumn = 48;
-static_assert(multicast_column(false, 1) == kInputColumn + 2 * kStagedColumn);
+static_assert(multicast_forward_column(1) == kInputColumn + 2 * kStagedColumn);
 
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {

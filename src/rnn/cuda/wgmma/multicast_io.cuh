@@ -68,10 +68,13 @@ struct MulticastIo {
   int warpgroup, first_unit;  // the warpgroup's
   uint32_t room;              // shared address of its columns
 
-  // The warpgroup's side: what it reads is there, and what it writes has room; and: it has written.
-  __device__ __forceinline__ void wait() const { asm volatile("bar.sync %0,160;" ::"r"(5 + warpgroup) : "memory"); }
-  __device__ __forceinline__ void hand_over() const {
-    asm volatile("bar.arrive %0,160;" ::"r"(3 + warpgroup) : "memory");
+  // The warpgroup's side: what it reads is there, and what it writes has room; and: it has written. Each `set` of
+  // columns, 0 or 1, changes hands by itself.
+  __device__ __forceinline__ void wait(int set = 0) const {
+    asm volatile("bar.sync %0,160;" ::"r"(5 + warpgroup + 4 * set) : "memory");
+  }
+  __device__ __forceinline__ void hand_over(int set = 0) const {
+    asm volatile("bar.arrive %0,160;" ::"r"(3 + warpgroup + 4 * set) : "memory");
   }
 
  protected:
@@ -79,13 +82,14 @@ struct MulticastIo {
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ __forceinline__ int own_unit() const { return first_unit + lane() % 2 * 8; }
 
-  __device__ __forceinline__ void take_over() const {
-    asm volatile("bar.sync %0,160;" ::"r"(3 + warpgroup) : "memory");
+  __device__ __forceinline__ void take_over(int set = 0) const {
+    asm volatile("bar.sync %0,160;" ::"r"(3 + warpgroup + 4 * set) : "memory");
   }
-  __device__ __forceinline__ void give_back() const {
+  // With all copies done.
+  __device__ __forceinline__ void give_back(int set = 0) const {
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
-    asm volatile("bar.arrive %0,160;" ::"r"(5 + warpgroup) : "memory");
+    asm volatile("bar.arrive %0,160;" ::"r"(5 + warpgroup + 4 * set) : "memory");
   }
 
   // Tells the other blocks that this warp's stores are there.
