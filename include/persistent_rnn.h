@@ -125,7 +125,7 @@ typedef struct {
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
  * before them want the same ones. On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
- * and any but projected fills cells; else the answer is NOT_SUPPORTED. */
+ * wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Recurrent dropout (Gal and Ghahramani 2016) of a GRU or RNN and zoneout (Krueger et al. 2017) of a GRU. The caller

@@ -21,7 +21,7 @@ from test_rnn_extras import extras_of
 from test_rnn_extras_cuda import GpuCase
 from test_rnn_masks import masks_of
 from test_rnn_masks_cuda import GpuMasksCase
-from test_rnn_multicast_cuda import MulticastCase
+from test_rnn_multicast_cuda import RESETS_OF, MulticastCase, MulticastResetCase
 
 import prnn
 
@@ -187,6 +187,21 @@ def extras_cluster() -> Iterator[ExtrasCase]:
     yield ExtrasCase(reference.Stack(MODES["lstm"], 24, 72, 2, 2, projection=17), [5, 4, 2], torch.float16)
 
 
+class ResetCase(MulticastResetCase):
+    """With all that multicast kernels take."""
+
+    def train(self) -> None:
+        self.set_extras(RESETS_OF[self.stack.mode])
+        super().train()
+
+
+def extras_multicast() -> Iterator[ResetCase]:
+    for mode, dtype in GATED:
+        hidden = 512 if mode == MODES["lstm"] else 1024
+        for batch_sizes, replicas in (([100, 9], 1), ([70, 70], 2), ([20] * 3, 1)):
+            yield ResetCase(reference.Stack(mode, 24, hidden), batch_sizes, dtype, replicas)
+
+
 class MasksCase(GpuMasksCase):
     """With every set of prnnRNNMasks_t."""
 
@@ -259,7 +274,8 @@ def layer_norm() -> Iterator[LayerNormCase]:
 
 
 ENGINES = (mma, long, wgmma, cluster, simt, split_k, multicast, large, projected, wavefront, wavefront_pairs)
-OTHERS = (wgmma_wavefront, side_by_side, projection, extras_mma, extras_cluster, masks, heads, layer_norm)
+EXTRAS = (extras_mma, extras_cluster, extras_multicast, masks)
+OTHERS = (wgmma_wavefront, side_by_side, projection, *EXTRAS, heads, layer_norm)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, *OTHERS)}
 
 parser = argparse.ArgumentParser()

@@ -4,6 +4,8 @@ import pytest
 import torch
 from reference import rnn as reference
 from test_rnn_cuda import MODES, CudaCase, WgmmaCase, assert_results, why_not
+from test_rnn_extras import GIVEN_BACK, extras_of
+from test_rnn_extras_cuda import GpuCase
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -15,6 +17,16 @@ class MulticastCase(WgmmaCase):
     """CudaCase for the multicast kernels, forward and backward."""
 
     ENGINE = 4
+
+
+class MulticastResetCase(GpuCase, MulticastCase):
+    """With resets."""
+
+
+# Of what extras a layer has, what multicast kernels take backward.
+RESETS_OF = {
+    mode: tuple(name for name in extras_of(mode) if name != "dcells") for mode in (reference.LSTM, reference.GRU)
+}
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
@@ -71,6 +83,75 @@ def test_arrays_of_odd_addresses(name: str) -> None:
     case.data[name] = torch.empty(data.numel() + 1, dtype=data.dtype, device="cuda")[1:].view(data.shape).copy_(data)
     case.train()
     assert_results(case)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["zeros", "given"])
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
+@pytest.mark.parametrize(
+    ("batch_sizes", "replicas", "directions"),
+    [
+        ([64] * 5, 2, 1),  # a group of 32
+        ([100] * 5, 2, 1),  # two groups of 25
+        ([128] * 5, 1, 1),  # two groups of 64
+        ([75] * 4, 1, 2),
+        ([70, 70, 33, 9, 2, 1], 1, 2),
+        ([300, 200, 200, 70, 3], 2, 1),  # in two passes
+        ([5], 1, 2),
+        ([3] * 40, 1, 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("cell", HIDDEN)
+def test_resets(
+    cell: str, batch_sizes: list[int], replicas: int, directions: int, dtype: torch.dtype, given: bool
+) -> None:
+    torch.manual_seed(7)
+    stack = reference.Stack(MODES[cell], 24, HIDDEN[cell], 1, directions)
+    case = MulticastResetCase(stack, batch_sizes, dtype, replicas)
+    names = RESETS_OF[stack.mode] if given else ("reset",)
+    case.compare(names)
+    assert case.engines() == ("wgmma-multicast", "wgmma-multicast")
+    trained = case.data["y"].clone()
+    case.data["y"].fill_(case.UNTOUCHED)
+    case.set_extras(tuple(name for name in names if name not in GIVEN_BACK))
+    case.check("RNNForwardInference")
+    assert torch.equal(case.data["y"], trained)
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "batch", "engines"),
+    [
+        ("lstm", 768, 100, ("wgmma-multicast", "wgmma-multicast")),
+        ("gru", 512, 150, ("wgmma-multicast", "cluster")),
+        ("gru", 768, 100, ("wgmma-multicast", "mma")),
+    ],
+)
+def test_resets_as_planned(cell: str, hidden: int, batch: int, engines: tuple[str, str]) -> None:
+    torch.manual_seed(8)
+    case = GpuCase(reference.Stack(MODES[cell], 24, hidden), [batch, batch, 7], torch.bfloat16)
+    case.compare(RESETS_OF[case.stack.mode])
+    if "H200" in torch.cuda.get_device_name():
+        assert case.engines() == engines
+
+
+def test_resets_and_a_gradient_of_c() -> None:
+    torch.manual_seed(9)
+    case = GpuCase(reference.Stack(reference.LSTM, 24, 1024), [100, 100, 7], torch.bfloat16)
+    case.compare(extras_of(reference.LSTM))
+    if "H200" in torch.cuda.get_device_name():
+        assert case.engines() == ("wgmma-multicast", "mma")
+
+
+def test_a_number_that_is_not_finite_ends_with_its_sequence() -> None:
+    case = MulticastResetCase(reference.Stack(reference.LSTM, 24, 512), [70] * 4, torch.bfloat16, 1)
+    case.set_extras(("reset",))
+    case.reset.zero_()
+    case.reset.view(4, 70)[2, 3] = 1
+    case.data["hx"][0, 3, 5] = case.data["cx"][0, 3, 7] = float("nan")
+    case.check("RNNForwardTraining")
+    y = case.data["y"].view(4, 70, 512)
+    assert y[0:2, 3].isnan().any(1).all()
+    assert not y[2:].isnan().any()
 
 
 def test_states_that_are_not_given() -> None:

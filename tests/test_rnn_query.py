@@ -8,7 +8,7 @@ import pytest
 
 BACKEND_PERSISTENT = 0
 MMA, WGMMA, SPLIT_K, MULTICAST = 1, 2, 3, 4  # prnnRNNEngine_t
-RNN_TANH = 1  # prnnRNNMode_t
+RNN_TANH, GRU = 1, 3  # prnnRNNMode_t
 GPUS = []
 while name := capi.call("GetGPUName", index=len(GPUS)):
     GPUS.append(name.decode())
@@ -619,7 +619,10 @@ def test_a_cluster_for_each_sequence_share_as_far_as_a_launch_has_blocks() -> No
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
         ({"hidden": 256, "data_type": capi.FLOAT, "batch": 4}, b"simt"),
         ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
-        ({"hidden": 512, "batch": 1000}, b"cluster"),  # else wgmma
+        ({"hidden": 512, "batch": 128}, b"cluster"),  # else wgmma
+        ({"hidden": 512, "batch": 1000}, b"wgmma-multicast"),
+        ({"hidden": 1024, "batch": 48}, b"wgmma-multicast"),
+        ({"mode": GRU, "hidden": 1024, "batch": 1000}, b"wgmma-multicast"),
         ({"hidden": 2300, "batch": 100}, b"mma-large"),
         ({"mode": RNN_TANH, "hidden": 4500, "batch": 4}, b"mma-large"),
         ({"hidden": 1600, "data_type": capi.FLOAT, "batch": 4}, b"mma-large"),
@@ -640,6 +643,17 @@ def test_with_resets_one_launch_takes_more_clusters_than_are_resident() -> None:
     for batch, replicas, per_pass in ((15, 15, 120), (120, 15, 120), (121, 16, 128), (1000, 125, 1000)):
         info = query_with(Layer(hidden=256, batch=batch), "reset")
         assert (info.forwardEngine, info.replicas, info.batchPerPass) == (b"cluster", replicas, per_pass)
+
+
+def test_passes_with_resets_have_kernels_of_their_own() -> None:
+    for layer, fields, engines in (
+        (Layer(GRU, 512, batch=500), ("reset",), (b"wgmma-multicast", b"cluster")),
+        (Layer(hidden=1024, batch=128), ("reset", "cells"), (b"wgmma-multicast", b"wgmma-multicast")),
+        (Layer(hidden=1024, batch=128), ("reset", "cells", "dcells"), (b"wgmma-multicast", b"mma")),
+        (Layer(hidden=512, batch=1000), ("reset", "cells", "dcells"), (b"wgmma-multicast", b"cluster")),
+    ):
+        info = query_with(layer, *fields)
+        assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, *engines)
 
 
 def test_kernels_that_have_none() -> None:
@@ -667,7 +681,7 @@ def test_resets_are_of_layers_of_all_sizes(mode: int, data_type: int, gpu: str) 
         ({"hidden": 1024, "batch": 16}, 16),
         ({"mode": RNN_TANH, "hidden": 1024, "batch": 57}, 64),
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 8}, 16),
-        ({"mode": 3, "hidden": 1024, "batch": 1000}, 336),
+        ({"mode": 3, "hidden": 1000, "batch": 1000}, 336),
     ],
     ids=str,
 )
@@ -685,3 +699,11 @@ def test_no_plan_of_ones_own_has_wgmma_kernels_and_resets() -> None:
     capi.check("SetRNNPlan", rnnDesc=layer.rnn.pointer, forward=ctypes.byref(plan), backward=ctypes.byref(plan))
     assert layer.query_gpu("H200").forwardEngine == b"wgmma"
     assert query_with(layer, "reset").supported == 0
+
+
+def test_a_plan_of_ones_own_has_multicast_kernels_and_resets() -> None:
+    layer = Layer(hidden=1024, batch=16)
+    assert set_plan(layer, (MULTICAST, 0, 0, 1, 0), (MULTICAST, 0, 0, 1, 0)) == capi.SUCCESS
+    info = query_with(layer, "reset")
+    assert (info.forwardEngine, info.backwardEngine) == (b"wgmma-multicast", b"wgmma-multicast")
+    assert query_with(layer, "reset", "dcells").supported == 0

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "rnn/plan/simt.h"
+#include "rnn/plan/wgmma.h"
 
 namespace prnn {
 namespace {
@@ -35,7 +36,10 @@ bool choose_cluster_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
   if (is_float32 && problem.max_batch() <= kSimtSequences) return false;  // simt is as fast, and exact
   // Any batch where there is no wgmma: mma would work through several tiles of sequences one after the other. Clusters
   // do not wait for each other, so one launch takes more of them than are resident at once.
-  const bool takes_any_batch = gated && (needs_extras(problem, pass) || is_float32);
+  ResidentShape multicast;
+  const bool takes_any_batch =
+      gated && (is_float32 ||
+                (needs_extras(problem, pass) && !choose_multicast_shape(row, problem, pass, directions, &multicast)));
   const auto takes = [&](int k_tiles, int cluster, int64_t most_columns) {
     if (cluster > row.largest_cluster || (cluster == 16 && blocks < kWholeGpu)) return false;
     const int64_t room = blocks / cluster / directions;

@@ -130,11 +130,19 @@ struct ReplicaShares {
 // Partial sums of the bias gradients that the backward kernels leave, of each layer and direction.
 int64_t bias_partials(const RnnProblem& problem, const ResidentShape& backward);
 
-// Whether a pass has something for its kernels in prnnRNNExtras_t or prnnRNNMasks_t. Every kernel of a training step
-// saves c.
+// Whether a pass has something for its kernels in prnnRNNExtras_t or prnnRNNMasks_t, and whether something other than
+// resets. Every kernel of a training step saves c.
+inline bool needs_more_than_resets(const RnnProblem& problem, Pass pass) {
+  return problem.masks_in_kernels() || (pass == Pass::kBackward && problem.extras.dcells != nullptr);
+}
 inline bool needs_extras(const RnnProblem& problem, Pass pass) {
-  return problem.extras.reset != nullptr || problem.masks_in_kernels() ||
-         (pass == Pass::kBackward && problem.extras.dcells != nullptr);
+  return problem.extras.reset != nullptr || needs_more_than_resets(problem, pass);
+}
+
+// Whether an engine's kernels have that.
+inline bool has_extras_for(const RnnProblem& problem, Engine engine, Pass pass) {
+  return !needs_extras(problem, pass) || takes_extras(engine) ||
+         (takes_resets(engine) && !needs_more_than_resets(problem, pass));
 }
 
 // The mma kernels for a pass.
@@ -151,7 +159,7 @@ template <class Consider>
 bool any_kernel(const GpuRow& row, const RnnProblem& problem, Engine engine, Pass pass, const Consider& consider) {
   const bool tf32 = problem.tf32 && engine != Engine::kSimt;  // simt is exact, which tf32 permits
   const int cell = cell_number(problem.mode), type = type_number(problem.type, tf32);
-  if (type < 0 || (needs_extras(problem, pass) && !takes_extras(engine))) return false;
+  if (type < 0 || !has_extras_for(problem, engine, pass)) return false;
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel& kernel = kKernels[i];
     if (kernel.engine != engine || kernel.pass != pass || (kernel.cells >> cell & 1) == 0 ||

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "rnn/plan/cluster.h"
+
 namespace prnn {
 namespace {
 
@@ -41,9 +43,11 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
   return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
 }
 
-// The same of multicast: layers of many states. Measured on an H200.
+// The same of multicast: layers of many states. Measured on an H200; where the other wgmma kernels have no resets, by
+// what the mma kernels take.
 bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
   const int64_t states = problem.max_batch() * directions * problem.hidden;
+  if (needs_extras(problem, pass) && problem.hidden > cluster_hidden(problem.gates() > 1)) return states >= 48 * 1024;
   return states > (pass == Pass::kBackward ? 96 : 64) * 1024;
 }
 
@@ -175,8 +179,9 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
     const int columns = kernel.shape(0), groups = kernel.shape(1);
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
-    const int of_column = multicast_column(backward, groups);
     const int count = static_cast<int>(chunks);
+    const int of_column =
+        backward ? multicast_backward_column(count, columns, groups) : multicast_forward_column(groups);
     const int64_t in_registers = kMulticastRegisterChunks;
     if (multicast_slots(count, columns, of_column) < 2) return false;
     shape->kernel = kernel;
@@ -195,11 +200,14 @@ bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pas
   return choose_replicas(row, problem, pass, directions, split_k_shape_for, best);
 }
 
+bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+                            ResidentShape* best) {
+  return wants_multicast(problem, pass, directions) &&
+         choose_replicas(row, problem, pass, directions, multicast_shape_for, best);
+}
+
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best) {
-  if (wants_multicast(problem, pass, directions) &&
-      choose_replicas(row, problem, pass, directions, multicast_shape_for, best)) {
-    return true;
-  }
+  if (choose_multicast_shape(row, problem, pass, directions, best)) return true;
   if (wants_split_k(problem, directions) && choose_split_k_shape(row, problem, pass, directions, best)) return true;
   return wants_wgmma(problem, pass, directions) &&
          choose_replicas(row, problem, pass, directions, wgmma_shape_for, best);

@@ -45,13 +45,6 @@ constexpr int kMulticastCounterBytes = 128;
 constexpr int kMulticastPublishers = 4;  // warpgroups that have the units of a chunk
 constexpr int kMulticastSharedBytes = 225 * 1024;
 
-// Bytes of shared memory for a column of a warpgroup: of a step's input and output, and, backward, of what each group
-// carries.
-constexpr int kMulticastBackwardColumn = 240, kMulticastCarried = 64;
-constexpr int multicast_column(bool backward, int groups) {
-  return backward ? kMulticastBackwardColumn + kMulticastCarried * groups : 144 * groups + 96;
-}
-
 constexpr int multicast_shared_chunks(int chunks) {
   return chunks > kMulticastRegisterChunks ? chunks - kMulticastRegisterChunks : 0;
 }
@@ -60,6 +53,18 @@ constexpr int multicast_slots(int chunks, int columns, int of_column) {
   const int taken = 2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
   const int room = (kMulticastSharedBytes - taken) / (2 * columns * 128);
   return room < kMulticastMaxSlots ? room : kMulticastMaxSlots;
+}
+// Bytes of shared memory for a column of a warpgroup: of a step's input and output, and, backward, of what each group
+// carries. Backward, groups have rooms of their own if there is room for some pairs of states beside them: what one
+// group reads is then copied while the other is multiplied.
+constexpr int kMulticastBackwardColumn = 240, kMulticastCarried = 64, kMulticastRoomSlots = 4;
+constexpr int multicast_forward_column(int groups) { return 144 * groups + 96; }
+constexpr int multicast_rooms(int chunks, int columns, int groups) {
+  const int of_column = (kMulticastBackwardColumn + kMulticastCarried) * groups;
+  return multicast_slots(chunks, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
+}
+constexpr int multicast_backward_column(int chunks, int columns, int groups) {
+  return kMulticastBackwardColumn * multicast_rooms(chunks, columns, groups) + kMulticastCarried * groups;
 }
 // The ring also stages the weights.
 constexpr int multicast_ring_bytes(int slots, int columns) {
@@ -89,6 +94,10 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
 
 // Sets `best` to the layout of split-K for the fewest passes; false if no replica of all directions fits.
 bool choose_split_k_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);
+
+// Sets `best` to the layout of multicast; false where another engine is faster, or no replica of all directions fits.
+bool choose_multicast_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions,
+                            ResidentShape* best);
 
 // Sets `best` to the layout of the engine that is faster; false where another engine is, or neither fits.
 bool choose_wgmma_shape(const GpuRow& row, const RnnProblem& problem, Pass pass, int directions, ResidentShape* best);

@@ -10,8 +10,8 @@ namespace prnn {
 // K, the gates' gradients, is split in kMulticastParts. A set of so many blocks, one for each part, owns 128 units: a
 // warpgroup multiplies its part with the rows of 64 of them. A block finishes kMulticastUnits units of its set, with
 // the sums of all parts, which go through L2: words there say by their lowest bit of which step they are. The blocks of
-// a cluster are of different sets and have the same part. Groups as forward.
-template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+// a cluster are of different sets and have the same part. Groups and RESETS as forward.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 __global__ void __launch_bounds__(kMulticastThreads, 1)
     wgmma_multicast_backward(const __grid_constant__ BackwardParams params) {
   if constexpr (!kHasWgmma) return;
@@ -32,7 +32,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int slots = multicast_slots(chunks, COLUMNS, multicast_column(true, GROUPS));
+  const int of_column = multicast_backward_column(chunks, COLUMNS, GROUPS),
+            rooms = multicast_rooms(chunks, COLUMNS, GROUPS);
+  const int slots = multicast_slots(chunks, COLUMNS, of_column);
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
   const int64_t exchange_bytes = multicast_exchange_bytes(hidden, kGates * unit_chunks, COLUMNS, GROUPS);
@@ -46,11 +48,12 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const GroupColumns<GROUPS> group_columns(place);
   const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * multicast_shared_chunks(chunks) * 8192;
   const auto io_of = [&](int warpgroup) {
-    const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * multicast_column(true, GROUPS);
-    return BackwardIo<T, MODE, COLUMNS, GROUPS>{
+    const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * of_column;
+    return BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, first_of_set + part * kMulticastUnits + warpgroup * kWgmmaUnits, room},
         params,
-        dir};
+        dir,
+        rooms};
   };
 
   if (threadIdx.x >= kResidentThreads) {
@@ -75,8 +78,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   product.chunks = chunks;
   product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
-  const BackwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
-  char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * multicast_column(true, GROUPS);
+  const BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
+  char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * of_column;
   const T* const matrix = static_cast<const T*>(dir.weights);
   load_weight_tiles<true>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
                           [&](int chunk, int row, int vec) {
@@ -99,7 +102,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   // A thread finishes units lane / 4 and 8 more, of columns 8 j + 2 (lane % 4) and the next, for kCells / 4 values of
   // j. The gradient that goes past the matrix lies in shared memory, [group][cell][thread].
-  float* const carried = reinterpret_cast<float*>(saved_here + COLUMNS * kSavedColumn) + warpgroup.thread;
+  float* const carried = reinterpret_cast<float*>(saved_here + rooms * COLUMNS * kSavedColumn) + warpgroup.thread;
   float bias_sums[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) bias_sums[i / 4][i % 4] = 0;
@@ -142,7 +145,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         }
       };
       load_given(given, 0);
-      io.wait();
+      char* const saved_of_group = saved_here + io.set_of(group) * (COLUMNS * kSavedColumn);
+      io.wait(io.set_of(group));
 #pragma unroll 1
       for (int i = 0; i < kCells / 4; ++i) {
         load_given(next, i + 1);
@@ -171,9 +175,13 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
           const int column = first_column + c % 2, n = group_columns.sequence(group, column);
           const bool is_active = column < columns, was_active = column < were;
           float dh = dh_of[c], past = carried[(group * kCells + i * 4 + c) * kWarpgroupThreads];
+          if (io.restarted(group, column)) {
+            take_reset_gradients<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, was_active, dh, past,
+                                          kWholeUnit);
+          }
           begin_or_end_sequence<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, true, is_active, was_active,
                                          dh, past, kWholeUnit);
-          const char* const from = saved_here + column * kSavedColumn;
+          const char* const from = saved_of_group + column * kSavedColumn;
           const auto value = [&](int array) {
             return Element<T>::to_float(*reinterpret_cast<const T*>(from + array + own_unit * 2));
           };
@@ -190,7 +198,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         __syncwarp();  // the gates have been read, all of these columns by this warp: gradients take their place
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          char* const to = saved_here + (first_column + c % 2) * kSavedColumn + (lane / 4 + c / 2 * 8) * 2;
+          char* const to = saved_of_group + (first_column + c % 2) * kSavedColumn + (lane / 4 + c / 2 * 8) * 2;
 #pragma unroll
           for (int g = 0; g < 4; ++g) {
             *reinterpret_cast<uint16_t*>(to + g * 32) = static_cast<uint16_t>(gradients[c][g / 2] >> g % 2 * 16);
@@ -199,11 +207,13 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 #pragma unroll
         for (int from = 0; from < kMulticastParts; ++from) given[from] = next[from];
       }
-      io.hand_over();
+      io.hand_over(io.set_of(group));
     }
     batch_before = current.batch;
   }
-  io.wait();  // the columns of shared memory are free
+  // The columns of shared memory are free.
+  io.wait();
+  if (io.has_rooms()) io.wait(1);
 
   // The bias gradients: lanes of the same lane / 4, and the four warps, have the same units.
   float* const partial = reinterpret_cast<float*>(saved_here);
@@ -228,7 +238,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
 cudaError_t launch_wgmma_multicast_backward(const ResidentShape& shape, const BackwardParams& params,
                                             cudaStream_t stream) {
-  return launch_resident(wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS>, shape, params, stream, kMulticastThreads);
+  const auto kernel = params.has_extras() ? wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS, true>
+                                          : wgmma_multicast_backward<T, MODE, COLUMNS, GROUPS, false>;
+  return launch_resident(kernel, shape, params, stream, kMulticastThreads);
 }
 
 }  // namespace prnn

@@ -10,8 +10,8 @@ namespace prnn {
 // states. A warp has all gates of 4 units: tile row 16 w + 8 (g / 2) + 2 u + g % 2 is gate g of unit 4 w + u. A ninth
 // warp fetches the states, a warp for each warpgroup moves the rest from and to global memory. The sequences of a
 // replica are GROUPS groups of up to COLUMNS, which take turns: while the states of one are exchanged, those of the
-// other are multiplied.
-template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+// other are multiplied. RESETS: with prnnRNNExtras_t::reset.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 __global__ void __launch_bounds__(kMulticastThreads, 1)
     wgmma_multicast_forward(const __grid_constant__ ForwardParams params) {
   if constexpr (!kHasWgmma) return;
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int slots = multicast_slots(chunks, COLUMNS, multicast_column(false, GROUPS));
+  const int slots = multicast_slots(chunks, COLUMNS, multicast_forward_column(GROUPS));
   const uint32_t ring_at = shared_address(ring);
   const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   const MulticastExchange<COLUMNS, GROUPS> exchange{
@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const GroupColumns<GROUPS> group_columns(place);
   const int count = steps_of_column(sizes, place.first_column);
   const auto io_of = [&](int warpgroup) {
-    const uint32_t room =
-        weights_at + 2 * multicast_shared_chunks(chunks) * 8192 + warpgroup * COLUMNS * multicast_column(false, GROUPS);
-    return ForwardIo<T, MODE, COLUMNS, GROUPS>{
+    const uint32_t room = weights_at + 2 * multicast_shared_chunks(chunks) * 8192 +
+                          warpgroup * COLUMNS * multicast_forward_column(GROUPS);
+    return ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, place.first_unit + warpgroup * kWgmmaUnits, room}, params, dir};
   };
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   MulticastProduct<T, COLUMNS> product{{}, Ring(ring_at, barriers, slots)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
-  const ForwardIo<T, MODE, COLUMNS, GROUPS> io = io_of(warpgroup.index);
+  const ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   product.chunks = chunks;
   product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
   const T* const matrix = static_cast<const T*>(dir.weights);
@@ -122,9 +122,10 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         float gate[4] = {pair == 0 ? kept0 : got0, pair == 0 ? got0 : kept0, pair == 0 ? kept1 : got1,
                          pair == 0 ? got1 : kept1};
         const int column = r * 8 + lane % 4 * 2 + pair, n = group_columns.sequence(group, column);
-        if (n >= batch_before) {  // a sequence starts
+        const bool starts_anew = io.starts_anew(group, column);
+        if (n >= batch_before || starts_anew) {
           carried[0][r] = initial_carried<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit,
-                                                   column < group_columns.count(group, current.batch));
+                                                   column < group_columns.count(group, current.batch), starts_anew);
         }
 #pragma unroll
         for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(gate[g], g, 0);
@@ -160,7 +161,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
 cudaError_t launch_wgmma_multicast_forward(const ResidentShape& shape, const ForwardParams& params,
                                            cudaStream_t stream) {
-  return launch_resident(wgmma_multicast_forward<T, MODE, COLUMNS, GROUPS>, shape, params, stream, kMulticastThreads);
+  const auto kernel = params.has_extras() ? wgmma_multicast_forward<T, MODE, COLUMNS, GROUPS, true>
+                                          : wgmma_multicast_forward<T, MODE, COLUMNS, GROUPS, false>;
+  return launch_resident(kernel, shape, params, stream, kMulticastThreads);
 }
 
 }  // namespace prnn

@@ -7,13 +7,16 @@ namespace prnn {
 
 // Of a column of a warpgroup in shared memory: [gate][unit] of a step's input products, where [unit][gate] of what is
 // saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
-constexpr int kInputColumn = 144, kStagedColumn = 48;
-static_assert(multicast_column(false, 1) == kInputColumn + 2 * kStagedColumn);
+// Beyond a column's products: Restarts.
+constexpr int kInputColumn = 144, kInputRestarts = 128, kStagedColumn = 48;
+static_assert(multicast_forward_column(1) == kInputColumn + 2 * kStagedColumn);
 
-template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS>
+template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   using Io = MulticastIo<T, COLUMNS, GROUPS>;
   using Io::columns, Io::first_unit, Io::lane, Io::room;
+  using Starting = Restarts<RESETS, COLUMNS>;
+  using LoadedStarting = LoadedRestarts<RESETS, COLUMNS>;
 
   const ForwardParams& params;
   const ForwardDirection& dir;
@@ -21,6 +24,10 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   __device__ __forceinline__ uint32_t inputs(int group) const { return room + group * (COLUMNS * kInputColumn); }
   __device__ __forceinline__ uint32_t staged_h() const { return inputs(GROUPS); }
   __device__ __forceinline__ uint32_t staged_c() const { return staged_h() + COLUMNS * kStagedColumn; }
+  // Whether a column has no state from the step before, for the warpgroup.
+  __device__ __forceinline__ bool starts_anew(int group, int column) const {
+    return Starting::load(inputs(group) + kInputRestarts, kInputColumn, column);
+  }
 
   __device__ __forceinline__ void run(int count) const {
     const auto step_of = [&](int s) { return step_of_pass(params.sizes, count, dir.reverse, s); };
@@ -28,9 +35,11 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     Step current = step_of(0), next = step_of(1);
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
-      publish_initial(group);
+      const Starting starting = LoadedStarting(dir, columns, group, Step(), current).of_all_lanes();
+      publish_initial(group, starting);
       Io::announce(group);
       copy_inputs(current, group);
+      starting.store(inputs(group) + kInputRestarts, kInputColumn);
     }
     Io::give_back();
 #pragma unroll 1
@@ -38,21 +47,29 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
 #pragma unroll 1
       for (int group = 0; group < GROUPS; ++group) {
         const int present = columns.count(group, current.batch);
+        const LoadedStarting loaded(dir, columns, group, current, next);
         Io::take_over();
-        Io::publish(Io::published_at(s + 1, group, 0), staged_h(), kStagedColumn, present);
+        const Starting starting = loaded.of_all_lanes();
+        Io::publish(Io::published_at(s + 1, group, 0), staged_h(), kStagedColumn, present,
+                    [&](int column, uint4& units) {
+                      if (starting.has(column)) units = initial_units(dir.reset_hx, group, column, column < present);
+                    });
         Io::announce(group);
         // Off the critical path: no block polls these stores.
         const int64_t row = current.row + columns.sequence(group, 0);
-        Io::store_units(staged_h(), kStagedColumn, static_cast<T*>(dir.y) + row * params.y_row, params.y_row, present);
+        T* const y = static_cast<T*>(dir.y) + row * params.y_row;
+        Io::store_units(staged_h(), kStagedColumn, y, params.y_row, present, Io::has_aligned_units(y, params.y_row));
         if (dir.gates != nullptr) {
           store_gates(group, row, present);
           if (MODE == PRNN_LSTM) {
-            Io::store_units(staged_c(), kStagedColumn, static_cast<T*>(dir.cells) + row * hidden, hidden, present);
+            Io::store_units(staged_c(), kStagedColumn, static_cast<T*>(dir.cells) + row * hidden, hidden, present,
+                            true);
           }
         }
         if (next.batch < current.batch) store_final(group, present, columns.count(group, next.batch));
         __syncwarp();
         copy_inputs(next, group);
+        starting.store(inputs(group) + kInputRestarts, kInputColumn);
         Io::give_back();
       }
       current = next;
@@ -61,15 +78,20 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   }
 
  private:
+  // The lane's units of [N, H] states, or zeros.
+  __device__ __forceinline__ uint4 initial_units(const void* states, int group, int column, bool wanted) const {
+    const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
+    return load_row_fragment(static_cast<const T*>(states), index, states != nullptr && wanted ? 8 : 0);
+  }
+
   // For the first step, and for columns that begin later.
-  __device__ __forceinline__ void publish_initial(int group) const {
+  __device__ __forceinline__ void publish_initial(int group, const Starting& starting) const {
     const int present = columns.count(group, params.sizes.batch);
 #pragma unroll 1
     for (int i = 0; i < COLUMNS / 16; ++i) {
       const int column = i * 16 + lane() / 2;
-      const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
       const uint4 initial =
-          load_row_fragment(static_cast<const T*>(dir.hx), index, dir.hx != nullptr && column < present ? 8 : 0);
+          initial_units(starting.has(column) ? dir.reset_hx : dir.hx, group, column, column < present);
       *reinterpret_cast<uint4*>(Io::published_at(0, group, 0) + i * 2048) = initial;
       *reinterpret_cast<uint4*>(Io::published_at(1, group, 0) + i * 2048) = initial;
     }
