@@ -65,13 +65,26 @@ def test_other_hidden_sizes(hidden: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "hidden", "batch"), [("gru", 512, 150), ("lstm", 512, 150), ("lstm", 768, 110), ("gru", 768, 100)]
+    ("cell", "hidden", "batch"),
+    [
+        ("gru", 512, 150),
+        ("lstm", 512, 150),
+        ("lstm", 768, 110),
+        ("gru", 768, 100),
+        # An odd number of pairs of chunks: the blocks of a cluster change places with each group and step.
+        ("lstm", 640, 110),
+        ("gru", 640, 700),
+        ("lstm", 896, 400),
+        ("gru", 896, 80),
+    ],
 )
 def test_where_the_backward_pass_has_other_kernels(cell: str, hidden: int, batch: int) -> None:
     torch.manual_seed(6)
-    case = CudaCase(reference.Stack(MODES[cell], 24, hidden), [batch, batch, 7], torch.bfloat16)
+    case = CudaCase(reference.Stack(MODES[cell], 24, hidden), [batch] * 6 + [7], torch.bfloat16)
     case.train()
     assert_results(case)
+    if "H200" in torch.cuda.get_device_name():
+        assert case.plan().forwardEngine == b"wgmma-multicast"
 
 
 @pytest.mark.parametrize("name", ["x", "y", "dy", "hx", "cx", "dhx", "w"])
@@ -124,6 +137,7 @@ def test_resets(
         ("lstm", 768, 100, ("wgmma-multicast", "wgmma-multicast")),
         ("gru", 512, 150, ("wgmma-multicast", "cluster")),
         ("gru", 768, 100, ("wgmma-multicast", "mma")),
+        ("lstm", 640, 100, ("wgmma-multicast", "mma")),
     ],
 )
 def test_resets_as_planned(cell: str, hidden: int, batch: int, engines: tuple[str, str]) -> None:

@@ -166,7 +166,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   const int64_t chunks = problem.hidden * (backward ? problem.gates() : 1) / (kWgmmaChunk * parts);  // of a warpgroup
   if (problem.hidden % set_units != 0 || problem.hidden % (2 * kWgmmaChunk) != 0) return false;
   if (problem.hidden > kMulticastHidden) return false;
-  if (chunks < kMulticastRegisterChunks || chunks % (2 * kMulticastCluster) != 0) return false;
+  if (chunks < kMulticastRegisterChunks || chunks % 2 != 0) return false;
   *shape = ResidentShape();
   shape->units = kMulticastUnits;
   shape->cluster = kMulticastCluster;

@@ -106,7 +106,7 @@ struct MulticastExchange {
 };
 
 // The ring of chunks in shared memory, two to a slot. Pair i of all goes to slot i % slots, from the block of rank i %
-// 2; a step has an even number of pairs.
+// 2. The barriers by their shared addresses, worked out once.
 static_assert(kMulticastCluster == 2);
 struct RingBarriers {
   uint64_t full[kMulticastMaxSlots];   // the pair is there
@@ -151,7 +151,8 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
                                              Ring ring, int steps, int* fault) {
   constexpr int kChunkBytes = COLUMNS * 128;
   const int lane = static_cast<int>(threadIdx.x % 32), of_pair = lane % 2;
-  const int pair = lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank()), chunk = pair * 2 + of_pair;
+  const int pairs = count / 2;
+  int pair = lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank());
   constexpr uint16_t kRanks = (1 << kMulticastCluster) - 1;
   // The empty barrier of a slot has a phase for each of this block's uses of it: all, or every second one. It tells a
   // phase from the next one alone, so that they are fetched one after the other.
@@ -161,6 +162,7 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
   for (int s = 0; s < steps; ++s) {
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
+      const int chunk = pair * 2 + of_pair;
       bool waits = chunk < count;
       SpinTimeout timeout;
       for (unsigned waiting; (waiting = __ballot_sync(kWholeWarp, waits)) != 0;) {
@@ -173,7 +175,10 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
         }
         if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) return;
       }
-      ring.advance(count / 2);
+      // The number of pairs so far may become odd: then this block has the others.
+      const int own = pair ^ (pairs & 1);
+      ring.advance(pairs + own - pair);
+      pair = own;
     }
   }
 }
@@ -189,6 +194,7 @@ struct MulticastProduct {
   uint32_t weights[kMulticastRegisterChunks][4][4];
   uint32_t more_weights;  // shared address of this warpgroup's weights beyond the registers
   int chunks;
+  int pairs_before = 0;  // of earlier steps and groups; odd or even
 
   // Waits for a pair, multiplies, and gives the pair before back when that one's product is done.
   template <class Multiply>
@@ -206,7 +212,8 @@ struct MulticastProduct {
 
   // To the block that fetches the slot's next pair.
   __device__ __forceinline__ void give_back(int pair, int slot) const {
-    if (warpgroup.thread == 0) arrive_at_rank(ring.empty + slot * 8, (pair + ring.slots) % kMulticastCluster);
+    if (warpgroup.thread == 0)
+      arrive_at_rank(ring.empty + slot * 8, (pairs_before + pair + ring.slots) % kMulticastCluster);
   }
 
   // Adds the product of a step to `sums`.
@@ -229,6 +236,7 @@ struct MulticastProduct {
     }
     wgmma_wait<0>();
     give_back(chunks / 2 - 1, before);
+    pairs_before ^= chunks / 2;
   }
 };
 
