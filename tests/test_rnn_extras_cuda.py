@@ -69,7 +69,7 @@ def test_training_step(mode: int, layers: int, directions: int, batch_sizes: lis
         ("simt", TANH, 1000, 1, [4, 4, 3, 2], FLOAT),
         ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
         ("mma", LSTM, 1024, 1, [16] * 5, HALF),
-        ("cluster", LSTM, 512, 2, [64, 64, 9, 9], BFLOAT16),
+        ("cluster", LSTM, 512, 2, [60, 60, 9, 9], BFLOAT16),
         ("cluster", GRU, 128, 1, [600, 600, 520], HALF),
         ("mma", LSTM, 600, 2, [64, 64, 9, 9], BFLOAT16),
         ("mma", LSTM, 2000, 1, [5, 5, 3], HALF),

@@ -621,9 +621,11 @@ def test_a_cluster_for_each_sequence_share_as_far_as_a_launch_has_blocks() -> No
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt"),
         ({"hidden": 256, "data_type": capi.FLOAT, "batch": 4}, b"simt"),
         ({"hidden": 256, "layers": 4}, b"cluster"),  # else a wavefront
-        ({"hidden": 512, "batch": 128}, b"cluster"),  # else wgmma
+        ({"hidden": 512, "batch": 127}, b"cluster"),  # else wgmma
+        ({"hidden": 512, "batch": 128}, b"wgmma-multicast"),
+        ({"hidden": 1024, "batch": 32}, b"mma"),
         ({"hidden": 512, "batch": 1000}, b"wgmma-multicast"),
-        ({"hidden": 1024, "batch": 48}, b"wgmma-multicast"),
+        ({"hidden": 1024, "batch": 33}, b"wgmma-multicast"),
         ({"mode": GRU, "hidden": 1024, "batch": 1000}, b"wgmma-multicast"),
         ({"hidden": 2300, "batch": 100}, b"mma-large"),
         ({"mode": RNN_TANH, "hidden": 4500, "batch": 4}, b"mma-large"),

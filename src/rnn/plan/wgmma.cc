@@ -43,11 +43,13 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
   return problem.max_batch() * directions >= 32 && problem.hidden >= 1024;
 }
 
-// The same of multicast: layers of many states. Measured on an H200; where the other wgmma kernels have no resets, by
-// what the mma kernels take.
+// The same of multicast: layers of many states. Measured on an H200. The other wgmma kernels have no resets: there it
+// is ahead of what clusters take from fewer states on, and of mma still earlier.
 bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
   const int64_t states = problem.max_batch() * directions * problem.hidden;
-  if (needs_extras(problem, pass) && problem.hidden > cluster_hidden(problem.gates() > 1)) return states >= 48 * 1024;
+  if (needs_extras(problem, pass)) {
+    return problem.hidden > cluster_hidden(problem.gates() > 1) ? states > 32 * 1024 : states >= 64 * 1024;
+  }
   return states > (pass == Pass::kBackward ? 96 : 64) * 1024;
 }
 
