@@ -126,7 +126,9 @@ class _Recurrent(torch.nn.RNNBase):
             return
         sizes = [p.numel() for p in plain]
         biases = self._missing_biases()
-        with torch.no_grad():
+        # What is made under torch.inference_mode cannot be trained, which parameters made before can.
+        inference = torch.is_inference_mode_enabled() and first.is_inference()
+        with torch.inference_mode(inference), torch.no_grad():
             address = first.data_ptr()
             for parameter, size in zip(plain, sizes, strict=True):
                 if parameter.data_ptr() != address or not parameter.is_contiguous():

@@ -107,6 +107,14 @@ def test_optimizer_made_before_goes_on() -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+def test_a_model_converted_under_inference_mode_can_be_trained() -> None:
+    model = torch.nn.GRU(3, 4)
+    with torch.inference_mode():
+        prnn.convert(model)
+    model(torch.randn(5, 2, 3))[0].sum().backward()
+    assert model.weight_hh_l0.grad.any()
+
+
 def test_subclasses_are_left_and_said() -> None:
     class Special(nn.LSTM):
         pass
