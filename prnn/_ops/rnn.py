@@ -47,6 +47,7 @@ from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed, is_plain
 from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
+from prnn._ops._vmap import call_for_each
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
@@ -303,6 +304,13 @@ class _RnnFunction(torch.autograd.Function):
                 place += weight.numel()
         return *of_data, *[None] * 7, *grads
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> None:
+        raise NotSupportedError(
+            "prnn's recurrent layers have no derivative in forward mode (torch.func.jvp, jacfwd, hessian), only in "
+            "reverse mode"
+        )
+
 
 class _RnnFunctionOfKernels(_RnnFunction):
     """The same without the dispatcher: see _is_direct."""
@@ -325,6 +333,10 @@ class _RnnFunctionInFunctorch(_RnnFunction):
         return _run(*inputs)
 
     setup_context = staticmethod(_keep)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return call_for_each(_rnn_function_in_functorch, info, in_dims, inputs)
 
 
 class _RnnBackwardFunction(torch.autograd.Function):
@@ -349,18 +361,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """A call for each gradient: what torch.func.jacrev wants."""
-        calls = [
-            _rnn_backward_function(
-                *(
-                    argument if dim is None or not isinstance(argument, Tensor) else argument.select(dim, index)
-                    for argument, dim in zip(arguments, in_dims, strict=True)
-                )
-            )
-            for index in range(info.batch_size)
-        ]
-        results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
-        return results, (0,) * len(results)
+        return call_for_each(_rnn_backward_function, info, in_dims, arguments)
 
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
