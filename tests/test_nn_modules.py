@@ -309,6 +309,22 @@ def test_parameters_stay_in_one_buffer(bias: bool) -> None:
     assert lies_in_one_buffer(module)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameters_moved_under_inference_mode_can_be_trained(bias: bool) -> None:
+    module = prnn.nn.LSTM(3, 4, bias=bias)
+    module.weight_hh_l0 = torch.nn.Parameter(torch.randn(16, 4))
+    with torch.inference_mode():
+        module.load_state_dict(module.state_dict())
+        inferred, _ = module(torch.ones(5, 2, 3))
+        frozen = prnn.nn.LSTM(3, 4, bias=bias)
+    assert all(parameter.is_inference() for parameter in frozen.parameters())
+    assert not any(parameter.is_inference() for parameter in module.parameters())
+    output, _ = module(torch.ones(5, 2, 3))
+    assert torch.equal(output, inferred)
+    output.sum().backward()
+    assert module.weight_hh_l0.grad.any()
+
+
 def test_parameters_keep_their_identity_under_to() -> None:
     module = prnn.nn.GRU(3, 4, bias=False)
     before = list(module.parameters())

@@ -1,5 +1,6 @@
 """The modules of prnn.nn on the meta device, and under transforms of their backward pass."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -60,6 +61,119 @@ def test_jacrev_of_the_parameters() -> None:
     found, expected = jacobian(ours), jacobian(theirs)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, msg=name)
+
+
+ENSEMBLES: list[tuple[str, dict[str, Any]]] = [
+    *[(cell, {}) for cell in ("RNN", "GRU", "LSTM")],
+    ("LSTM", {"num_layers": 2, "bidirectional": True, "proj_size": 2}),
+    ("GRU", {"bias": False, "batch_first": True}),
+    ("GRU", {"heads": 2}),
+    ("RNN", {"zoneout": 0.2, "recurrent_dropout": 0.2}),
+]
+
+
+def stacked(results: list[Any]) -> list[Tensor]:
+    return [torch.stack(tensors) for tensors in zip(*map(flat, results), strict=True)]
+
+
+@pytest.mark.parametrize(("cell", "options"), ENSEMBLES)
+def test_vmap_over_an_ensemble(cell: str, options: dict[str, Any]) -> None:
+    """As each of its members alone: results, and gradients with vmap around grad, inside it, and inside autograd."""
+    members = [make(prnn.nn, cell, 5, 4, dtype=torch.float64, **options).eval() for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(members)
+    skeleton = copy.deepcopy(members[0]).to("meta")
+    x = torch.randn(3, 6, 2, 5, dtype=torch.float64)
+
+    def run(parameters: dict[str, Tensor], x: Tensor) -> Any:
+        return torch.func.functional_call(skeleton, parameters, (x,))
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return sum(tensor.square().sum() for tensor in flat(run(parameters, x)))
+
+    def equal(found: Any, expected: Any) -> None:
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+    alone = [member(sequences) for member, sequences in zip(members, x, strict=True)]
+    equal(flat(torch.func.vmap(run)(parameters, x)), stacked(alone))
+    equal(flat(torch.func.vmap(run, in_dims=(0, 2))(parameters, x.movedim(0, 2))), stacked(alone))
+    equal(flat(torch.func.vmap(members[0])(x)), stacked([members[0](sequences) for sequences in x]))
+
+    sum(tensor.square().sum() for results in alone for tensor in flat(results)).backward()
+    expected = {name: torch.stack([dict(m.named_parameters())[name].grad for m in members]) for name in parameters}
+    equal(torch.func.vmap(torch.func.grad(loss))(parameters, x), expected)
+    equal(torch.func.grad(lambda parameters: torch.func.vmap(loss)(parameters, x).sum())(parameters), expected)
+    torch.func.vmap(loss)(parameters, x).sum().backward()
+    equal({name: parameter.grad for name, parameter in parameters.items()}, expected)
+
+
+def test_gradients_of_every_sequence() -> None:
+    theirs, ours = make_pair("LSTM", 5, 4)
+    x = torch.randn(3, 6, 2, 5, dtype=torch.float64)
+
+    def gradients_of(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor]:
+        parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+        return torch.func.grad(lambda weights: torch.func.functional_call(module, weights, (x,))[0].sum())(parameters)
+
+    found = torch.func.vmap(gradients_of, in_dims=(None, 0))(ours, x)
+    for index, sequences in enumerate(x):
+        for name, expected in gradients_of(theirs, sequences).items():
+            torch.testing.assert_close(found[name][index], expected, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("of_weights", "of_input", "autocast"),
+    [
+        (torch.bfloat16, torch.bfloat16, False),
+        (torch.bfloat16, torch.bfloat16, True),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float32, torch.float32, True),
+    ],
+)
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_transforms_of_16_bits_and_under_autocast(
+    cell: str, of_weights: torch.dtype, of_input: torch.dtype, autocast: bool
+) -> None:
+    module, x = make(prnn.nn, cell, 5, 4, dtype=of_weights), torch.randn(3, 6, 2, 5, dtype=of_input)
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return torch.func.functional_call(module, parameters, (x,))[0].float().square().sum()
+
+    detached = {name: parameter.detach() for name, parameter in parameters.items()}
+    found = torch.func.grad(loss)(detached, x[0])
+    mapped = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(detached, x)
+    grads = torch.autograd.grad(loss(parameters, x[0]), list(parameters.values()))
+    for name, expected in zip(parameters, grads, strict=True):
+        assert torch.equal(found[name], expected), name
+        assert torch.equal(mapped[name][0], expected), name
+
+
+def test_vmap_over_lengths_and_resets() -> None:
+    module = prnn.nn.GRU(5, 4, dtype=torch.float64)
+    x, reset = torch.randn(3, 6, 2, 5, dtype=torch.float64), torch.rand(3, 6, 2) < 0.3
+    lengths = torch.tensor([[6, 2], [1, 5], [3, 3]])
+
+    def run(x: Tensor, lengths: Tensor, reset: Tensor) -> Any:
+        return module(x, lengths=lengths, reset=reset)
+
+    found = torch.func.vmap(run)(x, lengths, reset)
+    torch.testing.assert_close(flat(found), stacked(list(map(run, x, lengths, reset))), rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_draws_masks_as_it_is_told() -> None:
+    module, x = prnn.nn.LSTM(5, 8, num_layers=2, dropout=0.5), torch.randn(6, 2, 5).expand(3, 6, 2, 5)
+    same = torch.func.vmap(module, randomness="same")(x)[0]
+    different = torch.func.vmap(module, randomness="different")(x)[0]
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(different[0], different[1])
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.func.vmap(module)(x)
+
+
+def test_vmap_over_nothing() -> None:
+    with pytest.raises(ValueError, match="dimension of size 0"):
+        torch.func.vmap(prnn.nn.GRU(3, 4))(torch.randn(0, 5, 2, 3))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # a call for each of the gradients

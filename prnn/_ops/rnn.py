@@ -41,12 +41,13 @@ from torch import Tensor
 
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
-from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
+from prnn._ops._autocast import in_functorch, rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed, is_plain
 from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
+from prnn._ops._vmap import call_for_each
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
@@ -287,7 +288,7 @@ class _RnnFunction(torch.autograd.Function):
         is_direct = not torch.is_grad_enabled() and _is_direct((*data, *weights))
         if is_direct and all(gradient is None or is_plain(gradient) for gradient in gradients):
             results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
-        elif _in_functorch():
+        elif in_functorch():
             results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
         else:
             results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
@@ -302,6 +303,13 @@ class _RnnFunction(torch.autograd.Function):
                     grads[index] = of_weights.as_strided(weight.shape, strides, place)
                 place += weight.numel()
         return *of_data, *[None] * 7, *grads
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> None:
+        raise NotSupportedError(
+            "prnn's recurrent layers have no derivative in forward mode (torch.func.jvp, jacfwd, hessian), only in "
+            "reverse mode"
+        )
 
 
 class _RnnFunctionOfKernels(_RnnFunction):
@@ -326,6 +334,10 @@ class _RnnFunctionInFunctorch(_RnnFunction):
 
     setup_context = staticmethod(_keep)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return call_for_each(_rnn_function_in_functorch, info, in_dims, inputs)
+
 
 class _RnnBackwardFunction(torch.autograd.Function):
     """rnn_backward where its results might be differentiated, which is refused. Arguments: the number of weights, then
@@ -349,18 +361,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """A call for each gradient: what torch.func.jacrev wants."""
-        calls = [
-            _rnn_backward_function(
-                *(
-                    argument if dim is None or not isinstance(argument, Tensor) else argument.select(dim, index)
-                    for argument, dim in zip(arguments, in_dims, strict=True)
-                )
-            )
-            for index in range(info.batch_size)
-        ]
-        results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
-        return results, (0,) * len(results)
+        return call_for_each(_rnn_backward_function, info, in_dims, arguments)
 
 
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
@@ -372,12 +373,6 @@ _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _
 
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
-
-
-def _in_functorch() -> bool:
-    """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
-    operator."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
@@ -436,12 +431,23 @@ def call(
             results = _rnn_function_of_kernels(input, hx, cx, *sequences, max_batch, config, *weights)
         else:
             results = kernels.forward(input, hx, cx, weights, *sequences, config, False)
-    elif _in_functorch():
-        results = _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, config, *weights)
+    elif in_functorch():
+        run = _rnn_in_functorch
+        if not input.is_meta and torch.is_autocast_enabled(input.device.type):
+            run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, run)
+        results = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
     else:
         results = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
     output, hy, cy, _, cells = results[:5]
     return output, hy, cy, cells
+
+
+def _rnn_in_functorch(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """rnn for torch.func's transforms, without autocast: what it casts the transforms must see."""
+    *sequences, max_batch = rest[:6]
+    return _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, Config(*rest[6:-1]), *weights)
 
 
 def _rnn_of_cast(
