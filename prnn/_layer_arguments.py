@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from numbers import Real
 from operator import index
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -11,11 +12,11 @@ from prnn._ops._handles import DTYPES
 from prnn._state_masks import check_probability
 
 
-def check_size(value: object, name: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+def check_size(value: object, name: str, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):  # NumPy's integers are sizes, too
         raise TypeError(f"{name} is {value!r}; it must be an int")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")
+    if index(value) < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def check_flag(value: object, name: str) -> None:
@@ -42,9 +43,8 @@ def check_layout(
         check_flag(flag, name)
     is_real = isinstance(dropout, Real) and not isinstance(dropout, bool)  # NumPy's, too
     check_probability(float(dropout) if is_real else dropout, "dropout")
-    if not isinstance(proj_size, int) or isinstance(proj_size, bool):
-        raise TypeError(f"proj_size is {proj_size!r}; it must be an int")
-    if not 0 <= proj_size < hidden_size:
+    check_size(proj_size, "proj_size", 0)
+    if proj_size >= hidden_size:
         raise ValueError(f"proj_size is {proj_size}; it must be less than hidden_size, {hidden_size}, or 0 for none")
     if dtype is not None and dtype not in DTYPES:
         raise TypeError(f"dtype is {dtype!r}; it must be one of {', '.join(map(str, DTYPES))}")

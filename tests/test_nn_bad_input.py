@@ -266,3 +266,5 @@ def test_wrong_calls_leave_the_module_usable() -> None:
 
 def test_numbers_of_numpy_in_a_constructor() -> None:
     assert prnn.nn.GRU(3, 4, num_layers=2, dropout=np.float32(0.5)).dropout == 0.5
+    module = prnn.nn.LSTM(3, 4, num_layers=np.int64(2), proj_size=np.int64(2))
+    assert module(X)[0].shape == (*X.shape[:2], 2)
