@@ -134,6 +134,8 @@ def test_defaults_are_those_of_the_digits_recipe() -> None:
         ("model: {frame_stride: 9}", "frame_stride is 9; it must be at most frame_stack, 8"),
         ("features: {high_freq: 9000}", "high_freq is 9000"),
         ("manifest: 3", "manifest must be a path"),
+        ("lr: 0.1\nepochs: 3\nlr: 0.2", "config.yaml: lr is there twice"),
+        ("model: {dropout: 0.1, joiner_dim: 8, dropout: 0.2}", "model.dropout is there twice"),
         ("{", "expected node content"),
         ("a: !!python/object:os.system {}", "could not determine a constructor"),
         pytest.param("a: " + "[" * 8_000 + "]" * 8_000, "nested too deep", id="deep"),

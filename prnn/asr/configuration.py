@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
+import yaml
 from jsonargparse import ArgumentParser
 
 from prnn._fields import field_docs, from_plain, option, shown
@@ -105,6 +106,19 @@ _WRONG_TYPE = re.compile(
 )
 
 
+def _repeated_option(node: yaml.Node, prefix: str = "") -> str | None:
+    """An option that a mapping has twice, of which YAML's readers take the last."""
+    seen: set[str] = set()
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        name = f"{prefix}{key.value}"
+        if name in seen:
+            return name
+        seen.add(name)
+        if (inner := _repeated_option(value, f"{name}.")) is not None:
+            return inner
+    return None
+
+
 class _Parser(ArgumentParser):
     _file: str | None = None  # that is being read
 
@@ -113,6 +127,13 @@ class _Parser(ArgumentParser):
         if os.path.isfile(cfg_path) and os.path.getsize(cfg_path) > _LARGEST:
             raise ValueError(f"{cfg_path}: {os.path.getsize(cfg_path)} bytes; a configuration has at most {_LARGEST}")
         self._file = str(cfg_path)
+        if os.path.isfile(cfg_path):
+            try:
+                root = yaml.compose(Path(cfg_path).read_text(encoding="utf-8"), yaml.SafeLoader)
+            except yaml.YAMLError:
+                root = None  # what is wrong with it jsonargparse says
+            if root is not None and (name := _repeated_option(root)) is not None:
+                raise ValueError(f"{name} is there twice")
         values = super().parse_path(cfg_path, *arguments, **options)
         self._file = None
         return values
