@@ -63,9 +63,9 @@ class Point(NamedTuple):
         return STACKS[2 if self.directions > 1 else self.layers > 1]
 
 
-def write(path: str, device: str, points: Sequence[Point]) -> None:
-    """Times to a hundredth of a microsecond, after a line with the card."""
-    with open(path, "w", newline="") as file:
+def write(path: str, device: str, points: Iterable[Point]) -> None:
+    """Times to a hundredth of a microsecond, after a line with the card; a line as soon as there is its point."""
+    with open(path, "w", newline="", buffering=1) as file:
         file.write(f"# {device}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
