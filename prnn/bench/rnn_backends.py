@@ -207,6 +207,10 @@ class Task(NamedTuple):
     algorithms: tuple[str, ...] = ()
 
 
+def refusal(kind: Kind, batch: int, error: Exception) -> str:
+    return f"| {kind} | {batch} | | {str(error).splitlines()[0]} | | |"
+
+
 def rows_of(task: Task, until: float = math.inf, turn: Turn = ALONE) -> Iterator[Row]:
     """A reason is printed where one of the two backends serves none. No row is begun after `until`."""
     far_behind, kind = 0, task.kind
@@ -217,7 +221,7 @@ def rows_of(task: Task, until: float = math.inf, turn: Turn = ALONE) -> Iterator
         try:
             row = measure(kind, batch, steps, task.algorithms, turn)
         except (prnn.NotSupportedError, RuntimeError) as error:
-            print(f"| {kind} | {batch} | {str(error).splitlines()[0]} | | |", flush=True)
+            print(refusal(kind, batch, error), flush=True)
             return
         yield row
         is_far_behind = max(row.ratios()) < WELL_AHEAD and kind.hidden * batch >= MANY_STATES
@@ -241,11 +245,17 @@ def work(task: Task, until: float) -> list[Row]:
 
 
 def measure_all(tasks: Iterable[Task], processes: int, until: float) -> Iterator[Row]:
-    """The rows of all tasks, printed as they come."""
+    """The rows of all tasks, printed as they come, and why there are none where a process failed."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, context, share_turn, (context.Lock(),)) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(work, task, until) for task in tasks]):
-            for row in done.result():
+        futures = {pool.submit(work, task, until): task for task in tasks}
+        for done in concurrent.futures.as_completed(futures):
+            try:
+                rows = done.result()
+            except RuntimeError as error:
+                print(refusal(futures[done].kind, 0, error), flush=True)
+                continue
+            for row in rows:
                 print(row, flush=True)
                 yield row
 
