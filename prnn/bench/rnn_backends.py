@@ -199,12 +199,13 @@ def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()
 
 
 class Task(NamedTuple):
-    """Growing batches of a kind, until cuDNN is well ahead. steps: None for fewer with large layers."""
+    """Growing batches of a kind, if need be until cuDNN is well ahead. steps: None for fewer with large layers."""
 
     kind: Kind
     batches: Sequence[int]
     steps: int | None = None
     algorithms: tuple[str, ...] = ()
+    takes_all: bool = False
 
 
 def refusal(kind: Kind, batch: int, error: Exception) -> str:
@@ -226,7 +227,7 @@ def rows_of(task: Task, until: float = math.inf, turn: Turn = ALONE) -> Iterator
         yield row
         is_far_behind = max(row.ratios()) < WELL_AHEAD and kind.hidden * batch >= MANY_STATES
         far_behind = far_behind + 1 if is_far_behind else 0
-        if far_behind == 3:
+        if far_behind == 3 and not task.takes_all:
             return
 
 
@@ -265,7 +266,7 @@ def tasks_of(points: Iterable[rnn_ratios.Point]) -> list[Task]:
     for p in points:
         kind = Kind(p.cell, p.type, p.layers, p.directions, p.hidden, projection=p.projection)
         batches[kind, p.steps].append(p.batch)
-    return [Task(kind, sorted(set(found)), steps) for (kind, steps), found in batches.items()]
+    return [Task(kind, sorted(set(found)), steps, takes_all=True) for (kind, steps), found in batches.items()]
 
 
 def main() -> None:
