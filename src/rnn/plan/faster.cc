@@ -17,8 +17,14 @@
 namespace prnn {
 namespace {
 
-// Larger batches go by this one.
-constexpr int64_t kMostMeasured = 2048;
+// Larger batches go by this one where they were not measured.
+constexpr int64_t kMostMeasured = 1024;
+
+// cuDNN's products in 16 bits are slower where the rows of their matrices are not aligned to 16 bytes: for more than so
+// many sequences, its time over that between the aligned sizes that were measured
+// (docs/resident_kernels_measured.md).
+constexpr int64_t kUnalignedSequences = 64;
+constexpr double kUnalignedTime = 1.3;
 
 Precision precision_of(const RnnProblem& problem) {
   switch (problem.type) {
@@ -101,11 +107,15 @@ class Interpolation {
 
   // Of one of kMeasuredSteps; infinite where nothing was measured.
   double ratio(int steps) {
-    return rows_around(stack_, steps, size_).first == nullptr ? INFINITY : std::exp(log_ratio(stack_, steps, size_));
+    if (rows_around(stack_, steps, size_).first == nullptr) return INFINITY;
+    const bool is_slower =
+        problem_.type != PRNN_DATA_FLOAT && size_.hidden % 8 != 0 && size_.batch > kUnalignedSequences;
+    return std::exp(log_ratio(stack_, steps, size_)) * (is_slower ? kUnalignedTime : 1);
   }
 
  private:
-  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1];
+  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1],
+                       kFewSteps = kMeasuredSteps[kMeasuredStepCount - 2];
 
   struct Size {
     int64_t hidden, batch;
@@ -128,18 +138,20 @@ class Interpolation {
   }
 
   // Of a size. Beyond the sizes that were measured, the ratio differs from that of the last one as it does for one
-  // layer, and below those of few timesteps as with many; else it is the same.
+  // layer. That of one layer is the same, but below the smallest differs as it does with few timesteps, if those of
+  // many were not measured there, or with many.
   double log_ratio(Stack stack, int steps, Size size) {
     const auto [low, high] = rows_around(stack, steps, size);
     if (low == nullptr) return 0;
-    if (base_of(stack) == stack) {
+    if (base_of(stack) == stack && size.hidden < low->hidden) {
+      const int other = steps < kManySteps ? kManySteps : kFewSteps;
+      const MeasuredRatios* const smaller = rows_around(stack, other, size).first;
       const Size smallest = {low->hidden, size.batch};
-      if (steps < kManySteps && size.hidden < low->hidden) {
-        return log_ratio(stack, steps, smallest) + log_ratio(stack, kManySteps, size) -
-               log_ratio(stack, kManySteps, smallest);
-      }
-      size.hidden = std::clamp<int64_t>(size.hidden, low->hidden, high->hidden);
+      const bool is_known = smaller != nullptr && smaller->hidden < low->hidden;
+      return log_ratio(stack, steps, smallest) +
+             (is_known ? log_ratio(stack, other, size) - log_ratio(stack, other, smallest) : 0);
     }
+    if (base_of(stack) == stack) size.hidden = std::min<int64_t>(size.hidden, high->hidden);
     const double place = place_of(steps, size, {low->hidden, size.batch}, {high->hidden, size.batch},
                                   place_between(static_cast<double>(size.hidden), low->hidden, high->hidden));
     return mix(log_cudnn(*low, size.batch), log_cudnn(*high, size.batch), place) - log_unit(stack, steps, size);
