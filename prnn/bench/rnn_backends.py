@@ -2,21 +2,27 @@
 
     python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
-        [--algorithms] [--seconds 600] [--csv FILE]
+        [--points FILE.csv ...] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
 cuDNN has been well ahead three times. Rows are printed as they come, in microseconds a timestep; ratios are cuDNN's
-time over the resident kernels'. --algorithms adds cuDNN's algorithms, called directly: those that the library chooses
-from.
+time over the resident kernels'. --points measures the points of files anew. --algorithms adds cuDNN's algorithms,
+called directly: those that the library chooses from. Most of the time goes into preparing calls: several processes
+prepare theirs at the same time, and have the GPU in turns.
 """
 
 import argparse
+import concurrent.futures
+import contextlib
 import itertools
-import statistics
+import math
+import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -36,6 +42,8 @@ WELL_AHEAD = 0.7  # cuDNN is, at ratios below, if there are at least so many sta
 MANY_STATES = 1 << 16
 STATES = 1 << 22  # of a call, about: enough for its timesteps to count, few enough for many points
 DEVICE = torch.device("cuda", 0)
+Turn = contextlib.AbstractContextManager[object]  # held while the GPU works for a process
+ALONE: Turn = contextlib.nullcontext()
 Times = tuple[float, float]  # inference, training step
 
 
@@ -90,7 +98,8 @@ class Row:
     def __str__(self) -> str:
         k, texts = self.kind, [f"{a:.2f} / {b:.2f}" for a, b in (self.resident, self.cudnn, self.ratios())]
         return (
-            f"| {k.cell} | {k.type} | {k.layers} x {k.directions} | {k.hidden} | {self.batch} | {' | '.join(texts)} |"
+            f"| {k.cell} | {k.type} | {k.layers} x {k.directions} | {k.hidden} | {self.batch} | {self.steps} |"
+            f" {' | '.join(texts)} |"
         )
 
 
@@ -141,12 +150,13 @@ class Runner:
         self.rnn.forward(handle(DEVICE), self.data.sizes, x, 0, 0, w, y, 0, 0, *memory)
 
 
-def time_replays(call: Callable[[], None]) -> float:
-    """Median microseconds of a replay; more of them where they are short."""
+def time_replays(call: Callable[[], None], turn: Turn = ALONE) -> float:
+    """Microseconds of a replay, the lower quartile; more replays where they are short."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call()
-        stream.synchronize()
+        with turn:
+            call()
+            stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="relaxed")
         try:
@@ -154,55 +164,109 @@ def time_replays(call: Callable[[], None]) -> float:
         finally:
             graph.capture_end()
         times: list[float] = []
-        for _ in range(16):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
+        with turn:
             graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3)
-            if len(times) >= 4 and sum(times) > 4e3:
-                break
-    return statistics.median(times[1:])
+            while len(times) < 5 or (len(times) < 15 and sum(times) < 4e3):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                graph.replay()
+                end.record()
+                end.synchronize()
+                times.append(start.elapsed_time(end) * 1e3)
+    return sorted(times)[len(times) // 4]
 
 
-def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()) -> Row:
+def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = (), turn: Turn = ALONE) -> Row:
     """Raises prnn.NotSupportedError where one of the two does not serve the layers."""
     torch.manual_seed(0)
-    data = Data(kind, batch, steps)
+    with turn:
+        data = Data(kind, batch, steps)
+        torch.cuda.synchronize()
     times = []
     for backend in BACKENDS:
         runner = Runner(kind, backend, data)
-        times.append((time_replays(runner.infer) / steps, time_replays(runner.train) / steps))
+        times.append((time_replays(runner.infer, turn) / steps, time_replays(runner.train, turn) / steps))
     row = Row(kind, batch, steps, times[0], times[1])
     torch.backends.cudnn.allow_tf32 = kind.type == "tf32"
     for name in algorithms:
         try:
             direct = cudnn_rnn.CudnnRnn(kind.cell, kind.hidden, 1, name, steps, batch, TYPES[kind.type])
-            row.algorithms[name] = (time_replays(direct.forward) / steps, time_replays(direct.train) / steps)
+            both = time_replays(direct.forward, turn), time_replays(direct.train, turn)
+            row.algorithms[name] = (both[0] / steps, both[1] / steps)
         except cudnn_rnn.RefusedError:
             torch.cuda.synchronize()
     return row
 
 
-def measure_kind(
-    kind: Kind, batches: Iterable[int], steps: int | None = None, algorithms: tuple[str, ...] = ()
-) -> Iterator[Row]:
-    """Rows of growing batches, until cuDNN is well ahead; a reason is printed where one of the two serves none.
+class Task(NamedTuple):
+    """Growing batches of a kind, if need be until cuDNN is well ahead. steps: None for fewer with large layers."""
 
-    steps: by default fewer for large layers."""
-    far_behind = 0
-    for batch in batches:
+    kind: Kind
+    batches: Sequence[int]
+    steps: int | None = None
+    algorithms: tuple[str, ...] = ()
+    takes_all: bool = False
+
+
+def refusal(kind: Kind, batch: int, error: Exception) -> str:
+    return f"| {kind} | {batch} | | {str(error).splitlines()[0]} | | |"
+
+
+def rows_of(task: Task, until: float = math.inf, turn: Turn = ALONE) -> Iterator[Row]:
+    """A reason is printed where one of the two backends serves none. No row is begun after `until`."""
+    far_behind, kind = 0, task.kind
+    for batch in task.batches:
+        if time.monotonic() > until:
+            return
+        steps = task.steps or min(max(STATES // (kind.hidden * batch), 32), 96)
         try:
-            row = measure(kind, batch, steps or min(max(STATES // (kind.hidden * batch), 32), 96), algorithms)
+            row = measure(kind, batch, steps, task.algorithms, turn)
         except (prnn.NotSupportedError, RuntimeError) as error:
-            print(f"| {kind} | {batch} | {str(error).splitlines()[0]} | | |", flush=True)
+            print(refusal(kind, batch, error), flush=True)
             return
         yield row
         is_far_behind = max(row.ratios()) < WELL_AHEAD and kind.hidden * batch >= MANY_STATES
         far_behind = far_behind + 1 if is_far_behind else 0
-        if far_behind == 3:
+        if far_behind == 3 and not task.takes_all:
             return
+
+
+shared_turn: Turn = ALONE  # of the processes of a pool
+
+
+def share_turn(turn: Turn) -> None:
+    global shared_turn
+    shared_turn = turn
+
+
+def work(task: Task, until: float) -> list[Row]:
+    rows = list(rows_of(task, until, shared_turn))
+    torch.cuda.empty_cache()
+    return rows
+
+
+def measure_all(tasks: Iterable[Task], processes: int, until: float) -> Iterator[Row]:
+    """The rows of all tasks, printed as they come, and why there are none where a process failed."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, context, share_turn, (context.Lock(),)) as pool:
+        futures = {pool.submit(work, task, until): task for task in tasks}
+        for done in concurrent.futures.as_completed(futures):
+            try:
+                rows = done.result()
+            except RuntimeError as error:
+                print(refusal(futures[done].kind, 0, error), flush=True)
+                continue
+            for row in rows:
+                print(row, flush=True)
+                yield row
+
+
+def tasks_of(points: Iterable[rnn_ratios.Point]) -> list[Task]:
+    batches: dict[tuple[Kind, int], list[int]] = defaultdict(list)
+    for p in points:
+        kind = Kind(p.cell, p.type, p.layers, p.directions, p.hidden, projection=p.projection)
+        batches[kind, p.steps].append(p.batch)
+    return [Task(kind, sorted(set(found)), steps, takes_all=True) for (kind, steps), found in batches.items()]
 
 
 def main() -> None:
@@ -220,29 +284,32 @@ def main() -> None:
     )
     parser.add_argument("--dropout", type=PROBABILITY, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
+    parser.add_argument("--points", nargs="+", metavar="FILE", help="measures the points of these files instead")
+    parser.add_argument("--processes", type=COUNT, default=1, help="that prepare calls at the same time")
     parser.add_argument("--seconds", type=SECONDS, default=600, help="no point is begun after this time")
     parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
     arguments = parser.parse_args()
     require_gpu(parser)
     until = time.monotonic() + arguments.seconds
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
-    print("| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
-    rows: list[Row] = []
+    print("| cell | type | layers x directions | H | N | T | resident | cuDNN | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
     algorithms = ALGORITHMS if arguments.algorithms else ()
-    order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
-    for layers, directions, hidden, type_, cell in itertools.product(*order):
-        if time.monotonic() > until:
-            break
-        projection = hidden // arguments.projected if arguments.projected else 0
-        kind = Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged, projection)
-        for row in measure_kind(kind, arguments.batches, arguments.steps, algorithms):
-            print(row, flush=True)
-            rows.append(row)
-            if time.monotonic() > until:
-                break
+    if arguments.points:
+        tasks = tasks_of(rnn_ratios.read(arguments.points)[1])
+    else:
+        order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
+        kinds = [
+            Kind(cell, type_, layers, directions, hidden, arguments.dropout, arguments.ragged, projection)
+            for layers, directions, hidden, type_, cell in itertools.product(*order)
+            for projection in [hidden // arguments.projected if arguments.projected else 0]
+        ]
+        tasks = [Task(kind, arguments.batches, arguments.steps, algorithms) for kind in kinds]
+    points = (flat(row) for row in measure_all(tasks, arguments.processes, until))
     if arguments.csv:
-        rnn_ratios.write(arguments.csv, torch.cuda.get_device_name(), [flat(row) for row in rows])
+        rnn_ratios.write(arguments.csv, torch.cuda.get_device_name(), points)
+    else:
+        list(points)
 
 
 if __name__ == "__main__":

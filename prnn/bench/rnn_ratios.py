@@ -26,6 +26,9 @@ CELLS = {"lstm": ("PRNN_LSTM", _C.LSTM), "gru": ("PRNN_GRU", _C.GRU), "rnn": ("P
 TYPES = {"bfloat16": _C.BFLOAT16, "float16": _C.HALF, "tf32": _C.FLOAT, "float32": _C.FLOAT}
 STACKS = ("kOneLayer", "kSeveralLayers", "kTwoDirections")
 MOST = 255
+SMALL = {"lstm": 128, "gru": 128, "rnn": 256}  # hidden sizes up to which cuDNN has kernels for small layers
+SIXTEEN_BITS = {"bfloat16": "float16", "float16": "bfloat16"}
+OTHERS_SEQUENCES = 128  # up to which it has persistent ones in float16, not in bfloat16
 ONE_TILE = 8  # sequences that the resident kernels work through together
 PASSES = ("inference", "training")
 
@@ -63,9 +66,9 @@ class Point(NamedTuple):
         return STACKS[2 if self.directions > 1 else self.layers > 1]
 
 
-def write(path: str, device: str, points: Sequence[Point]) -> None:
-    """Times to a hundredth of a microsecond, after a line with the card."""
-    with open(path, "w", newline="") as file:
+def write(path: str, device: str, points: Iterable[Point]) -> None:
+    """Times to a hundredth of a microsecond, after a line with the card; a line as soon as there is its point."""
+    with open(path, "w", newline="", buffering=1) as file:
         file.write(f"# {device}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
@@ -104,7 +107,8 @@ def keeps_projection_apart(type_: str, hidden: int, projection: int) -> bool:
     return bool(found["forward_engine"] == "projected")
 
 
-Rows = dict[tuple[str, str, str, int, int], dict[int, tuple[float, ...]]]  # cell, type, stack, T, H -> N -> ratios
+Kind = tuple[str, str, str, int, int]  # cell, type, stack, T, H
+Rows = dict[Kind, dict[int, tuple[float, ...]]]  # of each kind, N -> ratios
 
 
 def table(points: Sequence[Point]) -> Iterator[str]:
@@ -120,22 +124,19 @@ def table(points: Sequence[Point]) -> Iterator[str]:
 
 
 def ratios_of(points: Iterable[Point]) -> Rows:
-    """cuDNN's time over the resident kernels'. Where one of float16 and bfloat16
-    was not measured at all, it has the other's ratios. Layers of two directions, one or several, have the geometric
+    """cuDNN's time over the resident kernels'. Where one of float16 and bfloat16 was not measured, it has the other's
+    ratios (`share_16_bits`). Layers of two directions, one or several, have the geometric
     mean of theirs. Stacks larger than the largest that was measured have one layer's, and so have, with a
     projection, those of a type that was not measured; and all without one that were not measured of few timesteps.
     Where kernels keep a projection apart, that goes for a tile of sequences alone: with more, cuDNN gains more in a
     stack."""
-    found: dict[tuple[str, str, str, int, int], dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[Kind, dict[int, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         steps = point.row_steps()
         if steps is not None:
             found[point.cell, point.type, point.stack(), steps, point.hidden][point.batch].append(point)
     measured = {kind: {n: mean_ratios(same) for n, same in batches.items()} for kind, batches in found.items()}
-    for (cell, type_, *kind), ratios in list(measured.items()):
-        other = {"bfloat16": "float16", "float16": "bfloat16"}.get(type_)
-        if other is not None:
-            measured.setdefault((cell, other, *kind), ratios)
+    share_16_bits(measured)
     largest: dict[tuple[str, str, str, int], int] = defaultdict(int)
     for cell, type_, stack, steps, hidden in measured:
         largest[cell, type_, stack, steps] = max(largest[cell, type_, stack, steps], hidden)
@@ -146,9 +147,29 @@ def ratios_of(points: Iterable[Point]) -> Rows:
                 measured[cell, type_, other, steps, hidden] = ratios
         layers = f"{stack}Layers"
         if stack in ("kProjected", "kProjectedApart") and hidden > largest[cell, type_, layers, steps]:
-            few = {batch: found for batch, found in ratios.items() if batch <= ONE_TILE}
-            measured[cell, type_, layers, steps, hidden] = few if stack == "kProjectedApart" else ratios
+            most = ONE_TILE if stack == "kProjectedApart" else max(ratios)
+            if few := {batch: found for batch, found in ratios.items() if batch <= most}:
+                measured[cell, type_, layers, steps, hidden] = few
     return measured
+
+
+def share_16_bits(measured: Rows) -> None:
+    """What was measured in one of the two types alone: kinds of layers, and batches of more than OTHERS_SEQUENCES. But
+    cuDNN has kernels for small layers in float16 and in 32 bits, not in bfloat16: of those, stacks that were not
+    measured in float16 differ from one layer as they do in tf32."""
+    for (cell, type_, stack, steps, hidden), ratios in list(measured.items()):
+        if hidden > SMALL[cell] and type_ in SIXTEEN_BITS:
+            own = measured.setdefault((cell, SIXTEEN_BITS[type_], stack, steps, hidden), {})
+            own |= {n: found for n, found in ratios.items() if not own or n > OTHERS_SEQUENCES} | own
+        elif hidden <= SMALL[cell] and type_ == "tf32" and stack in STACKS[1:]:
+            one, half = (measured.get((cell, other, STACKS[0], steps, hidden), {}) for other in ("tf32", "float16"))
+            likely = {n: times_of(ratios[n], half[n], one[n]) for n in sorted(ratios.keys() & one.keys() & half.keys())}
+            if likely:
+                measured.setdefault((cell, "float16", stack, steps, hidden), likely)
+
+
+def times_of(ratios: Sequence[float], by: Sequence[float], over: Sequence[float]) -> tuple[float, ...]:
+    return tuple(ratio * a / b for ratio, a, b in zip(ratios, by, over, strict=True))
 
 
 def mean_ratios(points: Sequence[Point]) -> tuple[float, ...]:

@@ -125,11 +125,11 @@ def tune(cells: list[str], hidden: list[int], batches: list[int], steps: int, dt
 def compare_backends(cells: list[str], hidden: list[int], type_: str) -> None:
     """One layer, several layers and both directions, at the batches of the library's table."""
     rows = []
-    print("\n| cell | type | layers x directions | H | N | resident | cuDNN | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n| cell | type | layers x directions | H | N | T | resident | cuDNN | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for cell, (layers, directions), size in itertools.product(cells, ((1, 1), (3, 1), (1, 2)), hidden):
         kind = rnn_backends.Kind(cell, type_, layers, directions, size)
-        for row in rnn_backends.measure_kind(kind, rnn_backends.BATCHES):
+        for row in rnn_backends.rows_of(rnn_backends.Task(kind, rnn_backends.BATCHES)):
             print(row, flush=True)
             rows.append(rnn_backends.flat(row))
     print("\nsrc/rnn/plan/measured_ratios/:")

@@ -17,8 +17,14 @@
 namespace prnn {
 namespace {
 
-// Larger batches go by this one.
-constexpr int64_t kMostMeasured = 2048;
+// Larger batches go by this one where they were not measured.
+constexpr int64_t kMostMeasured = 1024;
+
+// cuDNN's products in 16 bits are slower where the rows of their matrices are not aligned to 16 bytes: for more than so
+// many sequences, its time over that between the aligned sizes that were measured
+// (docs/resident_kernels_measured.md).
+constexpr int64_t kUnalignedSequences = 64;
+constexpr double kUnalignedTime = 1.3;
 
 Precision precision_of(const RnnProblem& problem) {
   switch (problem.type) {
@@ -64,126 +70,165 @@ bool says_of(const MeasuredRatios& row, int64_t batch, bool training) {
   return last.batch >= std::min<int64_t>(batch, kMostMeasured) || (training ? last.training : last.inference) < 100;
 }
 
-// The rows on both sides of a hidden size, the same one beyond the ends; NULL where there are none.
-std::pair<const MeasuredRatios*, const MeasuredRatios*> find_rows(const GpuRow& gpu, const RnnProblem& problem,
-                                                                  Stack stack, bool training, int steps,
-                                                                  int64_t hidden) {
-  const prnnRNNMode_t mode = problem.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem.mode;
-  const GpuRatios& ratios = ratios_of(gpu);
-  const MeasuredRatios *low = nullptr, *high = nullptr;
-  for (const MeasuredRatios* row = ratios.rows; row < ratios.rows + ratios.count; ++row) {
-    if (row->mode != mode || row->precision != precision_of(problem) || row->stack != stack || row->steps != steps ||
-        !says_of(*row, problem.max_batch(), training)) {
-      continue;
+// The rows of one kind of layer and number of timesteps, which follow each other.
+using Kind = std::tuple<const GpuRatios*, prnnRNNMode_t, Precision, Stack, int>;
+using Rows = std::pair<const MeasuredRatios*, const MeasuredRatios*>;  // first, after the last
+
+Rows rows_of(const Kind& kind) {
+  static const std::map<Kind, Rows> all = [] {
+    std::map<Kind, Rows> found;
+    for (const GpuRatios* gpu = kGpuRatios; gpu < kGpuRatios + kGpuRatiosCount; ++gpu) {
+      for (const MeasuredRatios* row = gpu->rows; row < gpu->rows + gpu->count; ++row) {
+        const Kind of_row = {gpu, row->mode, row->precision, row->stack, row->steps};
+        found.try_emplace(of_row, row, row).first->second.second = row + 1;
+      }
     }
-    if (low == nullptr || row->hidden <= hidden) low = row;
-    high = row;
-    if (row->hidden >= hidden) break;
-  }
-  return {low, high};
+    return found;
+  }();
+  const auto found = all.find(kind);
+  return found == all.end() ? Rows{nullptr, nullptr} : found->second;
 }
 
 // Interpolates the ratios for one problem. Both backends' times have steps: the resident kernels' where one sequence or
 // unit more takes another pass over the weights or leaves room for fewer replicas, cuDNN's where it has other
 // algorithms. So what is interpolated is cuDNN's time in the unit of an estimate of the resident kernels', between
-// layers of the same algorithm where there are such.
+// layers of the same algorithm where there are such. Of stacks, which were measured at fewer sizes, it is that time in
+// the unit of cuDNN's for one layer.
 class Interpolation {
  public:
   Interpolation(const GpuRow& gpu, const RnnProblem& problem, const RnnPlan& plan, bool training)
       : gpu_(gpu),
-        problem_(problem),
         stack_(stack_of(problem, plan)),
         training_(training),
-        batch_(problem.max_batch()) {}
+        size_{problem.hidden, problem.max_batch()},
+        problem_(problem) {
+    problem_.batch.clear();  // it is copied often
+  }
 
-  // Of one of kMeasuredSteps; infinite where nothing was measured. Layers smaller than those that were measured of few
-  // timesteps differ from the smallest as they do with many.
+  // Of one of kMeasuredSteps; infinite where nothing was measured.
   double ratio(int steps) {
-    const MeasuredRatios* const row = find_rows(gpu_, problem_, stack_, training_, steps, problem_.hidden).first;
-    if (row == nullptr) return INFINITY;
-    if (steps == kManySteps || problem_.hidden >= row->hidden) return ratio(steps, problem_.hidden);
-    return ratio(steps, row->hidden) * ratio(kManySteps, problem_.hidden) / ratio(kManySteps, row->hidden);
+    if (rows_around(stack_, steps, size_).first == nullptr) return INFINITY;
+    const bool is_slower =
+        problem_.type != PRNN_DATA_FLOAT && size_.hidden % 8 != 0 && size_.batch > kUnalignedSequences;
+    return std::exp(log_ratio(stack_, steps, size_)) * (is_slower ? kUnalignedTime : 1);
   }
 
  private:
-  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1];
-
-  // Beyond the sizes that were measured, the ratio of the last one.
-  double ratio(int steps, int64_t hidden) {
-    const auto [low, high] = find_rows(gpu_, problem_, stack_, training_, steps, hidden);
-    if (low == nullptr) return 1;
-    steps_ = steps;
-    hidden = std::clamp<int64_t>(hidden, low->hidden, high->hidden);
-    const double place = place_of({hidden, batch_}, {low->hidden, batch_}, {high->hidden, batch_},
-                                  place_between(static_cast<double>(hidden), low->hidden, high->hidden));
-    return std::exp(mix(log_cudnn(*low), log_cudnn(*high), place) - log_resident({hidden, batch_}));
-  }
+  static constexpr int kManySteps = kMeasuredSteps[kMeasuredStepCount - 1],
+                       kFewSteps = kMeasuredSteps[kMeasuredStepCount - 2];
 
   struct Size {
     int64_t hidden, batch;
     bool operator<(const Size& other) const { return std::tie(hidden, batch) < std::tie(other.hidden, other.batch); }
   };
 
-  // cuDNN's time for the batch and the row's hidden size.
-  double log_cudnn(const MeasuredRatios& row) {
-    const MeasuredBatch& last = last_of(row);
-    const int64_t batch = std::min<int64_t>(batch_, last.batch);
+  // The rows on both sides of a size that say something of its batch, the same one beyond the ends; NULL where there
+  // are none.
+  Rows rows_around(Stack stack, int steps, Size size) const {
+    const prnnRNNMode_t mode = problem_.mode == PRNN_RNN_RELU ? PRNN_RNN_TANH : problem_.mode;
+    const auto [begin, end] = rows_of({&ratios_of(gpu_), mode, precision_of(problem_), stack, steps});
+    const MeasuredRatios *low = nullptr, *high = nullptr;
+    for (const MeasuredRatios* row = begin; row < end; ++row) {
+      if (!says_of(*row, size.batch, training_)) continue;
+      if (low == nullptr || row->hidden <= size.hidden) low = row;
+      high = row;
+      if (row->hidden >= size.hidden) break;
+    }
+    return {low, high};
+  }
+
+  // Of a size. Beyond the sizes that were measured, the ratio differs from that of the last one as it does for one
+  // layer. That of one layer is the same, but below the smallest differs as it does with few timesteps, if those of
+  // many were not measured there, or with many.
+  double log_ratio(Stack stack, int steps, Size size) {
+    const auto [low, high] = rows_around(stack, steps, size);
+    if (low == nullptr) return 0;
+    if (base_of(stack) == stack && size.hidden < low->hidden) {
+      const int other = steps < kManySteps ? kManySteps : kFewSteps;
+      const MeasuredRatios* const smaller = rows_around(stack, other, size).first;
+      const Size smallest = {low->hidden, size.batch};
+      const bool is_known = smaller != nullptr && smaller->hidden < low->hidden;
+      return log_ratio(stack, steps, smallest) +
+             (is_known ? log_ratio(stack, other, size) - log_ratio(stack, other, smallest) : 0);
+    }
+    if (base_of(stack) == stack) size.hidden = std::min<int64_t>(size.hidden, high->hidden);
+    const double place = place_of(steps, size, {low->hidden, size.batch}, {high->hidden, size.batch},
+                                  place_between(static_cast<double>(size.hidden), low->hidden, high->hidden));
+    return mix(log_cudnn(*low, size.batch), log_cudnn(*high, size.batch), place) - log_unit(stack, steps, size);
+  }
+
+  // cuDNN's time for a batch and the row's hidden size.
+  double log_cudnn(const MeasuredRatios& row, int64_t wanted) {
+    const int64_t batch = std::min<int64_t>(wanted, last_of(row).batch);
     const MeasuredBatch* high = row.batches;
     while (high->batch < batch) ++high;
     const MeasuredBatch* const low = high > row.batches ? high - 1 : high;
-    const double place = place_of({row.hidden, batch}, {row.hidden, low->batch}, {row.hidden, high->batch},
+    const double place = place_of(row.steps, {row.hidden, batch}, {row.hidden, low->batch}, {row.hidden, high->batch},
                                   place_between(static_cast<double>(batch), low->batch, high->batch));
+    const auto unit = [&](int64_t n) { return log_unit(row.stack, row.steps, {row.hidden, n}); };
     const auto time = [&](const MeasuredBatch& point) {
-      return std::log((training_ ? point.training : point.inference) / 100.0) + log_resident({row.hidden, point.batch});
+      return std::log((training_ ? point.training : point.inference) / 100.0) + unit(point.batch);
     };
-    const double beyond = log_resident({row.hidden, batch_}) - log_resident({row.hidden, batch});
-    return mix(time(*low), time(*high), place) + beyond;
+    return mix(time(*low), time(*high), place) + unit(wanted) - unit(batch);
   }
 
-  double log_resident(Size size) {
-    const StepEstimate& step = estimate(size);
-    return std::log(step.microseconds + step.of_call / steps_);
+  // The kind of layers that those of a kind are compared with: itself, if with none.
+  static Stack base_of(Stack stack) {
+    if (stack == Stack::kSeveralLayers || stack == Stack::kTwoDirections) return Stack::kOneLayer;
+    return stack == Stack::kProjectedLayers ? Stack::kProjected : stack;
+  }
+
+  // The estimate of the resident kernels' time over the base's ratio.
+  double log_unit(Stack stack, int steps, Size size) {
+    const double own = log_resident(stack, steps, size);
+    const Stack base = base_of(stack);
+    return base == stack ? own : own - log_resident(base, steps, size) - log_ratio(base, steps, size);
+  }
+
+  double log_resident(Stack stack, int steps, Size size) {
+    const StepEstimate& step = estimate(stack, size);
+    return std::log(step.microseconds + step.of_call / steps);
   }
 
   // At the one of two sizes that is alike, if the other is not.
-  double place_of(Size size, Size low, Size high, double between) {
-    if (are_alike(low, high)) return between;
-    return are_alike(size, high) ? 1 : are_alike(size, low) ? 0 : between;
+  double place_of(int steps, Size size, Size low, Size high, double between) {
+    if (are_alike(steps, low, high)) return between;
+    return are_alike(steps, size, high) ? 1 : are_alike(steps, size, low) ? 0 : between;
   }
 
   // Whether the times of two sizes have no step between them.
-  bool are_alike(Size a, Size b) {
-    return estimate(a).is_large == estimate(b).is_large && algorithm(a) == algorithm(b);
+  bool are_alike(int steps, Size a, Size b) { return kernels(steps, a) == kernels(steps, b); }
+
+  // What both backends run, as far as it makes steps: large layers, a launch a timestep, cuDNN's algorithm.
+  std::tuple<bool, bool, CudnnAlgorithm> kernels(int steps, Size size) {
+    RnnProblem problem = problem_of(stack_, size, steps);
+    problem.training = training_;
+    return {estimate(stack_, size).is_large, runs_step_by_step(problem),
+            choose_algorithm({gpu_.arch, gpu_.multiprocessors}, problem)};
   }
 
-  CudnnAlgorithm algorithm(Size size) const {
-    RnnProblem other = problem_of(size);
-    other.batch.assign(static_cast<size_t>(steps_), size.batch);
-    return choose_algorithm({gpu_.arch, gpu_.multiprocessors}, other);
+  const StepEstimate& estimate(Stack stack, Size size) {
+    const auto [found, is_new] = estimates_.try_emplace({stack, size});
+    if (is_new) found->second = estimate_step(gpu_, problem_of(stack, size), training_);
+    return found->second;
   }
 
-  const StepEstimate& estimate(Size size) {
-    const auto found = estimates_.find(size);
-    if (found != estimates_.end()) return found->second;
-    return estimates_[size] = estimate_step(gpu_, problem_of(size), training_);
-  }
-
-  RnnProblem problem_of(Size size) const {
+  RnnProblem problem_of(Stack stack, Size size, int steps = 1) const {
     RnnProblem other = problem_;
     // With P as it is, another H may not fit; of kernels that keep a projection apart, passes alone make steps.
     const bool is_apart = stack_ == Stack::kProjectedApart || stack_ == Stack::kProjectedApartLayers;
     if (!is_apart) other.hidden = size.hidden;
-    other.batch = {size.batch};
+    if (stack != stack_) other.layers = other.directions = 1;
+    other.batch.assign(static_cast<size_t>(steps), size.batch);
     return other;
   }
 
   const GpuRow& gpu_;
-  const RnnProblem& problem_;
   const Stack stack_;
   const bool training_;
-  const int64_t batch_;
-  int steps_ = 1;
-  std::map<Size, StepEstimate> estimates_;
+  const Size size_;
+  RnnProblem problem_;  // of any batch
+  std::map<std::pair<Stack, Size>, StepEstimate> estimates_;
 };
 
 // Where there are no measurements of a few timesteps, the ratio of more of them.

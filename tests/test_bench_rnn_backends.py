@@ -1,0 +1,78 @@
+"""What the program that compares the backends measures, and when it stops. No GPU is needed: times are made up."""
+
+import pathlib
+import time
+from collections.abc import Callable
+
+import pytest
+
+import prnn
+from prnn.bench import rnn_backends, rnn_ratios
+from prnn.bench.rnn_backends import Kind, Row, Task
+
+SMALL, LARGE = Kind("lstm", "float16", 1, 1, 64), Kind("gru", "tf32", 3, 1, 1024)
+
+
+def made_up(cudnn: float) -> Callable[..., Row]:
+    """Rows of which cuDNN takes so many times as long."""
+
+    def measure(kind: Kind, batch: int, steps: int, *_: object) -> Row:
+        if batch == 13:
+            raise prnn.NotSupportedError("the hidden size is not served")
+        return Row(kind, batch, steps, (1.0, 2.0), (cudnn, 2 * cudnn))
+
+    return measure
+
+
+def batches_of(task: Task, until: float = float("inf")) -> list[int]:
+    return [row.batch for row in rnn_backends.rows_of(task, until)]
+
+
+def test_batches_grow_until_cudnn_is_well_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rnn_backends, "measure", made_up(0.5))
+    batches = (1, 64, 128, 256, 512)
+    assert batches_of(Task(LARGE, batches)) == [1, 64, 128, 256]  # three of at least 65536 states
+    assert batches_of(Task(LARGE, batches, takes_all=True)) == list(batches)
+    assert batches_of(Task(SMALL, batches)) == list(batches)
+    monkeypatch.setattr(rnn_backends, "measure", made_up(2))
+    assert batches_of(Task(LARGE, batches)) == list(batches)
+
+
+def test_timesteps_are_fewer_where_there_are_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rnn_backends, "measure", made_up(1))
+    assert [row.steps for row in rnn_backends.rows_of(Task(LARGE, (1, 64, 2048)))] == [96, 64, 32]
+    assert [row.steps for row in rnn_backends.rows_of(Task(LARGE, (1, 64), 7))] == [7, 7]
+
+
+def test_where_one_backend_serves_none_the_reason_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rnn_backends, "measure", made_up(1))
+    assert batches_of(Task(SMALL, (1, 13, 64))) == [1]
+    assert "| lstm | float16 | 1 x 1 | 64 | 13 | | the hidden size is not served |" in capsys.readouterr().out
+
+
+def test_no_point_is_begun_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rnn_backends, "measure", made_up(1))
+    assert batches_of(Task(SMALL, (1, 64)), time.monotonic() - 1) == []
+
+
+def test_points_of_files_are_measured_anew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rnn_backends, "measure", made_up(0.25))
+    rows = [Row(kind, batch, steps, (1, 1), (1, 1)) for kind, batch, steps in ((LARGE, 512, 4), (SMALL, 8, 32))]
+    rows += [Row(LARGE, batch, 4, (1, 1), (1, 1)) for batch in (128, 256, 1024, 2048)]
+    rows.append(Row(Kind("lstm", "bfloat16", 4, 1, 512, projection=256), 8, 16, (1, 1), (1, 1)))
+    file = str(tmp_path / "old.csv")
+    rnn_ratios.write(file, "NVIDIA H200", map(rnn_backends.flat, rows))
+    device, points = rnn_ratios.read([file])
+    assert device == "NVIDIA H200"
+    tasks = rnn_backends.tasks_of(points)
+    assert [(task.kind.hidden, list(task.batches)) for task in tasks] == [
+        (1024, [128, 256, 512, 1024, 2048]),
+        (64, [8]),
+        (512, [8]),
+    ]
+    again = [rnn_backends.flat(row) for task in tasks for row in rnn_backends.rows_of(task)]
+    sizes = {(*point[:7], point.projection) for point in again}
+    assert sizes == {(*point[:7], point.projection) for point in points}
+    assert all(point.cudnn == 0.25 * point.resident for point in again)
