@@ -4,6 +4,7 @@
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/gemm/gemm_tables.h"
 #include "core/cpu/gemm/pack.h"
+#include "core/cpu/gemm/rows.h"
 #include "core/cpu/gemm/tile.h"
 
 namespace prnn {
@@ -82,7 +83,15 @@ void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b
 template <class T>
 void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                        int64_t ldb, int64_t n, T* out) {
-  constexpr int64_t kStride = kPanel<T> * kUnpackedK;
+  constexpr int64_t W = kPanel<T>, kStride = W * kUnpackedK;
+  if (n <= kMaxFew && rows % kTileRows<T> == 0) {
+    for (int64_t p = 0; p < count; ++p) {
+      for (int64_t i = 0; i < rows; i += kTileRows<T>) {
+        kRowsTiles<T>.tiles[n - 1]({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W});
+      }
+    }
+    return;
+  }
   alignas(64) T panels[kMaxPanels * kStride];
   for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
     const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
@@ -185,8 +194,24 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   }
 }
 
+// Of few rows of A, and B transposed: the columns that make whole tiles. Returns where the rest begins.
+template <class T>
+int64_t gemm_of_rows(const Gemm<T>& g, Range rows, Range columns) {
+  const int64_t n = rows.size();
+  if (!g.b_transposed || g.a_transposed || n > kMaxFew) return columns.begin;
+  int64_t column = columns.begin;
+  for (; column + kTileRows<T> <= columns.end; column += kTileRows<T>) {
+    T* const c = g.c + rows.begin * g.ldc + column;
+    const T* const init = g.accumulate ? c : g.bias != nullptr ? g.bias + column : kZeros<T>;
+    kRowsTiles<T>.tiles[n - 1]({g.b + column * g.ldb, g.ldb, g.k, g.a + rows.begin * g.lda, g.lda, init, 0,
+                                g.accumulate ? g.ldc : 0, c, 0, g.ldc});
+  }
+  return column;
+}
+
 template <class T>
 void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
+  columns.begin = gemm_of_rows(g, rows, columns);
   g.a_transposed ? gemm_blocks<T, true>(g, rows, columns, scratch) : gemm_blocks<T, false>(g, rows, columns, scratch);
 }
 
