@@ -158,6 +158,8 @@ class Rnn {
     math_ = math;
   }
 
+  void set_wgrad_mode(int mode) { check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(mode))); }
+
   // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
   using Plan = std::optional<std::array<int, 5>>;
   void set_plan(const Plan& forward, const Plan& backward) {
@@ -405,6 +407,7 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
   module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
+  module.attr("WGRAD_MODE_SET") = static_cast<int>(PRNN_WGRAD_MODE_SET);
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 
   module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
@@ -428,6 +431,7 @@ void bind_persistent_rnn(py::module_& module) {
            "layer with K heads has K directions for each of a plain one.")
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
+      .def("set_wgrad_mode", &Rnn::set_wgrad_mode, "mode"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")

@@ -242,7 +242,10 @@ def backward(
         dx = steps.new_packed(input.shape, input) if wanted[0] else None
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
-        dw = input.new_zeros(stack.params_size) if wanted[3] else None
+        dw = None
+        if wanted[3]:
+            new = input.new_empty if stack.sets_gradients and steps.batch > 0 else input.new_zeros
+            dw = new(stack.params_size)
         recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
         if steps.batch > 0:
             library = handle(input.device)

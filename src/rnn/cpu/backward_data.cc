@@ -152,8 +152,10 @@ class BackwardDataPass {
     }
   }
 
+  // Where R is used as it lies, it is only a last panel that has not W columns.
   void pack_shares(const Direction& d, Range states, Range units) const {
-    const int64_t begin = states.begin * W, end = std::min(states.end * W, P);
+    const int64_t first_packed = packs_ ? states.begin : std::max(states.begin, P / W);
+    const int64_t begin = first_packed * W, end = std::min(states.end * W, P);
     if (begin < end) {
       kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, ws_.recurrent + begin * G * H);
     }
@@ -161,6 +163,19 @@ class BackwardDataPass {
     const int64_t first = units.begin * W, last = std::min(units.end * W, H);
     if (first < last)
       kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
+  }
+
+  // R^T times n sequences' gradients of gates, for the states of a group of panels.
+  void multiply(const Direction& d, Range group, const T* dgates, int64_t n, T* products) const {
+    const int64_t whole = packs_ ? group.begin : std::min(group.end, std::max(group.begin, P / W));
+    if (group.begin < whole) {
+      kernels_.product_from_columns(d.recurrent_weights + group.begin * W, P, whole - group.begin, G * H, dgates, G * H,
+                                    n, products);
+    }
+    if (whole < group.end) {
+      kernels_.product(ws_.recurrent + whole * W * G * H, group.end - whole, std::min(W, P - whole * W), G * H, dgates,
+                       G * H, n, products + (whole - group.begin) * n * W);
+    }
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
@@ -172,8 +187,7 @@ class BackwardDataPass {
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
         if (!is_lost || d.dreset_hx != nullptr) {
-          kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W),
-                           G * H, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+          multiply(d, group, d.reserve.dgates + (after->row + begin) * G * H, n, products);
           if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
@@ -311,8 +325,7 @@ class BackwardDataPass {
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
-      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W), G * H,
-                       d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
+      multiply(d, group, d.reserve.dgates + (step.row + begin) * G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
@@ -373,6 +386,7 @@ class BackwardDataPass {
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
+  const bool packs_ = packs_recurrent_backward(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
   char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };

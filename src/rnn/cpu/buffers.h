@@ -58,6 +58,12 @@ constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product se
 
 inline bool packs_recurrent(const RnnProblem& p) { return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors; }
 
+// Of the backward pass, whose R^T lies as its products read it, but for the cache with many sequences.
+constexpr int64_t kUnpackedSequences = 12;
+inline bool packs_recurrent_backward(const RnnProblem& p) {
+  return p.steps() > kUnpackedSteps || p.max_batch() > kUnpackedSequences;
+}
+
 template <class T>
 struct ForwardWorkspace {
   ForwardWorkspace(const RnnProblem& problem, bool training, void* base);
