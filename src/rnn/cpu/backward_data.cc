@@ -154,16 +154,19 @@ class BackwardDataPass {
 
   // Where R is used as it lies, it is only a last panel that has not W columns.
   void pack_shares(const Direction& d, Range states, Range units) const {
+    const bool is_used = p_.steps() > 1 || d.dhx != nullptr || d.dreset_hx != nullptr;
     const int64_t first_packed = packs_ ? states.begin : std::max(states.begin, P / W);
-    const int64_t begin = first_packed * W, end = std::min(states.end * W, P);
+    const int64_t begin = first_packed * W, end = is_used ? std::min(states.end * W, P) : 0;
     if (begin < end) {
-      kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, ws_.recurrent + begin * G * H);
+      kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, packed_panel(first_packed));
     }
     if (p_.projection == 0) return;
     const int64_t first = units.begin * W, last = std::min(units.end * W, H);
     if (first < last)
       kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
   }
+
+  T* packed_panel(int64_t panel) const { return ws_.recurrent + (packs_ ? panel : panel - P / W) * W * G * H; }
 
   // R^T times n sequences' gradients of gates, for the states of a group of panels.
   void multiply(const Direction& d, Range group, const T* dgates, int64_t n, T* products) const {
@@ -173,8 +176,8 @@ class BackwardDataPass {
                                     n, products);
     }
     if (whole < group.end) {
-      kernels_.product(ws_.recurrent + whole * W * G * H, group.end - whole, std::min(W, P - whole * W), G * H, dgates,
-                       G * H, n, products + (whole - group.begin) * n * W);
+      kernels_.product(packed_panel(whole), group.end - whole, std::min(W, P - whole * W), G * H, dgates, G * H, n,
+                       products + (whole - group.begin) * n * W);
     }
   }
 
@@ -386,7 +389,7 @@ class BackwardDataPass {
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
-  const bool packs_ = packs_recurrent_backward(p_);
+  const bool packs_ = packs_recurrent(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
   char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };

@@ -64,7 +64,8 @@ template <class T>
 BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base) {
   Carver carver(base);
   const int64_t all = p.rows * p.recurrences() * p.state();
-  recurrent = carver.take<T>(padded<T>(p.state()) * p.gates() * p.hidden);
+  const int64_t width = gemm_kernels<T>().width, partial = p.state() % width == 0 ? 0 : width;
+  recurrent = carver.take<T>((packs_recurrent(p) ? padded<T>(p.state()) : partial) * p.gates() * p.hidden);
   projection = carver.take<T>(p.projection > 0 ? padded<T>(p.hidden) * p.projection : 0);
   dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
   dy[1] = carver.take<T>(p.layers > 2 ? all : 0);

@@ -58,12 +58,6 @@ constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product se
 
 inline bool packs_recurrent(const RnnProblem& p) { return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors; }
 
-// Of the backward pass, whose R^T lies as its products read it, but for the cache with many sequences.
-constexpr int64_t kUnpackedSequences = 12;
-inline bool packs_recurrent_backward(const RnnProblem& p) {
-  return p.steps() > kUnpackedSteps || p.max_batch() > kUnpackedSequences;
-}
-
 template <class T>
 struct ForwardWorkspace {
   ForwardWorkspace(const RnnProblem& problem, bool training, void* base);
@@ -86,7 +80,7 @@ template <class T>
 struct BackwardDataWorkspace {
   BackwardDataWorkspace(const RnnProblem& problem, void* base);
 
-  T* recurrent;   // packed R^T, panels of P
+  T* recurrent;   // packed R^T, panels of P; where it is not packed, of its last columns, if they are no whole panel
   T* projection;  // packed Wp^T, panels of H
   T* dy[2];       // gradients of the layers' outputs, [rows][D P]
   T* carry;       // [N][H]

@@ -3,6 +3,7 @@
 
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/gemm/gemm_tables.h"
+#include "core/cpu/gemm/outer.h"
 #include "core/cpu/gemm/pack.h"
 #include "core/cpu/gemm/rows.h"
 #include "core/cpu/gemm/tile.h"
@@ -21,7 +22,8 @@ struct Blocks {
 constexpr int64_t kSliceBytes = 1024;  // of k: a panel of a recurrent product that stays in the L1 cache
 constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs at a time
 constexpr int64_t kShallow = 32;       // of a product in which what takes time is to write C, row after row
-constexpr int64_t kColumnsK = 16;      // depth of what a product of columns as they lie takes at a time
+constexpr int64_t kMaxInPlace = 48;    // rows of A that columns of B as they lie serve
+constexpr int64_t kColumnsK = 64;      // depth of what a product of columns as they lie takes at a time
 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
@@ -243,7 +245,7 @@ template <class T>
 int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
   constexpr int64_t W = kPanel<T>;
   const int64_t n = rows.size(), width = g.b_transposed ? kTileRows<T> : W, count = columns.size() / width;
-  if (g.a_transposed || n > (g.b_transposed ? kMaxFew : kMaxVectors) || count == 0 || g.k == 0) return columns.begin;
+  if (g.a_transposed || n > (g.b_transposed ? kMaxFew : kMaxInPlace) || count == 0 || g.k == 0) return columns.begin;
   TileOperands<T> o;
   o.k = g.k;
   o.b = g.a + rows.begin * g.lda;
@@ -274,6 +276,7 @@ int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
 
 template <class T>
 void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
+  if (is_outer(g)) return outer(g, rows, columns);
   columns.begin = gemm_in_place(g, rows, columns);
   if (columns.size() == 0) return;
   g.a_transposed ? gemm_blocks<T, true>(g, rows, columns, scratch) : gemm_blocks<T, false>(g, rows, columns, scratch);
