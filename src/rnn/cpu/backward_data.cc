@@ -152,32 +152,41 @@ class BackwardDataPass {
     }
   }
 
-  // Where R is used as it lies, it is only a last panel that has not W columns.
-  void pack_shares(const Direction& d, Range states, Range units) const {
-    const bool is_used = p_.steps() > 1 || d.dhx != nullptr || d.dreset_hx != nullptr;
-    const int64_t first_packed = packs_ ? states.begin : std::max(states.begin, P / W);
-    const int64_t begin = first_packed * W, end = is_used ? std::min(states.end * W, P) : 0;
-    if (begin < end) {
-      kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, packed_panel(first_packed));
-    }
-    if (p_.projection == 0) return;
-    const int64_t first = units.begin * W, last = std::min(units.end * W, H);
-    if (first < last)
-      kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
+  // A matrix [rows][columns] whose transpose is multiplied with: packed, or as it lies, but for a last panel that has
+  // not W columns.
+  struct Transposed {
+    const T* matrix;
+    int64_t rows, columns;
+    T* packed;
+  };
+  Transposed recurrent(const Direction& d) const { return {d.recurrent_weights, G * H, P, ws_.recurrent}; }
+  Transposed projection(const Direction& d) const { return {d.projection_weights, P, H, ws_.projection}; }
+
+  T* packed_panel(const Transposed& m, int64_t panel) const {
+    return m.packed + (packs_ ? panel : panel - m.columns / W) * W * m.rows;
   }
 
-  T* packed_panel(int64_t panel) const { return ws_.recurrent + (packs_ ? panel : panel - P / W) * W * G * H; }
+  void pack_shares(const Direction& d, Range states, Range units) const {
+    if (p_.steps() > 1 || d.dhx != nullptr || d.dreset_hx != nullptr) pack(recurrent(d), states);
+    if (p_.projection > 0) pack(projection(d), units);
+  }
 
-  // R^T times n sequences' gradients of gates, for the states of a group of panels.
-  void multiply(const Direction& d, Range group, const T* dgates, int64_t n, T* products) const {
-    const int64_t whole = packs_ ? group.begin : std::min(group.end, std::max(group.begin, P / W));
+  void pack(const Transposed& m, Range panels) const {
+    const int64_t first = packs_ ? panels.begin : std::max(panels.begin, m.columns / W);
+    const int64_t begin = first * W, end = std::min(panels.end * W, m.columns);
+    if (begin < end) kernels_.pack_columns(m.matrix + begin, m.columns, end - begin, m.rows, packed_panel(m, first));
+  }
+
+  // A group of the matrix's panels times n vectors, ld apart.
+  void multiply(const Transposed& m, Range group, const T* vectors, int64_t ld, int64_t n, T* products) const {
+    const int64_t whole = packs_ ? group.begin : std::min(group.end, std::max(group.begin, m.columns / W));
     if (group.begin < whole) {
-      kernels_.product_from_columns(d.recurrent_weights + group.begin * W, P, whole - group.begin, G * H, dgates, G * H,
-                                    n, products);
+      kernels_.product_from_columns(m.matrix + group.begin * W, m.columns, whole - group.begin, m.rows, vectors, ld, n,
+                                    products);
     }
     if (whole < group.end) {
-      kernels_.product(packed_panel(whole), group.end - whole, std::min(W, P - whole * W), G * H, dgates, G * H, n,
-                       products + (whole - group.begin) * n * W);
+      kernels_.product(packed_panel(m, whole), group.end - whole, std::min(W, m.columns - whole * W), m.rows, vectors,
+                       ld, n, products + (whole - group.begin) * n * W);
     }
   }
 
@@ -190,7 +199,7 @@ class BackwardDataPass {
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
         if (!is_lost || d.dreset_hx != nullptr) {
-          multiply(d, group, d.reserve.dgates + (after->row + begin) * G * H, n, products);
+          multiply(recurrent(d), group, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
           if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
@@ -316,7 +325,7 @@ class BackwardDataPass {
     for (int64_t b = units.begin; b < units.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        kernels_.product(ws_.projection + b * W * P, 1, W, P, d.reserve.dh + (step.row + begin) * P, P, n, products);
+        multiply(projection(d), {b, b + 1}, d.reserve.dh + (step.row + begin) * P, P, n, products);
         run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
       }
     }
@@ -328,7 +337,7 @@ class BackwardDataPass {
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
-      multiply(d, group, d.reserve.dgates + (step.row + begin) * G * H, n, products);
+      multiply(recurrent(d), group, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {

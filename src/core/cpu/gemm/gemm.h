@@ -34,6 +34,7 @@ struct Gemm {
 template <class T>
 struct GemmKernels {
   int64_t width;
+  int64_t few;           // vectors, or rows of A, that matrices as they lie are multiplied with without packing
   size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.

@@ -284,13 +284,8 @@ void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
 
 template <class T>
 constexpr GemmKernels<T> make_gemm_kernels() {
-  return {kPanel<T>,
-          block_bytes<T>(),
-          &pack_rows<T>,
-          &pack_columns<T>,
-          &product<T>,
-          &product_from_rows<T>,
-          &product_from_columns<T>,
+  return {kPanel<T>,        kMaxFew,     block_bytes<T>(),      &pack_rows<T>,
+          &pack_columns<T>, &product<T>, &product_from_rows<T>, &product_from_columns<T>,
           &gemm<T>};
 }
 
