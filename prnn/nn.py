@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
+from prnn._half_on_cpu import run_torchs
 from prnn._layer_arguments import check_heads, check_input, check_reset, check_tensor, checked_lengths, checked_state
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._masked_lstm import run_masked_lstm
@@ -32,6 +33,7 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCel
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -273,6 +275,16 @@ class _Recurrent(torch.nn.RNNBase):
             if isinstance(self, LSTM):
                 return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
             masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
+        elif (
+            input.is_cpu
+            and (input.dtype in _HALF_TYPES or torch.is_autocast_enabled("cpu"))
+            and lengths is None
+            and reset is None
+            and not return_cells
+        ):
+            results = run_torchs(self, input, states[0], states[1], batch_sizes)
+            if results is not None:
+                return results
         mode = operator_mode(self)
         if mode != self.mode:
             weights = gru_weights(weights, self.hidden_size)
@@ -343,7 +355,7 @@ def _compute_heads(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = input.dtype
-    is_half = input.is_cpu and dtype in (torch.float16, torch.bfloat16)
+    is_half = input.is_cpu and dtype in _HALF_TYPES
     if not is_half or torch.is_autocast_enabled("cpu"):
         return call(input, hx, cx, weights, *rest)
     for weight in weights:

@@ -158,7 +158,10 @@ class Rnn {
     math_ = math;
   }
 
-  void set_wgrad_mode(int mode) { check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(mode))); }
+  void set_wgrad_mode(int mode) {
+    check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(mode)));
+    wgrad_mode_ = mode;
+  }
 
   // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
   using Plan = std::optional<std::array<int, 5>>;
@@ -295,7 +298,7 @@ class Rnn {
   }
 
  private:
-  // Sets the RNN descriptor, which takes projection, heads, backend, math type and plan back.
+  // Sets the RNN descriptor, which takes back what the other functions set.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
@@ -304,6 +307,7 @@ class Rnn {
     check(prnnSetRNNHeads(rnn_.get(), heads_));
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
+    check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(wgrad_mode_)));
   }
 
   void use_dropout(float dropout) {
@@ -385,6 +389,7 @@ class Rnn {
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
+  int wgrad_mode_ = PRNN_WGRAD_MODE_ADD;
   int64_t params_size_ = 0;
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;
