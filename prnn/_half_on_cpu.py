@@ -37,7 +37,7 @@ def _is_faster(module: Any, dtype: torch.dtype, steps: int, batch: int, trains: 
     if not _has_units(dtype):
         return module.mode != "LSTM" and steps * batch == 1
     is_bfloat = dtype == torch.bfloat16
-    if module.mode == "LSTM" and is_bfloat and module.proj_size == 0:
+    if module.mode == "LSTM" and is_bfloat:
         return not trains or batch >= _BATCH_OF_LSTM_TRAINING
     weights = module.hidden_size**2
     if steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or weights > _WEIGHTS_A_STEP * steps:
@@ -56,7 +56,9 @@ def run_torchs(
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
     if dtype not in (torch.float16, torch.bfloat16) or input.dtype not in (dtype, torch.float32):
         return None
-    if module.backend == "persistent" or module.heads > 1 or not _undisturbed() or not is_plain(input):
+    if module.backend == "persistent" or module.heads > 1 or module.proj_size > 0:
+        return None  # of a projection torch warns that oneDNN has none
+    if not _undisturbed() or not is_plain(input):
         return None
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
     parameters = module._parameters
@@ -71,7 +73,7 @@ def run_torchs(
 
     states = module.num_layers * (2 if module.bidirectional else 1)
     if hx is None:
-        hx = input.new_zeros(states, batch, module.proj_size or module.hidden_size)
+        hx = input.new_zeros(states, batch, module.hidden_size)
     if cx is None and module.mode == "LSTM":
         cx = input.new_zeros(states, batch, module.hidden_size)
     state = hx if cx is None else (hx, cx)
