@@ -17,7 +17,8 @@ __all__ = ["run_torchs"]
 # 16-bit units pay with many sequences of large layers.
 _FEW_STEPS = 2
 _FEW_ROWS = 8
-_WEIGHTS_A_STEP = 3 * 2**12  # H^2
+_WEIGHTS_A_STEP = 3 * 2**12  # H^2, in inference
+_WEIGHTS_A_TRAINING_STEP = 12 * 2**12
 _MANY_PRODUCTS = 2**20  # H^2 N, bfloat16
 _BATCH_OF_LSTM_TRAINING = 8
 
@@ -39,8 +40,8 @@ def _is_faster(module: Any, dtype: torch.dtype, steps: int, batch: int, trains: 
     is_bfloat = dtype == torch.bfloat16
     if module.mode == "LSTM" and is_bfloat:
         return not trains or batch >= _BATCH_OF_LSTM_TRAINING
-    weights = module.hidden_size**2
-    if steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or weights > _WEIGHTS_A_STEP * steps:
+    weights, most = module.hidden_size**2, _WEIGHTS_A_TRAINING_STEP if trains else _WEIGHTS_A_STEP
+    if steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or weights > most * steps:
         return True
     return is_bfloat and weights * batch > _MANY_PRODUCTS
 

@@ -413,7 +413,8 @@ class RNN(_SingleState):
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype: as
             torch.nn.RNN's; nonlinearity is "tanh" or "relu"; dropout, less than 1, acts between layers in training.
         backend: what may run on a GPU: "persistent" (the resident kernels, or NotSupportedError), "cudnn", or "best",
-            which takes the faster one, and warns once where the resident kernels do not serve the layer.
+            which takes the faster one, and warns once where the resident kernels do not serve the layer. On the CPU
+            prnn's kernels run, and with "best" and "cudnn", in 16 bits, torch's operators where they are faster.
         heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.

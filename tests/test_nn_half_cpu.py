@@ -156,6 +156,8 @@ def test_no_sequences() -> None:
         ("GRU", torch.bfloat16, 16, 4, 2, False, True, True),  # eight rows
         ("GRU", torch.bfloat16, 512, 21, 4, False, True, True),  # weights that few timesteps share
         ("GRU", torch.bfloat16, 512, 22, 4, False, True, False),
+        ("GRU", torch.bfloat16, 512, 5, 4, True, True, True),
+        ("GRU", torch.bfloat16, 512, 6, 4, True, True, False),
         ("GRU", torch.bfloat16, 512, 22, 5, False, True, True),  # many products
         ("GRU", torch.float16, 512, 22, 5, False, True, False),
         ("GRU", torch.bfloat16, 512, 1, 1, False, False, True),
