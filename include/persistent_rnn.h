@@ -45,6 +45,12 @@ typedef enum {
   PRNN_BEST_BACKEND = 2        /* the resident kernels where they can and are not slower, else cuDNN; the default */
 } prnnRNNBackend_t;
 
+/* What prnnRNNBackwardWeights does with dw, under cuDNN's names. */
+typedef enum {
+  PRNN_WGRAD_MODE_ADD = 0, /* adds the gradients to it; the default */
+  PRNN_WGRAD_MODE_SET = 1  /* overwrites it, whatever it holds; CPU handles alone */
+} prnnWgradMode_t;
+
 /* How float matrices may be multiplied on a GPU; half and bfloat16 always go to the tensor cores, with sums in float.
  */
 typedef enum {
@@ -93,6 +99,10 @@ typedef struct {
  * default. A plan that has no kernel or does not fit makes the calls return NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
                                      const prnnRNNPlan_t* backward);
+
+/* Has prnnRNNBackwardWeights overwrite dw, which then need not be cleared before; on a CUDA handle that call returns
+ * NOT_SUPPORTED. Without the call: PRNN_WGRAD_MODE_ADD. */
+PRNN_API prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode);
 
 /* LSTM with a recurrent projection (Sak et al. 2014), 1 <= projSize < hiddenSize; 0 takes the projection away. Its
  * matrix {P, H} is linLayerID 8; it has no bias. */
@@ -226,7 +236,8 @@ PRNN_API prnnStatus_t prnnRNNBackwardData(
     const prnnTensorDescriptor_t dcxDesc, void* dcx, void* workspace, size_t workSpaceSizeInBytes,
     const void* reserveSpace, size_t reserveSpaceSizeInBytes);
 
-/* Adds the gradients of the weights to dw. Comes after prnnRNNBackwardData with the same reserveSpace. */
+/* Adds the gradients of the weights to dw, or overwrites it (prnnSetRNNWgradMode). Comes after prnnRNNBackwardData with
+ * the same reserveSpace. */
 PRNN_API prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRNNDescriptor_t rnnDesc,
                                              const int seqLength, const prnnTensorDescriptor_t* xDesc, const void* x,
                                              const prnnTensorDescriptor_t hxDesc, const void* hx,

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
+from prnn._half_on_cpu import run_torchs
 from prnn._layer_arguments import (
     check_flag,
     check_heads,
@@ -42,6 +43,7 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCel
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -284,6 +286,16 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             if isinstance(self, LSTM):
                 return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
             masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
+        elif (
+            input.is_cpu
+            and (input.dtype in _HALF_TYPES or torch.is_autocast_enabled("cpu"))
+            and lengths is None
+            and reset is None
+            and not return_cells
+        ):
+            results = run_torchs(self, input, states[0], states[1], batch_sizes)
+            if results is not None:
+                return results
         mode = operator_mode(self)
         if mode != self.mode:
             weights = gru_weights(weights, self.hidden_size)
@@ -354,7 +366,7 @@ def _compute_heads(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = input.dtype
-    is_half = input.is_cpu and dtype in (torch.float16, torch.bfloat16)
+    is_half = input.is_cpu and dtype in _HALF_TYPES
     if not is_half or torch.is_autocast_enabled("cpu"):
         return call(input, hx, cx, weights, *rest)
     for weight in weights:
@@ -412,7 +424,8 @@ class RNN(_SingleState):
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype: as
             torch.nn.RNN's; nonlinearity is "tanh" or "relu"; dropout, less than 1, acts between layers in training.
         backend: what may run on a GPU: "persistent" (the resident kernels, or NotSupportedError), "cudnn", or "best",
-            which takes the faster one, and warns once where the resident kernels do not serve the layer.
+            which takes the faster one, and warns once where the resident kernels do not serve the layer. On the CPU
+            prnn's kernels run, and with "best" and "cudnn", in 16 bits, torch's operators where they are faster.
         heads: blocks of the recurrent weights, which are block-diagonal: each of H / heads units has its own and sees
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.

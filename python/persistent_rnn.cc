@@ -158,6 +158,11 @@ class Rnn {
     math_ = math;
   }
 
+  void set_wgrad_mode(int mode) {
+    check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(mode)));
+    wgrad_mode_ = mode;
+  }
+
   // {engine, units per block, blocks of a cluster, replicas, poll delay in cycles}; none: the library's own.
   using Plan = std::optional<std::array<int, 5>>;
   void set_plan(const Plan& forward, const Plan& backward) {
@@ -293,7 +298,7 @@ class Rnn {
   }
 
  private:
-  // Sets the RNN descriptor, which takes projection, heads, backend, math type and plan back.
+  // Sets the RNN descriptor, which takes back what the other functions set.
   void configure(prnnDropoutDescriptor_t dropout) {
     check(prnnSetRNNDescriptor(rnn_.get(), hidden_, layers_, dropout, skip_input_ ? PRNN_SKIP_INPUT : PRNN_LINEAR_INPUT,
                                directions_ == 2 ? PRNN_BIDIRECTIONAL : PRNN_UNIDIRECTIONAL,
@@ -302,6 +307,7 @@ class Rnn {
     check(prnnSetRNNHeads(rnn_.get(), heads_));
     check(prnnSetRNNBackend(rnn_.get(), static_cast<prnnRNNBackend_t>(backend_)));
     check(prnnSetRNNMatrixMathType(rnn_.get(), static_cast<prnnMathType_t>(math_)));
+    check(prnnSetRNNWgradMode(rnn_.get(), static_cast<prnnWgradMode_t>(wgrad_mode_)));
   }
 
   void use_dropout(float dropout) {
@@ -383,6 +389,7 @@ class Rnn {
   bool has_dropout_ = false;
   int backend_ = PRNN_BEST_BACKEND;
   int math_ = PRNN_DEFAULT_MATH;
+  int wgrad_mode_ = PRNN_WGRAD_MODE_ADD;
   int64_t params_size_ = 0;
   RnnDescriptor rnn_;
   DropoutDescriptor dropout_descriptor_;
@@ -405,6 +412,7 @@ void bind_persistent_rnn(py::module_& module) {
   module.attr("ENGINE_WGMMA_SPLIT_K") = static_cast<int>(PRNN_ENGINE_WGMMA_SPLIT_K);
   module.attr("BEST_BACKEND") = static_cast<int>(PRNN_BEST_BACKEND);
   module.attr("DEFAULT_MATH") = static_cast<int>(PRNN_DEFAULT_MATH);
+  module.attr("WGRAD_MODE_SET") = static_cast<int>(PRNN_WGRAD_MODE_SET);
   module.attr("TF32_MATH") = static_cast<int>(PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 
   module.def("gpu_names", &gpu_names, "The rows of the GPU table.");
@@ -428,6 +436,7 @@ void bind_persistent_rnn(py::module_& module) {
            "layer with K heads has K directions for each of a plain one.")
       .def("set_backend", &Rnn::set_backend, "backend"_a)
       .def("set_math", &Rnn::set_math, "math"_a)
+      .def("set_wgrad_mode", &Rnn::set_wgrad_mode, "mode"_a)
       .def("set_plan", &Rnn::set_plan, "forward"_a, "backward"_a,
            "Each (engine, units per block, blocks of a cluster, replicas, poll delay in cycles), or None for the "
            "library's own.")

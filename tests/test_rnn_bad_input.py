@@ -419,12 +419,20 @@ def test_settings_of_a_descriptor_that_is_not_set() -> None:
         assert text in capi.message()
         assert capi.call("SetRNNMatrixMathType", rnnDesc=bad, mType=0) == capi.BAD_PARAM
         assert text in capi.message()
+        assert capi.call("SetRNNWgradMode", rnnDesc=bad, wgradMode=0) == capi.BAD_PARAM
+        assert text in capi.message()
 
 
 @pytest.mark.parametrize("backend", [-1, 3])
 def test_backend(case: RnnCase, backend: int) -> None:
     assert capi.call("SetRNNBackend", rnnDesc=case.rnn.pointer, backend=backend) == capi.BAD_PARAM
     assert f"backend is {backend}" in capi.message()
+
+
+@pytest.mark.parametrize("mode", [-1, 2])
+def test_wgrad_mode(case: RnnCase, mode: int) -> None:
+    assert capi.call("SetRNNWgradMode", rnnDesc=case.rnn.pointer, wgradMode=mode) == capi.BAD_PARAM
+    assert f"wgradMode is {mode}" in capi.message()
 
 
 @pytest.mark.parametrize("math", [-1, 4])

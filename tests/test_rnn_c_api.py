@@ -56,6 +56,20 @@ def test_sizes_around_vector_widths(mode: int, hidden: int, input_: int) -> None
         assert_results(case, case.expected())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "float"])
+@pytest.mark.parametrize("batch_sizes", [[1], [4], [8], [9], [2, 1], [3] * 5, [8] * 6, [13, 2], [40]], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "projection"),
+    [*((mode, 0) for mode in MODES.values()), (reference.LSTM, 66)],
+    ids=[*MODES, "projected lstm"],
+)
+def test_few_rows(mode: int, projection: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    """Matrices with whole panels and a rest, which few rows multiply as they lie."""
+    case = RnnCase(reference.Stack(mode, 35, 68, projection=projection), batch_sizes, dtype)
+    case.train()
+    assert_results(case, case.expected())
+
+
 @pytest.mark.parametrize("batch_sizes", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("stack", STACKS, ids=str)
 def test_inference(stack: reference.Stack, batch_sizes: list[int]) -> None:

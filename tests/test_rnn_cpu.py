@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 
+import capi
 import pytest
 import torch
 from reference import rnn as reference
@@ -80,7 +81,7 @@ def test_every_instruction_set(isa: str) -> None:
     if isa not in levels:
         at_best = "tests/test_rnn_c_api.py runs at this level itself"
         pytest.skip(at_best if isa == best else f"this machine has no {isa}; an asked-for level falls to its best")
-    selection = "test_sizes_around_vector_widths or (test_training_step and ragged and float)"
+    selection = "test_sizes_around_vector_widths or test_few_rows or (test_training_step and ragged and float)"
     command = [
         sys.executable,
         "-m",
@@ -106,7 +107,7 @@ def test_unknown_instruction_set_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
-@pytest.mark.parametrize(("input", "hidden", "batch"), [(21, 33, 5), (150, 112, 3), (150, 80, 1)])
+@pytest.mark.parametrize(("input", "hidden", "batch"), [(21, 33, 5), (150, 112, 3), (150, 80, 1), (70, 96, 20)])
 def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype, input: int, hidden: int, batch: int) -> None:
     """Bit for bit, whether a chunk is long enough for its weights to be packed or not."""
     stack = reference.Stack(mode, input, hidden)
@@ -115,7 +116,7 @@ def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype, input: int, hidde
     whole.check("RNNForwardInference")
     begin = 0
     state = {name: whole.data[name] for name in ("hx", "cx")}
-    for length in (1, 2, 5, 3, 1):
+    for length in (1, 2, 5, 3, 1):  # packed from the sixth timestep on, with many sequences from the third
         chunk = RnnCase(stack, [batch] * length, dtype)
         chunk.data |= state
         chunk.data["w"] = whole.data["w"]
@@ -162,6 +163,22 @@ def test_batch_sizes_around_tiles(mode: int, batch: int) -> None:
     for name, expected in case.expected().items():
         if mode == reference.LSTM or name not in ("cy", "dcx"):
             torch.testing.assert_close(case.data[name], expected, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("rows", [1, 7, 9], ids="{} rows".format)
+def test_weight_gradients_overwrite_what_was_there(mode: int, rows: int) -> None:
+    projection = 33 if mode == reference.LSTM else 0
+    case = RnnCase(reference.Stack(mode, 37, 65, 2, 2, projection=projection), [1] * rows, torch.float32)
+    case.train()
+    added = case.data["dw"].clone()
+    capi.check("SetRNNWgradMode", rnnDesc=case.rnn.pointer, wgradMode=1)
+    case.data["dw"].fill_(float("nan"))
+    case.train()
+    assert torch.equal(case.data["dw"], added)
+    capi.check("SetRNNWgradMode", rnnDesc=case.rnn.pointer, wgradMode=0)
+    case.train()
+    torch.testing.assert_close(case.data["dw"], 2 * added)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -122,6 +122,18 @@ def assert_results(case: RnnCase, names: tuple[str, ...] = OUTPUTS, slack: float
         assert error < TOLERANCE[case.dtype] * slack, f"{name}: relative error {error:.2e}"
 
 
+def test_gradients_that_overwrite_are_of_the_cpu() -> None:
+    case = CudaCase(reference.Stack(reference.GRU, 8, 16), [2, 2], torch.float32)
+    case.check("RNNForwardTraining")
+    case.check("RNNBackwardData")
+    capi.check("SetRNNWgradMode", rnnDesc=case.rnn.pointer, wgradMode=1)
+    assert case.call("RNNBackwardWeights") == capi.NOT_SUPPORTED
+    assert "PRNN_WGRAD_MODE_SET" in capi.message(case.handle.pointer)
+    assert torch.all(case.data["dw"] == 0)
+    capi.check("SetRNNWgradMode", rnnDesc=case.rnn.pointer, wgradMode=0)
+    case.check("RNNBackwardWeights")
+
+
 def check_inference_and_no_states(case: CudaCase) -> None:
     case.check("RNNForwardInference")
     assert_results(case, ("y", "hy", "cy"))

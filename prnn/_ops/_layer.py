@@ -84,6 +84,10 @@ class Layer:
         self.params_size: int = self.rnn.params_size()  # elements of the packed weights
         if device.type == "cuda":
             self.rnn.set_backend(config.backend)
+        self.sets_gradients = device.type == "cpu"  # of the weights; on a GPU they are added to what is there
+        if self.sets_gradients:
+            self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
+        self.nothing = torch.empty(0, dtype=dtype, device=device)  # shared results without elements
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}

@@ -149,16 +149,20 @@ def forward(
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
-    require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
-    require_reset(reset, config, input)
-    require_masks(masks, config, stack, batch, input)
+    if hx is not None or cx is not None:  # a call that finds nothing to check takes time, too
+        require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
+    if reset is not None or config.has_reset:
+        require_reset(reset, config, input)
+    if masks or config.mask_kinds:
+        require_masks(masks, config, stack, batch, input)
     *rows, _ = input.shape
     output_shape, cells_shape = (*rows, stack.output_size), (*rows, stack.cells_size)
     training = train or config.dropout > 0 or config.return_cells
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
-        cy = input.new_empty((stack.states, batch, stack.hidden_size) if stack.is_lstm else 0)
+        nothing = input.new_empty(0) if training or is_operator else stack.nothing
+        cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else nothing
         reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
             reserve = input.new_empty(reserve_size, dtype=_BYTE) if training else None
@@ -166,7 +170,11 @@ def forward(
             return input.new_empty(output_shape), hy, cy, reserve, cells, config
         x, hx, cx = steps.pack(input), _sorted(hx, steps), _sorted(cx, steps)
         y = steps.new_packed(output_shape, input)
-        cells = steps.new_packed(cells_shape, input) if config.return_cells else input.new_empty(0)
+        cells = nothing
+        if config.return_cells:
+            cells = steps.new_packed(cells_shape, input)
+        elif training or is_operator:
+            cells = input.new_empty(0)
         flags = None if reset is None else steps.pack(reset.unsqueeze(-1))
         zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
@@ -242,7 +250,10 @@ def backward(
         dx = steps.new_packed(input.shape, input) if wanted[0] else None
         dhx = torch.empty_like(hx) if wanted[1] and hx is not None else None
         dcx = torch.empty_like(cx) if wanted[2] and cx is not None else None
-        dw = input.new_zeros(stack.params_size) if wanted[3] else None
+        dw = None
+        if wanted[3]:
+            new = input.new_empty if stack.sets_gradients and steps.batch > 0 else input.new_zeros
+            dw = new(stack.params_size)
         recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
         if steps.batch > 0:
             library = handle(input.device)

@@ -364,6 +364,8 @@ class _RnnBackwardFunction(torch.autograd.Function):
         return call_for_each(_rnn_backward_function, info, in_dims, arguments)
 
 
+# Which else is looked up for every node.
+_RnnFunctionOfKernels._backward_cls.apply = _RnnFunctionOfKernels.backward  # type: ignore[attr-defined]
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
 _rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _apply_of(
     _RnnFunctionOfKernels

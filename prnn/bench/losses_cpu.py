@@ -21,6 +21,7 @@ from prnn.bench.duration_losses import FAMILIES, problem
 from prnn.bench.options import COUNT
 
 CTC_SHAPES = [(n, 150, labels, classes) for labels, classes in ((40, 28), (20, 5000)) for n in (1, 16, 64)]
+CTC_SHAPES += [(n, frames, frames // 4, 28) for frames in (8, 20, 50) for n in (1, 8, 32)]
 RNNT_SHAPES = [
     (1, 150, 40, 28),
     (16, 150, 40, 28),
@@ -72,8 +73,8 @@ def compare(name: str, mine: Callable[[], object], rivals: dict[str, Callable[[]
         for key, run in runs.items():
             times[key].append(timed(run))
     medians = {key: statistics.median(values) for key, values in times.items()}
-    others = "".join(f"  {key} {medians[key]:9.2f} ({medians[key] / medians['prnn']:5.1f}x)" for key in rivals)
-    print(f"{name:28s} prnn {medians['prnn']:9.2f} ms{others}", flush=True)
+    others = "".join(f"  {key} {medians[key]:9.3f} ({medians[key] / medians['prnn']:5.2f}x)" for key in rivals)
+    print(f"{name:28s} prnn {medians['prnn']:9.3f} ms{others}", flush=True)
 
 
 def backward(loss: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], object]:

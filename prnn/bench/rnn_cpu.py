@@ -1,11 +1,13 @@
 """prnn.nn.LSTM and GRU against torch.nn's on the CPU: time of inference and of a training step, and their ratios.
 
     prnn bench --device cpu rnn [--threads 2] [--steps 100] [--seconds 1.5] [--cpu-time] [--cells LSTM] [--hidden 256]
+                                [--dtype bfloat16] [--state]
 
-float32, one layer, input size = hidden size. Both modules have the same weights and run in turn in one process, many
-times, so that whatever else the machine does meets both. `ratio` is torch's time over prnn's (more than 1: prnn is
-faster), of the two fastest runs and, in brackets, the median over the pairs of neighbouring runs. A training step is
-the forward pass and the gradients of input and weights.
+One layer, input size = hidden size. Both modules have the same weights and run in turn in one process, many times, so
+that whatever else the machine does meets both; a run is one call, or as many as take half a millisecond. `ratio` is
+torch's time over prnn's (more than 1: prnn is faster), of the two fastest runs and, in brackets, the median over the
+pairs of neighbouring runs. A training step is the forward pass and the gradients of input and weights. With --state
+the calls are given initial states, as those of a stream are.
 
 --cpu-time takes one thread's processor time in place of the clock's: what to use on a machine with other work, where a
 thread that waits for its partner mostly measures the scheduler.
@@ -21,31 +23,41 @@ import torch
 import prnn
 from prnn.bench.options import COUNT, SECONDS, THREADS
 
+RUN = 0.5e-3  # seconds, at least
 
-def inference(module: torch.nn.Module, x: torch.Tensor) -> None:
+States = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
+
+
+def inference(module: torch.nn.Module, x: torch.Tensor, states: States) -> None:
     with torch.no_grad():
-        module(x)
+        module(x, states)
 
 
-def training_step(module: torch.nn.Module, x: torch.Tensor) -> None:
+def training_step(module: torch.nn.Module, x: torch.Tensor, states: States) -> None:
     module.zero_grad(set_to_none=True)
-    output, _ = module(x.detach().requires_grad_())
+    output, _ = module(x.detach().requires_grad_(), states)
     output.backward(torch.ones_like(output))
 
 
 def measure(
     ours: Callable[[], None], theirs: Callable[[], None], seconds: float, clock: Callable[[], float]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each run, the two in turn and the first to run changing, for about `seconds` in all."""
+    """Seconds of a call, in each run, the two in turn and the first to run changing, for about `seconds` in all."""
+
+    def time_calls(call: Callable[[], None], count: int) -> float:
+        start = clock()
+        for _ in range(count):
+            call()
+        return (clock() - start) / count
+
     times: tuple[list[float], list[float]] = ([], [])
     ours(), theirs()
+    count = max(1, int(RUN / max(time_calls(ours, 1), time_calls(theirs, 1))))
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or len(times[0]) < 3:
         order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
         for which in order:
-            start = clock()
-            (ours, theirs)[which]()
-            times[which].append(clock() - start)
+            times[which].append(time_calls((ours, theirs)[which], count))
     return times
 
 
@@ -59,26 +71,36 @@ def main() -> None:
     parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024])
     parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16])
     parser.add_argument("--what", nargs="+", default=["inference", "training"], choices=["inference", "training"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"])
+    parser.add_argument("--state", action="store_true", help="calls are given initial states")
     options = parser.parse_args()
     threads = 1 if options.cpu_time else options.threads
     clock = time.thread_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(threads)
     kind = "processor time" if options.cpu_time else "time"
-    print(f"float32, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {kind} in ms")
+    dtype = getattr(torch, options.dtype)
+    print(f"{options.dtype}, {options.steps} timesteps, threads {threads}, torch {torch.__version__}; {kind} in ms")
     print("| cell | H | N | what | prnn | torch | ratio |\n|---|---|---|---|---|---|---|")
     for cell in options.cells:
         for hidden in options.hidden:
-            theirs = getattr(torch.nn, cell)(hidden, hidden)
-            ours = getattr(prnn.nn, cell)(hidden, hidden)
+            theirs = getattr(torch.nn, cell)(hidden, hidden, dtype=dtype)
+            ours = getattr(prnn.nn, cell)(hidden, hidden, dtype=dtype)
             ours.load_state_dict(theirs.state_dict())
             for batch in options.batch:
-                x = torch.randn(options.steps, batch, hidden)
+                x = torch.randn(options.steps, batch, hidden, dtype=dtype)
+                state = torch.randn(1, batch, hidden, dtype=dtype) if options.state else None
+                states = (state, state) if state is not None and cell == "LSTM" else state
                 for what in options.what:
                     step = inference if what == "inference" else training_step
-                    mine, other = measure(lambda: step(ours, x), lambda: step(theirs, x), options.seconds, clock)  # noqa: B023
+                    mine, other = measure(
+                        lambda: step(ours, x, states),  # noqa: B023
+                        lambda: step(theirs, x, states),  # noqa: B023
+                        options.seconds,
+                        clock,
+                    )
                     median = statistics.median(b / a for a, b in zip(mine, other, strict=True))
                     print(
-                        f"| {cell} | {hidden} | {batch} | {what} | {min(mine) * 1e3:.2f} | {min(other) * 1e3:.2f} "
+                        f"| {cell} | {hidden} | {batch} | {what} | {min(mine) * 1e3:.3f} | {min(other) * 1e3:.3f} "
                         f"| {min(other) / min(mine):.2f} ({median:.2f}) |",
                         flush=True,
                     )

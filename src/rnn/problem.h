@@ -95,6 +95,7 @@ struct RnnBackwardWeightsArgs {
   void* dw;
   void *workspace, *reserve;
   bool keeps_gates = true;
+  bool adds = true;  // to dw; false, on a CPU alone: it is overwritten
 };
 
 // A backend. Both sizes are upper bounds over the calls for this problem, and monotonic enough that a caller who asked

@@ -173,9 +173,15 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     require_sequence(problem, yDesc, y, problem.recurrences() * problem.state(), "yDesc", "y");
     require_weights(problem, dwDesc, dw, "dwDesc", "dw");
     require_aligned_extras(problem, {});
+    if (rnn.wgrad_mode == PRNN_WGRAD_MODE_SET && !handle->is_cpu()) {
+      fail(PRNN_STATUS_NOT_SUPPORTED,
+           "PRNN_WGRAD_MODE_SET (prnnSetRNNWgradMode) is of CPU handles; on a GPU gradients "
+           "are added to dw, which is cleared before");
+    }
     const RnnBackend& backend = select_backend(*handle, rnn, problem);
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     RnnBackwardWeightsArgs args{x, hx, y, dw, const_cast<void*>(workspace), nullptr};
+    args.adds = rnn.wgrad_mode == PRNN_WGRAD_MODE_ADD;
     take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
     backend.backward_weights(handle, problem, args);

@@ -112,6 +112,14 @@ extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, pr
   });
 }
 
+extern "C" prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode) {
+  return guarded(nullptr, [&] {
+    require_rnn(rnnDesc);
+    require_enumerator(wgradMode, PRNN_WGRAD_MODE_SET, "wgradMode", "PRNN_WGRAD_MODE_ADD or PRNN_WGRAD_MODE_SET");
+    rnnDesc->wgrad_mode = wgradMode;
+  });
+}
+
 extern "C" prnnStatus_t prnnSetRNNPlan(prnnRNNDescriptor_t rnnDesc, const prnnRNNPlan_t* forward,
                                        const prnnRNNPlan_t* backward) {
   return guarded(nullptr, [&] {

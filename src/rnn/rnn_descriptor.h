@@ -21,6 +21,7 @@ struct prnnRNNStruct {
   prnnDataType_t type = PRNN_DATA_FLOAT;
   prnnRNNBackend_t backend = PRNN_BEST_BACKEND;
   prnnMathType_t math = PRNN_DEFAULT_MATH;
+  prnnWgradMode_t wgrad_mode = PRNN_WGRAD_MODE_ADD;
   prnnRNNPlan_t forward_plan{}, backward_plan{};  // BEST: the library's own
   prnnRNNExtras_t extras{};
   prnnRNNMasks_t masks{};

@@ -152,15 +152,42 @@ class BackwardDataPass {
     }
   }
 
+  // A matrix [rows][columns] whose transpose is multiplied with: packed, or as it lies, but for a last panel that has
+  // not W columns.
+  struct Transposed {
+    const T* matrix;
+    int64_t rows, columns;
+    T* packed;
+  };
+  Transposed recurrent(const Direction& d) const { return {d.recurrent_weights, G * H, P, ws_.recurrent}; }
+  Transposed projection(const Direction& d) const { return {d.projection_weights, P, H, ws_.projection}; }
+
+  T* packed_panel(const Transposed& m, int64_t panel) const {
+    return m.packed + (packs_ ? panel : panel - m.columns / W) * W * m.rows;
+  }
+
   void pack_shares(const Direction& d, Range states, Range units) const {
-    const int64_t begin = states.begin * W, end = std::min(states.end * W, P);
-    if (begin < end) {
-      kernels_.pack_columns(d.recurrent_weights + begin, P, end - begin, G * H, ws_.recurrent + begin * G * H);
+    if (p_.steps() > 1 || d.dhx != nullptr || d.dreset_hx != nullptr) pack(recurrent(d), states);
+    if (p_.projection > 0) pack(projection(d), units);
+  }
+
+  void pack(const Transposed& m, Range panels) const {
+    const int64_t first = packs_ ? panels.begin : std::max(panels.begin, m.columns / W);
+    const int64_t begin = first * W, end = std::min(panels.end * W, m.columns);
+    if (begin < end) kernels_.pack_columns(m.matrix + begin, m.columns, end - begin, m.rows, packed_panel(m, first));
+  }
+
+  // A group of the matrix's panels times n vectors, ld apart.
+  void multiply(const Transposed& m, Range group, const T* vectors, int64_t ld, int64_t n, T* products) const {
+    const int64_t whole = packs_ ? group.begin : std::min(group.end, std::max(group.begin, m.columns / W));
+    if (group.begin < whole) {
+      kernels_.product_from_columns(m.matrix + group.begin * W, m.columns, whole - group.begin, m.rows, vectors, ld, n,
+                                    products);
     }
-    if (p_.projection == 0) return;
-    const int64_t first = units.begin * W, last = std::min(units.end * W, H);
-    if (first < last)
-      kernels_.pack_columns(d.projection_weights + first, H, last - first, P, ws_.projection + first * P);
+    if (whole < group.end) {
+      kernels_.product(packed_panel(m, whole), group.end - whole, std::min(W, m.columns - whole * W), m.rows, vectors,
+                       ld, n, products + (whole - group.begin) * n * W);
+    }
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
@@ -172,8 +199,7 @@ class BackwardDataPass {
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
         if (!is_lost || d.dreset_hx != nullptr) {
-          kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W),
-                           G * H, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+          multiply(recurrent(d), group, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
           if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
@@ -299,7 +325,7 @@ class BackwardDataPass {
     for (int64_t b = units.begin; b < units.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        kernels_.product(ws_.projection + b * W * P, 1, W, P, d.reserve.dh + (step.row + begin) * P, P, n, products);
+        multiply(projection(d), {b, b + 1}, d.reserve.dh + (step.row + begin) * P, P, n, products);
         run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
       }
     }
@@ -311,8 +337,7 @@ class BackwardDataPass {
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
-      kernels_.product(ws_.recurrent + group.begin * W * G * H, group.size(), std::min(W, P - group.begin * W), G * H,
-                       d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
+      multiply(recurrent(d), group, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {
@@ -373,6 +398,7 @@ class BackwardDataPass {
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
   const GemmKernels<T>& kernels_ = gemm_kernels<T>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
+  const bool packs_ = packs_recurrent(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
   char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
 };

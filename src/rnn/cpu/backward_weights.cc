@@ -1,4 +1,4 @@
-// The gradients of the weights: a few matrix products over all rows of the batch, added to dw.
+// The gradients of the weights: a few matrix products over all rows of the batch, added to dw or written there.
 #include <algorithm>
 #include <cstring>
 
@@ -92,7 +92,7 @@ class BackwardWeightsPass {
     }
   }
 
-  // c[m][n] += sum over rows of a[row][m] * b[row][n]
+  // c[m][n] = sum over rows of a[row][m] * b[row][n], added to what c was or not, as in all that follows.
   void add_product(const Team& team, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb,
                    T* c) const {
     Gemm<T> gemm;
@@ -105,12 +105,12 @@ class BackwardWeightsPass {
     gemm.b = b;
     gemm.ldb = ldb;
     gemm.c = c;
-    gemm.accumulate = true;
+    gemm.accumulate = args_.adds;
     gemm.scratch = scratch_;
     team_gemm(team, gemm);
   }
 
-  // sums[i] += sum over rows of a[row][i], a cache line's columns at a time or more.
+  // sums[i] = sum over rows of a[row][i], a cache line's columns at a time or more.
   void add_columns(const Team& team, int64_t columns, const T* a, int64_t lda, T* sums) const {
     constexpr int64_t kColumns = 64;
     const Range share = team.share_of((columns + kColumns - 1) / kColumns);
@@ -126,7 +126,7 @@ class BackwardWeightsPass {
           for (int64_t j = 0; j < width; ++j) totals[j] += a[row * lda + begin + j];
         }
       }
-      for (int64_t j = 0; j < width; ++j) sums[begin + j] += totals[j];
+      for (int64_t j = 0; j < width; ++j) sums[begin + j] = args_.adds ? sums[begin + j] + totals[j] : totals[j];
     }
   }
 

@@ -14,9 +14,22 @@ int64_t padded(int64_t n) {
   return (n + width - 1) / width * width;
 }
 
+// Panels of n columns that are packed: all, or where the others are used as they lie, one that has not all its columns.
+template <class T>
+int64_t packed_columns(const RnnProblem& p, int64_t n) {
+  const int64_t width = gemm_kernels<T>().width;
+  return packs_recurrent(p) ? padded<T>(n) : n % width == 0 ? 0 : width;
+}
+
 bool has_dropout(const RnnProblem& p) { return p.dropout.probability > 0 && p.layers > 1; }
 
 }  // namespace
+
+bool packs_recurrent(const RnnProblem& p) {
+  constexpr int64_t kSteps = 2, kStepsOfFew = 5;
+  const bool few = p.max_batch() <= gemm_kernels<float>().few;
+  return p.steps() > (few ? kStepsOfFew : kSteps) || p.max_batch() > kTileVectors;
+}
 
 template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, void* base) {
@@ -46,7 +59,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   const bool packs = packs_recurrent(p);
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
-  projection = carver.take<T>(padded<T>(p.projection) * p.hidden);
+  projection = carver.take<T>(packs ? padded<T>(p.projection) * p.hidden : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
   gates = carver.take<T>(training ? 0 : std::min(p.rows, kInferenceRows + p.max_batch()) * p.gates() * p.hidden);
   between = carver.take<T>(!training && p.layers > 1 ? all : 0);
@@ -64,8 +77,8 @@ template <class T>
 BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base) {
   Carver carver(base);
   const int64_t all = p.rows * p.recurrences() * p.state();
-  recurrent = carver.take<T>(padded<T>(p.state()) * p.gates() * p.hidden);
-  projection = carver.take<T>(p.projection > 0 ? padded<T>(p.hidden) * p.projection : 0);
+  recurrent = carver.take<T>(packed_columns<T>(p, p.state()) * p.gates() * p.hidden);
+  projection = carver.take<T>(p.projection > 0 ? packed_columns<T>(p, p.hidden) * p.projection : 0);
   dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
   dy[1] = carver.take<T>(p.layers > 2 ? all : 0);
   carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);

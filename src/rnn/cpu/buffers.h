@@ -52,11 +52,11 @@ struct Reserve {
 // Most rows whose gates inference computes at a time, but for the last timestep's: keeps them in the cache.
 constexpr int64_t kInferenceRows = 1024;
 
-// Up to so many timesteps the recurrent weights are used as they are: packing would not pay.
-constexpr int64_t kUnpackedSteps = 2;
 constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
 
-inline bool packs_recurrent(const RnnProblem& p) { return p.steps() > kUnpackedSteps || p.max_batch() > kTileVectors; }
+// Whether the recurrent weights, and the projection's, are packed. A few timesteps use them as they lie, more of few
+// sequences: what is packed is written and read once more.
+bool packs_recurrent(const RnnProblem& problem);
 
 template <class T>
 struct ForwardWorkspace {
@@ -80,8 +80,8 @@ template <class T>
 struct BackwardDataWorkspace {
   BackwardDataWorkspace(const RnnProblem& problem, void* base);
 
-  T* recurrent;   // packed R^T, panels of P
-  T* projection;  // packed Wp^T, panels of H
+  T* recurrent;   // packed R^T, panels of P; where it is not packed, of its last columns, if they are no whole panel
+  T* projection;  // packed Wp^T, panels of H, likewise
   T* dy[2];       // gradients of the layers' outputs, [rows][D P]
   T* carry;       // [N][H]
   T* zeros;       // [N][H]

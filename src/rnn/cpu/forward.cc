@@ -147,7 +147,7 @@ class ForwardPass {
     const bool packs = packs_recurrent(p_);
     if (packs) pack_recurrent(blocks, d);
     const Range projected = team.share_of(panels(p_.projection));
-    for (int64_t b = projected.begin; b < projected.end; ++b) {
+    for (int64_t b = projected.begin; packs && b < projected.end; ++b) {
       kernels_.pack_rows(d.projection_weights + b * W * H, H, std::min(W, P - b * W), H, ws_.projection + b * W * H);
     }
 
@@ -172,7 +172,7 @@ class ForwardPass {
         downwards = !downwards;
         team.sync();
         if (p_.projection > 0) {
-          project(d, step, projected);
+          project(d, step, projected, packs);
           team.sync();
         }
       }
@@ -325,14 +325,19 @@ class ForwardPass {
     }
   }
 
-  void project(const Direction& d, const Step& step, Range projected) const {
+  void project(const Direction& d, const Step& step, Range projected, bool packs) const {
     alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const T* unprojected = d.unprojected + (training_ ? step.row * H : 0);
     for (int64_t b = projected.begin; b < projected.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products);
+        if (packs) {
+          kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products);
+        } else {
+          const T* const rows = d.projection_weights + b * W * H;
+          kernels_.product_from_rows(&rows, H, std::min(W, P - b * W), 1, H, unprojected + begin * H, H, n, products);
+        }
         T* out = d.output + (step.row + begin) * ldy + b * W;
         for (int64_t j = 0; j < n; ++j) std::copy_n(products + j * W, std::min(W, P - b * W), out + j * ldy);
       }

@@ -34,6 +34,7 @@ struct Gemm {
 template <class T>
 struct GemmKernels {
   int64_t width;
+  int64_t few;           // vectors, or rows of A, that matrices as they lie are multiplied with without packing
   size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.
@@ -47,6 +48,9 @@ struct GemmKernels {
   // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
   void (*product_from_rows)(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                             int64_t ldb, int64_t n, T* out);
+  // The same of `count` panels of a row-major matrix's columns: panel p's (i, k) is source[k * ld + p * width + i].
+  void (*product_from_columns)(const T* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb,
+                               int64_t n, T* out);
 
   // Rows and columns [..) of C; columns start at a multiple of width.
   void (*gemm)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);

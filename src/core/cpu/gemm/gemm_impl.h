@@ -3,7 +3,9 @@
 
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/gemm/gemm_tables.h"
+#include "core/cpu/gemm/outer.h"
 #include "core/cpu/gemm/pack.h"
+#include "core/cpu/gemm/rows.h"
 #include "core/cpu/gemm/tile.h"
 
 namespace prnn {
@@ -19,6 +21,9 @@ struct Blocks {
 };
 constexpr int64_t kSliceBytes = 1024;  // of k: a panel of a recurrent product that stays in the L1 cache
 constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs at a time
+constexpr int64_t kShallow = 32;       // of a product in which what takes time is to write C, row after row
+constexpr int64_t kMaxInPlace = 48;    // rows of A that columns of B as they lie serve
+constexpr int64_t kColumnsK = 64;      // depth of what a product of columns as they lie takes at a time
 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
@@ -82,13 +87,56 @@ void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b
 template <class T>
 void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                        int64_t ldb, int64_t n, T* out) {
-  constexpr int64_t kStride = kPanel<T> * kUnpackedK;
+  constexpr int64_t W = kPanel<T>, kStride = W * kUnpackedK;
+  if (n <= kMaxFew && rows % kTileRows<T> == 0) {
+    for (int64_t p = 0; p < count; ++p) {
+      for (int64_t i = 0; i < rows; i += kTileRows<T>) {
+        kRowsTiles<T>.tiles[n - 1]({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W});
+      }
+    }
+    return;
+  }
   alignas(64) T panels[kMaxPanels * kStride];
   for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
     const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
     for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * kStride);
     product_slice<T>(panels, kStride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
+}
+
+// `count` panels of a matrix's columns as they lie times n vectors. o: a tile's of the first panel and vector, with all
+// of k. Few rows of the matrix at a time, which are read in long runs.
+template <class T>
+PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, int64_t n) {
+  const int64_t together = panels_at_once(count, n, 2), blocks = (n + kMaxVectors - 1) / kMaxVectors;
+  for (int64_t begin = 0; begin < whole.k; begin += kColumnsK) {
+    for (int64_t p = 0; p < count; p += together) {
+      const int64_t taken = count - p < together ? count - p : together;
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t j = n * block / blocks, r = n * (block + 1) / blocks - j;
+        TileOperands<T> o = whole;
+        o.panel += begin * o.step + p * o.panel_stride;
+        o.k = o.k - begin < kColumnsK ? o.k - begin : kColumnsK;
+        o.b += j * o.ldb + begin;
+        o.c += p * o.c_panel_stride + j * o.ldc;
+        if (begin == 0) {
+          o.init += p * o.init_panel_stride + j * o.ld_init;
+        } else {
+          o.init = o.c;
+          o.init_panel_stride = o.c_panel_stride;
+          o.ld_init = o.ldc;
+        }
+        kTiles<T>.tiles[1][taken - 1][r - 1](o);
+      }
+    }
+  }
+}
+
+template <class T>
+void product_from_columns(const T* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n,
+                          T* out) {
+  constexpr int64_t W = kPanel<T>;
+  columns_product<T>({source, W, k, b, ldb, kZeros<T>, 0, 0, out, n * W, W, ld}, count, n);
 }
 
 // Bytes of the packed blocks.
@@ -171,13 +219,20 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
         if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
+        const auto run = [&](int64_t i, int64_t count, int64_t j) __attribute__((always_inline)) {
+          const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
+          gemm_tile<T>(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
+                       height - j < R ? height - j : R, column + i, k == 0);
+        };
+        if (kTransposed && depth <= kShallow) {
+          for (int64_t j = 0; j < height; j += R) {
+            for (int64_t i = 0; i < width; i += W) run(i, 1, j);
+          }
+          continue;
+        }
         for (int64_t i = 0, count; i < width; i += count * W) {
           count = width - i >= together * W ? together : 1;
-          for (int64_t j = 0; j < height; j += R) {
-            const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-            gemm_tile<T>(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
-                         height - j < R ? height - j : R, column + i, k == 0);
-          }
+          for (int64_t j = 0; j < height; j += R) run(i, count, j);
         }
       }
       k += depth;
@@ -185,14 +240,53 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   }
 }
 
+// Of few rows of A: the columns that make whole tiles of B as it lies. Returns where the rest begins.
+template <class T>
+int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
+  constexpr int64_t W = kPanel<T>;
+  const int64_t n = rows.size(), width = g.b_transposed ? kTileRows<T> : W, count = columns.size() / width;
+  if (g.a_transposed || n > (g.b_transposed ? kMaxFew : kMaxInPlace) || count == 0 || g.k == 0) return columns.begin;
+  TileOperands<T> o;
+  o.k = g.k;
+  o.b = g.a + rows.begin * g.lda;
+  o.ldb = g.lda;
+  o.c = g.c + rows.begin * g.ldc + columns.begin;
+  o.ldc = g.ldc;
+  o.init = g.accumulate ? o.c : g.bias != nullptr ? g.bias + columns.begin : kZeros<T>;
+  o.ld_init = g.accumulate ? g.ldc : 0;
+  o.c_panel_stride = width;
+  o.init_panel_stride = o.init == kZeros<T> ? 0 : width;
+  if (g.b_transposed) {
+    o.panel = g.b + columns.begin * g.ldb;
+    o.panel_stride = g.ldb;
+    for (int64_t i = 0; i < count; ++i) {
+      kRowsTiles<T>.tiles[n - 1](o);
+      o.panel += width * g.ldb;
+      o.c += width;
+      o.init += o.init_panel_stride;
+    }
+  } else {
+    o.panel = g.b + columns.begin;
+    o.panel_stride = W;
+    o.step = g.ldb;
+    columns_product(o, count, n);
+  }
+  return columns.begin + count * width;
+}
+
 template <class T>
 void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
+  if (is_outer(g)) return outer(g, rows, columns);
+  columns.begin = gemm_in_place(g, rows, columns);
+  if (columns.size() == 0) return;
   g.a_transposed ? gemm_blocks<T, true>(g, rows, columns, scratch) : gemm_blocks<T, false>(g, rows, columns, scratch);
 }
 
 template <class T>
 constexpr GemmKernels<T> make_gemm_kernels() {
-  return {kPanel<T>, block_bytes<T>(), &pack_rows<T>, &pack_columns<T>, &product<T>, &product_from_rows<T>, &gemm<T>};
+  return {kPanel<T>,        kMaxFew,     block_bytes<T>(),      &pack_rows<T>,
+          &pack_columns<T>, &product<T>, &product_from_rows<T>, &product_from_columns<T>,
+          &gemm<T>};
 }
 
 inline constexpr GemmTables kGemmTables = {make_gemm_kernels<float>(), make_gemm_kernels<double>()};

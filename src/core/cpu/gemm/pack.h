@@ -36,115 +36,91 @@ PRNN_INLINE void transpose_block(const double* source, int64_t ld, double* out, 
   std::memcpy(out + ldo, &second, sizeof second);
 }
 
-// transpose_vectors(): the same of as many rows as a vector has lanes, and kVectorColumns columns.
+// load_columns(): kColumns<T> columns, 16 bytes of a row, of as many rows as a vector has lanes: columns[c] gets one
+// number of each row. load_parts() has the rows whose columns the shuffles put side by side, so that these stay within
+// 16 bytes, where they are cheapest: with 32-byte vectors rows 0 and 4 (double: 2), with 64-byte vectors rows 0, 4, 8
+// and 12 (double: 2, 4, 6).
+template <class T>
+constexpr int kColumns = 16 / sizeof(T);
+
 #if defined(__AVX512F__)
-// As many columns as a cache line holds, each of which is loaded once: with rows a power of two apart, a set of the L1
-// cache does not hold the lines of them all.
-template <class T>
-constexpr int64_t kVectorColumns = 64 / sizeof(T);
-
-// The intrinsics have a mask, which is full, since GCC 12 warns of those without.
-//
-// Of a vector's 16-byte parts, those of four vectors: out[i * stride] gets the i-th of each.
-template <class T>
-PRNN_INLINE void store_parts(__m512d v0, __m512d v1, __m512d v2, __m512d v3, T* out, int64_t stride) {
-  const __m512d even0 = _mm512_maskz_shuffle_f64x2(0xff, v0, v1, 0x88),
-                odd0 = _mm512_maskz_shuffle_f64x2(0xff, v0, v1, 0xdd);
-  const __m512d even1 = _mm512_maskz_shuffle_f64x2(0xff, v2, v3, 0x88),
-                odd1 = _mm512_maskz_shuffle_f64x2(0xff, v2, v3, 0xdd);
-  const __m512d parts[4] = {
-      _mm512_maskz_shuffle_f64x2(0xff, even0, even1, 0x88), _mm512_maskz_shuffle_f64x2(0xff, odd0, odd1, 0x88),
-      _mm512_maskz_shuffle_f64x2(0xff, even0, even1, 0xdd), _mm512_maskz_shuffle_f64x2(0xff, odd0, odd1, 0xdd)};
-  for (int i = 0; i < 4; ++i) std::memcpy(out + i * stride, &parts[i], sizeof parts[i]);
+// The intrinsics have a mask, also where it is full, since GCC 12 warns of those without.
+PRNN_INLINE __m512 load_parts(const float* p, int64_t ld) {
+  __m512 parts = _mm512_maskz_broadcast_f32x4(0xffff, _mm_loadu_ps(p));
+  parts = _mm512_mask_broadcast_f32x4(parts, 0x00f0, _mm_loadu_ps(p + 4 * ld));
+  parts = _mm512_mask_broadcast_f32x4(parts, 0x0f00, _mm_loadu_ps(p + 8 * ld));
+  return _mm512_mask_broadcast_f32x4(parts, 0xf000, _mm_loadu_ps(p + 12 * ld));
 }
-
-PRNN_INLINE void transpose_vectors(const float* source, int64_t ld, float* out, int64_t ldo) {
-  __m512d columns[4][4];  // [column in a part][four rows]
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const float* const row = source + 4 * i * ld;
-    const __m512 r0 = _mm512_loadu_ps(row), r1 = _mm512_loadu_ps(row + ld);
-    const __m512 r2 = _mm512_loadu_ps(row + 2 * ld), r3 = _mm512_loadu_ps(row + 3 * ld);
-    const __m512d low0 = _mm512_castps_pd(_mm512_maskz_unpacklo_ps(0xffff, r0, r1)),
-                  low1 = _mm512_castps_pd(_mm512_maskz_unpacklo_ps(0xffff, r2, r3));
-    const __m512d high0 = _mm512_castps_pd(_mm512_maskz_unpackhi_ps(0xffff, r0, r1)),
-                  high1 = _mm512_castps_pd(_mm512_maskz_unpackhi_ps(0xffff, r2, r3));
-    columns[0][i] = _mm512_maskz_unpacklo_pd(0xff, low0, low1);
-    columns[1][i] = _mm512_maskz_unpackhi_pd(0xff, low0, low1);
-    columns[2][i] = _mm512_maskz_unpacklo_pd(0xff, high0, high1);
-    columns[3][i] = _mm512_maskz_unpackhi_pd(0xff, high0, high1);
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    store_parts(columns[c][0], columns[c][1], columns[c][2], columns[c][3], out + c * ldo, 4 * ldo);
-  }
+PRNN_INLINE __m512d load_parts(const double* p, int64_t ld) {
+  __m512d parts = _mm512_maskz_broadcast_f64x2(0xff, _mm_loadu_pd(p));
+  parts = _mm512_mask_broadcast_f64x2(parts, 0x0c, _mm_loadu_pd(p + 2 * ld));
+  parts = _mm512_mask_broadcast_f64x2(parts, 0x30, _mm_loadu_pd(p + 4 * ld));
+  return _mm512_mask_broadcast_f64x2(parts, 0xc0, _mm_loadu_pd(p + 6 * ld));
 }
-
-PRNN_INLINE void transpose_vectors(const double* source, int64_t ld, double* out, int64_t ldo) {
-  __m512d columns[2][4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512d r0 = _mm512_loadu_pd(source + 2 * i * ld), r1 = _mm512_loadu_pd(source + (2 * i + 1) * ld);
-    columns[0][i] = _mm512_maskz_unpacklo_pd(0xff, r0, r1);
-    columns[1][i] = _mm512_maskz_unpackhi_pd(0xff, r0, r1);
-  }
-#pragma GCC unroll 2
-  for (int c = 0; c < 2; ++c) {
-    store_parts(columns[c][0], columns[c][1], columns[c][2], columns[c][3], out + c * ldo, 2 * ldo);
-  }
-}
+PRNN_INLINE __m512 low_floats(__m512 a, __m512 b) { return _mm512_maskz_unpacklo_ps(0xffff, a, b); }
+PRNN_INLINE __m512 high_floats(__m512 a, __m512 b) { return _mm512_maskz_unpackhi_ps(0xffff, a, b); }
+PRNN_INLINE __m512d low_doubles(__m512d a, __m512d b) { return _mm512_maskz_unpacklo_pd(0xff, a, b); }
+PRNN_INLINE __m512d high_doubles(__m512d a, __m512d b) { return _mm512_maskz_unpackhi_pd(0xff, a, b); }
 #elif defined(__AVX2__) && defined(__FMA__)
-template <class T>
-constexpr int64_t kVectorColumns = 16 / sizeof(T);
-
-// 16 bytes from each of two rows, so that no shuffle has to bring them together.
 PRNN_INLINE __m256 load_parts(const float* p, int64_t ld) {
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + ld), 1);
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * ld), 1);
 }
 PRNN_INLINE __m256d load_parts(const double* p, int64_t ld) {
-  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), _mm_loadu_pd(p + ld), 1);
+  return _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(p)), _mm_loadu_pd(p + 2 * ld), 1);
 }
-
-PRNN_INLINE void transpose_vectors(const float* source, int64_t ld, float* out, int64_t ldo) {
-  const __m256 r0 = load_parts(source, 4 * ld), r1 = load_parts(source + ld, 4 * ld);
-  const __m256 r2 = load_parts(source + 2 * ld, 4 * ld), r3 = load_parts(source + 3 * ld, 4 * ld);
-  const __m256d low0 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1)),
-                low1 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3));
-  const __m256d high0 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1)),
-                high1 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
-  const __m256d columns[4] = {_mm256_unpacklo_pd(low0, low1), _mm256_unpackhi_pd(low0, low1),
-                              _mm256_unpacklo_pd(high0, high1), _mm256_unpackhi_pd(high0, high1)};
-  for (int i = 0; i < 4; ++i) std::memcpy(out + i * ldo, &columns[i], sizeof columns[i]);
-}
-
-PRNN_INLINE void transpose_vectors(const double* source, int64_t ld, double* out, int64_t ldo) {
-  const __m256d r0 = load_parts(source, 2 * ld), r1 = load_parts(source + ld, 2 * ld);
-  const __m256d columns[2] = {_mm256_unpacklo_pd(r0, r1), _mm256_unpackhi_pd(r0, r1)};
-  for (int i = 0; i < 2; ++i) std::memcpy(out + i * ldo, &columns[i], sizeof columns[i]);
-}
+PRNN_INLINE __m256 low_floats(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
+PRNN_INLINE __m256 high_floats(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
+PRNN_INLINE __m256d low_doubles(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
+PRNN_INLINE __m256d high_doubles(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 #else
-template <class T>
-constexpr int64_t kVectorColumns = 16 / sizeof(T);
-
-template <class T>
-PRNN_INLINE void transpose_vectors(const T* source, int64_t ld, T* out, int64_t ldo) {
-  transpose_block(source, ld, out, ldo);
+PRNN_INLINE FloatVector load_parts(const float* p, int64_t) { return load(p); }
+PRNN_INLINE DoubleVector load_parts(const double* p, int64_t) { return load(p); }
+PRNN_INLINE FloatVector low_floats(FloatVector a, FloatVector b) {
+  return __builtin_shuffle(a, b, QuadMask{0, 4, 1, 5});
+}
+PRNN_INLINE FloatVector high_floats(FloatVector a, FloatVector b) {
+  return __builtin_shuffle(a, b, QuadMask{2, 6, 3, 7});
+}
+PRNN_INLINE DoubleVector low_doubles(DoubleVector a, DoubleVector b) { return __builtin_shuffle(a, b, PairMask{0, 2}); }
+PRNN_INLINE DoubleVector high_doubles(DoubleVector a, DoubleVector b) {
+  return __builtin_shuffle(a, b, PairMask{1, 3});
 }
 #endif
+
+PRNN_INLINE void load_columns(const float* source, int64_t ld, FloatVector (&columns)[4]) {
+  const FloatVector r0 = load_parts(source, ld), r1 = load_parts(source + ld, ld);
+  const FloatVector r2 = load_parts(source + 2 * ld, ld), r3 = load_parts(source + 3 * ld, ld);
+  const DoubleVector low0 = (DoubleVector)low_floats(r0, r1), low1 = (DoubleVector)low_floats(r2, r3);
+  const DoubleVector high0 = (DoubleVector)high_floats(r0, r1), high1 = (DoubleVector)high_floats(r2, r3);
+  columns[0] = (FloatVector)low_doubles(low0, low1);
+  columns[1] = (FloatVector)high_doubles(low0, low1);
+  columns[2] = (FloatVector)low_doubles(high0, high1);
+  columns[3] = (FloatVector)high_doubles(high0, high1);
+}
+
+PRNN_INLINE void load_columns(const double* source, int64_t ld, DoubleVector (&columns)[2]) {
+  const DoubleVector r0 = load_parts(source, ld), r1 = load_parts(source + ld, ld);
+  columns[0] = low_doubles(r0, r1);
+  columns[1] = high_doubles(r0, r1);
+}
 
 template <class T>
 void pack_rows(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel) {
   constexpr int64_t W = kPanel<T>;
-  constexpr int64_t B = 16 / sizeof(T), V = Simd<T>::kWidth, C = kVectorColumns<T>;
-  const int64_t block_rows = rows / B * B, block_k = k / B * B;
+  constexpr int64_t B = kColumns<T>, V = Simd<T>::kWidth;
+  const int64_t vector_rows = rows / V * V, block_rows = rows / B * B, block_k = k / B * B;
   // A cache line of some rows at a time: rows a power of two apart fall into the same few places of the L1 cache.
   constexpr int64_t kLine = 64 / sizeof(T), kAhead = 6 * kLine;
   for (int64_t begin = 0; begin < block_k; begin += kLine) {
     const int64_t end = begin + kLine < block_k ? begin + kLine : block_k;
-    const int64_t vector_rows = (end - begin) % C == 0 ? rows / V * V : 0;
     for (int64_t i = 0; i < vector_rows; i += V) {
       for (int64_t row = i; row < i + V; ++row) __builtin_prefetch(source + row * ld + begin + kAhead, 0, 2);
-      for (int64_t j = begin; j < end; j += C) transpose_vectors(source + i * ld + j, ld, panel + j * W + i, W);
+      for (int64_t j = begin; j < end; j += B) {
+        Vector<T> columns[B];
+        load_columns(source + i * ld + j, ld, columns);
+#pragma GCC unroll 4
+        for (int64_t c = 0; c < B; ++c) store(panel + (j + c) * W + i, columns[c]);
+      }
     }
     for (int64_t i = vector_rows; i < block_rows; i += B) {
       for (int64_t row = i; row < i + B; ++row) __builtin_prefetch(source + row * ld + begin + kAhead);

@@ -25,6 +25,7 @@ struct TileOperands {
   int64_t init_panel_stride, ld_init;
   T* c;
   int64_t c_panel_stride, ldc;
+  int64_t step = 2 * Simd<T>::kWidth;  // from a panel's element (i, k) to (i, k + 1)
 };
 
 template <class T>
@@ -58,7 +59,7 @@ void tile(const TileOperands<T>& operands) {
     }
   }
   const T* panel = o.panel;
-  const int64_t panel_stride = o.panel_stride, length = o.k, ldb = o.ldb;
+  const int64_t panel_stride = o.panel_stride, length = o.k, ldb = o.ldb, step = o.step;
   const T* b = o.b;
   int64_t k = 0;
   do {  // once at least, or the sums would leave their registers around the loop
@@ -74,7 +75,7 @@ void tile(const TileOperands<T>& operands) {
         for (int v = 0; v < V; ++v) sums[p][j][v] = fma(weights[v], x, sums[p][j][v]);
       }
     }
-    panel += 2 * W;
+    panel += step;
     b += kGrouped ? R : 1;
   } while (++k < length);
 #pragma GCC unroll 4

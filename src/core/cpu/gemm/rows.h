@@ -1,0 +1,82 @@
+// Products of a matrix as it lies with few vectors: its rows are transposed in registers, on their way into the sums.
+// What is packed is written and read once more, which pays from the second or third use on.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "core/cpu/gemm/pack.h"
+#include "core/cpu/gemm/tile.h"
+
+namespace prnn {
+namespace PRNN_ISA_NAMESPACE {
+
+// Rows that a tile takes, so many vectors' lanes: enough sums for the multiply-adds not to wait for each other, and few
+// enough rows for the L1 cache to hold a line of each.
+constexpr int kRowVectors = kVectorBytes == 64 ? 1 : 2;
+template <class T>
+constexpr int64_t kTileRows = kRowVectors * Simd<T>::kWidth;
+
+// The most vectors that a tile takes, with registers left for the columns.
+constexpr int kMaxFew = kVectorBytes == 64 ? 8 : 4;
+
+// As tile<T, kRowVectors, 1, R, false>, but that row i of the panel lies at panel[i * panel_stride], of any length k.
+template <class T, int R>
+void rows_tile(const TileOperands<T>& operands) {
+  const TileOperands<T> o = operands;
+  constexpr int W = Simd<T>::kWidth, C = kColumns<T>;
+  Vector<T> sums[R][kRowVectors];
+#pragma GCC unroll 8
+  for (int j = 0; j < R; ++j) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kRowVectors; ++v) sums[j][v] = load(o.init + j * o.ld_init + v * W);
+  }
+  const T *row = o.panel, *b = o.b;
+  const int64_t ld = o.panel_stride, ldb = o.ldb;
+  int64_t k = 0;
+  for (; k + C <= o.k; k += C) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kRowVectors; ++v) {
+      Vector<T> columns[C];
+      load_columns(row + v * W * ld + k, ld, columns);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
+        for (int j = 0; j < R; ++j) sums[j][v] = fma(columns[c], broadcast(b[j * ldb + k + c]), sums[j][v]);
+      }
+    }
+  }
+  for (; k < o.k; ++k) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kRowVectors; ++v) {
+      T column[W];
+      for (int i = 0; i < W; ++i) column[i] = row[(v * W + i) * ld + k];
+#pragma GCC unroll 8
+      for (int j = 0; j < R; ++j) sums[j][v] = fma(load(column), broadcast(b[j * ldb + k]), sums[j][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < R; ++j) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kRowVectors; ++v) store(o.c + j * o.ldc + v * W, sums[j][v]);
+  }
+}
+
+// tiles[R - 1].
+template <class T>
+struct RowsTable {
+  TileFunction<T> tiles[kMaxFew] = {};
+  constexpr RowsTable() { fill(std::make_integer_sequence<int, kMaxFew>()); }
+
+ private:
+  template <int... R>
+  constexpr void fill(std::integer_sequence<int, R...>) {
+    ((tiles[R] = &rows_tile<T, R + 1>), ...);
+  }
+};
+
+template <class T>
+inline constexpr RowsTable<T> kRowsTiles{};
+
+}  // namespace PRNN_ISA_NAMESPACE
+}  // namespace prnn
