@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability
 
 __all__ = ["LayerNormLSTM"]
@@ -38,7 +39,7 @@ def _require_size(value: object, name: str) -> None:
         raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
-class LayerNormLSTM(torch.nn.Module):
+class LayerNormLSTM(NotScriptable):
     r"""LSTM with layer normalisation (Ba, Kiros and Hinton 2016), zoneout and recurrent dropout.
 
     With LN over all 4H gates and over the H elements of the cell state, ``*`` by element, gates in the order i, f, g,

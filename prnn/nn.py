@@ -26,6 +26,7 @@ from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
+from prnn._scripting import NotScriptable
 from prnn._state_masks import check_masks, draw_masks, gru_weights, in_types_of_rnn, operator_mode, uses_masks
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
@@ -42,7 +43,7 @@ def _with_own_storage(view: Tensor) -> Tensor:
     return from_dlpack(view) if view.device.type == "cpu" else view
 
 
-class _Recurrent(torch.nn.RNNBase):
+class _Recurrent(NotScriptable, torch.nn.RNNBase):
     """What RNN, GRU and LSTM share: parameters kept in one packed buffer, and the way from torch's data layouts to the
     operator prnn::rnn. torch.nn.RNNBase makes, names and initialises the parameters."""
 

@@ -190,6 +190,7 @@ def lengths(good: torch.Tensor, most: int, least: int) -> list[Row]:
         *integers(good),
         (changed(good, (0, most + 1)), ValueError, f"[0] is {most + 1}; it must be {least} to {most}"),
         (changed(good, (1, least - 1)), ValueError, f"[1] is {least - 1}; it must be {least} to {most}"),
+        (changed(good, (1, -100)), ValueError, "[1] is -100"),
         (changed(good, (1, 2**40)), ValueError, "[1] is 2147483647"),
         (np.array([1.0, 2.0]), TypeError, "torch.float64"),
     ]
@@ -198,7 +199,7 @@ def lengths(good: torch.Tensor, most: int, least: int) -> list[Row]:
 def targets(good: torch.Tensor, bad: tuple[int, ...]) -> list[Row]:
     return [
         *integers(good),
-        *((changed(good, ((1, 1), symbol)), ValueError, f"{symbol}") for symbol in bad),
+        *((changed(good, ((1, 1), symbol)), ValueError, f"{symbol}") for symbol in (*bad, -100)),
         (good[:, :-1], ValueError, str((N, U - 1))),
     ]
 
@@ -206,6 +207,7 @@ def targets(good: torch.Tensor, bad: tuple[int, ...]) -> list[Row]:
 BOUNDARIES: list[Row] = [
     *integers(BOUNDARY),
     (changed(BOUNDARY, ((1, 0), -1)), ValueError, "[1] has s_begin -1 and s_end 2"),
+    (changed(BOUNDARY, ((1, 2), -100)), ValueError, "[1] has s_begin 0 and s_end -100"),
     (changed(BOUNDARY, ((1, 0), 3)), ValueError, "[1] has s_begin 3 and s_end 2"),
     (changed(BOUNDARY, ((0, 2), 4)), ValueError, "[0] has s_begin 0 and s_end 4; they must rise from 0 to at most 3"),
     (changed(BOUNDARY, ((0, 1), 9)), ValueError, "[0] has t_begin 9 and t_end 7"),
@@ -276,6 +278,7 @@ def rows_of(case: str, arguments: dict[str, Any], name: str) -> list[Row]:
             *integers(good),
             (good[:, :-1], ValueError, str((N, T - 1, R))),
             (good - 1, ValueError, "-1"),
+            (good - 100, ValueError, "-100"),
             (good + 3, ValueError, "4" if case.startswith("joint") else "6"),
         ]
     if name in ("durations", "big_blank_durations"):

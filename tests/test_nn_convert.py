@@ -153,3 +153,26 @@ def test_converted_back_model_exports() -> None:
     expected = model(x)
     exported = torch.export.export(model, (x,)).module()
     torch.testing.assert_close(exported(x), expected)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [prnn.nn.RNN(3, 4), prnn.nn.GRU(3, 4), prnn.nn.LSTM(3, 4, zoneout=0.1), prnn.nn.LayerNormLSTM(3, 4)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_torchscript_is_refused_and_told_of_convert_back(layer: torch.nn.Module) -> None:
+    model, x = torch.nn.Sequential(layer), torch.randn(5, 2, 3)
+    with pytest.raises(
+        prnn.NotSupportedError, match=rf"{type(layer).__name__} .* torch\.jit\.script; prnn\.convert_back"
+    ):
+        torch.jit.script(model)
+    with pytest.raises(prnn.NotSupportedError, match=r"torch\.jit\.trace \(torch\.onnx\.export .*; prnn\.convert_back"):
+        torch.jit.trace(model, (x,))
+    model(x)
+
+
+def test_a_layer_converted_back_is_taken_by_torchscript() -> None:
+    model, x = torch.nn.Sequential(prnn.nn.LSTM(3, 4)), torch.randn(5, 2, 3)
+    expected = model(x)
+    for made in (torch.jit.script(prnn.convert_back(model)), torch.jit.trace(model, (x,))):
+        torch.testing.assert_close(made(x), expected)

@@ -95,7 +95,7 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
     if result.dtype in _UNSIGNED:
         result = result.long()
     if result.dtype == torch.int64 and not result.is_cuda:  # on a GPU a launch costs more than catching these is worth
-        result = result.clamp(-1, _INT_MAX)
+        result = result.clamp(-_INT_MAX - 1, _INT_MAX)
     return result.to(device, torch.int32, non_blocking=True).contiguous()
 
 

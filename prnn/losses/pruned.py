@@ -60,7 +60,8 @@ def _checked_symbols(symbols: object, shape: tuple[int, int], classes: int, devi
         low, high = int(result.min()), int(result.max())
         if low < 0 or high >= classes:
             raise ValueError(
-                f"symbols holds {low if low < 0 else high}; with {classes} classes it must be 0 to {classes - 1}"
+                f"symbols holds {low if low < 0 else high}; with {classes} classes it must be 0 to {classes - 1}, "
+                "padding included"
             )
     return result.long()
 

@@ -1,0 +1,25 @@
+"""TorchScript: torch.jit.script and torch.jit.trace, of which prnn's recurrent layers know nothing, and say so."""
+
+from typing import Any
+
+from torch import nn
+
+from prnn._errors import NotSupportedError
+
+
+class NotScriptable(nn.Module):
+    """A base of modules that torch.compile and torch.export take and TorchScript does not."""
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What torch.jit.script asks a module for before it compiles it."""
+        raise self._refusal("torch.jit.script")
+
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What a module is called by while torch.jit.trace records."""
+        raise self._refusal("torch.jit.trace (torch.onnx.export without dynamo=True uses it)")
+
+    def _refusal(self, caller: str) -> NotSupportedError:
+        return NotSupportedError(
+            f"prnn.nn.{type(self).__name__} cannot be recorded by {caller}; prnn.convert_back(model) makes torch.nn's "
+            "layers of prnn.nn.RNN, GRU and LSTM, which can; torch.compile and torch.export take prnn's own"
+        )
