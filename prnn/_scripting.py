@@ -16,7 +16,7 @@ class NotScriptable(nn.Module):
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
         """What a module is called by while torch.jit.trace records."""
-        raise self._refusal("torch.jit.trace (torch.onnx.export without dynamo=True uses it)")
+        raise self._refusal("torch.jit.trace (by which torch.onnx.export with dynamo=False works)")
 
     def _refusal(self, caller: str) -> NotSupportedError:
         return NotSupportedError(
