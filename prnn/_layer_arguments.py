@@ -1,16 +1,59 @@
-"""Checks of what the recurrent layers' forward is given: each error names the argument and its value."""
+"""Checks of what the recurrent layers are given: each error names the argument and its value."""
 
 from collections.abc import Sequence
+from numbers import Real
 from operator import index
 
 import torch
 from torch import Tensor
 
+from prnn._ops._handles import DTYPES
+from prnn._state_masks import check_probability
+
+
+def check_size(value: object, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def check_flag(value: object, name: str) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be True or False")
+
+
+def check_layout(
+    input_size: int,
+    hidden_size: int,
+    num_layers: int = 1,
+    bias: bool = True,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    bidirectional: bool = False,
+    proj_size: int = 0,
+    device: object = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """The arguments of torch.nn.RNNBase, of which torch checks a part, and says no values."""
+    for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+        check_size(size, name)
+    for name, flag in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
+        check_flag(flag, name)
+    is_real = isinstance(dropout, Real) and not isinstance(dropout, bool)  # NumPy's, too
+    check_probability(float(dropout) if is_real else dropout, "dropout")
+    if not isinstance(proj_size, int) or isinstance(proj_size, bool):
+        raise TypeError(f"proj_size is {proj_size!r}; it must be an int")
+    if not 0 <= proj_size < hidden_size:
+        raise ValueError(f"proj_size is {proj_size}; it must be less than hidden_size, {hidden_size}, or 0 for none")
+    if dtype is not None and dtype not in DTYPES:
+        raise TypeError(f"dtype is {dtype!r}; it must be one of {', '.join(map(str, DTYPES))}")
+
 
 def check_heads(heads: object, hidden_size: int) -> None:
     if isinstance(heads, bool) or not isinstance(heads, int):
         raise TypeError(f"heads is {heads!r}; it must be an integer")
-    if heads < 1 or (isinstance(hidden_size, int) and hidden_size % heads != 0):
+    if heads < 1 or hidden_size % heads != 0:
         raise ValueError(f"heads is {heads}; it must be at least 1 and divide hidden_size, {hidden_size}")
 
 

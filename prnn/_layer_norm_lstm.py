@@ -12,7 +12,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
-from prnn._layer_arguments import is_autocast
+from prnn._layer_arguments import check_flag, check_size, is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability
@@ -30,13 +30,6 @@ _TORCHAUDIO = {
     "c_norm.weight": "norm_cell_weight_l0",
     "c_norm.bias": "norm_cell_bias_l0",
 }
-
-
-def _require_size(value: object, name: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be an int")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
 class LayerNormLSTM(NotScriptable):
@@ -94,7 +87,9 @@ class LayerNormLSTM(NotScriptable):
     ) -> None:
         super().__init__()
         for name in ("input_size", "hidden_size", "num_layers"):
-            _require_size(locals()[name], name)
+            check_size(locals()[name], name)
+        for name in ("batch_first", "bidirectional"):
+            check_flag(locals()[name], name)
         for name in ("dropout", "zoneout", "recurrent_dropout"):
             check_probability(locals()[name], name)
         if normalize not in ("gates", "products"):

@@ -18,7 +18,16 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
-from prnn._layer_arguments import check_heads, check_input, check_reset, check_tensor, checked_lengths, checked_state
+from prnn._layer_arguments import (
+    check_flag,
+    check_heads,
+    check_input,
+    check_layout,
+    check_reset,
+    check_tensor,
+    checked_lengths,
+    checked_state,
+)
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._masked_lstm import run_masked_lstm
 from prnn._ops._autocast import cast_weights
@@ -66,13 +75,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     ) -> None:
         if not isinstance(backend, str) or backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
+        check_layout(input_size, hidden_size, *args, **kwargs)
         check_heads(heads, hidden_size)
         self.heads = heads  # before the parameters are made: _init_flat_weights() gives them their shapes
         super().__init__(mode, input_size, hidden_size, *args, **kwargs)
         if heads > 1 and self.proj_size > 0:
             raise ValueError(f"proj_size is {self.proj_size}, but heads is {heads}: heads have no projection")
-        if self.dropout == 1:
-            raise ValueError("dropout is 1.0; it must be at least 0 and less than 1")
         check_masks(zoneout, recurrent_dropout, self.proj_size, heads)
         self.backend = backend
         self.zoneout = zoneout
@@ -593,8 +601,7 @@ class LSTM(_Recurrent):
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
             prnn.NotSupportedError: what the backend does not serve (float64 with backend="persistent" on a GPU, say).
         """
-        if not isinstance(return_cells, bool):
-            raise TypeError(f"return_cells is {return_cells!r}; it must be True or False")
+        check_flag(return_cells, "return_cells")
         states: list[Tensor | None] = []
         for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
             if pair is not None and (not isinstance(pair, (tuple, list)) or len(pair) != 2):

@@ -278,6 +278,7 @@ MODULE = prnn.nn.LayerNormLSTM
 BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(0, 4), ValueError, "input_size is 0; it must be at least 1"),
     (lambda: MODULE(3, 4.0), TypeError, "hidden_size is 4.0; it must be an int"),
+    (lambda: MODULE(3, 4, bidirectional="no"), TypeError, "bidirectional is 'no'; it must be True or False"),
     (lambda: MODULE(3, 4, num_layers=0), ValueError, "num_layers is 0"),
     (lambda: MODULE(3, 4, normalize="all"), ValueError, "normalize is 'all'; it must be one of 'gates', 'products'"),
     (lambda: MODULE(3, 4, zoneout=1.0), ValueError, "zoneout is 1.0; it must be at least 0 and less than 1"),

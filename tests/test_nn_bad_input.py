@@ -14,26 +14,22 @@ X = torch.zeros(5, 2, 3)
 H = torch.zeros(1, 2, 4)
 
 
-def unless_torch_lets_it_pass(error: type[Exception], message: str, options: dict[str, Any]) -> Any:
-    """A case that torch.nn's constructors, which prnn's call, refuse in newer versions of torch alone."""
-    try:
-        torch.nn.LSTM(**{"input_size": 3, "hidden_size": 4, **options})
-    except error:
-        return (error, message, options)
-    except RuntimeError:
-        pass
-    return pytest.param(error, message, options, marks=pytest.mark.skip(f"torch {torch.__version__} does not check it"))
-
-
-CONSTRUCTOR: list[Any] = [
+CONSTRUCTOR: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "backend is 'gpu'; it must be one of 'persistent', 'cudnn', 'best'", {"backend": "gpu"}),
-    (ValueError, "dropout is 1.0", {"dropout": 1.0, "num_layers": 2}),
-    (ValueError, "dropout", {"dropout": -0.1}),
-    (ValueError, "hidden_size must be greater than zero", {"hidden_size": 0}),
-    unless_torch_lets_it_pass(ValueError, "input_size must be greater than zero", {"input_size": -3}),
-    (ValueError, "num_layers must be greater than zero", {"num_layers": 0}),
-    (TypeError, "hidden_size should be of type int, got: float", {"hidden_size": 4.0}),
-    unless_torch_lets_it_pass(TypeError, "bias should be of type bool", {"bias": 1}),
+    (ValueError, "dropout is 1.0; it must be at least 0 and less than 1", {"dropout": 1.0, "num_layers": 2}),
+    (ValueError, "dropout is -0.1", {"dropout": -0.1}),
+    (TypeError, "dropout is True; it must be a number", {"dropout": True}),
+    (TypeError, "dropout is '0.1'", {"dropout": "0.1"}),
+    (ValueError, "input_size is -3; it must be at least 1", {"input_size": -3}),
+    (ValueError, "hidden_size is 0; it must be at least 1", {"hidden_size": 0}),
+    (ValueError, "num_layers is 0", {"num_layers": 0}),
+    (TypeError, "hidden_size is 4.0; it must be an int", {"hidden_size": 4.0}),
+    (TypeError, "hidden_size is 4.0", {"hidden_size": 4.0, "heads": 2}),
+    (TypeError, "num_layers is 2.0", {"num_layers": 2.0}),
+    (TypeError, "bias is 1; it must be True or False", {"bias": 1}),
+    (TypeError, "batch_first is 'yes'", {"batch_first": "yes"}),
+    (TypeError, "bidirectional is 'no'", {"bidirectional": "no"}),
+    (TypeError, r"dtype is torch\.int32; it must be one of torch\.float32", {"dtype": torch.int32}),
     (TypeError, "nonsense", {"nonsense": 1}),
 ]
 
@@ -48,8 +44,13 @@ def test_constructor(cell: str, error: type[Exception], message: str, options: d
 def test_constructor_of_one_cell() -> None:
     with pytest.raises(ValueError, match="nonlinearity is 'sigmoid'; it must be 'tanh' or 'relu'"):
         prnn.nn.RNN(3, 4, nonlinearity="sigmoid")
-    with pytest.raises(ValueError, match="proj_size has to be smaller than hidden_size"):
-        prnn.nn.LSTM(3, 4, proj_size=4)
+    for error, size, said in (
+        (ValueError, 4, "proj_size is 4; it must be less than hidden_size, 4, or 0 for none"),
+        (ValueError, -1, "proj_size is -1"),
+        (TypeError, 2.0, r"proj_size is 2\.0; it must be an int"),
+    ):
+        with pytest.raises(error, match=said):
+            prnn.nn.LSTM(3, 4, proj_size=size)
     with pytest.raises(TypeError, match="proj_size"):
         prnn.nn.GRU(3, 4, proj_size=2)
 
@@ -69,7 +70,7 @@ FORWARD: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
         {},
     ),
     (ValueError, "input is on meta, but the weights are on cpu", (X.to("meta"),), {}),
-    (ValueError, r"input has no timesteps \(shape \(0, 2, 3\)\)", (torch.zeros(0, 2, 3),), {}),
+    (ValueError, "input has 0 timesteps; it must have at least 1", (torch.zeros(0, 2, 3),), {}),
     (ValueError, r"hx has shape \(1, 4\); it must be \(1, 2, 4\)", (X, H[:, 0]), {}),
     (ValueError, r"hx has shape \(2, 2, 4\); it must be \(1, 2, 4\)", (X, torch.zeros(2, 2, 4)), {}),
     (ValueError, r"hx has shape \(1, 3, 4\)", (X, torch.zeros(1, 3, 4)), {}),
@@ -261,3 +262,7 @@ def test_wrong_calls_leave_the_module_usable() -> None:
         with pytest.raises(ValueError, match="input"):
             module(wrong)
     assert torch.equal(module(X)[0], expected)
+
+
+def test_numbers_of_numpy_in_a_constructor() -> None:
+    assert prnn.nn.GRU(3, 4, num_layers=2, dropout=np.float32(0.5)).dropout == 0.5

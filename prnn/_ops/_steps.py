@@ -73,7 +73,7 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
     if input.dim() == 3 and batch_sizes is None:
         steps, batch = input.shape[:2]
         if steps == 0:
-            raise ValueError(f"input has no timesteps (shape {tuple(input.shape)}); at least one is wanted")
+            raise ValueError("input has 0 timesteps; it must have at least 1")
         return Steps([batch] * steps) if lengths is None else _of_lengths(steps, batch, lengths)
     if input.dim() != 2 or batch_sizes is None or lengths is not None:
         raise ValueError(
