@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -110,20 +110,24 @@ class LayerNormLSTM(NotScriptable):
         self.forget_bias = forget_bias
         self.eps = eps
         gates = (4 * hidden_size,)
-        names = (
-            {"norm_gates_weight": gates, "norm_gates_bias": gates}
-            if normalize == "gates"
-            else {"norm_input_weight": gates, "norm_hidden_weight": gates, "bias": gates}
-        )
-        for layer in range(num_layers):
+        for kind, layer, name in self._names():
             width = input_size if layer == 0 else hidden_size * self._directions
-            shapes = {"weight_ih": (*gates, width), "weight_hh": (*gates, hidden_size), **names}
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (*gates, width), "weight_hh": (*gates, hidden_size)}
             shapes |= {"norm_cell_weight": (hidden_size,), "norm_cell_bias": (hidden_size,)}
-            for direction in range(self._directions):
-                for name, shape in shapes.items():
-                    parameter = Parameter(torch.empty(shape, device=device, dtype=dtype))
-                    self.register_parameter(self._full_name(name, layer, direction), parameter)
+            parameter = Parameter(torch.empty(shapes.get(kind, gates), device=device, dtype=dtype))
+            self.register_parameter(name, parameter)
         self.reset_parameters()
+
+    def _names(self) -> Iterator[tuple[str, int, str]]:
+        """Kind, layer and full name of each weight, which is a parameter unless it is parametrised or pruned."""
+        of_gates = ["norm_gates_weight", "norm_gates_bias"]
+        if self.normalize == "products":
+            of_gates = ["norm_input_weight", "norm_hidden_weight", "bias"]
+        kinds = ["weight_ih", "weight_hh", *of_gates, "norm_cell_weight", "norm_cell_bias"]
+        for layer in range(self.num_layers):
+            for direction in range(self._directions):
+                for kind in kinds:
+                    yield kind, layer, self._full_name(kind, layer, direction)
 
     @property
     def _directions(self) -> int:
@@ -141,8 +145,10 @@ class LayerNormLSTM(NotScriptable):
         """Matrices uniform in +-1 / sqrt(hidden_size), gains 1, biases 0 but for the forget gate's."""
         bound = self.hidden_size**-0.5
         with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                kind = name.rpartition("_l")[0]
+            for kind, _, name in self._names():
+                parameter = self._parameters.get(name)
+                if parameter is None:
+                    continue
                 if kind in ("weight_ih", "weight_hh"):
                     parameter.uniform_(-bound, bound)
                 elif kind.endswith("_weight"):
@@ -236,8 +242,7 @@ class LayerNormLSTM(NotScriptable):
 
     def _weights(self, input: Tensor) -> Mapping[str, Tensor]:
         """The parameters, in autocast's type where it casts: on a GPU."""
-        names = [name for name, _ in self.named_parameters()]
-        weights = {name: getattr(self, name) for name in names}
+        weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
         if input.is_cuda and is_autocast(input):
             dtype = torch.get_autocast_dtype("cuda")
             weights = {name: w if w.dtype == torch.float64 else w.to(dtype) for name, w in weights.items()}
@@ -263,7 +268,7 @@ class LayerNormLSTM(NotScriptable):
                 f"other with .to({input.dtype})"
             )
         if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
-            raise NotSupportedError(f"input has dtype {dtype}; on the CPU recurrent layers take float32 and float64")
+            raise NotSupportedError(f"input has dtype {dtype}; on the CPU LayerNormLSTM takes float32 and float64")
 
     @staticmethod
     def _check_states(hx: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor) -> None:

@@ -11,6 +11,7 @@ from layer_norm_lstm_case import Case, compare, results
 from masked_layer_case import check_lengths, check_masks_follow_torchs_generator, check_packed_sequences
 from reference.layer_norm_lstm import TorchaudioLSTM
 from reference.layer_norm_lstm import layer_norm_lstm as reference
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_sequence
 
 import prnn
@@ -254,6 +255,28 @@ def test_recurrent_dropout_has_one_mask_for_all_timesteps() -> None:
     torch.testing.assert_close(y, reference(*arrays, **case.named())[0])
 
 
+@pytest.mark.parametrize("normalize", ["gates", "products"])
+def test_weights_that_are_no_parameters(normalize: str) -> None:
+    """Parametrised, pruned, a tensor in the place of a parameter; and parameters that a subclass adds."""
+    module = MODULE(3, 4, 2, normalize=normalize, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = module(x)[0]
+    torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+    prune.identity(module, "weight_ih_l1")
+    matrix = module.weight_hh_l1.detach()
+    del module.weight_hh_l1
+    module.weight_hh_l1 = matrix
+    module.scale = torch.nn.Linear(1, 1)
+    found = module(x)[0]
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    assert module.weight_ih_l1_orig.grad.any()
+    assert module.parametrizations.weight_hh_l0.original1.grad.any()
+    module.reset_parameters()
+    assert module.weight_ih_l0.abs().max() <= 0.5
+    assert module.parametrizations.weight_hh_l0.original1.any()
+
+
 def test_compiles() -> None:
     module = prnn.nn.LayerNormLSTM(3, 4, 2, zoneout=0.2).eval()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
@@ -322,7 +345,7 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half()),
         prnn.NotSupportedError,
-        "on the CPU recurrent layers take float32 and float64",
+        "on the CPU LayerNormLSTM takes float32 and float64",
     ),
 ]
 
