@@ -83,7 +83,7 @@ typedef enum {
   PRNN_ENGINE_MMA = 1,            /* mma.sync */
   PRNN_ENGINE_WGMMA = 2,          /* wgmma: LSTM and GRU in 16 bits on compute capability 9.0 */
   PRNN_ENGINE_WGMMA_SPLIT_K = 3,  /* the same, clusters of 2 blocks split K */
-  PRNN_ENGINE_WGMMA_MULTICAST = 4 /* the same, clusters of 2 blocks read states together; H a multiple of 256, or, forward, 128 */
+  PRNN_ENGINE_WGMMA_MULTICAST = 4 /* clusters of 2 read states together; H a multiple of 256, forward 128 */
 } prnnRNNEngine_t;
 
 /* How the resident kernels split a layer, for tuning (prnn bench rnn --tune). */

@@ -334,7 +334,7 @@ TENSOR_ROWS: list[tuple[str, Any, type[Exception], str]] = [
     ("targets", BAD_TARGETS, ValueError, "sequence 1 hold 9 at position 1"),
     ("targets", BLANK_TARGETS, ValueError, "sequence 0 hold the blank, 0, at position 1"),
     ("targets", torch.tensor([[1, 2**33 + 1, 3], [4, 4, 1]]), ValueError, "sequence 0 hold 2147483647 at position 1"),
-    ("targets", torch.tensor([[1, 2 - 2**32, 3], [4, 4, 1]]), ValueError, "sequence 0 hold -1 at position 1"),
+    ("targets", torch.tensor([[1, 2 - 2**32, 3], [4, 4, 1]]), ValueError, "sequence 0 hold -2147483648 at position 1"),
     ("targets", torch.ones(3, 3, dtype=torch.int64), ValueError, r"targets has the shape \(3, 3\)"),
     ("targets", torch.ones(2, 3, 1, dtype=torch.int64), ValueError, r"targets has the shape \(2, 3, 1\)"),
     ("targets", torch.ones(2, 3), TypeError, "targets is of torch.float32"),
