@@ -318,6 +318,52 @@ def test_checkpointing_repeats_the_masks() -> None:
     torch.testing.assert_close(*grads, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("cell", CUDA_CELLS)
+def test_vmap_over_an_ensemble(cell: str, dtype: torch.dtype) -> None:
+    """Gradients with resets: float64's are of cuDNN, which runs the pieces between them."""
+    members = [make(prnn.nn, cell, 24, 40, device="cuda", dtype=dtype) for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(members)
+    x = torch.randn(3, 12, 4, 24, device="cuda", dtype=dtype)
+    reset = torch.rand(12, 4, device="cuda") < 0.2
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(members[0], parameters, (x,), {"reset": reset})[0].float().square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss))(parameters, x)
+    for index, member in enumerate(members):
+        loss(dict(member.named_parameters()), x[index]).backward()
+        for name, parameter in member.named_parameters():
+            error = (found[name][index] - parameter.grad).norm() / parameter.grad.norm().clamp_min(1e-6)
+            assert error < TOLERANCE.get(dtype, 1e-6), f"{name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("cell", CUDA_CELLS)
+def test_transforms_under_autocast(cell: str) -> None:
+    module, x = make(prnn.nn, cell, 24, 40, device="cuda"), torch.randn(12, 4, 24, device="cuda")
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            output = torch.func.functional_call(module, parameters, (x,))[0]
+        assert output.dtype == torch.bfloat16
+        return output.float().square().sum()
+
+    found = torch.func.grad(loss)({name: parameter.detach() for name, parameter in parameters.items()})
+    grads = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    for name, expected in zip(parameters, grads, strict=True):
+        torch.testing.assert_close(found[name], expected, rtol=1e-2, atol=1e-2, msg=name)
+
+
+def test_parameters_moved_under_inference_mode_can_be_trained() -> None:
+    module = prnn.nn.LSTM(24, 40, device="cuda")
+    module.weight_hh_l0 = torch.nn.Parameter(torch.randn(160, 40, device="cuda"))
+    with torch.inference_mode():
+        module.load_state_dict(module.state_dict())
+    module(torch.randn(12, 4, 24, device="cuda"))[0].sum().backward()
+    assert module.weight_hh_l0.grad.any()
+
+
 def test_compile_with_dropout() -> None:
     module = prnn.nn.LSTM(24, 40, num_layers=2, dropout=0.5, device="cuda")
     torch.compiler.reset()

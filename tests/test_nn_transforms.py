@@ -120,6 +120,36 @@ def test_gradients_of_every_sequence() -> None:
             torch.testing.assert_close(found[name][index], expected, msg=name)
 
 
+@pytest.mark.parametrize(
+    ("of_weights", "of_input", "autocast"),
+    [
+        (torch.bfloat16, torch.bfloat16, False),
+        (torch.bfloat16, torch.bfloat16, True),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float32, torch.float32, True),
+    ],
+)
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_transforms_of_16_bits_and_under_autocast(
+    cell: str, of_weights: torch.dtype, of_input: torch.dtype, autocast: bool
+) -> None:
+    module = make(prnn.nn, cell, 5, 4, dtype=of_weights, backend="persistent")
+    x = torch.randn(3, 6, 2, 5, dtype=of_input)
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return torch.func.functional_call(module, parameters, (x,))[0].float().square().sum()
+
+    detached = {name: parameter.detach() for name, parameter in parameters.items()}
+    found = torch.func.grad(loss)(detached, x[0])
+    mapped = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(detached, x)
+    grads = torch.autograd.grad(loss(parameters, x[0]), list(parameters.values()))
+    for name, expected in zip(parameters, grads, strict=True):
+        assert torch.equal(found[name], expected), name
+        assert torch.equal(mapped[name][0], expected), name
+
+
 def test_vmap_over_lengths_and_resets() -> None:
     module = prnn.nn.GRU(5, 4, dtype=torch.float64)
     x, reset = torch.randn(3, 6, 2, 5, dtype=torch.float64), torch.rand(3, 6, 2) < 0.3

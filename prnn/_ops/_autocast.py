@@ -2,7 +2,8 @@
 
 It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype), which gives one tensor of `dtype` with the
 elements of `weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one
-for each costs more launches than the layers do.
+for each costs more launches than the layers do. (In transforms of torch.func, which cannot look into it, by torch's own
+operators.)
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,20 @@ from prnn._ops._layer import MODES, Config
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _library.define("cast_weights(Tensor[] weights, ScalarType dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-cast_weights: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
+_cast_weights_op: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
+
+
+def in_functorch() -> bool:
+    """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
+    operator."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """One tensor of `dtype` with the elements of all weights."""
+    if in_functorch():
+        return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
+    return _cast_weights_op(weights, dtype)
 
 
 def _cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -43,7 +57,7 @@ class _CastWeightsFunction(torch.autograd.Function):
         ctx.dtype = weights[0].dtype
         ctx.shapes = [weight.shape for weight in weights]
         with torch._C._AutoDispatchBelowAutograd():
-            return cast_weights(weights, dtype)
+            return _cast_weights_op(weights, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -61,7 +75,7 @@ def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Ten
     if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
         return _cast_weights_function(dtype, *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        return cast_weights(weights, dtype)
+        return _cast_weights_op(weights, dtype)
 
 
 for _key in ("CPU", "CUDA"):

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
-from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
+from prnn._ops._autocast import in_functorch, rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
 from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed, is_plain
@@ -288,7 +288,7 @@ class _RnnFunction(torch.autograd.Function):
         is_direct = not torch.is_grad_enabled() and _is_direct((*data, *weights))
         if is_direct and all(gradient is None or is_plain(gradient) for gradient in gradients):
             results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
-        elif _in_functorch():
+        elif in_functorch():
             results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
         else:
             results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
@@ -375,12 +375,6 @@ _rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
 
 
-def _in_functorch() -> bool:
-    """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
-    operator."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing can tell a call of the operator from one of its kernel, which costs a fraction of it: plain
     tensors with memory that nobody traces, transforms or casts."""
@@ -437,12 +431,23 @@ def call(
             results = _rnn_function_of_kernels(input, hx, cx, *sequences, max_batch, config, *weights)
         else:
             results = kernels.forward(input, hx, cx, weights, *sequences, config, False)
-    elif _in_functorch():
-        results = _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, config, *weights)
+    elif in_functorch():
+        run = _rnn_in_functorch
+        if not input.is_meta and torch.is_autocast_enabled(input.device.type):
+            run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, run)
+        results = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
     else:
         results = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
     output, hy, cy, _, cells = results[:5]
     return output, hy, cy, cells
+
+
+def _rnn_in_functorch(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """rnn for torch.func's transforms, without autocast: what it casts the transforms must see."""
+    *sequences, max_batch = rest[:6]
+    return _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, Config(*rest[6:-1]), *weights)
 
 
 def _rnn_of_cast(
