@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import torch
 
 from prnn import nn
+from prnn._ops._handles import DTYPES
 from prnn._ops.rnn import BACKENDS
 
 __all__ = ["convert", "convert_back"]
@@ -50,7 +51,8 @@ def convert(model: Model, *, backend: str = "best") -> Model:
 
     Raises:
         TypeError: model is not a module, or is scripted.
-        ValueError: a layer that prnn.nn cannot stand in for (parametrised, or dropout of 1); nothing is changed then.
+        ValueError: a layer that prnn.nn cannot stand in for (parametrised, complex, or dropout of 1); then nothing is
+            changed.
     """
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
@@ -58,6 +60,8 @@ def convert(model: Model, *, backend: str = "best") -> Model:
     for module in found:
         if module.dropout == 1:
             raise ValueError(f"{module} has dropout 1.0; it must be less than 1")
+        if (dtype := next(module.parameters()).dtype) not in DTYPES:
+            raise ValueError(f"{module} has weights of {dtype}; they must be of {', '.join(map(str, DTYPES))}")
     for module in found:
         module.__class__ = _TO_PRNN[type(module)]
         module.backend = backend

@@ -136,6 +136,10 @@ def test_what_cannot_be_swapped_changes_nothing() -> None:
     with pytest.raises(ValueError, match=r"LSTM\(4, 4, num_layers=2, dropout=1.0\) has dropout 1.0"):
         prnn.convert(model)
     assert type(model[0]) is nn.GRU
+    model = nn.Sequential(nn.GRU(3, 4), nn.GRU(4, 4, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"GRU\(4, 4\) has weights of torch\.complex64"):
+        prnn.convert(model)
+    assert type(model[0]) is nn.GRU
 
 
 def test_bad_arguments() -> None:
