@@ -1,19 +1,15 @@
-"""The README's program runs as it stands there, and its links lead somewhere."""
+"""The programs of README and docs/nn.md run as they stand there, and links lead somewhere."""
 
 import re
 
+import pytest
 from c_program import ROOT
 
-TEXT = (ROOT / "README.md").read_text()
 
-
-def block(language: str) -> str:
-    (program,) = re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
-    return program
-
-
-def test_python() -> None:
-    exec(compile(block("python"), "README.md", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/nn.md"])
+def test_python(page: str) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    exec(compile(program, page, "exec"), {"__name__": "program"})
 
 
 def test_links() -> None:
