@@ -166,6 +166,26 @@ def test_module():
     leaves, *batch = case()
     wanted = explicit([*leaves[:2], module.output.weight, module.output.bias], *batch)
     torch.testing.assert_close(module(*leaves[:2], *batch), wanted)
+    ranges = ranges_of([0, 0, 1, 1, 2, 2, 2], 3)
+    layer = module.output.weight, module.output.bias
+    pruned = prnn.joint_rnnt_loss(*leaves[:2], *layer, *batch, 0, ranges=ranges)
+    torch.testing.assert_close(module(*leaves[:2], *batch, ranges=ranges), pruned)
+    other = prnn.JointRNNTLoss(5, 6, bias=False, device="meta", dtype=torch.float16).output
+    assert (other.weight.device.type, other.weight.dtype, other.bias) == ("meta", torch.float16, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((-4, 6), ValueError, "joiner_dim is -4; it must be 1 to"),
+        ((5, 6.0), TypeError, r"vocab_size is 6\.0; it must be an int"),
+        ((5, 6, 6), ValueError, "blank is 6; with 6 classes it must be -6 to 5"),
+        ((5, 6, None), TypeError, "blank is None"),
+    ],
+)
+def test_bad_arguments_of_the_module(arguments, error, message):
+    with pytest.raises(error, match=message):
+        prnn.JointRNNTLoss(*arguments)
 
 
 @pytest.mark.parametrize("pruned", [False, True])

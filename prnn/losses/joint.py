@@ -267,6 +267,7 @@ class JointRNNTLoss(LossModule):
         joiner_dim: D, of what encoder and predictor give.
         vocab_size: V, with the blank.
         blank, clamp, reduction and the keywords: as for `joint_rnnt_loss`; dropout works in training mode alone.
+        bias, device, dtype: of the output layer, as torch.nn.Linear's.
     """
 
     def __init__(
@@ -284,9 +285,14 @@ class JointRNNTLoss(LossModule):
         delay_penalty: float = 0.0,
         rnnt_type: str = "regular",
         zero_infinity: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.output = nn.Linear(joiner_dim, vocab_size, bias=bias)
+        joiner_dim = _checks.integer(joiner_dim, "joiner_dim", 1, 2**31 - 1)
+        vocab_size = _checks.integer(vocab_size, "vocab_size", 1, 2**31 - 1)
+        _checks.blank_index(blank, vocab_size)
+        self.output = nn.Linear(joiner_dim, vocab_size, _checks.flag(bias, "bias"), device, dtype)
         self.blank, self.clamp, self.dropout = blank, clamp, _checked_dropout(dropout)
         self.reduction = _checks.choice(reduction, "reduction", _checks.REDUCTIONS)
         self.activation = _checks.choice(activation, "activation", ACTIVATIONS)
@@ -301,6 +307,8 @@ class JointRNNTLoss(LossModule):
         targets: Tensor,
         logit_lengths: Lengths,
         target_lengths: Lengths,
+        *,
+        ranges: Tensor | None = None,
     ) -> Tensor:
         """The loss of encoder_out (N, T, D) and predictor_out (N, U + 1, D); see `joint_rnnt_loss`."""
         return joint_rnnt_loss(
@@ -320,4 +328,5 @@ class JointRNNTLoss(LossModule):
             delay_penalty=self.delay_penalty,
             rnnt_type=self.rnnt_type,
             zero_infinity=self.zero_infinity,
+            ranges=ranges,
         )
