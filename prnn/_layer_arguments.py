@@ -123,7 +123,7 @@ def checked_lengths(lengths: Tensor | Sequence[int], batch: int, input: Tensor) 
         for place, value in enumerate(values):
             if not -(2**63) <= value < 2**63:  # of which there is no tensor
                 raise ValueError(f"lengths[{place}] is {value}; it must lie between 1 and the timesteps of input")
-        lengths = torch.tensor(values, dtype=torch.int64)
+        lengths = torch.tensor(values, dtype=torch.int64, device="cpu")
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
     if lengths.shape != (batch,):

@@ -32,7 +32,7 @@ def _require_lengths(lengths: list[int], name: str, least: int, most: int) -> No
 
 def _require_targets(targets: Tensor, lengths: Tensor, classes: int, blank: int) -> None:
     """As libprnn checks those of prnn.rnnt_loss."""
-    own = torch.arange(targets.shape[1]) < lengths[:, None]
+    own = torch.arange(targets.shape[1], device=lengths.device) < lengths[:, None]
     for n, i in (own & ((targets < 0) | (targets >= classes) | (targets == blank))).nonzero().tolist():
         symbol = int(targets[n, i])
         found = f"the blank, {symbol}, at position {i}" if symbol == blank else f"{symbol} at position {i}"

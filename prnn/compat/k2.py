@@ -225,9 +225,9 @@ class DenseFsaVec:
         """(S, T, C): frame t of segment s, for t up to its duration."""
         sequences, begins, _ = self.segments.unbind(1)
         batch, frames, _ = self.log_probs.shape
-        if not begins.any() and torch.equal(sequences, torch.arange(batch)):
+        if not begins.any() and torch.equal(sequences, torch.arange(batch, device=sequences.device)):
             return self.log_probs
-        time = (begins[:, None] + torch.arange(frames)).clamp(max=frames - 1)
+        time = (begins[:, None] + torch.arange(frames, device=begins.device)).clamp(max=frames - 1)
         device = self.log_probs.device
         return self.log_probs[sequences[:, None].to(device), time.to(device)]
 
@@ -268,9 +268,9 @@ class CtcLoss(LossModule):
             )
         costs = prnn.ctc_loss(
             dense_fsa_vec.rows().transpose(0, 1),
-            torch.tensor([label for sequence in symbols for label in sequence], dtype=torch.int32),
+            torch.tensor([label for sequence in symbols for label in sequence], dtype=torch.int32, device="cpu"),
             dense_fsa_vec.duration,
-            torch.tensor([len(sequence) for sequence in symbols], dtype=torch.int32),
+            torch.tensor([len(sequence) for sequence in symbols], dtype=torch.int32, device="cpu"),
             reduction="none",
             from_logits=False,
         ).float()

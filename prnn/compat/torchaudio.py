@@ -168,9 +168,9 @@ def _scripted_align(
     kind: int = _C.LOSS_LOG_PROBS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if input_lengths is None:
-        input_lengths = torch.full((log_probs.size(0),), log_probs.size(1))
+        input_lengths = torch.full((log_probs.size(0),), log_probs.size(1), device=log_probs.device)
     if target_lengths is None:
-        target_lengths = torch.full((targets.size(0),), targets.size(1))
+        target_lengths = torch.full((targets.size(0),), targets.size(1), device=targets.device)
     log_probs = _computable(log_probs)
     total, begins, ends = torch.ops.prnn.ctc_align(
         log_probs.transpose(0, 1),

@@ -72,7 +72,7 @@ def _tensor(value: object, name: str) -> Tensor:
     if isinstance(value, str) or not (isinstance(value, (Integral, Sequence)) or hasattr(value, "__array__")):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a torch.Tensor of integers")
     try:
-        result = torch.as_tensor(value)
+        result = torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{name} is {reprlib.repr(value)}, of which torch.as_tensor says: {error}") from None

@@ -195,7 +195,9 @@ def _pruned_logits(
     dropout: float,
 ) -> Tensor:
     """(N, T, R, V). Positions past the last, which no path goes through, repeat it."""
-    positions = (begins[:, :, None] + torch.arange(kept)).clamp(0, predictor_out.shape[1] - 1).long()
+    positions = (
+        (begins[:, :, None] + torch.arange(kept, device=begins.device)).clamp(0, predictor_out.shape[1] - 1).long()
+    )
     rows = positions.flatten(1)[:, :, None].expand(-1, -1, predictor_out.shape[2])
     meeting = encoder_out[:, :, None] + predictor_out.gather(1, rows).view(*positions.shape, -1)
     active = torch.dropout(meeting.tanh() if activation == "tanh" else meeting.relu(), dropout, True)
@@ -254,7 +256,9 @@ def _lengths(
         return rows.to(device, non_blocking=True).unbind(), rows  # one transfer of both
     lengths = tuple(_checks.lengths(value, name, batch, device) for value, name, _ in values)
     bounds = [
-        _checks.lengths(value, name, batch, torch.device("cpu")) if host else torch.full((batch,), most).int()
+        _checks.lengths(value, name, batch, torch.device("cpu"))
+        if host
+        else torch.full((batch,), most, dtype=torch.int32, device="cpu")
         for (value, name, most), host in zip(values, on_host, strict=True)
     ]
     return lengths, torch.stack(bounds)

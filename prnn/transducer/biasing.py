@@ -81,7 +81,7 @@ class PhraseBias:
             ended[node] += score
 
         # Breadth first: the longest proper suffix of a node that is a node too comes before it.
-        after = torch.zeros(len(children), self.vocab_size, dtype=torch.int64)
+        after = torch.zeros(len(children), self.vocab_size, dtype=torch.int64, device="cpu")
         suffix, order = [0] * len(children), [0]
         for node in order:
             if node:
@@ -92,9 +92,9 @@ class PhraseBias:
                 suffix[child] = int(after[suffix[node], symbol]) if node else 0
                 after[node, symbol] = child
                 order.append(child)
-        shares, ends = torch.tensor(share, dtype=torch.float64), torch.tensor(ended, dtype=torch.float64)
+        shares, ends = torch.tensor([share, ended], dtype=torch.float64, device="cpu")
         gain = ends[after] + shares[after] - shares[:, None]
-        after[:, self.blank] = torch.arange(len(children))
+        after[:, self.blank] = torch.arange(len(children), device="cpu")
         gain[:, self.blank] = 0.0
         return after, gain, shares
 

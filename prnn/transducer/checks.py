@@ -77,7 +77,7 @@ def check_features(
         raise ValueError(f"{name} has shape {tuple(features.shape)}; it must be (N, T, {size}), N at least 1")
     batch, frames, _ = features.shape
     if lengths is None:
-        return torch.full((batch,), frames, dtype=torch.int64)
+        return torch.full((batch,), frames, dtype=torch.int64, device="cpu")
     return check_lengths(lengths_name, lengths, batch, least, frames)
 
 
