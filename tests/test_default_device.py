@@ -1,15 +1,18 @@
 """torch.set_default_device and `with torch.device(...)`: calls give what they give without. The default device is the
 meta device here, whose tensors have no values, so that one that is made on it by mistake is found on any machine."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from nn_pairs import flat
 from test_losses_messages import CASES
+from tones_model import RATE, save, tone_recogniser, tones
 from torch import Tensor
 
 import prnn
+from prnn.asr import Recogniser
 from prnn.compat import k2, torchaudio
 from prnn.transducer import PhraseBias
 
@@ -88,6 +91,21 @@ def test_transducer(loss: str) -> None:
             [hypothesis.tokens for (hypothesis,) in model.beam_search(features, lengths, bias=bias)],
             [*certain, *rest],
         ]
+
+    expected = run()
+    with torch.device("meta"):
+        assert run() == expected
+
+
+def test_recogniser(tmp_path: Path) -> None:
+    path, samples = tmp_path / "tones.ckpt", tones("ab c ba")
+    save(tone_recogniser(), path)
+
+    def run() -> list[str]:
+        recogniser = Recogniser.load(path)
+        stream = recogniser.stream(RATE, beam=3)
+        pieces = [stream.accept(piece) for piece in (samples[:3000], samples[3000:3010], samples[3010:])]
+        return [recogniser.transcribe(samples, RATE), *pieces, stream.finish()]
 
     expected = run()
     with torch.device("meta"):

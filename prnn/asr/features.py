@@ -128,7 +128,7 @@ class OnlineFeatures:
         """Returns the frames that are ready and were not returned before: float32 of shape (frames, num_mel_bins)."""
         ready = int(self._fbank.num_frames_ready)
         if ready == self._taken:
-            return torch.zeros(0, self.config.num_mel_bins)
+            return torch.zeros(0, self.config.num_mel_bins, device="cpu")
         frames = np.stack([self._fbank.get_frame(index) for index in range(self._taken, ready)])
         self._fbank.pop(ready - self._taken)
         self._taken = ready

@@ -93,7 +93,7 @@ class Recogniser:
     ) -> list[Transcript]:
         """Recognises several recordings at once, given their features, each (frames, bins); the rest as in
         `transcribe`. The transcripts have up to ``beam`` alternatives."""
-        lengths = torch.tensor([len(item) for item in features])
+        lengths = torch.tensor([len(item) for item in features], device="cpu")
         padded = torch.nn.utils.rnn.pad_sequence(list(features), batch_first=True).to(self.device)
         _check_bias(beam, bias)
         if beam == 1:
