@@ -110,6 +110,11 @@ def test_recogniser(tmp_path: Path) -> None:
     expected = run()
     with torch.device("meta"):
         assert run() == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_other_packages_functions() -> None:

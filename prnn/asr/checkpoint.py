@@ -139,7 +139,7 @@ def load_recogniser_parts(path: str | Path) -> tuple[Transducer, FeatureConfig, 
         config, features, tokenizer = parts(checkpoint)
         # Sizes that the weights do not have must not take memory.
         with torch.device("meta"):
-            model = Transducer.from_config(config)
+            model = Transducer.from_config(config).float()  # whatever torch's default type
         state_dict = weights(mapping(checkpoint, "state_dict"), model)
         model = model.to_empty(device="cpu")
         model.load_state_dict(state_dict)
