@@ -133,7 +133,8 @@ def test_gradients_of_every_sequence() -> None:
 def test_transforms_of_16_bits_and_under_autocast(
     cell: str, of_weights: torch.dtype, of_input: torch.dtype, autocast: bool
 ) -> None:
-    module, x = make(prnn.nn, cell, 5, 4, dtype=of_weights), torch.randn(3, 6, 2, 5, dtype=of_input)
+    module = make(prnn.nn, cell, 5, 4, dtype=of_weights, backend="persistent")
+    x = torch.randn(3, 6, 2, 5, dtype=of_input)
     parameters = dict(module.named_parameters())
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
