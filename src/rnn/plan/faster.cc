@@ -197,14 +197,12 @@ class Interpolation {
   }
 
   // Whether the times of two sizes have no step between them.
-  bool are_alike(int steps, Size a, Size b) { return kernels(steps, a) == kernels(steps, b); }
+  bool are_alike(int steps, Size a, Size b) {
+    return estimate(stack_, a).is_large == estimate(stack_, b).is_large && algorithm(steps, a) == algorithm(steps, b);
+  }
 
-  // What both backends run, as far as it makes steps: large layers, a launch a timestep, cuDNN's algorithm.
-  std::tuple<bool, bool, CudnnAlgorithm> kernels(int steps, Size size) {
-    RnnProblem problem = problem_of(stack_, size, steps);
-    problem.training = training_;
-    return {estimate(stack_, size).is_large, runs_step_by_step(problem),
-            choose_algorithm({gpu_.arch, gpu_.multiprocessors}, problem)};
+  CudnnAlgorithm algorithm(int steps, Size size) const {
+    return choose_algorithm({gpu_.arch, gpu_.multiprocessors}, problem_of(stack_, size, steps));
   }
 
   const StepEstimate& estimate(Stack stack, Size size) {
