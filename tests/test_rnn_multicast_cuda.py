@@ -29,8 +29,7 @@ RESETS_OF = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
-@pytest.mark.parametrize(
+SEQUENCES = pytest.mark.parametrize(
     ("batch_sizes", "replicas", "directions"),
     [
         ([64] * 5, 2, 1),  # 32 sequences a replica
@@ -44,6 +43,10 @@ RESETS_OF = {
     ],
     ids=str,
 )
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
+@SEQUENCES
 @pytest.mark.parametrize("cell", HIDDEN)
 def test_training_step(cell: str, batch_sizes: list[int], replicas: int, directions: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
@@ -100,20 +103,7 @@ def test_arrays_of_odd_addresses(name: str) -> None:
 
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given"])
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=["half", "bfloat16"])
-@pytest.mark.parametrize(
-    ("batch_sizes", "replicas", "directions"),
-    [
-        ([64] * 5, 2, 1),  # a group of 32
-        ([100] * 5, 2, 1),  # two groups of 25
-        ([128] * 5, 1, 1),  # two groups of 64
-        ([75] * 4, 1, 2),
-        ([70, 70, 33, 9, 2, 1], 1, 2),
-        ([300, 200, 200, 70, 3], 2, 1),  # in two passes
-        ([5], 1, 2),
-        ([3] * 40, 1, 1),
-    ],
-    ids=str,
-)
+@SEQUENCES
 @pytest.mark.parametrize("cell", HIDDEN)
 def test_resets(
     cell: str, batch_sizes: list[int], replicas: int, directions: int, dtype: torch.dtype, given: bool
