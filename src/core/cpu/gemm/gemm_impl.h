@@ -20,9 +20,9 @@ struct Blocks {
   static constexpr int64_t kRows = kTransposed ? 48 : 24;
 };
 constexpr int64_t kSliceBytes = 1024;  // of k: a panel of a recurrent product that stays in the L1 cache
-constexpr int64_t kUnpackedK = 64;     // depth of what product_from_rows packs at a time
+constexpr int64_t kUnpackedK = 64;     // depth of kMaxPanels panels that stay in the L1 cache
 constexpr int64_t kShallow = 32;       // of a product in which what takes time is to write C, row after row
-constexpr int64_t kMaxInPlace = 48;    // rows of A that columns of B as they lie serve
+constexpr int64_t kMaxInPlace = 48;    // rows of A that columns of B as they lie, or panels in the L1 cache, serve
 constexpr int64_t kColumnsK = 64;      // depth of what a product of columns as they lie takes at a time
 
 template <class T>
@@ -87,20 +87,25 @@ void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b
 template <class T>
 void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                        int64_t ldb, int64_t n, T* out) {
-  constexpr int64_t W = kPanel<T>, kStride = W * kUnpackedK;
-  if (n <= kMaxFew && rows % kTileRows<T> == 0) {
+  constexpr int64_t W = kPanel<T>;
+  if (n <= kMostRowsVectors && rows % kTileRows<T> == 0) {
     for (int64_t p = 0; p < count; ++p) {
       for (int64_t i = 0; i < rows; i += kTileRows<T>) {
-        kRowsTiles<T>.tiles[n - 1]({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W});
+        rows_product<T>({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W}, n);
       }
     }
     return;
   }
-  alignas(64) T panels[kMaxPanels * kStride];
-  for (int64_t begin = 0; begin < k; begin += kUnpackedK) {
-    const int64_t depth = k - begin < kUnpackedK ? k - begin : kUnpackedK;
-    for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * kStride);
-    product_slice<T>(panels, kStride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
+  if (n > kMaxVectors && count > 1) {  // whose tiles take one panel anyway
+    for (int64_t p = 0; p < count; ++p) product_from_rows(sources + p, ld, rows, 1, k, b, ldb, n, out + p * n * W);
+    return;
+  }
+  alignas(64) T panels[kMaxPanels * kUnpackedK * W];
+  const int64_t most = kUnpackedK * (kMaxPanels / count);
+  for (int64_t begin = 0; begin < k; begin += most) {
+    const int64_t depth = k - begin < most ? k - begin : most, stride = most * W;
+    for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * stride);
+    product_slice<T>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
 
@@ -200,9 +205,10 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* panels = reinterpret_cast<T*>(scratch);
   T* groups = panels + B::kColumns * B::kK;
-  // Of few rows, several panels at a time keep the registers full. What is packed for them stays in the L1 cache.
-  const bool few = !kTransposed && rows.size() <= R / 2;
-  const int64_t most_columns = few ? kMaxPanels * W : B::kColumns, most_deep = few ? kUnpackedK : B::kK;
+  // What is packed for few rows stays in the L1 cache. Of very few, several panels at a time keep the registers full.
+  const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && rows.size() <= kMaxInPlace;
+  const int64_t most_columns = few ? kMaxPanels * W : some ? W : B::kColumns;
+  const int64_t most_deep = few ? kUnpackedK : some ? kMaxPanels * kUnpackedK : B::kK;
   for (int64_t column = columns.begin; column < columns.end; column += most_columns) {
     const int64_t width = columns.end - column < most_columns ? columns.end - column : most_columns;
     const int64_t together = few && width >= W ? panels_at_once(width / W, rows.size(), 2) : 1;
@@ -245,7 +251,8 @@ template <class T>
 int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
   constexpr int64_t W = kPanel<T>;
   const int64_t n = rows.size(), width = g.b_transposed ? kTileRows<T> : W, count = columns.size() / width;
-  if (g.a_transposed || n > (g.b_transposed ? kMaxFew : kMaxInPlace) || count == 0 || g.k == 0) return columns.begin;
+  if (g.a_transposed || n > (g.b_transposed ? kMostRowsVectors : kMaxInPlace) || count == 0 || g.k == 0)
+    return columns.begin;
   TileOperands<T> o;
   o.k = g.k;
   o.b = g.a + rows.begin * g.lda;
@@ -260,7 +267,7 @@ int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
     o.panel = g.b + columns.begin * g.ldb;
     o.panel_stride = g.ldb;
     for (int64_t i = 0; i < count; ++i) {
-      kRowsTiles<T>.tiles[n - 1](o);
+      rows_product(o, n);
       o.panel += width * g.ldb;
       o.c += width;
       o.init += o.init_panel_stride;

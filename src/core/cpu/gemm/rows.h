@@ -78,5 +78,22 @@ struct RowsTable {
 template <class T>
 inline constexpr RowsTable<T> kRowsTiles{};
 
+// Up to so many vectors it pays to transpose the rows for each half of them.
+constexpr int kMostRowsVectors = 2 * kMaxFew;
+
+// One tile's rows times n vectors, of the first of which are the operands.
+template <class T>
+PRNN_INLINE void rows_product(const TileOperands<T>& first, int64_t n) {
+  const int64_t blocks = (n + kMaxFew - 1) / kMaxFew;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t j = n * block / blocks, r = n * (block + 1) / blocks - j;
+    TileOperands<T> o = first;
+    o.b += j * o.ldb;
+    o.init += j * o.ld_init;
+    o.c += j * o.ldc;
+    kRowsTiles<T>.tiles[r - 1](o);
+  }
+}
+
 }  // namespace PRNN_ISA_NAMESPACE
 }  // namespace prnn
