@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import prnn
 from prnn import _C
 from prnn._ops import _layer, _rnn_kernels
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
+from prnn._ops.rnn import call
 
 CPU = torch.device("cpu")
 BEST = Config(MODES["LSTM"], 4, 0, 1, False, 0.0, BACKENDS["best"])
@@ -128,3 +130,13 @@ def test_the_reserve_space_is_what_the_library_asks_for(lengths: list[int] | Non
     needed = rnn.reserve_size(_C.Handle.cpu(), sizes)
     assert bytes_kept(x, given, is_operator=False) == needed
     assert bytes_kept(x, given, is_operator=True) > needed  # an expression of T and N
+
+
+def test_a_layer_made_for_fake_tensors_serves_real_ones() -> None:
+    weights = prnn.nn.GRU(3, 19)._packed_weights()
+    rest = (None, None, None, (), None, None, BEST._replace(mode=MODES["GRU"], hidden_size=19))
+    x = torch.zeros(2, 1, 3)
+    with torch.no_grad():
+        with FakeTensorMode() as mode:
+            call(mode.from_tensor(x), None, None, [mode.from_tensor(weight) for weight in weights], *rest)
+        assert {type(result) for result in call(x, None, None, weights, *rest)} == {torch.Tensor}

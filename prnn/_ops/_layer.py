@@ -87,7 +87,7 @@ class Layer:
         self.sets_gradients = device.type == "cpu"  # of the weights; on a GPU they are added to what is there
         if self.sets_gradients:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
-        self.nothing = torch.empty(0, dtype=dtype, device=device)  # shared results without elements
+        self._nothing: Tensor | None = None
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
@@ -104,6 +104,13 @@ class Layer:
         self.has_masks = config.mask_kinds > 0 or config.zoneout > 0
         if self.has_masks:
             self.rnn.set_masks(config.mask_kinds & 2, config.mask_kinds & 1, config.zoneout)
+
+    def nothing(self, input: Tensor) -> Tensor:
+        """A tensor without elements, of calls whose results nobody else sees. Made by the first of them, and not with
+        the layer, which may be made while fake tensors are traced."""
+        if self._nothing is None:
+            self._nothing = input.new_empty(0)
+        return self._nothing
 
     def _handle_of_sizes(self) -> "_C.Handle":
         """The device's handle; the CPU's for the meta device, which nothing runs on."""

@@ -161,7 +161,7 @@ def forward(
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
-        nothing = input.new_empty(0) if training or is_operator else stack.nothing
+        nothing = input.new_empty(0) if training or is_operator else stack.nothing(input)
         cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else nothing
         reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
