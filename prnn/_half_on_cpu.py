@@ -1,6 +1,6 @@
 """Recurrent layers in 16 bits on the CPU. prnn's kernels compute them in float32, with weights that each call converts;
-torch's own operators read them as they are, with the 16-bit units of processors that have some. Each serves the calls
-in which it is the faster one."""
+torch's LSTM (oneDNN) computes in float32, too, and reads 16-bit weights as they are, with the units of processors that
+have some. Each serves the calls in which it is the faster one. torch's GRU and RNN round after each operation."""
 
 import functools
 from typing import Any
@@ -19,8 +19,7 @@ _FEW_STEPS = 2
 _FEW_ROWS = 8
 _WEIGHTS_A_STEP = 3 * 2**12  # H^2, in inference
 _WEIGHTS_A_TRAINING_STEP = 12 * 2**12
-_MANY_PRODUCTS = 2**20  # H^2 N, bfloat16
-_BATCH_OF_LSTM_TRAINING = 8
+_BATCH_OF_TRAINING = 8  # bfloat16
 
 
 @functools.cache
@@ -33,27 +32,25 @@ def _has_units(dtype: torch.dtype) -> bool:
     return found is not None and bool(found())
 
 
-def _is_faster(module: Any, dtype: torch.dtype, steps: int, batch: int, trains: bool) -> bool:
-    """Whether torch's operator is the faster one for so many timesteps and sequences."""
+def _is_faster(dtype: torch.dtype, hidden: int, steps: int, batch: int, trains: bool) -> bool:
+    """Whether torch's LSTM is the faster one for so many timesteps and sequences."""
     if not _has_units(dtype):
-        return module.mode != "LSTM" and steps * batch == 1
-    is_bfloat = dtype == torch.bfloat16
-    if module.mode == "LSTM" and is_bfloat:
-        return not trains or batch >= _BATCH_OF_LSTM_TRAINING
-    weights, most = module.hidden_size**2, _WEIGHTS_A_TRAINING_STEP if trains else _WEIGHTS_A_STEP
-    if steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or weights > most * steps:
-        return True
-    return is_bfloat and weights * batch > _MANY_PRODUCTS
+        return False
+    if dtype == torch.bfloat16:
+        return not trains or batch >= _BATCH_OF_TRAINING
+    most = _WEIGHTS_A_TRAINING_STEP if trains else _WEIGHTS_A_STEP
+    return steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or hidden**2 > most * steps
 
 
 def run_torchs(
     module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, batch_sizes: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """A prnn.nn layer's call without lengths, resets, masks and cells of every step by torch's operator, or None where
-    prnn's is to serve it: also whatever is traced or transformed.
+    """An LSTM's call without lengths, resets, masks and cells of every step by torch's operator, or None where
+    prnn's is to serve it: also whatever is traced or transformed, and other cells.
 
-    input: (T, N, I), or packed with batch_sizes. Returns output, hy, cy and cells; the latter, and cy of an RNN and a
-    GRU, have no elements."""
+    input: (T, N, I), or packed with batch_sizes. Returns output, hy, cy and cells, which have no elements."""
+    if module.mode != "LSTM":
+        return None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
     if dtype not in (torch.float16, torch.bfloat16) or input.dtype not in (dtype, torch.float32):
         return None
@@ -69,20 +66,16 @@ def run_torchs(
         if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
             return None
         trains = trains or weight.requires_grad
-    if batch * steps == 0 or not _is_faster(module, dtype, steps, batch, trains and torch.is_grad_enabled()):
+    if batch * steps == 0 or not _is_faster(
+        dtype, module.hidden_size, steps, batch, trains and torch.is_grad_enabled()
+    ):
         return None
 
     states = module.num_layers * (2 if module.bidirectional else 1)
-    if hx is None:
-        hx = input.new_zeros(states, batch, module.hidden_size)
-    if cx is None and module.mode == "LSTM":
-        cx = input.new_zeros(states, batch, module.hidden_size)
-    state = hx if cx is None else (hx, cx)
+    state = [input.new_zeros(states, batch, module.hidden_size) if given is None else given for given in (hx, cx)]
     options = (module.bias, module.num_layers, module.dropout, module.training, module.bidirectional)
-    run = getattr(torch, module.mode.lower())  # torch.lstm, gru, rnn_tanh, rnn_relu
     if batch_sizes is None:
-        output, hy, *rest = run(input, state, weights, *options, False)
+        output, hy, cy = torch.lstm(input, state, weights, *options, False)
     else:
-        output, hy, *rest = run(input, batch_sizes, state, weights, *options)
-    nothing = input.new_empty(0)
-    return output, hy, rest[0] if rest else nothing, nothing
+        output, hy, cy = torch.lstm(input, batch_sizes, state, weights, *options)
+    return output, hy, cy, input.new_empty(0)
