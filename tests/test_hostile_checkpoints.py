@@ -3,7 +3,8 @@
 import copy
 import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -229,17 +230,24 @@ def test_the_options_of_a_folder(trained: TrainingOptions, contents: bytes, mess
     train(trained, progress=False)
 
 
-def resuming_fails_from(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> str:
-    """The error of a training that goes on from its last checkpoint, changed meanwhile."""
+@contextmanager
+def changed_checkpoint(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> Iterator[Path]:
+    """The last checkpoint of a training, changed meanwhile."""
     last = trained.output / "last.ckpt"
     before = last.read_bytes()
     contents = torch.load(last, weights_only=True)
     change(contents)
     torch.save(contents, last)
     try:
-        return resuming_fails(replace(trained, epochs=2))
+        yield last
     finally:
         last.write_bytes(before)
+
+
+def resuming_fails_from(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> str:
+    """The error of a training that goes on from its last checkpoint, changed meanwhile."""
+    with changed_checkpoint(trained, change):
+        return resuming_fails(replace(trained, epochs=2))
 
 
 def optimizer(checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -325,16 +333,11 @@ def test_a_training_of_another_kind(
 )
 def test_rates_follow_from_the_options(trained: TrainingOptions, change: Callable[[dict[str, Any]], object]) -> None:
     """What a checkpoint says of them is not read."""
-    last = trained.output / "last.ckpt"
-    before = last.read_bytes()
-    contents = torch.load(last, weights_only=True)
-    change(contents)
-    torch.save(contents, last)
     try:
-        train(replace(trained, epochs=2), progress=False)
-        after = torch.load(last, weights_only=True)
+        with changed_checkpoint(trained, change) as last:
+            train(replace(trained, epochs=2), progress=False)
+            after = torch.load(last, weights_only=True)
     finally:
-        last.write_bytes(before)
         train(trained, progress=False)
     (group,) = optimizer(after)["param_groups"]
     assert group["betas"] == (0.9, 0.98)

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "core/cpu/gemm/gemm.h"
+#include "core/cpu/gemm/tile.h"
 #include "core/cpu/simd.h"
 
 namespace prnn {
@@ -38,21 +38,15 @@ void outer_row(const T* a, int64_t lda, const T* b, int64_t ldb, bool accumulate
 template <class T>
 using OuterRow = void (*)(const T*, int64_t, const T*, int64_t, bool, int64_t, T*);
 
-// rows[K - 1].
 template <class T>
-struct OuterTable {
-  OuterRow<T> rows[kMaxOuter] = {};
-  constexpr OuterTable() { fill(std::make_integer_sequence<int, kMaxOuter>()); }
-
- private:
-  template <int... K>
-  constexpr void fill(std::integer_sequence<int, K...>) {
-    ((rows[K] = &outer_row<T, K + 1>), ...);
+struct OuterRows {
+  template <int K>
+  static constexpr OuterRow<T> of() {
+    return &outer_row<T, K>;
   }
 };
-
 template <class T>
-inline constexpr OuterTable<T> kOuterRows{};
+inline constexpr FunctionTable<OuterRow<T>, kMaxOuter, OuterRows<T>> kOuterRows{};
 
 template <class T>
 bool is_outer(const Gemm<T>& g) {
@@ -62,8 +56,8 @@ bool is_outer(const Gemm<T>& g) {
 template <class T>
 void outer(const Gemm<T>& g, Range rows, Range columns) {
   for (int64_t m = rows.begin; m < rows.end; ++m) {
-    kOuterRows<T>.rows[g.k - 1](g.a + m, g.lda, g.b + columns.begin, g.ldb, g.accumulate, columns.size(),
-                                g.c + m * g.ldc + columns.begin);
+    kOuterRows<T>[g.k](g.a + m, g.lda, g.b + columns.begin, g.ldb, g.accumulate, columns.size(),
+                       g.c + m* g.ldc + columns.begin);
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "core/cpu/gemm/pack.h"
 #include "core/cpu/gemm/tile.h"
@@ -62,21 +61,15 @@ void rows_tile(const TileOperands<T>& operands) {
   }
 }
 
-// tiles[R - 1].
 template <class T>
-struct RowsTable {
-  TileFunction<T> tiles[kMaxFew] = {};
-  constexpr RowsTable() { fill(std::make_integer_sequence<int, kMaxFew>()); }
-
- private:
-  template <int... R>
-  constexpr void fill(std::integer_sequence<int, R...>) {
-    ((tiles[R] = &rows_tile<T, R + 1>), ...);
+struct RowsTiles {
+  template <int R>
+  static constexpr TileFunction<T> of() {
+    return &rows_tile<T, R>;
   }
 };
-
 template <class T>
-inline constexpr RowsTable<T> kRowsTiles{};
+inline constexpr FunctionTable<TileFunction<T>, kMaxFew, RowsTiles<T>> kRowsTiles{};
 
 // Up to so many vectors it pays to transpose the rows for each half of them.
 constexpr int kMostRowsVectors = 2 * kMaxFew;
@@ -91,7 +84,7 @@ PRNN_INLINE void rows_product(const TileOperands<T>& first, int64_t n) {
     o.b += j * o.ldb;
     o.init += j * o.ld_init;
     o.c += j * o.ldc;
-    kRowsTiles<T>.tiles[r - 1](o);
+    kRowsTiles<T>[r](o);
   }
 }
 

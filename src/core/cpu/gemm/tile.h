@@ -88,6 +88,21 @@ void tile(const TileOperands<T>& operands) {
   }
 }
 
+// Functions::of<1>() to Functions::of<N>().
+template <class F, int N, class Functions>
+class FunctionTable {
+ public:
+  constexpr FunctionTable() { fill(std::make_integer_sequence<int, N>()); }
+  constexpr F operator[](int64_t i) const { return functions_[i - 1]; }
+
+ private:
+  template <int... I>
+  constexpr void fill(std::integer_sequence<int, I...>) {
+    ((functions_[I] = Functions::template of<I + 1>()), ...);
+  }
+  F functions_[N] = {};
+};
+
 // The most vectors that a tile of P panels takes, of each of which V vectors are computed.
 constexpr int kMaxPanels = 4;
 constexpr int kMaxVectors = kAccumulators / 2;
