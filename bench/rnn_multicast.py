@@ -1,0 +1,72 @@
+"""The kernels of large batches alone, in bfloat16, us a timestep: as the library plans them and, with --resets, with 1 % of
+the timesteps reset and also by the multicast kernels with each number of replicas that they take.
+
+    python bench/rnn_multicast.py [--resets]
+"""
+
+import argparse
+import itertools
+
+import torch
+
+import prnn
+from prnn import _C
+from prnn.bench.options import require_gpu
+from prnn.bench.rnn_gpu import time_graph
+from prnn.bench.rnn_tune import TunedLayer, time_plan
+
+PLAIN = [
+    *(("lstm", 1024, batch) for batch in (128, 192, 256, 512)),
+    *(("gru", 1024, batch) for batch in (128, 256, 512)),
+    ("lstm", 768, 256),
+    *(("lstm", 512, batch) for batch in (256, 512, 1024)),
+]
+WITH_RESETS = [
+    *itertools.product(("lstm", "gru"), (1024, 512), (32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)),
+    *itertools.product(("lstm", "gru"), (768,), (64, 128)),
+]
+MOST_REPLICAS = 8
+
+
+def plain(steps: int = 128) -> None:
+    print("| cell | H | N | inference | training | backward |\n|---|---|---|---|---|---|")
+    for cell, hidden, batch in PLAIN:
+        layer = TunedLayer(cell, hidden, batch, steps, torch.bfloat16)
+        backward = time_plan(layer, True, None, 5) / steps
+        training = time_graph(lambda layer=layer: layer.forward(training=True), 5) / steps
+        inference = time_graph(layer.forward, 5) / steps
+        print(f"| {cell} | {hidden} | {batch} | {inference:.2f} | {training:.2f} | {backward:.2f} |", flush=True)
+
+
+def with_resets(steps: int = 64) -> None:
+    print("| cell | H | N | pass | planned | engine | multicast, by replicas |\n|---|---|---|---|---|---|---|")
+    for cell, hidden, batch in WITH_RESETS:
+        layer = TunedLayer(cell, hidden, batch, steps, torch.bfloat16)
+        reset = (torch.rand(steps, batch, device="cuda") < 0.01).to(torch.uint8)
+        layer.rnn.set_extras(reset.data_ptr(), 0, 0)
+        for name in ("forward", "backward"):
+            planned = time_plan(layer, name == "backward", None, 5) / steps
+            engine = layer.rnn.query(layer.handle, batch)[f"{name}_engine"]
+            found = []
+            for replicas in range(1, MOST_REPLICAS + 1):
+                plan = (_C.ENGINE_WGMMA_MULTICAST, 0, 0, replicas, 0)
+                try:
+                    found.append(f"{replicas}: {time_plan(layer, name == 'backward', plan, 5) / steps:.2f}")
+                except prnn.NotSupportedError:
+                    continue
+            print(
+                f"| {cell} | {hidden} | {batch} | {name} | {planned:.2f} | {engine} | {' '.join(found)} |", flush=True
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resets", action="store_true")
+    arguments = parser.parse_args()
+    require_gpu(parser)
+    torch.manual_seed(0)
+    with_resets() if arguments.resets else plain()
+
+
+if __name__ == "__main__":
+    main()
