@@ -1,5 +1,5 @@
-"""The kernels of large batches alone, in bfloat16, us a timestep: as the library plans them and, with --resets, with 1 %
-of the timesteps reset and also by the multicast kernels with each number of replicas that they take.
+"""The kernels of large batches alone, in bfloat16, us a timestep: as the library plans them and, with --resets, with
+1 % of the timesteps reset and also by the multicast kernels with each number of replicas that they take.
 
     python bench/rnn_multicast.py [--resets]
 """
