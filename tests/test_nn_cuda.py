@@ -318,6 +318,7 @@ def test_checkpointing_repeats_the_masks() -> None:
     torch.testing.assert_close(*grads, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("cell", CUDA_CELLS)
 def test_vmap_over_an_ensemble(cell: str, dtype: torch.dtype) -> None:
