@@ -115,11 +115,10 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
                          int64_t directions) {
   if (backward.kernel.is(Engine::kWgmmaMulticast)) {
     const int columns = backward.kernel.shape(0), groups = backward.kernel.shape(1);
-    const int hidden = static_cast<int>(problem.hidden),
-              chunks = static_cast<int>(problem.gates()) * hidden / kWgmmaChunk;
+    const int hidden = static_cast<int>(problem.hidden), gates = static_cast<int>(problem.gates());
     return replicas * directions *
-           (multicast_exchange_bytes(hidden, chunks, columns, groups) +
-            multicast_sums_bytes(backward.blocks, columns, groups));
+           (multicast_exchange_bytes(hidden, gates * hidden / kWgmmaChunk, columns, groups) +
+            multicast_sums_bytes(backward.blocks, gates, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
   const int64_t blocks = int64_t{backward.blocks} * replicas * directions;

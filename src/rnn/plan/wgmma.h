@@ -78,10 +78,13 @@ constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
 constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {
   return int64_t{groups} * (2 * chunks * columns * 128 + hidden / kWgmmaChunk * kMulticastCounterBytes);
 }
-// Backward, the sums that kMulticastParts blocks give each other.
+// Backward, the sums that kMulticastParts blocks give each other. Where a part of K is one gate of all units, a product
+// needs what all blocks have published, which had read the sums of the step before. Blocks of other cells may be a step
+// behind: the sums of even and odd steps have places of their own.
 constexpr int kMulticastParts = 4;
-constexpr int64_t multicast_sums_bytes(int blocks, int columns, int groups) {
-  return int64_t{blocks} * groups * kMulticastParts * kMulticastUnits * columns * 4;
+constexpr int multicast_sums_places(int gates) { return gates == kMulticastParts ? 1 : 2; }
+constexpr int64_t multicast_sums_bytes(int blocks, int gates, int columns, int groups) {
+  return int64_t{blocks} * multicast_sums_places(gates) * groups * kMulticastParts * kMulticastUnits * columns * 4;
 }
 
 // The same of a forward kernel's replicas: ForwardDirection::exchange.
