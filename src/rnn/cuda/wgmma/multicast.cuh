@@ -106,17 +106,18 @@ struct MulticastExchange {
 };
 
 // The ring of chunks in shared memory, two to a slot. Pair i of all goes to slot i % slots, from the block of rank i %
-// 2. The barriers by their shared addresses, worked out once.
+// 2; or, in a cluster whose blocks do not share, from the block itself. The barriers by their shared addresses, worked
+// out once.
 static_assert(kMulticastCluster == 2);
 struct RingBarriers {
   uint64_t full[kMulticastMaxSlots];   // the pair is there
-  uint64_t empty[kMulticastMaxSlots];  // both warpgroups of both blocks have multiplied the one before
+  uint64_t empty[kMulticastMaxSlots];  // both warpgroups of the blocks that share have multiplied the one before
 
-  // By one thread. Barriers of the block and of the cluster must follow.
-  __device__ __forceinline__ void init(int slots, int pair_bytes) {
+  // By one thread. Barriers of the block and of the cluster must follow. `sharing`: blocks that fetch for each other.
+  __device__ __forceinline__ void init(int slots, int pair_bytes, int sharing) {
     for (int i = 0; i < slots; ++i) {
       init_barrier(&full[i], 1);
-      init_barrier(&empty[i], 2 * kMulticastCluster);
+      init_barrier(&empty[i], 2 * sharing);
     }
     fence_barriers();
     for (int i = 0; i < slots; ++i) expect_bytes(&full[i], pair_bytes);
@@ -127,13 +128,18 @@ struct RingBarriers {
 struct Ring {
   uint32_t chunks, full, empty;  // shared addresses
   int slots;
+  int only_rank;          // -1; of a block that does not share: its own
   int slot = 0, use = 0;  // of the next pair; how often the slot has been used before
 
-  __device__ __forceinline__ Ring(uint32_t chunks_at, RingBarriers& barriers, int slot_count)
-      : chunks(chunks_at), full(shared_address(barriers.full)), slots(slot_count) {
+  __device__ __forceinline__ Ring(uint32_t chunks_at, RingBarriers& barriers, int slot_count, bool shares)
+      : chunks(chunks_at),
+        full(shared_address(barriers.full)),
+        slots(slot_count),
+        only_rank(shares ? -1 : static_cast<int>(cluster_rank())) {
     pin_in_register(full);
     empty = full + sizeof barriers.full;
   }
+  __device__ __forceinline__ bool is_shared() const { return only_rank < 0; }
   __device__ __forceinline__ uint32_t full_at() const { return full + slot * 8; }
   __device__ __forceinline__ void advance(int count) {
     slot += count;
@@ -152,11 +158,13 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
   constexpr int kChunkBytes = COLUMNS * 128;
   const int lane = static_cast<int>(threadIdx.x % 32), of_pair = lane % 2;
   const int pairs = count / 2;
-  int pair = lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank());
-  constexpr uint16_t kRanks = (1 << kMulticastCluster) - 1;
+  const bool shares = ring.is_shared();
+  int pair = shares ? lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank()) : lane / 2;
+  const auto ranks = static_cast<uint16_t>(shares ? (1 << kMulticastCluster) - 1 : 1 << ring.only_rank);
   // The empty barrier of a slot has a phase for each of this block's uses of it: all, or every second one. It tells a
-  // phase from the next one alone, so that they are fetched one after the other.
-  const int own_uses = ring.slots % 2 == 0 ? 0 : 1, apart = ring.slots << own_uses;
+  // phase from the next one alone, so that they are fetched one after the other. So many lanes apart have the same
+  // slot.
+  const int own_uses = shares && ring.slots % 2 != 0 ? 1 : 0, apart = shares ? ring.slots << own_uses : 2 * ring.slots;
   const unsigned same_slot = lane < apart ? 0 : 1u << (lane - apart);
   ring.advance(pair);
   for (int s = 0; s < steps; ++s) {
@@ -170,21 +178,21 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
             (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1))) {
           fence_for_bulk_copies();
           copy_to_cluster(ring.chunks + (ring.slot * 2 + of_pair) * kChunkBytes,
-                          exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), kRanks);
+                          exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), ranks);
           waits = false;
         }
         if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) return;
       }
-      // The number of pairs so far may become odd: then this block has the others.
-      const int own = pair ^ (pairs & 1);
+      // The number of pairs so far may become odd: then a block that shares has the others.
+      const int own = shares ? pair ^ (pairs & 1) : pair;
       ring.advance(pairs + own - pair);
       pair = own;
     }
   }
 }
 
-// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring.
-template <class T, int COLUMNS>
+// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more.
+template <class T, int COLUMNS, int FEWEST>
 struct MulticastProduct {
   static constexpr int kChunkBytes = COLUMNS * 128;
   using Sums = float[COLUMNS / 2];
@@ -212,8 +220,9 @@ struct MulticastProduct {
 
   // To the block that fetches the slot's next pair.
   __device__ __forceinline__ void give_back(int pair, int slot) const {
-    if (warpgroup.thread == 0)
-      arrive_at_rank(ring.empty + slot * 8, (pairs_before + pair + ring.slots) % kMulticastCluster);
+    if (warpgroup.thread != 0) return;
+    const int next = (pairs_before + pair + ring.slots) % kMulticastCluster;
+    arrive_at_rank(ring.empty + slot * 8, ring.is_shared() ? next : ring.only_rank);
   }
 
   // Adds the product of a step to `sums`.
@@ -221,6 +230,7 @@ struct MulticastProduct {
     int before = 0;
 #pragma unroll
     for (int p = 0; p < kMulticastRegisterChunks / 2; ++p) {
+      if (2 * p >= FEWEST && 2 * p >= chunks) break;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, weights[2 * p], states);
         multiply_chunk<T>(sums, weights[2 * p + 1], states + kChunkBytes / 16);
