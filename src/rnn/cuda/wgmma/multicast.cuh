@@ -16,8 +16,9 @@ __device__ __forceinline__ void init_barrier(uint64_t* barrier, int arrivals) {
 __device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void arrive_at_rank(uint32_t barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(address_in_rank(barrier, rank)) : "memory");
+// `barrier`: of address_in_rank().
+__device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(barrier) : "memory");
 }
 // Copies to the same address in each block of the cluster; the barrier at the same address there counts the bytes.
 __device__ __forceinline__ void copy_to_cluster(uint32_t to, const void* from, int bytes, uint32_t barrier,
@@ -33,7 +34,7 @@ __device__ __forceinline__ void fence_for_bulk_copies() { asm volatile("fence.pr
 #else
 __device__ __forceinline__ void init_barrier(uint64_t*, int) {}
 __device__ __forceinline__ void expect_bytes(uint32_t, uint32_t) {}
-__device__ __forceinline__ void arrive_at_rank(uint32_t, uint32_t) {}
+__device__ __forceinline__ void arrive_in_cluster(uint32_t) {}
 __device__ __forceinline__ void copy_to_cluster(uint32_t, const void*, int, uint32_t, uint16_t) {}
 __device__ __forceinline__ void fence_for_bulk_copies() {}
 #endif
@@ -202,7 +203,10 @@ struct MulticastProduct {
   uint32_t weights[kMulticastRegisterChunks][4][4];
   uint32_t more_weights;  // shared address of this warpgroup's weights beyond the registers
   int chunks;
-  int pairs_before = 0;  // of earlier steps and groups; odd or even
+  // Where a pair is given back: slot 0's empty barrier of the block that fetches the slot's next pair. With each pair
+  // that is the other block, whose addresses differ by the bits of `turns`. Worked out once, not with each pair.
+  uint32_t given_to = address_in_rank(ring.empty, ring.is_shared() ? ring.slots % kMulticastCluster : ring.only_rank);
+  uint32_t turns = ring.is_shared() ? address_in_rank(ring.empty, 0) ^ address_in_rank(ring.empty, 1) : 0;
 
   // Waits for a pair, multiplies, and gives the pair before back when that one's product is done.
   template <class Multiply>
@@ -213,16 +217,14 @@ struct MulticastProduct {
     multiply(matrix_descriptor(ring.chunks + ring.slot * (2 * kChunkBytes)));
     wgmma_commit();
     wgmma_wait<1>();
-    if (pair > 0) give_back(pair - 1, before);
+    if (pair > 0) give_back(before);
     before = ring.slot;
     ring.advance(1);
   }
 
-  // To the block that fetches the slot's next pair.
-  __device__ __forceinline__ void give_back(int pair, int slot) const {
-    if (warpgroup.thread != 0) return;
-    const int next = (pairs_before + pair + ring.slots) % kMulticastCluster;
-    arrive_at_rank(ring.empty + slot * 8, ring.is_shared() ? next : ring.only_rank);
+  __device__ __forceinline__ void give_back(int slot) {
+    if (warpgroup.thread == 0) arrive_in_cluster(given_to + slot * 8);
+    given_to ^= turns;
   }
 
   // Adds the product of a step to `sums`.
@@ -245,8 +247,7 @@ struct MulticastProduct {
       });
     }
     wgmma_wait<0>();
-    give_back(chunks / 2 - 1, before);
-    pairs_before ^= chunks / 2;
+    give_back(before);
   }
 };
 
