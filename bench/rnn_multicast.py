@@ -1,7 +1,7 @@
-"""The kernels of large batches alone, in bfloat16, us a timestep: as the library plans them and, with --resets, with
-1 % of the timesteps reset and also by the multicast kernels with each number of replicas that they take.
+"""The kernels of large batches alone, in bfloat16, us a timestep: as the library plans them; with --replicas also by
+the multicast kernels with each number of replicas that they take, with --resets the same and 1 % of timesteps reset.
 
-    python bench/rnn_multicast.py [--resets]
+    python bench/rnn_multicast.py [--replicas | --resets] [--hidden 640 896] [--batches 128 256]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import torch
 
 import prnn
 from prnn import _C
-from prnn.bench.options import require_gpu
+from prnn.bench.options import COUNT, require_gpu
 from prnn.bench.rnn_gpu import time_graph
 from prnn.bench.rnn_tune import TunedLayer, time_plan
 
@@ -20,17 +20,20 @@ PLAIN = [
     *(("gru", 1024, batch) for batch in (128, 256, 512)),
     ("lstm", 768, 256),
     *(("lstm", 512, batch) for batch in (256, 512, 1024)),
+    *itertools.product(("lstm", "gru"), (640, 896), (256, 512)),
+    *itertools.product(("gru",), (512, 768), (256, 512)),
 ]
-WITH_RESETS = [
+BY_REPLICAS = [
     *itertools.product(("lstm", "gru"), (1024, 512), (32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)),
-    *itertools.product(("lstm", "gru"), (768,), (64, 128)),
+    *itertools.product(("lstm", "gru"), (640, 768, 896), (48, 64, 96, 128, 192, 256, 512, 1024)),
 ]
+Points = list[tuple[str, int, int]]
 MOST_REPLICAS = 8
 
 
-def plain(steps: int = 128) -> None:
+def plain(points: Points, steps: int = 128) -> None:
     print("| cell | H | N | inference | training | backward |\n|---|---|---|---|---|---|")
-    for cell, hidden, batch in PLAIN:
+    for cell, hidden, batch in points:
         layer = TunedLayer(cell, hidden, batch, steps, torch.bfloat16)
         backward = time_plan(layer, True, None, 5) / steps
         training = time_graph(lambda layer=layer: layer.forward(training=True), 5) / steps
@@ -38,12 +41,13 @@ def plain(steps: int = 128) -> None:
         print(f"| {cell} | {hidden} | {batch} | {inference:.2f} | {training:.2f} | {backward:.2f} |", flush=True)
 
 
-def with_resets(steps: int = 64) -> None:
+def by_replicas(points: Points, resets: bool, steps: int = 64) -> None:
     print("| cell | H | N | pass | planned | engine | multicast, by replicas |\n|---|---|---|---|---|---|---|")
-    for cell, hidden, batch in WITH_RESETS:
+    for cell, hidden, batch in points:
         layer = TunedLayer(cell, hidden, batch, steps, torch.bfloat16)
         reset = (torch.rand(steps, batch, device="cuda") < 0.01).to(torch.uint8)
-        layer.rnn.set_extras(reset.data_ptr(), 0, 0)
+        if resets:
+            layer.rnn.set_extras(reset.data_ptr(), 0, 0)
         for name in ("forward", "backward"):
             planned = time_plan(layer, name == "backward", None, 5) / steps
             engine = layer.rnn.query(layer.handle, batch)[f"{name}_engine"]
@@ -61,11 +65,21 @@ def with_resets(steps: int = 64) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resets", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--replicas", action="store_true")
+    kind.add_argument("--resets", action="store_true")
+    parser.add_argument("--hidden", nargs="+", type=COUNT, help="of the points that there are")
+    parser.add_argument("--batches", nargs="+", type=COUNT)
     arguments = parser.parse_args()
     require_gpu(parser)
     torch.manual_seed(0)
-    with_resets() if arguments.resets else plain()
+    has_all = arguments.replicas or arguments.resets
+    points = [
+        (cell, hidden, batch)
+        for cell, hidden, batch in (BY_REPLICAS if has_all else PLAIN)
+        if hidden in (arguments.hidden or [hidden]) and batch in (arguments.batches or [batch])
+    ]
+    by_replicas(points, arguments.resets) if has_all else plain(points)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import prnn
 
 GATED = [(MODES[cell], TYPES[name]) for cell, name in itertools.product(("lstm", "gru"), ("half", "bfloat16"))]
 HALF_TYPES = (torch.float16, torch.bfloat16)
+MULTICAST_SIZES = [(MODES["gru"], 512), (MODES["gru"], 640), (MODES["gru"], 768), (MODES["lstm"], 640)]
 
 
 def with_dropout(stack: reference.Stack, batch_sizes: list[int]) -> CudaCase:
@@ -85,10 +86,14 @@ def split_k() -> Iterator[CudaCase]:
 
 
 def multicast() -> Iterator[CudaCase]:
+    """Also of parts of K that differ, and of an odd number of sets of blocks."""
     for mode, dtype in GATED:
         hidden = 512 if mode == MODES["lstm"] else 1024
         for batch_sizes, replicas in (([100, 9], 1), ([70, 70], 2), ([20] * 3, 1)):
             yield MulticastCase(reference.Stack(mode, 24, hidden), batch_sizes, dtype, replicas)
+    for mode, hidden in MULTICAST_SIZES:
+        for batch_sizes, replicas in (([100, 9, 9], 1), ([20] * 3, 2)):
+            yield MulticastCase(reference.Stack(mode, 24, hidden), batch_sizes, torch.bfloat16, replicas)
 
 
 def large() -> Iterator[CudaCase]:
@@ -200,6 +205,8 @@ def extras_multicast() -> Iterator[ResetCase]:
         hidden = 512 if mode == MODES["lstm"] else 1024
         for batch_sizes, replicas in (([100, 9], 1), ([70, 70], 2), ([20] * 3, 1)):
             yield ResetCase(reference.Stack(mode, 24, hidden), batch_sizes, dtype, replicas)
+    for mode, hidden in MULTICAST_SIZES:
+        yield ResetCase(reference.Stack(mode, 24, hidden), [100, 9, 9], torch.bfloat16, 1)
 
 
 class MasksCase(GpuMasksCase):

@@ -477,7 +477,9 @@ def test_a_plan_of_multicast_kernels(mode: int) -> None:
         ({"hidden": 1024, "batch": 97}, b"wgmma-multicast", b"wgmma-multicast"),
         ({"hidden": 512, "batch": 1024}, b"wgmma-multicast", b"wgmma-multicast"),
         ({"hidden": 640, "batch": 128}, b"wgmma-multicast", b"wgmma"),
-        ({"mode": GRU, "hidden": 896, "batch": 256}, b"wgmma-multicast", b"wgmma"),
+        ({"hidden": 640, "batch": 154}, b"wgmma-multicast", b"wgmma-multicast"),
+        ({"mode": GRU, "hidden": 512, "batch": 193}, b"wgmma-multicast", b"wgmma-multicast"),
+        ({"mode": GRU, "hidden": 896, "batch": 256}, b"wgmma-multicast", b"wgmma-multicast"),
         ({"hidden": 2432}, b"mma-large", b"mma-large"),
         ({"hidden": 512, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),
         ({"hidden": 1344, "data_type": capi.FLOAT, "batch": 1}, b"simt", b"simt"),  # weights also in shared memory

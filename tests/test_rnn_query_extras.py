@@ -51,7 +51,8 @@ def test_with_resets_one_launch_takes_more_clusters_than_are_resident() -> None:
 
 def test_passes_with_resets_have_kernels_of_their_own() -> None:
     for layer, fields, engines in (
-        (Layer(GRU, 512, batch=500), ("reset",), (b"wgmma-multicast", b"cluster")),
+        (Layer(GRU, 512, batch=500), ("reset",), (b"wgmma-multicast", b"wgmma-multicast")),
+        (Layer(hidden=896, batch=64), ("reset",), (b"wgmma-multicast", b"wgmma-multicast")),
         (Layer(hidden=1024, batch=128), ("reset", "cells"), (b"wgmma-multicast", b"wgmma-multicast")),
         (Layer(hidden=1024, batch=128), ("reset", "cells", "dcells"), (b"wgmma-multicast", b"mma")),
         (Layer(hidden=512, batch=1000), ("reset", "cells", "dcells"), (b"wgmma-multicast", b"cluster")),

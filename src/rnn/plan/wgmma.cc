@@ -115,11 +115,10 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
                          int64_t directions) {
   if (backward.kernel.is(Engine::kWgmmaMulticast)) {
     const int columns = backward.kernel.shape(0), groups = backward.kernel.shape(1);
-    const int hidden = static_cast<int>(problem.hidden),
-              chunks = static_cast<int>(problem.gates()) * hidden / kWgmmaChunk;
+    const int hidden = static_cast<int>(problem.hidden), gates = static_cast<int>(problem.gates());
     return replicas * directions *
-           (multicast_exchange_bytes(hidden, chunks, columns, groups) +
-            multicast_sums_bytes(backward.blocks, columns, groups));
+           (multicast_exchange_bytes(hidden, gates * hidden / kWgmmaChunk, columns, groups) +
+            multicast_sums_bytes(backward.blocks, gates, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
   const int64_t blocks = int64_t{backward.blocks} * replicas * directions;
@@ -163,12 +162,14 @@ int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape&
 
 bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
   const bool backward = pass == Pass::kBackward;
-  const int parts = backward ? kMulticastParts : 1;
-  const int64_t set_units = int64_t{kMulticastUnits} * parts * kMulticastCluster;
-  const int64_t chunks = problem.hidden * (backward ? problem.gates() : 1) / (kWgmmaChunk * parts);  // of a warpgroup
-  if (problem.hidden % set_units != 0 || problem.hidden % (2 * kWgmmaChunk) != 0) return false;
-  if (problem.hidden > kMulticastHidden) return false;
-  if (chunks < kMulticastRegisterChunks || chunks % 2 != 0) return false;
+  static_assert(kMulticastUnits * kMulticastParts == 2 * kWgmmaChunk, "a set of blocks has whole pairs of chunks");
+  if (problem.hidden % (2 * kWgmmaChunk) != 0) return false;
+  if (problem.hidden < kMulticastMinHidden || problem.hidden > kMulticastMaxHidden) return false;
+  // Of a warpgroup: all of K forward, a part of it backward.
+  const int of_gate = static_cast<int>(problem.hidden) / kWgmmaChunk,
+            all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
+  const int chunks = backward ? multicast_part_chunks(all) : all;
+  const int64_t in_shared = multicast_shared_chunks(chunks);
   *shape = ResidentShape();
   shape->units = kMulticastUnits;
   shape->cluster = kMulticastCluster;
@@ -181,16 +182,14 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
     const int columns = kernel.shape(0), groups = kernel.shape(1);
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
-    const int count = static_cast<int>(chunks);
     const int of_column =
-        backward ? multicast_backward_column(count, columns, groups) : multicast_forward_column(groups);
-    const int64_t in_registers = kMulticastRegisterChunks;
-    if (multicast_slots(count, columns, of_column) < 2) return false;
+        backward ? multicast_backward_column(chunks, columns, groups) : multicast_forward_column(groups);
+    if (multicast_slots(chunks, columns, of_column) < 2) return false;
     shape->kernel = kernel;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
-    shape->shared_bytes = multicast_shared_bytes(count, columns, of_column);
-    shape->register_bytes = 2 * in_registers * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * (chunks - in_registers) * kWgmmaTileBytes * shape->blocks;
+    shape->shared_bytes = multicast_shared_bytes(chunks, columns, of_column);
+    shape->register_bytes = 2 * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
     found = true;
     return false;
   });

@@ -36,7 +36,8 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
 // chunks.
 constexpr int kMulticastCluster = 2;
 constexpr int kMulticastColumns = 128;  // sequences of a replica in a pass, at most
-constexpr int kMulticastHidden = 1024;  // a larger layer's weights leave room for two pairs of chunks of states
+constexpr int kMulticastMinHidden = 512;
+constexpr int kMulticastMaxHidden = 1024;  // a larger layer's weights leave room for two pairs of chunks of states
 constexpr int kMulticastUnits = 2 * kWgmmaUnits;
 constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
 constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
@@ -78,10 +79,18 @@ constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
 constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {
   return int64_t{groups} * (2 * chunks * columns * 128 + hidden / kWgmmaChunk * kMulticastCounterBytes);
 }
-// Backward, the sums that kMulticastParts blocks give each other.
+// Backward, the chunks of K are split in kMulticastParts of whole pairs: the first chunk of a part, and how many the
+// largest part has.
 constexpr int kMulticastParts = 4;
-constexpr int64_t multicast_sums_bytes(int blocks, int columns, int groups) {
-  return int64_t{blocks} * groups * kMulticastParts * kMulticastUnits * columns * 4;
+constexpr int multicast_part_begin(int chunks, int part) { return chunks / 2 * part / kMulticastParts * 2; }
+constexpr int multicast_part_chunks(int chunks) { return (chunks / 2 + kMulticastParts - 1) / kMulticastParts * 2; }
+
+// Backward, the sums that kMulticastParts blocks give each other. Where a part of K is one gate of all units, a product
+// needs what all blocks have published, which had read the sums of the step before. Blocks of other cells may be a step
+// behind: the sums of even and odd steps have places of their own.
+constexpr int multicast_sums_places(int gates) { return gates == kMulticastParts ? 1 : 2; }
+constexpr int64_t multicast_sums_bytes(int blocks, int gates, int columns, int groups) {
+  return int64_t{blocks} * multicast_sums_places(gates) * groups * kMulticastParts * kMulticastUnits * columns * 4;
 }
 
 // The same of a forward kernel's replicas: ForwardDirection::exchange.

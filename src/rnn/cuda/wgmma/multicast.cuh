@@ -16,8 +16,9 @@ __device__ __forceinline__ void init_barrier(uint64_t* barrier, int arrivals) {
 __device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void arrive_at_rank(uint32_t barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(address_in_rank(barrier, rank)) : "memory");
+// `barrier`: of address_in_rank().
+__device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(barrier) : "memory");
 }
 // Copies to the same address in each block of the cluster; the barrier at the same address there counts the bytes.
 __device__ __forceinline__ void copy_to_cluster(uint32_t to, const void* from, int bytes, uint32_t barrier,
@@ -33,7 +34,7 @@ __device__ __forceinline__ void fence_for_bulk_copies() { asm volatile("fence.pr
 #else
 __device__ __forceinline__ void init_barrier(uint64_t*, int) {}
 __device__ __forceinline__ void expect_bytes(uint32_t, uint32_t) {}
-__device__ __forceinline__ void arrive_at_rank(uint32_t, uint32_t) {}
+__device__ __forceinline__ void arrive_in_cluster(uint32_t) {}
 __device__ __forceinline__ void copy_to_cluster(uint32_t, const void*, int, uint32_t, uint16_t) {}
 __device__ __forceinline__ void fence_for_bulk_copies() {}
 #endif
@@ -106,17 +107,18 @@ struct MulticastExchange {
 };
 
 // The ring of chunks in shared memory, two to a slot. Pair i of all goes to slot i % slots, from the block of rank i %
-// 2. The barriers by their shared addresses, worked out once.
+// 2; or, in a cluster whose blocks do not share, from the block itself. The barriers by their shared addresses, worked
+// out once.
 static_assert(kMulticastCluster == 2);
 struct RingBarriers {
   uint64_t full[kMulticastMaxSlots];   // the pair is there
-  uint64_t empty[kMulticastMaxSlots];  // both warpgroups of both blocks have multiplied the one before
+  uint64_t empty[kMulticastMaxSlots];  // both warpgroups of the blocks that share have multiplied the one before
 
-  // By one thread. Barriers of the block and of the cluster must follow.
-  __device__ __forceinline__ void init(int slots, int pair_bytes) {
+  // By one thread. Barriers of the block and of the cluster must follow. `sharing`: blocks that fetch for each other.
+  __device__ __forceinline__ void init(int slots, int pair_bytes, int sharing) {
     for (int i = 0; i < slots; ++i) {
       init_barrier(&full[i], 1);
-      init_barrier(&empty[i], 2 * kMulticastCluster);
+      init_barrier(&empty[i], 2 * sharing);
     }
     fence_barriers();
     for (int i = 0; i < slots; ++i) expect_bytes(&full[i], pair_bytes);
@@ -127,13 +129,18 @@ struct RingBarriers {
 struct Ring {
   uint32_t chunks, full, empty;  // shared addresses
   int slots;
+  int only_rank;          // -1; of a block that does not share: its own
   int slot = 0, use = 0;  // of the next pair; how often the slot has been used before
 
-  __device__ __forceinline__ Ring(uint32_t chunks_at, RingBarriers& barriers, int slot_count)
-      : chunks(chunks_at), full(shared_address(barriers.full)), slots(slot_count) {
+  __device__ __forceinline__ Ring(uint32_t chunks_at, RingBarriers& barriers, int slot_count, bool shares)
+      : chunks(chunks_at),
+        full(shared_address(barriers.full)),
+        slots(slot_count),
+        only_rank(shares ? -1 : static_cast<int>(cluster_rank())) {
     pin_in_register(full);
     empty = full + sizeof barriers.full;
   }
+  __device__ __forceinline__ bool is_shared() const { return only_rank < 0; }
   __device__ __forceinline__ uint32_t full_at() const { return full + slot * 8; }
   __device__ __forceinline__ void advance(int count) {
     slot += count;
@@ -152,11 +159,13 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
   constexpr int kChunkBytes = COLUMNS * 128;
   const int lane = static_cast<int>(threadIdx.x % 32), of_pair = lane % 2;
   const int pairs = count / 2;
-  int pair = lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank());
-  constexpr uint16_t kRanks = (1 << kMulticastCluster) - 1;
+  const bool shares = ring.is_shared();
+  int pair = shares ? lane / 2 * kMulticastCluster + static_cast<int>(cluster_rank()) : lane / 2;
+  const auto ranks = static_cast<uint16_t>(shares ? (1 << kMulticastCluster) - 1 : 1 << ring.only_rank);
   // The empty barrier of a slot has a phase for each of this block's uses of it: all, or every second one. It tells a
-  // phase from the next one alone, so that they are fetched one after the other.
-  const int own_uses = ring.slots % 2 == 0 ? 0 : 1, apart = ring.slots << own_uses;
+  // phase from the next one alone, so that they are fetched one after the other. So many lanes apart have the same
+  // slot.
+  const int own_uses = shares && ring.slots % 2 != 0 ? 1 : 0, apart = shares ? ring.slots << own_uses : 2 * ring.slots;
   const unsigned same_slot = lane < apart ? 0 : 1u << (lane - apart);
   ring.advance(pair);
   for (int s = 0; s < steps; ++s) {
@@ -170,21 +179,21 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
             (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1))) {
           fence_for_bulk_copies();
           copy_to_cluster(ring.chunks + (ring.slot * 2 + of_pair) * kChunkBytes,
-                          exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), kRanks);
+                          exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), ranks);
           waits = false;
         }
         if (!__all_sync(kWholeWarp, timeout.keeps_spinning(fault))) return;
       }
-      // The number of pairs so far may become odd: then this block has the others.
-      const int own = pair ^ (pairs & 1);
+      // The number of pairs so far may become odd: then a block that shares has the others.
+      const int own = shares ? pair ^ (pairs & 1) : pair;
       ring.advance(pairs + own - pair);
       pair = own;
     }
   }
 }
 
-// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring.
-template <class T, int COLUMNS>
+// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more.
+template <class T, int COLUMNS, int FEWEST>
 struct MulticastProduct {
   static constexpr int kChunkBytes = COLUMNS * 128;
   using Sums = float[COLUMNS / 2];
@@ -194,7 +203,10 @@ struct MulticastProduct {
   uint32_t weights[kMulticastRegisterChunks][4][4];
   uint32_t more_weights;  // shared address of this warpgroup's weights beyond the registers
   int chunks;
-  int pairs_before = 0;  // of earlier steps and groups; odd or even
+  // Where a pair is given back: slot 0's empty barrier of the block that fetches the slot's next pair. With each pair
+  // that is the other block, whose addresses differ by the bits of `turns`. Worked out once, not with each pair.
+  uint32_t given_to = address_in_rank(ring.empty, ring.is_shared() ? ring.slots % kMulticastCluster : ring.only_rank);
+  uint32_t turns = ring.is_shared() ? address_in_rank(ring.empty, 0) ^ address_in_rank(ring.empty, 1) : 0;
 
   // Waits for a pair, multiplies, and gives the pair before back when that one's product is done.
   template <class Multiply>
@@ -205,15 +217,14 @@ struct MulticastProduct {
     multiply(matrix_descriptor(ring.chunks + ring.slot * (2 * kChunkBytes)));
     wgmma_commit();
     wgmma_wait<1>();
-    if (pair > 0) give_back(pair - 1, before);
+    if (pair > 0) give_back(before);
     before = ring.slot;
     ring.advance(1);
   }
 
-  // To the block that fetches the slot's next pair.
-  __device__ __forceinline__ void give_back(int pair, int slot) const {
-    if (warpgroup.thread == 0)
-      arrive_at_rank(ring.empty + slot * 8, (pairs_before + pair + ring.slots) % kMulticastCluster);
+  __device__ __forceinline__ void give_back(int slot) {
+    if (warpgroup.thread == 0) arrive_in_cluster(given_to + slot * 8);
+    given_to ^= turns;
   }
 
   // Adds the product of a step to `sums`.
@@ -221,6 +232,7 @@ struct MulticastProduct {
     int before = 0;
 #pragma unroll
     for (int p = 0; p < kMulticastRegisterChunks / 2; ++p) {
+      if (2 * p >= FEWEST && 2 * p >= chunks) break;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, weights[2 * p], states);
         multiply_chunk<T>(sums, weights[2 * p + 1], states + kChunkBytes / 16);
@@ -235,8 +247,7 @@ struct MulticastProduct {
       });
     }
     wgmma_wait<0>();
-    give_back(chunks / 2 - 1, before);
-    pairs_before ^= chunks / 2;
+    give_back(before);
   }
 };
 

@@ -9,8 +9,10 @@ namespace prnn {
 
 // K, the gates' gradients, is split in kMulticastParts. A set of so many blocks, one for each part, owns 128 units: a
 // warpgroup multiplies its part with the rows of 64 of them. A block finishes kMulticastUnits units of its set, with
-// the sums of all parts, which go through L2: words there say by their lowest bit of which step they are. The blocks of
-// a cluster are of different sets and have the same part. Groups and RESETS as forward.
+// the sums of all parts, which go through L2: words there say by their lowest bit of which step they are, of the two
+// that may be in one place. The blocks of a cluster are of different sets and have the same part, and share what they
+// fetch. Where the number of sets is odd, clusters of the last set have two of its parts, and each block fetches its
+// own. Groups and RESETS as forward.
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 __global__ void __launch_bounds__(kMulticastThreads, 1)
     wgmma_multicast_backward(const __grid_constant__ BackwardParams params) {
@@ -25,10 +27,16 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const BackwardDirection& dir = params.direction[place.direction];
   if (place.columns <= 0) return;
   const int hidden = sizes.hidden, unit_chunks = hidden / kWgmmaChunk;
-  const int chunks = kGates * unit_chunks / kMulticastParts;  // of a part
-  const int rank = static_cast<int>(cluster_rank());
-  const int block = blockIdx.x % sizes.blocks, part = block / kMulticastCluster % kMulticastParts;
-  const int first_of_set = (block / kMulticastCluster / kMulticastParts * kMulticastCluster + rank) * kSetUnits;
+  constexpr int kBlocksOfSets = kMulticastParts * kMulticastCluster;  // of two sets
+  const int block = blockIdx.x % sizes.blocks, first_of_sets = block / kBlocksOfSets * kBlocksOfSets;
+  const bool shares = first_of_sets + kMulticastParts < sizes.blocks;
+  const int part = shares ? block % kBlocksOfSets / kMulticastCluster : block % kMulticastParts;
+  const int rank_of_set = shares ? static_cast<int>(cluster_rank()) : 0;
+  const int first_of_set = (first_of_sets / kMulticastParts + rank_of_set) * kSetUnits;
+  // Of this part, and, for what all blocks have alike, of the largest one.
+  const int all_chunks = kGates * unit_chunks, first_chunk = multicast_part_begin(all_chunks, part),
+            own_chunks = multicast_part_begin(all_chunks, part + 1) - first_chunk,
+            chunks = multicast_part_chunks(all_chunks);
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
@@ -37,11 +45,11 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const int slots = multicast_slots(chunks, COLUMNS, of_column);
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
-  const int64_t exchange_bytes = multicast_exchange_bytes(hidden, kGates * unit_chunks, COLUMNS, GROUPS);
-  const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, COLUMNS, GROUPS);
+  const int64_t exchange_bytes = multicast_exchange_bytes(hidden, all_chunks, COLUMNS, GROUPS);
+  const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, kGates, COLUMNS, GROUPS);
   char* const of_replica = reinterpret_cast<char*>(params.sums) +
                            (place.direction * sizes.replicas + place.replica) * (exchange_bytes + sums_bytes);
-  const MulticastExchange<COLUMNS, GROUPS> exchange{of_replica + sums_bytes, kGates * unit_chunks, unit_chunks, 0};
+  const MulticastExchange<COLUMNS, GROUPS> exchange{of_replica + sums_bytes, all_chunks, unit_chunks, 0};
   const int timesteps = steps_of_column(sizes, place.first_column),
             last_step = last_backward_step(dir, sizes, timesteps);
 
@@ -58,12 +66,15 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   if (threadIdx.x >= kResidentThreads) {
     take_registers<false>();
-    if (threadIdx.x == kResidentThreads) barriers.init(slots, 2 * COLUMNS * 128);
+    if (threadIdx.x == kResidentThreads) {
+      barriers.init(slots, 2 * COLUMNS * 128, shares ? kMulticastCluster : 1);
+    }
     __syncthreads();
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
-      fetch_states(exchange, part * chunks, chunks, Ring(ring_at, barriers, slots), last_step + 1, sizes.timed_out);
+      fetch_states(exchange, first_chunk, own_chunks, Ring(ring_at, barriers, slots, shares), last_step + 1,
+                   sizes.timed_out);
     } else if (warp < 3) {
       io_of(warp - 1).run(timesteps, last_step);
     }
@@ -73,29 +84,32 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   }
   take_registers<true>();
 
-  MulticastProduct<T, COLUMNS> product{{}, Ring(ring_at, barriers, slots)};
+  constexpr int kFewest = multicast_part_begin(kMulticastMinHidden / kWgmmaChunk * kGates, 1);
+  MulticastProduct<T, COLUMNS, kFewest> product{{}, Ring(ring_at, barriers, slots, shares)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
-  product.chunks = chunks;
+  product.chunks = own_chunks;
   product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
   const BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * of_column;
   const T* const matrix = static_cast<const T*>(dir.weights);
-  load_weight_tiles<true>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
-                          [&](int chunk, int row, int vec) {
-                            const int64_t k = (part * chunks + chunk) * kWgmmaChunk + row;
+  load_weight_tiles<true>(product.weights, own_chunks, ring_at + warpgroup.index * 8192, product.more_weights,
+                          warpgroup, [&](int chunk, int row, int vec) {
+                            const int64_t k = (first_chunk + chunk) * kWgmmaChunk + row;
                             const int unit = first_of_set + warpgroup.index * 64 + vec * 8;
-                            return load_row_fragment(matrix, k * hidden + unit, chunk < chunks ? 8 : 0);
+                            return load_row_fragment(matrix, k * hidden + unit, chunk < own_chunks ? 8 : 0);
                           });
   __syncthreads();
   sync_cluster();
 
-  // Sums that blocks of a set give each other: [block][group][half of its units][part][kCells / 4][thread][4]. Those of
-  // a warp are of one block's half.
+  // Sums that blocks of a set give each other: [block][place][group][half of its units][part][kCells / 4][thread][4].
+  // Those of a warp are of one block's half. Why nobody overwrites sums that are still to be read:
+  // docs/resident_kernels.md.
+  constexpr int kPlaces = multicast_sums_places(kGates);
   constexpr int kPartSums = kCells / 4 * kWarpgroupThreads * 16, kGroupSums = 2 * kMulticastParts * kPartSums;
   const auto sums_at = [&](int of_part, int half, int from) {
-    const int to = (block / kMulticastCluster / kMulticastParts * kMulticastParts + of_part) * kMulticastCluster + rank;
-    return of_replica + int64_t{to} * (GROUPS * kGroupSums) + (half * kMulticastParts + from) * kPartSums;
+    const int to = first_of_sets + (shares ? of_part * kMulticastCluster + rank_of_set : of_part);
+    return of_replica + int64_t{to} * (kPlaces * GROUPS * kGroupSums) + (half * kMulticastParts + from) * kPartSums;
   };
   char* const given_to = sums_at(warpgroup.index * 2 + warp / 2, warp % 2, part) + lane * 16;
   const char* const given_by = sums_at(part, warpgroup.index, 0) + warpgroup.thread * 16;
@@ -117,9 +131,10 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
     const Step current = step_of_pass(sizes, timesteps, !dir.reverse, s);
-    const uint32_t phase = ~s & 1;
+    const uint32_t phase = ~(s / kPlaces) & 1;
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
+      const int place_of_sums = (s % kPlaces * GROUPS + group) * kGroupSums;
       {
         float sums[COLUMNS / 2];
 #pragma unroll
@@ -129,7 +144,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         for (int j = 0; j < COLUMNS / 8; ++j) {
           const auto word = [&](int i) { return (__float_as_uint(sums[4 * j + i]) & ~1u) | phase; };
           asm volatile("st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(
-                           given_to + group * kGroupSums + j % (kCells / 4) * 2048 + j / (kCells / 4) * 512),
+                           given_to + place_of_sums + j % (kCells / 4) * 2048 + j / (kCells / 4) * 512),
                        "r"(word(0)), "r"(word(1)), "r"(word(2)), "r"(word(3))
                        : "memory");
         }
@@ -140,8 +155,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
       const auto load_given = [&](uint4(&to)[kMulticastParts], int i) {
 #pragma unroll
         for (int from = 0; from < kMulticastParts; ++from) {
-          to[from] = load_or_zeros(i < kCells / 4,
-                                   given_by + group * kGroupSums + from * kPartSums + i * (kWarpgroupThreads * 16));
+          to[from] =
+              load_or_zeros(i < kCells / 4, given_by + place_of_sums + from * kPartSums + i * (kWarpgroupThreads * 16));
         }
       };
       load_given(given, 0);

@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   if (threadIdx.x >= kResidentThreads) {
     take_registers<false>();
-    if (threadIdx.x == kResidentThreads) barriers.init(slots, 2 * COLUMNS * 128);
+    if (threadIdx.x == kResidentThreads) barriers.init(slots, 2 * COLUMNS * 128, kMulticastCluster);
     __syncthreads();
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
-      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots), count, sizes.timed_out);
+      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots, true), count, sizes.timed_out);
     } else if (warp < 3) {
       io_of(warp - 1).run(count);
     }
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   }
   take_registers<true>();
 
-  MulticastProduct<T, COLUMNS> product{{}, Ring(ring_at, barriers, slots)};
+  MulticastProduct<T, COLUMNS, kMulticastRegisterChunks> product{{}, Ring(ring_at, barriers, slots, true)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   const ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
