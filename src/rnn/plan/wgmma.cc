@@ -50,7 +50,8 @@ bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
   if (needs_extras(problem, pass)) {
     return problem.hidden > cluster_hidden(problem.gates() > 1) ? states > 32 * 1024 : states >= 64 * 1024;
   }
-  return states > (pass == Pass::kBackward ? 96 : 64) * 1024;
+  if (pass == Pass::kForward) return states > 64 * 1024;
+  return states > (wants_split_k(problem, directions) ? 96 : 60) * 1024;
 }
 
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
