@@ -7,11 +7,11 @@
 Forward / training step with the gradients of input and parameters, eager (the host's time counts) and replayed from a
 CUDA graph. One layer, input size = hidden size, 1 % of the timesteps reset. float32 in tf32, and bfloat16: prnn's layer
 and its data are of that type, TorchRL's data is float32 and its recurrent product bfloat16. Its kernels are tuned anew
-for every number of sequences. Most of the time goes into compiling them, up to a minute a variant: --compile I K
-compiles every Kth from the Ith on into Triton's cache, processes with the same --lock measure in turns. --rival
-forward leaves TorchRL's training out: from 512 units on, most of its backward kernels do not fit. Ratios are TorchRL's
-time over prnn's. "torch loop" is a Python loop over torch.nn's cell, for where TorchRL is not installed. "-" did not
-run, or cannot be captured: the reason is on stderr.
+for every number of sequences. Most of the time goes into compiling them, up to a minute a variant: --compile I K does
+nothing else, with every Kth from the Ith on, for Triton's cache; processes with the same --lock measure in turns.
+--rival forward leaves TorchRL's training out: from 512 units on, most of its backward kernels do not fit. Ratios are
+TorchRL's time over prnn's. "torch loop" is a Python loop over torch.nn's cell, for where TorchRL is not installed. "-"
+did not run, or cannot be captured: the reason is on stderr.
 """
 
 import argparse
@@ -48,21 +48,27 @@ def triton_kernels(cell: str) -> list[Any]:
     return [getattr(_rnn_triton, f"_{cell.lower()}_{direction}_kernel") for direction in ("fwd", "bwd")]
 
 
-def compile_torchrl(cell: str, hidden: int, dtype: torch.dtype, part: int, parts: int) -> None:
-    """Compiles some variants of TorchRL's kernels into Triton's cache on disk, without measuring them."""
+def compile_torchrl(cell: str, hidden: int, dtype: torch.dtype, trains: bool) -> None:
+    """Compiles TorchRL's kernels without measuring them."""
 
-    def run_once(call: Callable[[], None], quantiles: object) -> tuple[float, float, float]:
+    def run_once(call: Callable[[], None], quantiles: object) -> list[float]:
         call()
-        return 1, 1, 1
+        return [1.0, 1.0, 1.0]
 
-    for kernel in triton_kernels(cell):
-        kernel.configs, kernel.do_bench = kernel.configs[part::parts], run_once
+    kernels = triton_kernels(cell)
+    timers = [kernel.do_bench for kernel in kernels]
+    for kernel in kernels:
+        kernel.do_bench = run_once
     batch, steps = COMPILED
     run, _ = torchrl(cell, hidden, torch.zeros(steps, batch, dtype=torch.bool, device="cuda"), dtype)
     x = torch.randn(batch, steps, hidden, device="cuda", requires_grad=True)
-    with torch.no_grad():
-        run(x)
-    run(x).sum().backward()
+    with contextlib.suppress(Exception):  # measure() says why
+        with torch.no_grad():
+            run(x)
+        if trains:
+            run(x).sum().backward()
+    for kernel, timer in zip(kernels, timers, strict=True):
+        kernel.do_bench = timer
 
 
 def torchrl(cell: str, hidden: int, reset: torch.Tensor, dtype: torch.dtype) -> tuple[Run, list[torch.nn.Parameter]]:
@@ -186,8 +192,13 @@ def main() -> None:
         for name in arguments.types
     ]
     if arguments.compile:
+        part, parts = arguments.compile
+        for kernel in (kernel for cell in arguments.cells for kernel in triton_kernels(cell)):
+            kernel.configs = kernel.configs[part::parts]
+    if _rnn_triton is not None and arguments.rival != "none":
         for kind in kinds:
-            compile_torchrl(*kind, *arguments.compile)
+            compile_torchrl(*kind, arguments.rival == "train")
+    if arguments.compile:
         return
     print("| cell | type | H | N | rival | eager | replayed | prnn eager | replayed | ratio eager | ratio replayed |")
     print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
