@@ -31,6 +31,10 @@ constexpr double kUnalignedTime = 1.3;
 // logarithm are best.
 constexpr double kShareOfEstimate = 0.7;
 
+// Where three timesteps lie between two and four: cuDNN has other algorithms of large layers from four on, so that it
+// takes less than half of the way.
+constexpr double kPlaceOfThreeSteps = 0.45;
+
 Precision precision_of(const RnnProblem& problem) {
   switch (problem.type) {
     case PRNN_DATA_BFLOAT16: return Precision::kBfloat16;
@@ -252,7 +256,8 @@ double at_steps(const std::array<double, kMeasuredStepCount>& ratios, int64_t st
   if (next == end) return ratios.back();
   const int64_t i = next - kMeasuredSteps;
   if (*next == steps || std::isinf(ratios[i])) return ratios[i];
-  const double place = place_between(static_cast<double>(steps), kMeasuredSteps[i - 1], *next);
+  const double between = place_between(static_cast<double>(steps), kMeasuredSteps[i - 1], *next);
+  const double place = steps == 3 ? kPlaceOfThreeSteps : between;
   return std::exp(mix(std::log(ratios[i - 1]), std::log(ratios[i]), place));
 }
 
