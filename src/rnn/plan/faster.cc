@@ -26,10 +26,10 @@ constexpr int64_t kMostMeasured = 1024;
 constexpr int64_t kUnalignedSequences = 64;
 constexpr double kUnalignedTime = 1.3;
 
-// What makes the resident kernels slower often makes cuDNN's slower, too, so that the ratio follows less than the
-// whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.8 of its
+// What makes a call of few timesteps slower often makes cuDNN's slower, too, so that the ratio follows less than the
+// whole of an estimate: where a fifth of the measured points, or of the sizes, are held out, 0.5 to 0.7 of its
 // logarithm are best.
-constexpr double kShareOfEstimate = 0.7;
+constexpr double kShareOfShortCalls = 0.7;
 
 // Where three timesteps lie between two and four: cuDNN has other algorithms of large layers from four on, so that it
 // takes less than half of the way.
@@ -196,7 +196,7 @@ class Interpolation {
 
   double log_resident(Stack stack, int steps, Size size) {
     const StepEstimate& step = estimate(stack, size);
-    return kShareOfEstimate * std::log(step.microseconds + step.of_call / steps);
+    return (steps < kManySteps ? kShareOfShortCalls : 1) * std::log(step.microseconds + step.of_call / steps);
   }
 
   // At the one of two sizes that is alike, if the other is not.
