@@ -76,3 +76,14 @@ def test_points_of_files_are_measured_anew(tmp_path: pathlib.Path, monkeypatch: 
     sizes = {(*point[:7], point.projection) for point in again}
     assert sizes == {(*point[:7], point.projection) for point in points}
     assert all(point.cudnn == 0.25 * point.resident for point in again)
+
+
+def test_random_layers_are_those_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = rnn_backends.random_tasks(300, 1)
+    assert tasks == rnn_backends.random_tasks(300, 1)
+    assert tasks != rnn_backends.random_tasks(300, 2)
+    assert {task.kind.type for task in tasks} == set(rnn_backends.TYPES)
+    assert {(task.kind.layers, task.kind.directions) for task in tasks} == set(rnn_backends.RANDOM_STACKS)
+    monkeypatch.setattr(rnn_backends, "measure", made_up(0.1))
+    rows = [row for task in tasks for row in rnn_backends.rows_of(task)]
+    assert [(row.kind, row.batch, row.steps) for row in rows] == [(t.kind, *t.batches, t.steps) for t in tasks]

@@ -2,14 +2,14 @@
 
     python -m prnn.bench.rnn_backends [--types bfloat16 float32 tf32 float16] [--cells lstm gru rnn] [--hidden 512 1024]
         [--layers 1] [--directions 1] [--batches 1 8 64 512] [--steps 64] [--ragged] [--dropout 0.1] [--projected [2]]
-        [--points FILE.csv ...] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
+        [--points FILE.csv ...] [--random COUNT SEED] [--algorithms] [--processes 8] [--seconds 600] [--csv FILE]
 
 Both run through the library, replayed from CUDA graphs, so that host time does not count: inference, and a training
 step (forward and the gradients of everything). Input size = hidden size. For each kind of layer the batches grow until
 cuDNN has been well ahead three times. Rows are printed as they come, in microseconds a timestep; ratios are cuDNN's
-time over the resident kernels'. --points measures the points of files anew. --algorithms adds cuDNN's algorithms,
-called directly: those that the library chooses from. Most of the time goes into preparing calls: several processes
-prepare theirs at the same time, and have the GPU in turns.
+time over the resident kernels'. --points measures the points of files anew, --random layers drawn to check the choice.
+--algorithms adds cuDNN's algorithms, called directly: those that the library chooses from. Most of the time goes into
+preparing calls: several processes prepare theirs at the same time, and have the GPU in turns.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import math
 import multiprocessing
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +39,12 @@ BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND}
 HIDDEN = (64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048)
 BATCHES = (1, 4, 8, 16, 32, 48, 64, 72, 96, 128, 136, 192, 256, 264, 384, 512, 520, 768, 1024, 1536, 2048)
 ALGORITHMS = ("standard", "static", "small-H")
+# Of random layers: sizes between those of the table, too, and some that are no multiples of 8 or 16.
+RANDOM_HIDDEN = (16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 200, 224, 256, 300, 320, 384)
+RANDOM_HIDDEN += (400, 448, 512, 640, 768, 896, 900, 1000, 1024, 1152, 1280, 1408, 1536, 1664, 1792)
+RANDOM_BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+RANDOM_STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 48, 64)
+RANDOM_STACKS = ((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1), (3, 1))  # layers, directions
 WELL_AHEAD = 0.7  # cuDNN is, at ratios below, if there are at least so many states:
 MANY_STATES = 1 << 16
 STATES = 1 << 22  # of a call, about: enough for its timesteps to count, few enough for many points
@@ -269,6 +276,17 @@ def tasks_of(points: Iterable[rnn_ratios.Point]) -> list[Task]:
     return [Task(kind, sorted(set(found)), steps, takes_all=True) for (kind, steps), found in batches.items()]
 
 
+def random_tasks(count: int, seed: int) -> list[Task]:
+    """A point each."""
+    draw = random.Random(seed).choice
+    tasks = []
+    for _ in range(count):
+        layers, directions = draw(RANDOM_STACKS)
+        kind = Kind(draw(list(MODES)), draw(list(TYPES)), layers, directions, draw(RANDOM_HIDDEN))
+        tasks.append(Task(kind, [draw(RANDOM_BATCHES)], draw(RANDOM_STEPS), takes_all=True))
+    return tasks
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
@@ -285,6 +303,9 @@ def main() -> None:
     parser.add_argument("--dropout", type=PROBABILITY, default=0, help="between the layers, in training")
     parser.add_argument("--algorithms", action="store_true", help="cuDNN's algorithms, too; of one layer")
     parser.add_argument("--points", nargs="+", metavar="FILE", help="measures the points of these files instead")
+    parser.add_argument(
+        "--random", nargs=2, type=COUNT, metavar=("COUNT", "SEED"), help="measures random layers instead"
+    )
     parser.add_argument("--processes", type=COUNT, default=1, help="that prepare calls at the same time")
     parser.add_argument("--seconds", type=SECONDS, default=600, help="no point is begun after this time")
     parser.add_argument("--csv", metavar="FILE", help="where the rows go for rnn_ratios.py")
@@ -297,6 +318,8 @@ def main() -> None:
     algorithms = ALGORITHMS if arguments.algorithms else ()
     if arguments.points:
         tasks = tasks_of(rnn_ratios.read(arguments.points)[1])
+    elif arguments.random:
+        tasks = random_tasks(*arguments.random)
     else:
         order = arguments.layers, arguments.directions, arguments.hidden, arguments.types, arguments.cells
         kinds = [

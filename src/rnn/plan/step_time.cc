@@ -69,17 +69,42 @@ double estimate_product(const RnnProblem& problem) {
   return 2 * weights * static_cast<double>(problem.max_batch()) / flops_a_microsecond;
 }
 
-// Of a call besides its timesteps: launches, the loading of weights, and products of few rows. Weights that are copied
-// to whole k-tiles take longer in training.
-double estimate_call(const RnnProblem& problem, Engine engine, bool training) {
-  const bool is_float = problem.type == PRNN_DATA_FLOAT;
-  const double padding =
-      training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden ? (is_float ? 20 : 15) : 0;
+// Microseconds of a call besides its timesteps: of the call, of each launch after a pass's first, and of a megabyte of
+// weights that a launch loads.
+struct CallTime {
+  double call, launch, megabyte;
+};
+
+// Fitted to bench/results/rnn_backends_few_timesteps_h200.csv.
+CallTime call_time(Engine engine, bool is_float, bool training) {
   switch (engine) {
-    case Engine::kCluster: return training ? padding + (is_float ? 38 : 25) : 12;
-    case Engine::kSimt: return training ? padding + 25 : 10;
-    default: return training ? padding + 40 : 15;
+    case Engine::kCluster:
+      if (is_float) return training ? CallTime{33, 3, 3.6} : CallTime{12.5, 1.6, 6.5};
+      return training ? CallTime{23, 3, 3} : CallTime{10, 1, 3.8};
+    case Engine::kSimt: return training ? CallTime{22, 3, 0.6} : CallTime{10, 3, 0.55};
+    default: return training ? CallTime{30, 7, 0.4} : CallTime{13.5, 5, 0.9};
   }
+}
+
+// The weights' gradients are read and written whatever the number of rows. Where the weights fit a cluster or few
+// sequences have simt kernels, CallTime has that.
+constexpr double kGradientMegabyte = 2;
+
+// Weights that are copied to whole k-tiles take longer in training.
+double estimate_call(const GpuRow& row, const RnnProblem& problem, const ResidentShape& forward,
+                     const ResidentShape& backward, bool training) {
+  const bool is_float = problem.type == PRNN_DATA_FLOAT;
+  const bool copies = training && problem.gates() > 1 && padded_hidden(problem) != problem.hidden;
+  const Engine engine = (training ? backward : forward).kernel->engine;
+  const CallTime time = call_time(engine, is_float, training);
+  const auto passes = [&](const ResidentShape& shape) {
+    return static_cast<double>(ceil_div(problem.max_batch(), sequences_at_once(row, problem, shape)));
+  };
+  const double launches = passes(forward) + (training ? passes(backward) : 0);
+  const bool has_gradients = training && engine != Engine::kCluster && engine != Engine::kSimt;
+  const auto weights = static_cast<double>(problem.gates() * problem.hidden * problem.hidden * (is_float ? 4 : 2));
+  return time.call + time.launch * (launches - (training ? 2 : 1)) + (copies ? (is_float ? 20 : 15) : 0) +
+         (time.megabyte * launches + (has_gradients ? kGradientMegabyte : 0)) * weights / 1e6;
 }
 
 }  // namespace
@@ -90,8 +115,7 @@ StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool tr
   const double time = estimate_pass(row, problem, forward, false) +
                       (training ? estimate_pass(row, problem, backward, true) : 0) +
                       (training ? 3 : 1) * estimate_product(problem);
-  const Engine engine = (training ? backward : forward).kernel->engine;
-  return {time, estimate_call(problem, engine, training),
+  return {time, estimate_call(row, problem, forward, backward, training),
           forward.kernel.is(Engine::kMmaLarge) || backward.kernel.is(Engine::kMmaLarge)};
 }
 
