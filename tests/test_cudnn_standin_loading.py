@@ -1,7 +1,9 @@
 """How the stand-in gets between a program and cuDNN, and when it lets every call through; with the library as built."""
 
 import pathlib
+import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -126,6 +128,62 @@ def test_the_program_has_nothing_else_of_the_launcher() -> None:
     )
     assert plainly.returncode == launched.returncode == 0, launched.stderr
     assert launched.stdout == plainly.stdout
+
+
+NOTHING_ARRIVED = (
+    "prnn: was loaded, but no call of cuDNN's recurrent layers has arrived on this machine (a program that loads cuDNN "
+    "itself needs --front)\n"
+)
+
+
+def ran(temporary: pathlib.Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`prnn run` with these arguments and a folder for temporary files."""
+    temporary.mkdir()
+    command = list(map(str, prnn_run(*arguments)))
+    return subprocess.run(command, capture_output=True, text=True, env=plain(TMPDIR=str(temporary)))
+
+
+def logged(temporary: pathlib.Path, *command: object) -> subprocess.CompletedProcess[str]:
+    """What a program under `prnn run --log` says. It leaves no file."""
+    done = ran(temporary, "--log", "--", *command)
+    assert not list(temporary.iterdir())
+    return done
+
+
+def test_that_no_call_arrived_is_said_once(tmp_path: pathlib.Path) -> None:
+    processes = """
+        import multiprocessing, os, subprocess, sys
+        if os.fork() == 0: sys.exit()  # runs the exit handlers that it has inherited
+        os.wait()
+        assert os.path.isdir(os.environ["PRNN_CUDNN_LOG_MARK"].split(":", 1)[1])
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool: pool.map(abs, [1])
+        sys.exit(3)
+    """
+    (tmp_path / "program.py").write_text("if __name__ == '__main__':" + processes)
+    done = logged(tmp_path / "python", sys.executable, tmp_path / "program.py")
+    assert (done.returncode, done.stderr) == (3, NOTHING_ARRIVED)
+    done = logged(tmp_path / "bash", "bash", "-c", f"{sys.executable} -c ''; exec bash -c 'exit 4'")
+    assert (done.returncode, done.stderr) == (4, NOTHING_ARRIVED)
+    done = ran(tmp_path / "no log", "bash", "-c", "exit 5")
+    assert (done.returncode, done.stderr) == (5, "")
+    done = logged(tmp_path / "no program", tmp_path / "no program")
+    assert (done.returncode, done.stderr) == (2, f"prnn: {tmp_path / 'no program'}: permission denied\n")
+    done = ran(tmp_path / "killed", "--log", "bash", "-c", "kill -TERM $$")
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize("place", ["first process", "child"])
+def test_that_a_call_arrived_in_any_process(fake: pathlib.Path, tmp_path: pathlib.Path, place: str) -> None:
+    (tmp_path / "job").write_bytes(pickle.dumps([make_case(0)]))
+    client = [sys.executable, ROOT / "tests/cudnn_client.py", STANDIN, fake, tmp_path / "job", tmp_path / "results"]
+    command = shlex.join(map(str, client))
+    done = logged(tmp_path / "files", *(client if place == "first process" else ["bash", "-c", f"{command}; exit 0"]))
+    assert done.returncode == 0
+    assert "prnn: calls of cuDNN's recurrent layers" in done.stderr
+    assert "float32, batch 3: forwarded: " in done.stderr
+    assert NOTHING_ARRIVED not in done.stderr
 
 
 @pytest.mark.parametrize(

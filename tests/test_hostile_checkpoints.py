@@ -277,6 +277,7 @@ def checkpoints(checkpoint: dict[str, Any]) -> dict[str, Any]:
         (lambda c: checkpoints(c).update(kept=[[0.5, 1]]), "kept has [0.5, 1]; it must hold"),
         (lambda c: checkpoints(c).update(kept=[[0.5, -1.0]]), "kept has [0.5, -1.0]; it must hold"),
         (lambda c: checkpoints(c).update(kept=3), "not iterable"),
+        (lambda c: checkpoints(c).update(validated=[[1, 1.0]]), "validated has [1, 1.0]; it must hold"),
         (lambda c: c.update(loops=[]), "loops is []; it must be a mapping"),
         (lambda c: c["loops"].update(fit_loop={}), "loops.state_dict is None; it must be of type dict"),
         (lambda c: c["loops"]["fit_loop"].update(epoch_progress=[]), "loops.epoch_progress is []; it must be of type"),

@@ -427,6 +427,54 @@ def test_compiles_without_graph_breaks():
     )
 
 
+@pytest.mark.parametrize("rnnt_type", ["regular", "modified"])
+def test_a_pruned_step_compiles_without_graph_breaks(rnnt_type):
+    lm, am, symbols, boundary = inputs()
+
+    def step(lm, am, symbols, boundary):
+        simple, occupation = prnn.rnnt_loss_smoothed(
+            lm, am, symbols, 0, boundary=boundary, rnnt_type=rnnt_type, return_grad=True
+        )
+        ranges = prnn.get_rnnt_prune_ranges(*occupation, boundary, 3)
+        joined = torch.tanh(sum(prnn.do_rnnt_pruning(am, lm, ranges)))
+        return simple + prnn.rnnt_loss_pruned(joined, symbols, ranges, 0, boundary, rnnt_type), ranges
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    for frames in (T, T + 3):
+        am = torch.cat((am, am.new_zeros(N, frames - am.shape[1], V)), 1).detach().requires_grad_()
+        (loss, ranges), (expected, expected_ranges) = (f(lm, am, symbols, boundary) for f in (compiled, step))
+        assert torch.equal(ranges, expected_ranges)
+        assert ranges.shape == (N, frames, 3)
+        torch.testing.assert_close(loss, expected)
+        gradients, expected_gradients = (torch.autograd.grad(c, (lm, am)) for c in (loss, expected))
+        torch.testing.assert_close(gradients, expected_gradients)
+
+
+def test_too_narrow_a_range_stays_when_compiled():
+    """The size of the result cannot follow from values. Sequences without a path have an infinite loss."""
+    px = torch.randn(2, 6, 4, dtype=torch.float64)
+    py = torch.randn(2, 7, 3, dtype=torch.float64)
+    boundary = torch.tensor([[0, 0, 6, 3], [0, 0, 3, 3]])
+    _, occupation = prnn.mutual_information_recursion(px, py, boundary, return_grad=True)
+    compiled = torch.compile(prnn.get_rnnt_prune_ranges, fullgraph=True, backend="aot_eager")
+    with pytest.warns(UserWarning, match="s_range is 2; with less than 3 some sequences have no path"):
+        ranges = compiled(*occupation, boundary, 2)
+    assert ranges.shape == (2, 3, 2)
+    assert ranges.max() <= 6
+    logits, symbols = torch.randn(2, 3, 2, V), torch.ones(2, 6, dtype=torch.int64)
+    loss = prnn.rnnt_loss_pruned(logits, symbols, ranges, 0, boundary, reduction="none")
+    assert loss.isfinite().tolist() == [False, True]
+    with pytest.warns(UserWarning, match="s_range is 2; with less than 3"):  # as the window could not move with 1
+        assert torch.equal(compiled(*occupation, boundary, 1), ranges)
+    exported = torch.export.export(RangesModule(), (*occupation, boundary[1:].repeat(2, 1)))
+    assert exported.module()(*occupation, boundary[1:].repeat(2, 1)).shape == (2, 3, 2)
+
+
+class RangesModule(torch.nn.Module):
+    def forward(self, px_grad, py_grad, boundary):
+        return prnn.get_rnnt_prune_ranges(px_grad, py_grad, boundary, 2)
+
+
 def test_second_derivative_is_refused():
     px, py = torch.randn(N, S, T + 1, requires_grad=True), torch.randn(N, S + 1, T)
     (gradient,) = torch.autograd.grad(prnn.mutual_information_recursion(px, py).sum(), px, create_graph=True)

@@ -214,6 +214,52 @@ def test_mean_of_validated_models(manifest: Path, tmp_path: Path, capsys: pytest
         mean_of_checkpoints([kept[0], tmp_path / "none.ckpt"])
 
 
+def test_another_mean_after_the_end(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mean is made anew if it is to be of other models, and a line says which of these are not there."""
+    options = small(manifest, tmp_path / "out", epochs=4, average=3, average_of="last")
+    run(options)
+
+    def mean_is_of(average: int, of: str, names: list[str], message: str) -> None:
+        capsys.readouterr()
+        run(replace(options, average=average, average_of=of))
+        weights = [read_checkpoint(options.output / f"validated-{name:0>9}.ckpt")["state_dict"] for name in names]
+        mean = {name: sum(each[name].double() for each in weights) / len(weights) for name in weights[0]}
+        mean = {name: tensor.to(weights[0][name].dtype) for name, tensor in mean.items()}
+        assert_same_weights({"state_dict": mean}, read_checkpoint(averaged_checkpoint(options.output)), 1e-6)
+        assert message in capsys.readouterr().out
+
+    assert len(list(options.output.glob("validated-*.ckpt"))) == 3
+    mean_is_of(3, "last", ["6", "9", "12"], "mean of 3 models: in " + str(averaged_checkpoint(options.output)))
+    mean_is_of(2, "last", ["9", "12"], "mean of 2 models: WER")
+    mean_is_of(3, "last", ["6", "9", "12"], "mean of 3 models: WER")
+    missing = "of the last 4 validated models were kept, since average or average_of was another when they"
+    mean_is_of(4, "last", ["6", "9", "12"], f"\n3 {missing} were validated: train for longer, or --restart\n")
+    mean_is_of(9, "last", ["6", "9", "12"], f"\n3 {missing}")
+    capsys.readouterr()
+    run(replace(options, average=0))
+    assert "mean of " not in capsys.readouterr().out
+    # As many models as were validated, and fewer than were wanted.
+    options = replace(options, output=tmp_path / "short", epochs=2, average=5)
+    run(options)
+    assert "average is 5, but 2 validated models are kept\n" in capsys.readouterr().out
+    mean_is_of(1, "last", ["6"], "mean of 1 models: WER")
+    mean_is_of(5, "best", ["3", "6"], "mean of 2 models: WER")
+
+
+def test_a_mean_of_models_that_were_not_kept(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = small(manifest, tmp_path / "out", epochs=2)
+    run(options)
+    run(replace(options, average=2))
+    assert "0 of the best 2 validated models were kept" in capsys.readouterr().out
+    assert not averaged_checkpoint(options.output).exists()
+    # Those of a training that goes on are.
+    run(replace(options, average=2, average_of="last", epochs=4))
+    assert "mean of 2 models: WER" in (said := capsys.readouterr().out)
+    assert "were kept" not in said
+
+
 def test_the_log(manifest: Path, tmp_path: Path) -> None:
     options = small(manifest, tmp_path / "out", epochs=2, pictures=2, log_every=1)
     run(options)

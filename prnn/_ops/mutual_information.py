@@ -1,5 +1,6 @@
 """The recursion of pruned RNN-T, and its ranges, as torch operators; see _loss.py."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -86,9 +87,22 @@ def _mutual_information_gradients(ctx: Any, score_gradients: Tensor, *_: Tensor)
 differentiate(mutual_information, _mutual_information_setup, _mutual_information_gradients, mutual_information_backward)
 
 
+def least_prune_range(ends: Tensor) -> int:
+    """How many positions must be kept so that each "regular" lattice with these ends (s_end, t_end), (N, 2), has a
+    path: from the first to the last position in t_end frames, R - 1 a frame, so that (R - 1) t_end >= s_end."""
+    return int((-(-ends[:, 0] // ends[:, 1].clamp(min=1)) + 1).max())
+
+
 def _rnnt_prune_ranges(px_gradients: Tensor, py_gradients: Tensor, boundary: Tensor, prune_range: int) -> Tensor:
     """The first kept symbol position of each frame, (N, T) int32."""
     options = _mutual_information_options(px_gradients, py_gradients)
+    if (
+        boundary.is_cpu
+        and options[1] == _C.RNNT_REGULAR
+        and prune_range < (least := least_prune_range(boundary[:, 2:]))
+    ):
+        # Under torch.compile, where the result's size cannot follow from values.
+        warnings.warn(f"s_range is {prune_range}; with less than {least} some sequences have no path", stacklevel=1)
     begins = torch.empty((py_gradients.shape[0], py_gradients.shape[2]), dtype=torch.int32, device=py_gradients.device)
     with device_of(py_gradients):
         library = handle(py_gradients.device)

@@ -54,7 +54,8 @@ class Checkpoints(Callback):
         self._keep_best = options.average_of == "best"
         self._average = average
         self._lowest = math.inf
-        self._kept: list[list[float]] = []  # WER and step
+        self._validated: list[list[float]] = []  # WER and step
+        self._kept: list[list[float]] = []  # those of them whose models are saved
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -69,13 +70,19 @@ class Checkpoints(Callback):
             if wer < self._lowest:
                 self._lowest = wer
                 trainer.save_checkpoint(best_checkpoint(self._output), weights_only=True)
-            if self._keep:
-                step = trainer.global_step
-                kept = [*(entry for entry in self._kept if entry[1] != step), [wer, float(step)]]
-                kept.sort(key=lambda entry: (entry[0] if self._keep_best else 0.0, -entry[1]))
-                self._kept = kept[: self._keep]
-                if [wer, float(step)] in self._kept:
-                    trainer.save_checkpoint(validated_checkpoint(self._output, step), weights_only=True)
+            model = [wer, float(trainer.global_step)]
+            self._validated, kept = (
+                [*(entry for entry in entries if entry[1] != model[1]), model]
+                for entries in (self._validated, self._kept)
+            )
+            self._kept = self._wanted(kept)
+            if model in self._kept:
+                trainer.save_checkpoint(validated_checkpoint(self._output, trainer.global_step), weights_only=True)
+
+    def _wanted(self, models: list[list[float]]) -> list[list[float]]:
+        """Those of the models that the mean is of."""
+        order = sorted(models, key=lambda entry: (entry[0] if self._keep_best else 0.0, -entry[1]))
+        return order[: self._keep]
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.global_step % self._every == 0 or trainer.current_epoch + 1 == trainer.max_epochs:
@@ -87,16 +94,34 @@ class Checkpoints(Callback):
             for path in set(self._output.glob("validated-*.ckpt")) - set(self.kept()):
                 path.unlink(missing_ok=True)
 
+    def kept_steps(self) -> list[int]:
+        """After which steps the models were saved whose mean is wanted, as far as the training has come."""
+        return sorted(int(step) for _, step in self._kept)
+
     def kept(self) -> list[Path]:
-        """The models whose mean is wanted, as far as the training has come."""
-        return [validated_checkpoint(self._output, int(step)) for _, step in self._kept]
+        """These models."""
+        return [validated_checkpoint(self._output, step) for step in self.kept_steps()]
+
+    def shortage(self) -> str:
+        """Why the mean is not that of the models that the options ask for; empty if it is."""
+        wanted = self._wanted(self._validated)
+        found = sum(entry in self._kept for entry in wanted)
+        if found < len(wanted):
+            which = f"the {'best' if self._keep_best else 'last'} {len(wanted)} validated models"
+            return (
+                f"{found} of {which} were kept, since average or average_of was another when they were validated: "
+                "train for longer, or --restart"
+            )
+        return f"average is {self._keep}, but {found} validated models are kept" if found < self._keep else ""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lowest_wer": self._lowest, "kept": self._kept}
+        return {"lowest_wer": self._lowest, "validated": self._validated, "kept": self._kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._lowest = state["lowest_wer"]
-        self._kept = state.get("kept", [])
+        kept = state.get("kept", [])
+        self._validated = state.get("validated", kept)  # an old checkpoint knows those alone
+        self._kept = self._wanted(kept)
 
 
 def require_callbacks(callbacks: dict[str, Any]) -> None:
@@ -104,9 +129,10 @@ def require_callbacks(callbacks: dict[str, Any]) -> None:
     for state in callbacks.values():
         if "lowest_wer" in state and type(state["lowest_wer"]) is not float:
             raise TypeError(f"lowest_wer is {shown(state['lowest_wer'])}; it must be a number")
-        for wer, step in state.get("kept", []):
-            if type(wer) is not float or type(step) is not float or not 0 <= step < 2**53:
-                raise ValueError(f"kept has {shown([wer, step])}; it must hold error rates and steps")
+        for name in ("validated", "kept"):
+            for wer, step in state.get(name, []):
+                if type(wer) is not float or type(step) is not float or not 0 <= step < 2**53:
+                    raise ValueError(f"{name} has {shown([wer, step])}; it must hold error rates and steps")
         update = state.get("latest_update_step", 0)
         if type(update) is not int or not update >= 0:
             raise ValueError(f"latest_update_step is {shown(update)}; it must be an int of at least 0")

@@ -93,6 +93,7 @@ class TransducerTask(lightning.LightningModule):
         self.options = options
         self.progress = Progress(pass_batches=pass_batches, processes=options.processes)
         self.total_steps, self.total_batches = ends(self.progress, 0, options)
+        self.mean_of: list[int] = []  # after which steps the models were saved that these weights are the mean of
         self.fbank = Fbank(features) if options.features_on == "device" else None
         self._steps = 0
         self._skipped: Tensor | None = None
@@ -237,6 +238,8 @@ class TransducerTask(lightning.LightningModule):
         assert self.model.config is not None
         checkpoint["prnn"] = describe(self.model.config, self.features, self.tokenizer)
         checkpoint["progress"] = asdict(self.progress)
+        if self.mean_of:
+            checkpoint["mean_of"] = self.mean_of
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         with damage_reported(last_checkpoint(self.options.output)):

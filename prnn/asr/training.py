@@ -8,7 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import lightning
@@ -208,14 +208,27 @@ def _fit(
         checkpoints.load_state_dict(mapping(read_checkpoint(resumed)["callbacks"], checkpoints.state_key))
     else:
         trainer.fit(task, ahead, data.valid_loader, ckpt_path=resumed, weights_only=True)
-    if checkpoints.kept() and not (finished and averaged_checkpoint(options.output).is_file()):
+    if finished and checkpoints.kept() and _mean_of(averaged_checkpoint(options.output)) == checkpoints.kept_steps():
+        say(f"mean of {len(checkpoints.kept())} models: in {averaged_checkpoint(options.output)}, as before")
+    elif checkpoints.kept():
         _average(trainer, task, checkpoints, data)
+    if checkpoints.shortage():
+        say(checkpoints.shortage())
     say(f"best model: {best_checkpoint(options.output)}")
+
+
+def _mean_of(path: Path) -> list[int]:
+    """After which steps the models were saved whose mean lies there; none if that cannot be read."""
+    with suppress(InputError):
+        steps = read_checkpoint(path).get("mean_of")
+        if isinstance(steps, list) and all(type(step) is int for step in steps):
+            return steps
+    return []
 
 
 def _average(trainer: lightning.Trainer, task: TransducerTask, checkpoints: Checkpoints, data: TrainingData) -> None:
     """Saves the mean of the models that were kept, and validates it."""
-    paths = checkpoints.kept()
+    paths, task.mean_of = checkpoints.kept(), checkpoints.kept_steps()
     task.model.load_state_dict(mean_of_checkpoints(paths))
     path = averaged_checkpoint(task.options.output)
     # Callbacks and log of the training would take it for one of its models.

@@ -54,9 +54,12 @@ def run(arguments: argparse.Namespace) -> None:
     environment = child_environment(log=arguments.log, front=arguments.front, cudnn=arguments.cudnn)
     # Python ignores these, and so would the program if that stayed.
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    mark = _mark(environment) if arguments.log else None
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
+        if mark is not None:
+            os.rmdir(mark)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         raise CommandError(f"{command[0]}: {(error.strerror or str(error)).lower()}") from error
@@ -72,6 +75,18 @@ def child_environment(*, log: bool = False, front: bool = False, cudnn: str | No
     if log:
         environment["PRNN_CUDNN_LOG"] = "1"
     return environment
+
+
+def _mark(environment: dict[str, str]) -> str | None:
+    """An empty folder, named in the environment with this process, which is the program's first one. The program's
+    processes remove it: the one with the first call, or else this one at its end, which then says that there was none.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="prnn-run-")
+    except OSError:  # there is nowhere to write: the program runs without
+        return None
+    environment["PRNN_CUDNN_LOG_MARK"] = f"{os.getpid()}:{folder}"
+    return folder
 
 
 def _library(name: str) -> pathlib.Path:

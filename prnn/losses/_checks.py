@@ -110,9 +110,14 @@ def lengths(value: object, name: str, batch: int, device: torch.device) -> Tenso
     return result
 
 
+def has_values(value: Tensor) -> bool:
+    """Whether there are values to read, for which one may have to wait for a GPU: nobody traces."""
+    return not value.is_meta and type(value) in _PLAIN and not torch.compiler.is_compiling()
+
+
 def can_look_at(value: Tensor) -> bool:
     """Whether the values are there to be read without waiting for a GPU: nobody traces, and they are on the CPU."""
-    return value.device.type == "cpu" and type(value) in _PLAIN and not torch.compiler.is_compiling()
+    return value.device.type == "cpu" and has_values(value)
 
 
 def host_lengths(value: object, name: str) -> list[int] | None:

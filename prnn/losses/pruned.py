@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from prnn import _C
-from prnn._ops.mutual_information import rnnt_prune_ranges
+from prnn._ops.mutual_information import least_prune_range, rnnt_prune_ranges
 from prnn._ops.rnnt import call_rnnt_loss, rnnt_options
 from prnn.losses import _checks
 from prnn.losses._pruned_scores import (
@@ -214,7 +214,9 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
         px_grad, py_grad: occupation from `rnnt_loss_simple` or `rnnt_loss_smoothed` with return_grad.
         boundary: (N, 4), see the module. One on a GPU is waited for, because R may depend on it; one on the CPU is not.
         s_range: how many positions to keep, R. Where that is too few for any path through a "regular" lattice, as many
-            as it takes, with a warning; where there are fewer than R positions, all, S + 1.
+            as it takes, with a warning; where there are fewer than R positions, all, S + 1. Under torch.compile and
+            torch.export the result's size cannot follow from values: there R is s_range, or 2 for 1, and a sequence for
+            which that is too few has an infinite `rnnt_loss_pruned`, after a warning if the tensors are on the CPU.
 
     Returns:
         (N, T, R) int64: [n, t] = first, first + 1, ..., with first 0 in frame 0, never decreasing, growing by less than
@@ -226,15 +228,14 @@ def get_rnnt_prune_ranges(px_grad: Tensor, py_grad: Tensor, boundary: Tensor, s_
     if limits is None:
         raise TypeError("boundary is None; it must be a tensor of integers (N, 4)")
     s_range = _checks.integer(s_range, "s_range", 1, 2**31 - 1)
-    if px_grad.shape[2] > frames and not limits.is_meta:
-        # From the first to the last position in t_end frames, R - 1 a frame: (R - 1) t_end >= s_end.
-        on_host = isinstance(boundary, Tensor) and boundary.device.type == "cpu"
-        ends = (boundary if on_host else limits)[:, 2:]
-        needed = int((-(-ends[:, 0] // ends[:, 1].clamp(min=1)) + 1).max())
-        needed = max(needed, min(2, positions))  # with 1, the window could not move
-        if s_range < needed:
-            warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
-            s_range = needed
+    if px_grad.shape[2] > frames:
+        needed = min(2, positions)  # with 1, the window could not move
+        if _checks.has_values(limits):
+            on_host = isinstance(boundary, Tensor) and boundary.device.type == "cpu"
+            needed = max(needed, least_prune_range((boundary if on_host else limits)[:, 2:]))
+            if s_range < needed:
+                warnings.warn(f"s_range is {s_range}; {needed} are kept, without which no path remains", stacklevel=2)
+        s_range = max(s_range, needed)
     s_range = min(s_range, positions)
     begins = rnnt_prune_ranges(px_grad.detach().contiguous(), py_grad.detach().contiguous(), limits, s_range)
     return begins.long().unsqueeze(2) + torch.arange(s_range, device=begins.device)

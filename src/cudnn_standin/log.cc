@@ -1,5 +1,7 @@
 #include "cudnn_standin/log.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +33,43 @@ struct Running {
   Call call;
 };
 
+// The empty folder that `prnn run --log` makes for a program, named in the environment as PROCESS:FOLDER with the
+// program's first process. The first call that any process logs removes it; where it is left at the end of the first
+// process, no call has arrived, which is then said once for all processes.
+class Mark {
+ public:
+  static const Mark& instance() {
+    static const Mark* const mark = new Mark;
+    return *mark;
+  }
+
+  bool remove() const { return !folder_.empty() && rmdir(folder_.c_str()) == 0; }
+
+ private:
+  Mark() {
+    const char* const value = std::getenv("PRNN_CUDNN_LOG_MARK");
+    if (value == nullptr) return;
+    char* end = nullptr;
+    process_ = std::strtol(value, &end, 10);
+    if (*end != ':') return;
+    folder_ = end + 1;
+    if (getpid() == process_) std::atexit([] { instance().at_exit(); });
+  }
+
+  void at_exit() const {
+    if (getpid() != process_ || !remove()) return;  // forked processes inherit the function
+    std::fprintf(
+        stderr,
+        "prnn: was loaded, but no call of cuDNN's recurrent layers has arrived on this machine (a program that "
+        "loads cuDNN itself needs --front)\n");
+  }
+
+  long process_ = 0;
+  std::string folder_;
+};
+
+[[maybe_unused]] const Mark& mark_at_load = Mark::instance();
+
 class Log {
  public:
   // NULL where no log is wanted.
@@ -46,6 +85,7 @@ class Log {
 
   Row* count(const Configuration& c, const std::string& reason, Call call) {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (rows_.empty()) Mark::instance().remove();
     Row& row = rows_[{c.text(), reason}];
     if (row.calls() == 0) row.configuration = c.text(), row.reason = reason;
     ++row.count[static_cast<int>(call)];
@@ -71,6 +111,7 @@ class Log {
 
   void print() {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (rows_.empty()) return;
     collect();
     std::vector<const Row*> rows;
     for (const auto& [key, row] : rows_) rows.push_back(&row);
@@ -80,7 +121,6 @@ class Log {
         "prnn: calls of cuDNN's recurrent layers, and the time on the GPU that those outside of CUDA graphs took\n");
     for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) print(*rows[i]);
     if (rows.size() > kMostRows) std::fprintf(stderr, "prnn: and %zu more configurations\n", rows.size() - kMostRows);
-    if (rows.empty()) std::fprintf(stderr, "prnn: none\n");
   }
 
   static void print(const Row& row) {
