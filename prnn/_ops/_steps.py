@@ -33,7 +33,9 @@ class Steps(NamedTuple):
 
     def new_packed(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Room for packed data that unpack() is to bring to a padded `shape`."""
-        return like.new_empty((sum(self.sizes), shape[-1]) if self.is_padded else shape)
+        if self.is_padded:
+            return like.new_empty(sum(self.sizes), shape[-1])
+        return like.new_empty(*shape)  # a tuple takes half as long again
 
     def unpack(self, packed: Tensor, shape: Sequence[int]) -> Tensor:
         """Data from new_packed(), padded with zeros."""
