@@ -89,14 +89,10 @@ def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
         raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
 
 
-def checked_state(
-    state: Tensor | None, name: str, shape: tuple[int, int], batch: int | None, input: Tensor
-) -> Tensor | None:
-    """The state as (L D, N, size), after a check against shape (L D, size), device and dtype; batch None: unbatched."""
-    if state is None:
-        return None
+def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | None, input: Tensor) -> Tensor:
+    """The state as (L D, N, size), after a check of shape, device and dtype. count: L D; batch None: unbatched."""
     check_tensor(state, name)
-    expected = shape if batch is None else (shape[0], batch, shape[1])
+    expected = (count, size) if batch is None else (count, batch, size)
     if state.shape != expected:
         raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
     if state.device != input.device:

@@ -260,12 +260,13 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             check_reset(reset, input)
         elif states[2] is not None or states[3] is not None:
             raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
-        count, sizes = self.num_layers * (2 if self.bidirectional else 1), (self.proj_size, 0) * 2
-        checked = list(states)
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        checked: list[Tensor | None] = []
         for place, state in enumerate(states):  # without a generator, which takes as long as the checks
             if state is not None:
-                shape = (count, sizes[place] or self.hidden_size)
-                checked[place] = checked_state(state, names[place], shape, batch, input)
+                size = self.hidden_size if place % 2 else self.proj_size or self.hidden_size
+                state = checked_state(state, names[place], count, size, batch, input)
+            checked.append(state)
         return tuple(checked)
 
     def _call(
@@ -338,13 +339,16 @@ def _compute(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there.
     States, hx, cx and those of reset_hx, are (L D, N, H), of which the operator has one for each head."""
-    heads = rest[-1].heads
+    config = rest[-1]
+    heads = config.heads
+    if heads == 1 and not config.has_reset:
+        return _compute_heads(input, states[0], states[1], weights, rest)
     if heads > 1:
         states = [
             None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
         ]
     hx, cx, *at_reset = states
-    if rest[-1].has_reset:
+    if config.has_reset:
         hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
     output, hy, cy, cells = _compute_heads(input, hx, cx, weights, rest)
     if heads > 1:
@@ -366,8 +370,7 @@ def _compute_heads(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = input.dtype
-    is_half = input.is_cpu and dtype in _HALF_TYPES
-    if not is_half or torch.is_autocast_enabled("cpu"):
+    if dtype not in _HALF_TYPES or not input.is_cpu or torch.is_autocast_enabled("cpu"):
         return call(input, hx, cx, weights, *rest)
     for weight in weights:
         if weight.dtype != dtype:

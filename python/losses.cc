@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -215,6 +216,15 @@ class WithReduction {
   Options options_;
 };
 
+// What Python has as int64, as the library takes it. Values that int does not hold stay out of any valid range.
+void to_int32(Address from, int64_t count, Address to) {
+  const auto* const values = pointer<int64_t>(from);
+  int* const narrowed = pointer<int>(to);
+  for (int64_t i = 0; i < count; ++i) {
+    narrowed[i] = static_cast<int>(std::clamp<int64_t>(values[i], INT_MIN, INT_MAX));
+  }
+}
+
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
   module.attr("CTC_LOSS_FIELDS") = describe_fields<Options>();
@@ -401,6 +411,7 @@ void bind_losses(py::module_& module) {
   module.attr("DURATION_TDT") = static_cast<int>(PRNN_DURATION_TDT);
   module.attr("DURATION_MULTI_BLANK") = static_cast<int>(PRNN_DURATION_MULTI_BLANK);
   module.attr("MAX_DURATIONS") = PRNN_MAX_DURATIONS;
+  module.def("to_int32", &to_int32, "`count` int64 on the host as int, the nearest one where that is too small.");
   bind_ctc(module);
   bind_rnnt(module);
   bind_joint_rnnt(module);

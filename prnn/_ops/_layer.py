@@ -19,6 +19,9 @@ BACKENDS = {"persistent": _C.PERSISTENT_BACKEND, "cudnn": _C.CUDNN_BACKEND, "bes
 # Descriptors of configurations, and sizes of calls, that are kept; beyond this many a cache starts anew.
 _CACHE_LIMIT = 256
 
+# Bytes of a workspace that a layer on the CPU keeps for its next call, which then has no memory to allocate.
+_KEPT_WORKSPACE = 2**16
+
 # Timesteps of which more make no difference to what runs; of kMeasuredSteps (src/rnn/plan/plan.h).
 _MANY_STEPS = 64
 
@@ -88,6 +91,7 @@ class Layer:
         if self.sets_gradients:
             self.rnn.set_wgrad_mode(_C.WGRAD_MODE_SET)
         self._nothing: Tensor | None = None
+        self._workspace: Tensor | None = None
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
@@ -111,6 +115,17 @@ class Layer:
         if self._nothing is None:
             self._nothing = input.new_empty(0)
         return self._nothing
+
+    def workspace(self, size: int, input: Tensor) -> Tensor:
+        """Memory of `size` bytes for one call. A small one on the CPU, where a call is over when it returns, is kept:
+        a layer is one thread's."""
+        kept = self._workspace
+        if kept is not None and kept.numel() >= size:
+            return kept
+        made = input.new_empty(size, dtype=torch.uint8)
+        if size <= _KEPT_WORKSPACE and input.is_cpu:
+            self._workspace = made
+        return made
 
     def _handle_of_sizes(self) -> "_C.Handle":
         """The device's handle; the CPU's for the meta device, which nothing runs on."""

@@ -107,6 +107,13 @@ def _sorted(state: Tensor | None, steps: Steps) -> Tensor | None:
     return None if together is None else together.view(state.shape)
 
 
+def _unsorted(state: Tensor | None, steps: Steps) -> Tensor | None:
+    """Of _sorted() in the given order."""
+    if state is None or steps.order is None:
+        return state
+    return steps.unsort(state.flatten(0, -3)).view(state.shape)
+
+
 def _reset_address(state: Tensor | None) -> int:
     """Where the states of sequences that start anew lie."""
     return 0 if state is None or state.dim() == 3 else state.data_ptr() + state.nbytes // 2
@@ -145,23 +152,19 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Config]:
     """rnn's results, but None for a reserve space without elements; and the configuration for backward().
 
-    is_operator: with the reserve space of reserve_of_operator(), and the backend that rnn_backward will settle for."""
+    The shapes of states, reset and masks have been checked. is_operator: with the reserve space of
+    reserve_of_operator(), and the backend that rnn_backward will settle for; otherwise outputs without elements are
+    tensors that other calls return, too."""
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
-    if hx is not None or cx is not None:  # a call that finds nothing to check takes time, too
-        require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
-    if reset is not None or config.has_reset:
-        require_reset(reset, config, input)
-    if masks or config.mask_kinds:
-        require_masks(masks, config, stack, batch, input)
-    *rows, _ = input.shape
+    rows = input.shape[:-1]
     output_shape, cells_shape = (*rows, stack.output_size), (*rows, stack.cells_size)
     training = train or config.dropout > 0 or config.return_cells
     with device_of(input):
         packed_weights = _packed_weights(weights, stack, input)
         hy = input.new_empty(stack.states, batch, stack.state_size)
-        nothing = input.new_empty(0) if training or is_operator else stack.nothing(input)
+        nothing = input.new_empty(0) if is_operator else stack.nothing(input)
         cy = input.new_empty(stack.states, batch, stack.hidden_size) if stack.is_lstm else nothing
         reserve_size = reserve_of_operator(stack, input, batch_sizes, batch) if training and is_operator else 0
         if batch == 0:
@@ -173,8 +176,8 @@ def forward(
         cells = nothing
         if config.return_cells:
             cells = steps.new_packed(cells_shape, input)
-        elif training or is_operator:
-            cells = input.new_empty(0)
+        elif is_operator:
+            cells = input.new_empty(0)  # of its own: outputs of an operator do not share memory
         flags = None if reset is None else steps.pack(reset.unsqueeze(-1))
         zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
@@ -186,7 +189,7 @@ def forward(
                 stack = layer(config, input.dtype, input.size(-1), input.device)
                 stack.follow_precision()
         workspace_size, needed = stack.spaces(library, steps.sizes, training)
-        workspace = input.new_empty(workspace_size, dtype=_BYTE)
+        workspace = stack.workspace(workspace_size, input)
         reserve_size = reserve_size or needed
         reserve = input.new_empty(reserve_size, dtype=_BYTE) if training else None
         if config.dropout > 0:
@@ -254,7 +257,8 @@ def backward(
         if wanted[3]:
             new = input.new_empty if stack.sets_gradients and steps.batch > 0 else input.new_zeros
             dw = new(stack.params_size)
-        recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
+        if recurrent_mask is not None:
+            recurrent_mask = _packed_masks((None, recurrent_mask), steps, input)[1]
         if steps.batch > 0:
             library = handle(input.device)
             config = stack.settled(library, steps.sizes, is_traced=True)
@@ -270,7 +274,7 @@ def backward(
                 workspace_size = stack.spaces(library, steps.sizes, True)[0]
             else:  # for other kernels, maybe
                 workspace_size = stack.rnn.temp_space_sizes(library, True, steps.sizes)[0]
-            workspace = input.new_empty(workspace_size, dtype=_BYTE)
+            workspace = stack.workspace(workspace_size, input)
             memory = (workspace.data_ptr(), workspace_size, reserve.data_ptr(), reserve.numel())
             stack.rnn.backward_data(
                 library,
@@ -295,7 +299,4 @@ def backward(
                     library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory
                 )
         dx = None if dx is None else steps.unpack(dx, input.shape)
-        dhx, dcx = (
-            None if state is None else steps.unsort(state.flatten(0, -3)).view(state.shape) for state in (dhx, dcx)
-        )
-        return dx, dhx, dcx, dw
+        return dx, _unsorted(dhx, steps), _unsorted(dcx, steps), dw

@@ -1,5 +1,6 @@
 """The sequences of an operator's input, as the C API takes them: packed, from long to short."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +33,9 @@ class Steps(NamedTuple):
 
     def new_packed(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Room for packed data that unpack() is to bring to a padded `shape`."""
-        return like.new_empty((sum(self.sizes), shape[-1]) if self.is_padded else shape)
+        if self.is_padded:
+            return like.new_empty(sum(self.sizes), shape[-1])
+        return like.new_empty(*shape)  # a tuple takes half as long again
 
     def unpack(self, packed: Tensor, shape: Sequence[int]) -> Tensor:
         """Data from new_packed(), padded with zeros."""
@@ -74,7 +77,7 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
         steps, batch = input.shape[:2]
         if steps == 0:
             raise ValueError("input has 0 timesteps; it must have at least 1")
-        return Steps([batch] * steps) if lengths is None else _of_lengths(steps, batch, lengths)
+        return _even(steps, batch) if lengths is None else _of_lengths(steps, batch, lengths)
     if input.dim() != 2 or batch_sizes is None or lengths is not None:
         raise ValueError(
             f"input has {input.dim()} dimensions; it must have 3, or 2 with batch_sizes and without lengths"
@@ -85,6 +88,12 @@ def steps_of(input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) 
     if sum(sizes) != input.size(0) or not sizes:
         raise ValueError(f"batch_sizes add up to {sum(sizes)}, but the packed input has {input.size(0)} rows")
     return Steps(sizes)
+
+
+@functools.lru_cache(maxsize=32)
+def _even(steps: int, batch: int) -> Steps:
+    """Of sequences that are all as long: the same in every call of a stream."""
+    return Steps([batch] * steps)
 
 
 def _of_lengths(steps: int, batch: int, lengths: Tensor) -> Steps:
@@ -102,7 +111,7 @@ def _of_lengths(steps: int, batch: int, lengths: Tensor) -> Steps:
         if not 1 <= length <= steps:
             raise ValueError(f"lengths[{index}] is {length}; it must lie between 1 and the {steps} timesteps of input")
     if min(values, default=steps) == steps:
-        return Steps([batch] * steps)
+        return _even(steps, batch)
     order = sorted(range(batch), key=values.__getitem__, reverse=True)  # stable
     sizes, active = [], batch
     for step in range(values[order[0]]):

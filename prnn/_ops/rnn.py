@@ -104,6 +104,11 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    batch = steps_of(input, batch_sizes, lengths).batch
+    require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
+    require_reset(reset, config, input)
+    require_masks(masks, config, stack, batch, input)
     y, hy, cy, reserve, cells, _ = kernels.forward(
         input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, train, True
     )
@@ -247,6 +252,51 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.has_run = False
 
 
+def _gradients(
+    ctx: Any,
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
+    needs: Sequence[bool],
+    is_plain_call: bool,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Those of input, hx and cx, and those of the weights, from those of output, hy, cy and cells.
+
+    needs: which are wanted, of the first three and then of each weight. is_plain_call: _is_direct() has been said of
+    the call's tensors."""
+    input, hx, cx, *saved = ctx.saved_tensors
+    batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
+    config = ctx.config
+    needs_weights = needs[3:]
+    wanted = [*needs[:3], True in needs_weights]
+    if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
+        masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
+        reserve = _run(input, hx, cx, batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config, *weights)[3]
+    ctx.has_run = True
+    data = (input, hx, cx)
+    rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
+    results: tuple[Tensor | None, ...]
+    # With a graph of the gradients (create_graph=True) the operator refuses.
+    is_direct = not torch.is_grad_enabled() and _is_direct(() if is_plain_call else (*data, *weights))
+    for gradient in gradients:
+        is_direct = is_direct and (gradient is None or is_plain(gradient))
+    if is_direct:
+        results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
+    elif in_functorch():
+        results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
+    else:
+        results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
+    *of_data, of_weights = [grad if want else None for grad, want in zip(results, wanted, strict=True)]
+    grads: list[Tensor | None] = [None] * len(weights)
+    if of_weights is not None:
+        place = 0
+        for index, weight in enumerate(weights):
+            if needs_weights[index]:
+                # One view: split() and view() would be two.
+                strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
+                grads[index] = of_weights.as_strided(weight.shape, strides, place)
+            place += weight.numel()
+    return of_data, grads
+
+
 def _spends_reserve(
     input: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None, reserve: Tensor, config: Config
 ) -> bool:
@@ -272,37 +322,10 @@ class _RnnFunction(torch.autograd.Function):
         _: None,
         grad_cells: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        input, hx, cx, *saved = ctx.saved_tensors
-        batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
-        needs, config = ctx.needs_input_grad, ctx.config
-        needs_weights = needs[10:]
-        wanted = [*needs[:3], any(needs_weights)]
-        if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
-            masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
-            reserve = _run(input, hx, cx, batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config, *weights)[3]
-        ctx.has_run = True
-        gradients, data = (grad_output, grad_hy, grad_cy, grad_cells), (input, hx, cx)
-        rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
-        results: tuple[Tensor | None, ...]
-        # With a graph of the gradients (create_graph=True) the operator refuses.
-        is_direct = not torch.is_grad_enabled() and _is_direct((*data, *weights))
-        if is_direct and all(gradient is None or is_plain(gradient) for gradient in gradients):
-            results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
-        elif in_functorch():
-            results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
-        else:
-            results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
-        *of_data, of_weights = (grad if want else None for grad, want in zip(results, wanted, strict=True))
-        grads: list[Tensor | None] = [None] * len(weights)
-        if of_weights is not None:
-            place = 0
-            for index, weight in enumerate(weights):
-                if needs_weights[index]:
-                    # One view: split() and view() would be two.
-                    strides = weight.stride() if weight.is_contiguous() else weight.contiguous().stride()
-                    grads[index] = of_weights.as_strided(weight.shape, strides, place)
-                place += weight.numel()
-        return *of_data, *[None] * 7, *grads
+        needs = ctx.needs_input_grad
+        gradients = (grad_output, grad_hy, grad_cy, grad_cells)
+        of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[10:]), False)
+        return *of_data, *[None] * 7, *of_weights
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> None:
@@ -312,17 +335,29 @@ class _RnnFunction(torch.autograd.Function):
         )
 
 
-class _RnnFunctionOfKernels(_RnnFunction):
-    """The same without the dispatcher: see _is_direct."""
+class _RnnFunctionOfKernels(torch.autograd.Function):
+    """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, the others up to the configuration in a
+    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements: each argument and
+    each output costs time."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        input, hx, cx, batch_sizes, lengths, reset, masks, seed, _, config, *weights = inputs
-        results = kernels.forward(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True)
-        y, hy, cy, reserve, cells, settled = results
-        assert reserve is not None
-        _keep(ctx, (*inputs[:9], settled, *weights), (y, hy, cy, reserve, cells))
-        return y, hy, cy, reserve, cells
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        input, hx, cx, rest, *weights = inputs
+        *sequences, masks, seed, max_batch, config = rest
+        results = kernels.forward(input, hx, cx, weights, *sequences, masks, seed, config, True)
+        y, hy, cy, reserve, cells, ctx.config = results
+        ctx.max_batch, ctx.has_run = max_batch, False
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(input, hx, cx, *sequences, *(masks or (None, None)), seed, y, reserve, *weights)
+        return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad
+        of_data, of_weights = _gradients(ctx, gradients, (*needs[:3], *needs[4:]), True)
+        return *of_data, None, *of_weights
+
+    jvp = _RnnFunction.jvp
 
 
 class _RnnFunctionInFunctorch(_RnnFunction):
@@ -367,7 +402,7 @@ class _RnnBackwardFunction(torch.autograd.Function):
 # Which else is looked up for every node.
 _RnnFunctionOfKernels._backward_cls.apply = _RnnFunctionOfKernels.backward  # type: ignore[attr-defined]
 _rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
-_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _apply_of(
+_rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = _apply_of(
     _RnnFunctionOfKernels
 )
 _rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
@@ -427,20 +462,29 @@ def call(
     """rnn for whoever wants its results and not its reserve space: (output, hy, cy, cells)."""
     tensors = (input, hx, cx, *weights)
     sequences = (batch_sizes, lengths, reset, masks, seed)
-    results: tuple[Any, ...]
     if _is_direct(tensors):
         if _wants_grad(tensors):
-            results = _rnn_function_of_kernels(input, hx, cx, *sequences, max_batch, config, *weights)
-        else:
-            results = kernels.forward(input, hx, cx, weights, *sequences, config, False)
-    elif in_functorch():
+            return _with_gradients(input, hx, cx, weights, (*sequences, max_batch, config))
+        output, hy, cy, _, cells, _ = kernels.forward(input, hx, cx, weights, *sequences, config, False)
+        return output, hy, cy, cells
+    if in_functorch():
         run = _rnn_in_functorch
         if not input.is_meta and torch.is_autocast_enabled(input.device.type):
             run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, run)
-        results = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
+        output, hy, cy, _, cells = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
     else:
-        results = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
-    output, hy, cy, _, cells = results[:5]
+        output, hy, cy, _, cells = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
+    return output, hy, cy, cells
+
+
+def _with_gradients(
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """call() where _is_direct() and a gradient is wanted."""
+    output, hy, cy, cells = _rnn_function_of_kernels(input, hx, cx, rest, *weights)
+    if cy is None or cells is None:
+        nothing = layer(rest[-1], input.dtype, input.size(-1), input.device).nothing(input)
+        cy, cells = nothing if cy is None else cy, nothing if cells is None else cells
     return output, hy, cy, cells
 
 
@@ -465,12 +509,12 @@ def _rnn_of_cast(
     max_batch: int | None,
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced."""
+    """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced: one that
+    autograd alone has."""
     if _wants_grad((input, hx, cx, *weights)) and _is_direct((input, hx, cx, *weights)):
-        config = Config(*config_and_train[:-1])
-        return _rnn_function_of_kernels(
-            input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights
-        )
+        rest = (batch_sizes, lengths, reset, masks, seed, max_batch, Config(*config_and_train[:-1]))
+        output, hy, cy, cells = _with_gradients(input, hx, cx, weights, rest)
+        return output, hy, cy, _no_bytes(input), cells
     return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config_and_train)
 
 

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._ops._operator import _undisturbed, is_plain
 from prnn._ops._reduction import Reduction
 
 Result = TypeVar("Result")
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 _FLOATING = (torch.float32, torch.float64, *_HALF_TYPES)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-_INT32, _STRIDED = torch.int32, torch.strided  # each look-up takes time
+_INT32, _INT64, _STRIDED = torch.int32, torch.int64, torch.strided  # each look-up takes time
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, *_UNSIGNED)
 _is_compiling = torch.compiler.is_compiling
 _HOST = torch.device("cpu")
@@ -82,8 +83,15 @@ def _tensor(value: object, name: str) -> Tensor:
 def integers(value: object, name: str, device: torch.device) -> Tensor:
     """An integer tensor, array, list or number as int32 on the device. Values that int32 lacks stay out of any valid
     range."""
-    if isinstance(value, Tensor) and value.dtype is _INT32 and value.device == device:
-        return value.contiguous()
+    if isinstance(value, Tensor) and value.device == device:
+        if value.dtype is _INT32:
+            return value.contiguous()
+        is_long = value.dtype is _INT64 and value.layout is _STRIDED and value.is_cpu
+        if is_long and _undisturbed() and is_plain(value):
+            wide = value.contiguous()
+            narrow = torch.empty_like(wide, dtype=_INT32)
+            _C.to_int32(wide.data_ptr(), wide.numel(), narrow.data_ptr())  # half the time of torch's two operations
+            return narrow
     result = _tensor(value, name)
     if result.dtype not in _INTEGERS:
         raise TypeError(f"{name} is of {result.dtype}; it must be int64 or int32")

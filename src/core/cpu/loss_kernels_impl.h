@@ -10,7 +10,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
-#if defined(__FMA__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -46,12 +46,26 @@ typename Simd<T>::Vector load(const T* from) {
   return v;
 }
 
+// The first `count` lanes, fewer than all. Not by way of memory where that can be had: a vector that is loaded right
+// after a part of it was stored waits for the store.
+#if defined(__AVX2__)
+inline Floats load_first(const float* from, int64_t count, float fill) {
+  const __m256i wanted =
+      _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(from, wanted), _mm256_castsi256_ps(wanted));
+}
+inline Doubles load_first(const double* from, int64_t count, double fill) {
+  const __m256i wanted = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+  return _mm256_blendv_pd(_mm256_set1_pd(fill), _mm256_maskload_pd(from, wanted), _mm256_castsi256_pd(wanted));
+}
+#else
 template <class T>
 typename Simd<T>::Vector load_first(const T* from, int64_t count, T fill) {
   typename Simd<T>::Vector v = typename Simd<T>::Vector{} + fill;
   std::memcpy(&v, from, static_cast<size_t>(count) * sizeof(T));
   return v;
 }
+#endif
 
 template <class T>
 void store(T* to, typename Simd<T>::Vector v) {
@@ -60,17 +74,38 @@ void store(T* to, typename Simd<T>::Vector v) {
 
 template <class T>
 void store_first(T* to, int64_t count, typename Simd<T>::Vector v) {
-  std::memcpy(to, &v, static_cast<size_t>(count) * sizeof(T));
+  T lanes[Simd<T>::kLanes];
+  std::memcpy(lanes, &v, sizeof v);
+  const T* from = lanes;
+  for (const int piece : {4, 2, 1}) {  // of constant sizes, which are moves and no calls
+    if ((count & piece) == 0) continue;
+    std::memcpy(to, from, static_cast<size_t>(piece) * sizeof(T));
+    from += piece;
+    to += piece;
+  }
 }
 
 // a * b + c
-#if defined(__FMA__)
+#if defined(__AVX2__)
 inline Floats fused(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Doubles fused(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
 #else
 inline Floats fused(Floats a, Floats b, Floats c) { return a * b + c; }
 inline Doubles fused(Doubles a, Doubles b, Doubles c) { return a * b + c; }
 #endif
+
+// The polynomial of these coefficients, an even number and the highest first. Its even and its odd powers are sums of
+// their own, side by side: sums over few paths wait for the length of such chains.
+template <class Vector, class T, int N>
+Vector polynomial(Vector x, const T (&coefficients)[N]) {
+  const Vector square = x * x;
+  Vector odd = Vector{} + coefficients[0], even = Vector{} + coefficients[1];
+  for (int i = 2; i < N; i += 2) {
+    odd = fused(odd, square, Vector{} + coefficients[i]);
+    even = fused(even, square, Vector{} + coefficients[i + 1]);
+  }
+  return fused(odd, x, even);
+}
 
 // exp(x) for x up to 80: range reduction to |r| <= log(2) / 2 and a polynomial; below the smallest normal number, 0.
 // Adding 1.5 * 2^mantissa rounds to an integer and leaves it in the low bits. NaN stays NaN.
@@ -79,8 +114,7 @@ inline Floats exponential(Floats x) {
   const Floats n = shifted - 12582912.0f;
   Floats r = fused(n, Floats{} - 0.693359375f, x);  // log(2) in two parts, the first with zeros at its end
   r = fused(n, Floats{} + 2.12194440e-4f, r);
-  Floats p = Floats{} + 1.0f / 5040;
-  for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fused(p, r, Floats{} + c);
+  const Floats p = polynomial(r, {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f});
   const auto power = ((Simd<float>::Bits)shifted << 23) + (UINT32_C(127) << 23);
   const Floats result = p * (Floats)power;
   return x < -87.0f ? Floats{} : result;
@@ -91,10 +125,8 @@ inline Doubles exponential(Doubles x) {
   const Doubles n = shifted - 6755399441055744.0;
   Doubles r = fused(n, Doubles{} - 6.93145751953125e-1, x);
   r = fused(n, Doubles{} - 1.42860682030941723212e-6, r);
-  Doubles p = Doubles{} + 1.0 / 6227020800;
-  for (const double c : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
-                         1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0})
-    p = fused(p, r, Doubles{} + c);
+  const Doubles p = polynomial(r, {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
+                                   1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0});
   const auto power = ((Simd<double>::Bits)shifted << 52) + (UINT64_C(1023) << 52);
   const Doubles result = p * (Doubles)power;
   return x < -708.0 ? Doubles{} : result;
@@ -109,9 +141,8 @@ inline Doubles logarithm(Doubles y) {
   y *= scale;
   const Doubles s = (y - 1.0) / (y + 1.0);
   const Doubles s2 = s * s;
-  Doubles p = zero + 1.0 / 21;
-  for (const double c : {1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0})
-    p = fused(p, s2, zero + c);
+  const Doubles p = polynomial(
+      s2, {0.0, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0});
   return fused(2.0 * s, p, shift);
 }
 
