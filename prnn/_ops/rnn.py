@@ -337,13 +337,14 @@ class _RnnFunction(torch.autograd.Function):
 
 class _RnnFunctionOfKernels(torch.autograd.Function):
     """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, the others up to the configuration in a
-    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements: each argument and
-    each output costs time."""
+    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements. Each argument
+    and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
-        *sequences, masks, seed, max_batch, config = rest
+        batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
+        sequences = (batch_sizes, lengths, reset)
         results = kernels.forward(input, hx, cx, weights, *sequences, masks, seed, config, True)
         y, hy, cy, reserve, cells, ctx.config = results
         ctx.max_batch, ctx.has_run = max_batch, False
