@@ -321,7 +321,11 @@ def test_augmented_on_the_device_as_by_the_workers(manifest: Path) -> None:
     for workers, device in zip(*batches, strict=True):
         assert device.audio
         computed = task.with_features(device)
-        torch.testing.assert_close(computed.features, workers.features, atol=1e-3, rtol=0)
+        # A float32 FFT errs by a share of the frame's loudest amplitude, so that the logarithm of a faint band, which
+        # an FFT of this machine's instructions rounds otherwise, has a larger error than that of a loud one.
+        fainter = (workers.features.amax(-1, keepdim=True) - workers.features) / 2
+        limits = 1e-4 + 4 * torch.finfo(torch.float32).eps * fainter.exp()
+        assert ((computed.features - workers.features).abs() < limits).all()
         assert torch.equal(computed.feature_lengths, workers.feature_lengths)
         assert (computed.texts, computed.after) == (workers.texts, workers.after)
         assert bool((workers.features == -7).any())
