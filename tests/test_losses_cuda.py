@@ -283,6 +283,14 @@ def test_rnnt_align_equals_cpu(rnnt_type):
     assert_same_alignment(x, {**options, "rnnt_type": rnnt_type})
 
 
+@pytest.mark.parametrize("boundary_device", ["cpu", "cuda"])
+def test_ranges_compile_without_graph_breaks(boundary_device):
+    occupation = torch.rand(2, 6, 10, device="cuda"), torch.rand(2, 7, 9, device="cuda")
+    boundary = torch.tensor([[0, 0, 6, 9], [0, 0, 3, 8]], device=boundary_device)
+    compiled = torch.compile(prnn.get_rnnt_prune_ranges, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*occupation, boundary, 3), prnn.get_rnnt_prune_ranges(*occupation, boundary, 3))
+
+
 @pytest.mark.parametrize("rnnt_type", ["regular", "modified", "constrained", "final_blank"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pruned_family_equals_cpu(rnnt_type, dtype):
