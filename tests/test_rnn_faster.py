@@ -189,7 +189,7 @@ def test_small_layers_of_many_timesteps_go_by_few() -> None:
 
 def test_random_layers_that_the_table_has_not() -> None:
     """How often the choice is behind, and by how much in all: in a table of ratios that knows nothing of one layer's
-    when it is asked for a stack's, 7.5 % and 1.5 %."""
+    when it is asked for a stack's, 7.5 % and 1.5 %; with the whole of a short call's estimate, 5.1 % and 0.8 %."""
     device, points = rnn_ratios.read([str(RESULTS / "rnn_random_layers_h200.csv")])
     behind = []
     for point in points:
