@@ -337,18 +337,20 @@ class _RnnFunction(torch.autograd.Function):
 
 class _RnnFunctionOfKernels(torch.autograd.Function):
     """The same without the dispatcher: see _is_direct. Inputs: input, hx, cx, the others up to the configuration in a
-    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements: each argument and
-    each output costs time."""
+    tuple, and each of the weights. Outputs: output, hy, cy and cells, None for those without elements. Each argument
+    and each output costs time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
-        *sequences, masks, seed, max_batch, config = rest
-        results = kernels.forward(input, hx, cx, weights, *sequences, masks, seed, config, True)
-        y, hy, cy, reserve, cells, ctx.config = results
+        batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
+        y, hy, cy, reserve, cells, ctx.config = kernels.forward(
+            input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
+        )
         ctx.max_batch, ctx.has_run = max_batch, False
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(input, hx, cx, *sequences, *(masks or (None, None)), seed, y, reserve, *weights)
+        sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
+        ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
         return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
 
     @staticmethod
