@@ -148,7 +148,8 @@ def test_a_small_workspace_on_the_cpu_is_kept() -> None:
     first = stack.workspace(1000, input)
     assert stack.workspace(600, input) is first
     larger = stack.workspace(2000, input)
-    assert larger.numel() == 2000 and stack.workspace(1000, input) is larger
+    assert larger.numel() == 2000
+    assert stack.workspace(1000, input) is larger
     assert stack.workspace(_layer._KEPT_WORKSPACE + 1, input).numel() == _layer._KEPT_WORKSPACE + 1
     assert stack.workspace(2000, input) is larger
 
@@ -158,8 +159,8 @@ def test_outputs_without_elements_are_not_outputs_of_a_graph() -> None:
     output, hy, cy, cells = call(
         torch.randn(2, 1, 3), None, None, module._packed_weights(), None, None, None, (), None, None, _config_of(module)
     )
-    assert output.requires_grad and hy.requires_grad
-    assert cy.numel() == cells.numel() == 0 and not cy.requires_grad and not cells.requires_grad
+    assert [tensor.requires_grad for tensor in (output, hy, cy, cells)] == [True, True, False, False]
+    assert cy.numel() == cells.numel() == 0
 
 
 def _config_of(module: prnn.nn.RNN) -> Config:
