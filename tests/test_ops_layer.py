@@ -140,3 +140,28 @@ def test_a_layer_made_for_fake_tensors_serves_real_ones() -> None:
         with FakeTensorMode() as mode:
             call(mode.from_tensor(x), None, None, [mode.from_tensor(weight) for weight in weights], *rest)
         assert {type(result) for result in call(x, None, None, weights, *rest)} == {torch.Tensor}
+
+
+def test_a_small_workspace_on_the_cpu_is_kept() -> None:
+    stack = Layer(BEST, torch.float32, 3, CPU)
+    input = torch.empty(1, 1, 3)
+    first = stack.workspace(1000, input)
+    assert stack.workspace(600, input) is first
+    larger = stack.workspace(2000, input)
+    assert larger.numel() == 2000
+    assert stack.workspace(1000, input) is larger
+    assert stack.workspace(_layer._KEPT_WORKSPACE + 1, input).numel() == _layer._KEPT_WORKSPACE + 1
+    assert stack.workspace(2000, input) is larger
+
+
+def test_outputs_without_elements_are_not_outputs_of_a_graph() -> None:
+    module = prnn.nn.RNN(3, 4)
+    output, hy, cy, cells = call(
+        torch.randn(2, 1, 3), None, None, module._packed_weights(), None, None, None, (), None, None, _config_of(module)
+    )
+    assert [tensor.requires_grad for tensor in (output, hy, cy, cells)] == [True, True, False, False]
+    assert cy.numel() == cells.numel() == 0
+
+
+def _config_of(module: prnn.nn.RNN) -> Config:
+    return Config(MODES[module.mode], module.hidden_size, 0, 1, False, 0.0, BACKENDS["best"])

@@ -344,12 +344,13 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         input, hx, cx, rest, *weights = inputs
         batch_sizes, lengths, reset, masks, seed, max_batch, config = rest
-        sequences = (batch_sizes, lengths, reset)
-        results = kernels.forward(input, hx, cx, weights, *sequences, masks, seed, config, True)
-        y, hy, cy, reserve, cells, ctx.config = results
+        y, hy, cy, reserve, cells, ctx.config = kernels.forward(
+            input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
+        )
         ctx.max_batch, ctx.has_run = max_batch, False
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(input, hx, cx, *sequences, *(masks or (None, None)), seed, y, reserve, *weights)
+        sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
+        ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
         return y, hy, cy if config.mode == MODES["LSTM"] else None, cells if config.return_cells else None
 
     @staticmethod

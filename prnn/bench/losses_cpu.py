@@ -1,10 +1,12 @@
-"""Times the losses on the CPU against torch: `prnn bench --device cpu loss [--repeats 7] [--quick] [--cpu-time]`.
+"""Times the losses on the CPU against torch: `prnn bench --device cpu loss [--repeats 7] [--quick] [--cpu-time]
+[--ctc-costs]`.
 
 Every line is one shape: median milliseconds of a forward and backward pass from float32 logits, for prnn and for its
 rival, taken in turns in this process, and their ratio. With --cpu-time it is the time that the processor spent, over
-all threads, which other work on the machine disturbs less. The rivals: for CTC torch's own loss on the CPU, log-softmax
-included; for RNN-T a loop over anti-diagonals in torch with autograd, and where they are importable torchaudio and
-warprnnt_numba; for TDT and multi-blank such a loop, and rnnt_loss on the same logits for a yardstick.
+all threads, which other work on the machine disturbs less. With --ctc-costs it is CTC alone, with gradients and
+without. The rivals: for CTC torch's own loss on the CPU, log-softmax included; for RNN-T a loop over anti-diagonals in
+torch with autograd, and where they are importable torchaudio and warprnnt_numba; for TDT and multi-blank such a loop,
+and rnnt_loss on the same logits for a yardstick.
 """
 
 import argparse
@@ -81,16 +83,20 @@ def backward(loss: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], object
     return lambda: torch.autograd.grad(loss(x), x)
 
 
-def bench_ctc(repeats: int, quick: bool) -> None:
-    print("CTC, forward and backward, float32 logits (T, N, V)")
+def without_gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], object]:
+    return lambda: loss(x.detach())
+
+
+def bench_ctc(repeats: int, quick: bool, run: Callable[..., Callable[[], object]] = backward) -> None:
+    print(f"CTC, {'forward and backward' if run is backward else 'costs alone'}, float32 logits (T, N, V)")
     for batch, frames, symbols, classes in CTC_SHAPES[::2] if quick else CTC_SHAPES:
         x = torch.randn(frames, batch, classes, requires_grad=True)
         targets = torch.randint(1, classes, (batch, symbols))
         lengths = torch.full((batch,), frames), torch.full((batch,), symbols)
         compare(
             f"N={batch} T={frames} L={symbols} V={classes}",
-            backward(lambda x, t=targets, n=lengths: prnn.ctc_loss(x, t, *n), x),
-            {"torch": backward(lambda x, t=targets, n=lengths: F.ctc_loss(x.log_softmax(2), t, *n), x)},
+            run(lambda x, t=targets, n=lengths: prnn.ctc_loss(x, t, *n), x),
+            {"torch": run(lambda x, t=targets, n=lengths: F.ctc_loss(x.log_softmax(2), t, *n), x)},
             repeats,
         )
 
@@ -147,12 +153,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=COUNT, default=7, help="runs of each, in turns; the median is printed")
     parser.add_argument("--quick", action="store_true", help="small shapes only")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads instead of elapsed time")
+    parser.add_argument("--ctc-costs", action="store_true", help="CTC alone, with gradients and without")
     options = parser.parse_args()
     if options.cpu_time:
         global clock
         clock = time.process_time
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {clock.__name__}")
     bench_ctc(options.repeats, options.quick)
+    if options.ctc_costs:
+        bench_ctc(options.repeats, options.quick, without_gradient)
+        return
     bench_rnnt(options.repeats, options.quick)
     bench_durations(options.repeats, options.quick)
 
