@@ -11,8 +11,7 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from prnn._errors import NotSupportedError
-from prnn._layer_arguments import check_flag, check_size, is_autocast
+from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_size, is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability
@@ -64,6 +63,9 @@ class LayerNormLSTM(NotScriptable):
             timesteps of a call (Gal and Ghahramani 2016).
         forget_bias: initial bias of the forget gate.
         eps: added to the variances.
+
+    float16 and bfloat16 on the CPU are computed in float32, with weights that each call converts, and the results
+    rounded once. Under ``torch.autocast`` the results have its type, on the CPU also computed in float32.
 
     Masks are drawn by torch's generator of the device: each replay of a CUDA graph has masks of its own.
     """
@@ -205,7 +207,6 @@ class LayerNormLSTM(NotScriptable):
 
         Raises:
             TypeError, ValueError: an argument of a wrong type, shape, dtype or device; the message has its value.
-            prnn.NotSupportedError: float16 or bfloat16 on the CPU.
         """
         if isinstance(input, PackedSequence):
             if lengths is not None:
@@ -213,18 +214,22 @@ class LayerNormLSTM(NotScriptable):
             return self._forward_packed(input, hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"input is a {type(input).__name__}; it must be a tensor or a PackedSequence")
-        weights = self._weights(input)
-        dtype = weights["weight_ih_l0"].dtype
+        weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
+        first = weights["weight_ih_l0"]
+        computed, dtype = call_dtypes(input, first)
         if not is_autocast(input):
-            self._check_input(input, dtype)
-            return self._forward(input, hx, weights, lengths)
+            for name, weight in weights.items():
+                if weight.dtype != first.dtype:
+                    raise ValueError(f"{name} has dtype {weight.dtype}, but weight_ih_l0 has {first.dtype}")
+            self._check_input(input, first.dtype)
+            return self._forward(input, hx, weights, lengths, computed, dtype)
         if input.is_floating_point():
-            input = input.to(dtype)
+            input = input.to(computed)
         if isinstance(hx, (tuple, list)):
-            hx = tuple(x.to(dtype) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
-        self._check_input(input, dtype)
+            hx = tuple(x.to(computed) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
+        self._check_input(input, computed)
         with torch.autocast(input.device.type, enabled=False):
-            return self._forward(input, hx, weights, lengths)
+            return self._forward(input, hx, weights, lengths, computed, dtype)
 
     def _forward_packed(
         self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None
@@ -240,14 +245,6 @@ class LayerNormLSTM(NotScriptable):
             h, c = h.index_select(1, unsorted_indices), c.index_select(1, unsorted_indices)
         return PackedSequence(packed.data, batch_sizes, sorted_indices, unsorted_indices), (h, c)
 
-    def _weights(self, input: Tensor) -> Mapping[str, Tensor]:
-        """The parameters, in autocast's type where it casts: on a GPU."""
-        weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
-        if input.is_cuda and is_autocast(input):
-            dtype = torch.get_autocast_dtype("cuda")
-            weights = {name: w if w.dtype == torch.float64 else w.to(dtype) for name, w in weights.items()}
-        return weights
-
     def _check_input(self, input: Tensor, dtype: torch.dtype) -> None:
         if input.dim() not in (2, 3):
             raise ValueError(
@@ -257,8 +254,7 @@ class LayerNormLSTM(NotScriptable):
             raise ValueError(
                 f"input has {input.size(-1)} features (shape {tuple(input.shape)}); input_size is {self.input_size}"
             )
-        if 0 in input.shape:
-            raise ValueError(f"input has shape {tuple(input.shape)}; it must have at least one timestep and sequence")
+        check_not_empty(input, 1 if self.batch_first and input.dim() == 3 else 0)
         device = self.weight_ih_l0.device
         if input.device != device:
             raise ValueError(f"input is on {input.device}, but the weights are on {device}")
@@ -267,8 +263,6 @@ class LayerNormLSTM(NotScriptable):
                 f"input has dtype {input.dtype}, but the weights have {dtype}; convert one with .to({dtype}) or the "
                 f"other with .to({input.dtype})"
             )
-        if input.device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
-            raise NotSupportedError(f"input has dtype {dtype}; on the CPU LayerNormLSTM takes float32 and float64")
 
     @staticmethod
     def _check_states(hx: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor) -> None:
@@ -300,13 +294,18 @@ class LayerNormLSTM(NotScriptable):
         hx: tuple[Tensor, Tensor] | None,
         weights: Mapping[str, Tensor],
         lengths: Tensor | Sequence[int] | None,
+        computed: torch.dtype,
+        dtype: torch.dtype,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """computed: the type of the computation; dtype: of the results."""
         is_batched = input.dim() == 3
         if not is_batched:
             input = input.unsqueeze(1)
         elif self.batch_first:
             input = input.transpose(0, 1)
-        states = self._states(hx, input.size(1), is_batched, input)
+        h, c = self._states(hx, input.size(1), is_batched, input)
+        states = (None if h is None else h.to(computed), None if c is None else c.to(computed))
+        input, weights = input.to(computed), {name: weight.to(computed) for name, weight in weights.items()}
         if lengths is not None:
             if not is_batched:
                 raise ValueError(
@@ -321,7 +320,8 @@ class LayerNormLSTM(NotScriptable):
             return self._run_layer(input, states, on_device, weights, layer, direction)
 
         dropout = self.dropout if self.training else 0.0
-        output, h_n, c_n = run_layers(input, states, on_device, self.num_layers, self._directions, dropout, run)
+        results = run_layers(input, states, on_device, self.num_layers, self._directions, dropout, run)
+        output, h_n, c_n = (result.to(dtype) for result in results)
         if not is_batched:
             return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
         return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)

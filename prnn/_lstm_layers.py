@@ -16,7 +16,7 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU."""
     if not isinstance(lengths, Tensor):
         try:
-            lengths = torch.tensor([index(length) for length in lengths], device="cpu")
+            lengths = torch.tensor([index(length) for length in lengths], dtype=torch.int64, device="cpu")
         except TypeError:
             raise TypeError(f"lengths is {lengths!r}; it must hold integers") from None
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:

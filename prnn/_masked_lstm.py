@@ -12,9 +12,11 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
-from prnn._layer_arguments import is_autocast
+from prnn._layer_arguments import call_dtypes, check_not_empty, is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._ops._autocast import autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
+from prnn._ops._layer import MODES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 from prnn._state_masks import given
 
@@ -32,21 +34,12 @@ def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None
         return
     if module.backend == "cudnn":
         raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
-    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", batch, module.hidden_size)
+    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), module.hidden_size)
     if engine == "steps":
         raise NotSupportedError(
             f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
             f"{module.hidden_size} units in {input.dtype}"
         )
-
-
-def _computed_dtype(input: Tensor, weight: Tensor) -> torch.dtype:
-    if is_autocast(input):
-        if input.is_cuda and weight.dtype != torch.float64:
-            return torch.get_autocast_dtype("cuda")
-        return weight.dtype
-    is_half = input.device.type == "cpu" and input.dtype in (torch.float16, torch.bfloat16)
-    return torch.float32 if is_half else input.dtype
 
 
 def run_masked_lstm(
@@ -61,12 +54,12 @@ def run_masked_lstm(
     """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c."""
     if batch_sizes is not None:
         input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
-    if 0 in input.shape:
-        raise ValueError(f"input has shape {tuple(input.shape)}; it must have at least one timestep and sequence")
+    check_not_empty(input)
     weights = {name: getattr(module, name) for group in module._all_weights for name in group}
-    first = weights["weight_ih_l0"]
-    dtype = _computed_dtype(input, first)
-    result_dtype = input.dtype if dtype == torch.float32 and input.dtype == first.dtype else dtype
+    dtype, result_dtype = call_dtypes(input, weights["weight_ih_l0"])
+    cell_dtype, (h0, c0) = result_dtype, states
+    if dtype == torch.float32 and not input.is_cuda and is_autocast(input):
+        result_dtype, cell_dtype = autocast_cpu_dtypes(input, h0, c0, batch_sizes, lengths, MODES["LSTM"])
     with torch.autocast(input.device.type, enabled=False) if is_autocast(input) else nullcontext():
         input = input.to(dtype)
         _require_served(module, input, input.size(1), reset, return_cells)
@@ -96,5 +89,5 @@ def run_masked_lstm(
         output, hy, cy = run_layers(input, hx, on_device, module.num_layers, directions, dropout, run)  # type: ignore[arg-type]
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
-    output, hy, cy = (result.to(result_dtype) for result in (output, hy, cy))
-    return output, hy, cy, output.new_empty(0)
+    output, hy = output.to(result_dtype), hy.to(result_dtype)
+    return output, hy, cy.to(cell_dtype), output.new_empty(0)

@@ -157,7 +157,7 @@ def _explain_layer_norm(
     on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
     notes: tuple[str, ...] = ()
     computed = dtype
-    if on == "CPU" and isinstance(layer, nn.LSTM) and dtype in (torch.float16, torch.bfloat16):
+    if on == "CPU" and dtype in (torch.float16, torch.bfloat16):
         computed, notes = torch.float32, ("computed in float32",)
     try:
         engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, computed, *shape)

@@ -288,14 +288,6 @@ def test_compiles() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_autocast_computes_in_float32_on_the_cpu() -> None:
-    module = prnn.nn.LayerNormLSTM(3, 4)
-    input = torch.randn(5, 2, 3).bfloat16()
-    with torch.autocast("cpu"):
-        output, _ = module(input)
-    assert torch.equal(output, module(input.float())[0])
-
-
 PACKED = pack_sequence([torch.zeros(1, 3), torch.zeros(2, 3)], enforce_sorted=False)
 MODULE = prnn.nn.LayerNormLSTM
 BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -311,7 +303,9 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(3, 4)([1]), TypeError, "input is a list; it must be a tensor or a PackedSequence"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 5)), ValueError, r"input has 5 features .*input_size is 3"),
     (lambda: MODULE(3, 4)(torch.zeros(3)), ValueError, "input has 1 dimensions"),
-    (lambda: MODULE(3, 4)(torch.zeros(0, 2, 3)), ValueError, "at least one timestep and sequence"),
+    (lambda: MODULE(3, 4)(torch.zeros(0, 2, 3)), ValueError, "input has 0 timesteps; it must have at least 1"),
+    (lambda: MODULE(3, 4, batch_first=True)(torch.zeros(2, 0, 3)), ValueError, "input has 0 timesteps"),
+    (lambda: MODULE(3, 4)(torch.zeros(2, 0, 3), lengths=[1]), ValueError, r"lengths has shape \(1,\)"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3).double()), ValueError, "input has dtype torch.float64"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3), torch.zeros(1, 2, 4)), TypeError, "hx must be a tuple of two tensors"),
     (
@@ -343,9 +337,9 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: MODULE(5, 4)(PACKED), ValueError, "input has 3 features .*input_size is 5"),
     (lambda: MODULE(3, 4)(torch.zeros(2, 2, 3, device="meta")), ValueError, "input is on meta"),
     (
-        lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half()),
-        prnn.NotSupportedError,
-        "on the CPU LayerNormLSTM takes float32 and float64",
+        lambda: MODULE(3, 4, dtype=torch.float16)(torch.zeros(2, 2, 3).half(), (torch.zeros(1, 2, 4),) * 2),
+        ValueError,
+        "h of hx has dtype torch.float32, but input has torch.float16",
     ),
 ]
 
@@ -403,9 +397,8 @@ def test_explain() -> None:
     assert (steps.forward, len(steps.notes)) == ("steps", 1)
     (cpu,) = prnn.explain(model[0], 4).layers
     assert (cpu.forward, cpu.device) == ("cpu", "CPU")
-    (refused,) = prnn.explain(model[0], 4, dtype=torch.float16).layers
-    assert not refused.supported
-    assert "dataType is PRNN_DATA_HALF" in refused.notes[0]
+    (half,) = prnn.explain(model[0], 4, dtype=torch.float16).layers
+    assert (half.forward, half.dtype, half.notes) == ("cpu", torch.float16, ("computed in float32",))
 
 
 def test_results_are_reproducible() -> None:

@@ -119,23 +119,30 @@ def _onednn_takes_lstm(input: Tensor) -> bool:
     return input.dtype == torch.float32
 
 
-def _autocast_cpu_dtypes(
-    input: Tensor, hx: Tensor | None, cx: Tensor | None, is_padded: bool, config: Config
+def autocast_cpu_dtypes(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    mode: int,
+    proj_size: int = 0,
 ) -> tuple[torch.dtype, torch.dtype]:
     """Of output and hy, and of cy, as torch's own layers have them under CPU autocast: there the products are of the
     autocast dtype, and what becomes of it in the cell's sums with the state before is promoted."""
+    is_padded = _all_equal(batch_sizes) and _all_equal(lengths)
     dtype = torch.get_autocast_dtype("cpu")
     if input.dtype == torch.float64:
         return torch.float64, torch.float64
-    if config.mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
+    if mode in (MODES["RNN_RELU"], MODES["RNN_TANH"]):
         return dtype, dtype
-    if config.mode == MODES["GRU"]:
+    if mode == MODES["GRU"]:
         state = torch.promote_types(dtype, (input if hx is None else hx).dtype)
         return state, state
-    if is_padded and config.proj_size == 0 and _onednn_takes_lstm(input):
+    if is_padded and proj_size == 0 and _onednn_takes_lstm(input):
         return dtype, dtype
     cell = torch.promote_types(dtype, (input if cx is None else cx).dtype)
-    return dtype if config.proj_size > 0 else cell, cell
+    return dtype if proj_size > 0 else cell, cell
 
 
 def _all_equal(lengths: Tensor | None) -> bool:
@@ -157,8 +164,8 @@ def rnn_on_cpu(
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Computes in float32 and returns the dtypes that torch's own layers return."""
-    is_padded = _all_equal(rest[0]) and _all_equal(rest[1])
-    dtype, cell_dtype = _autocast_cpu_dtypes(input, hx, cx, is_padded, Config(*rest[6:-1]))
+    config = Config(*rest[6:-1])
+    dtype, cell_dtype = autocast_cpu_dtypes(input, hx, cx, rest[0], rest[1], config.mode, config.proj_size)
     float32 = torch.float32
     with torch.autocast("cpu", enabled=False):
         output, hy, cy, reserve, cells = run(

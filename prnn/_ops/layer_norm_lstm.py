@@ -23,6 +23,10 @@ _ARRAYS = (
     "Tensor? cell_bias, Tensor? zoneout_mask, Tensor? recurrent_mask, Tensor? lengths"
 )
 _ARRAY_COUNT = 11
+_NAMES = (
+    *("h0", "c0", "recurrent", "gate_gain", "gate_bias", "cell_gain", "cell_bias"),
+    *("zoneout_mask", "recurrent_mask"),
+)
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
@@ -39,12 +43,30 @@ def _state_shape(x: Tensor) -> tuple[int, int]:
     return x.shape[1], x.shape[2] // 4
 
 
+def _check(arrays: tuple[Tensor | None, ...], batch: int, hidden: int) -> None:
+    """Before addresses are handed over: parameters may have been replaced, or converted one by one."""
+    x = arrays[0]
+    assert x is not None
+    states, gates, cells = (batch, hidden), (4 * hidden,), (hidden,)
+    shapes = (states, states, (4 * hidden, hidden), gates, gates, cells, cells, (x.shape[0], *states), states)
+    for name, array, shape in zip(_NAMES, arrays[1:], shapes, strict=False):
+        if array is None:
+            continue
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {shape}")
+        if array.dtype != x.dtype or array.device != x.device:
+            raise ValueError(f"{name} is {array.dtype} on {array.device}, but x is {x.dtype} on {x.device}")
+
+
 def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
     options = _options(x, *numbers)
     batch, hidden = _state_shape(x)
     y, cy = x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden)
+    _check(arrays, batch, hidden)
+    if batch == 0:
+        return y, cy, x.new_empty(0, dtype=torch.uint8) if reserve is None else reserve
     with device_of(x):
         library = handle(x.device)
         size, reserve_size = _C.layer_norm_lstm_sizes(library, options)
@@ -97,6 +119,8 @@ def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor
     dy = dy.contiguous()
     dcy = None if dcy is None else dcy.contiguous()
     gradients = _new_gradients(arrays)
+    if y.numel() == 0:
+        return tuple(gradient.zero_() for gradient in gradients)
     with device_of(x):
         library = handle(x.device)
         size = _C.layer_norm_lstm_sizes(library, options)[0]
