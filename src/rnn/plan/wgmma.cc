@@ -46,12 +46,12 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
 // The same of multicast: layers of many states. Measured on an H200. The other wgmma kernels have no resets: there it
 // is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still earlier.
 bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
-  const int64_t states = problem.max_batch() * directions * problem.hidden;
+  const int64_t columns = problem.max_batch() * directions, states = problem.hidden * columns;
   if (problem.type == PRNN_DATA_FLOAT) return states > 32 * 1024;
   if (needs_extras(problem, pass)) {
     return problem.hidden > cluster_hidden(problem.gates() > 1) ? states > 32 * 1024 : states >= 64 * 1024;
   }
-  return states > (pass == Pass::kBackward ? 96 : 64) * 1024;
+  return pass == Pass::kBackward ? columns > 64 && states > 60 * 1024 : states > 64 * 1024;
 }
 
 // Of H.
@@ -124,7 +124,7 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
     const int of_gate = multicast_unit_chunks(problem), gates = static_cast<int>(problem.gates());
     return replicas * directions *
            (multicast_exchange_bytes(of_gate, gates * of_gate, columns, groups) +
-            multicast_sums_bytes(backward.blocks, gates, columns, groups));
+            multicast_sums_bytes(backward.blocks, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
   const int64_t blocks = int64_t{backward.blocks} * replicas * directions;
