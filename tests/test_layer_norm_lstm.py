@@ -166,7 +166,7 @@ def test_layouts() -> None:
     assert torch.equal(h1, h[:, 1])
     assert torch.equal(c1, c[:, 1])
     again, _ = module(input[2:, 1], tuple(x.clone() for x in module(input[:2, 1])[1]))
-    assert torch.equal(again, alone[2:])
+    torch.testing.assert_close(again, alone[2:])  # torch's products of 3 rows and of 5 may differ in the last bit
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
