@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
@@ -16,6 +15,7 @@ from prnn._layer_arguments import is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
 from prnn._ops._handles import DTYPES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._state_masks import given
 
 __all__ = ["run_masked_lstm"]
@@ -80,7 +80,7 @@ def run_masked_lstm(
         ) -> tuple[Tensor, Tensor]:
             weight_ih, weight_hh, *biases = (weights[n] for n in module._all_weights[layer * directions + direction])
             return run_layer(
-                functional.linear(input, weight_ih, biases[0] + biases[1] if biases else None),
+                input_products(input, weight_ih, biases[0] + biases[1] if biases else None),
                 states,
                 weight_hh,
                 (None,) * 4,
