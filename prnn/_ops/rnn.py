@@ -26,7 +26,7 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
         unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
         the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
-Tensors are of one device and one dtype, float32 or float64 on the CPU.
+Tensors are of one device and one dtype.
 
 The operators are defined with torch.library.Library and not with custom_op, whose wrappers cost more than a step of a
 small layer.

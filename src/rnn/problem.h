@@ -115,6 +115,6 @@ class RnnBackend {
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
 };
 
-const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/: float and double
+const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/
 
 }  // namespace prnn
