@@ -12,13 +12,14 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 29>;
+using PlanKey = std::array<int64_t, 30>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
   return {p.mode,
           p.type,
           p.tf32,
+          p.input,
           p.hidden,
           p.projection,
           p.layers,
