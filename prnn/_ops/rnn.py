@@ -269,7 +269,9 @@ def _gradients(
     wanted = [*needs[:3], True in needs_weights]
     if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
         masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
-        reserve = _run(input, hx, cx, batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config, *weights)[3]
+        again = (batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config)
+        with torch.autocast(input.device.type, enabled=False):  # what is saved has been cast
+            reserve = _run(input, hx, cx, *again, *weights)[3]
     ctx.has_run = True
     data = (input, hx, cx)
     rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
