@@ -17,7 +17,7 @@ from prnn._state_masks import operator_mode, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
-_MOST = 2**31 - 1
+_MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
 _LONG = 64  # timesteps that are no reason for another plan
 _OURS = (nn.RNN, nn.GRU, nn.LSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
@@ -116,7 +116,8 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")
     try:
         if not isinstance(values, Sequence):
-            return [_checked(index(values), batch, "it")] * _LONG
+            number = _checked(index(values), batch, "it")
+            return [number] * min(_LONG, _MOST // number)
         lengths = [_checked(index(length), batch, "lengths") for length in values]
     except TypeError:
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths") from None

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <map>
@@ -340,9 +341,11 @@ class Rnn {
   }
 
   // A number alone is one of sequences of any length: long ones.
+  // Timesteps as in prnnQueryRNN, where there is but a number.
   static BatchSizes sizes_of(const Batch& batch) {
     const int* const uniform = std::get_if<int>(&batch);
-    return uniform != nullptr ? BatchSizes(64, *uniform) : std::get<BatchSizes>(batch);
+    if (uniform == nullptr) return std::get<BatchSizes>(batch);
+    return BatchSizes(static_cast<size_t>(std::min(64, INT_MAX / std::max(*uniform, 1))), *uniform);
   }
 
   Descriptors sequence(const BatchSizes& batch_sizes, int width) {

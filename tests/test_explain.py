@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import prnn
+from prnn import _C
 from prnn.explain import LayerExplanation
 
 
@@ -150,3 +151,9 @@ def test_16_bit_layers_on_the_cpu_are_computed_in_float32() -> None:
     found = layer(prnn.nn.GRU(4, 8, dtype=torch.bfloat16), 4)
     assert (found.supported, found.forward, found.notes) == (True, "cpu", ("computed in float32",))
     assert layer(prnn.nn.GRU(4, 8), 4).notes == ()
+
+
+def test_sequences_of_which_64_timesteps_have_too_many_rows() -> None:
+    for batch in (2**25, 2**31 - 1):
+        assert layer(prnn.nn.GRU(8, 8), batch, gpu="H200").supported
+        assert _C.Rnn(_C.GRU, _C.HALF, 8, 1, 8, False).query_gpu("H200", batch)["supported"]
