@@ -157,7 +157,7 @@ def test_as_long_as_its_rates_do_not_change_an_extended_training_is_the_long_one
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ema": 0.5},
+        {"ema": 0.9, "augmentation": Augmentation(time_masks=2, frequency_masks=1)},  # masks hold the features' mean
         {"accumulate": 2, "steps": 5, "batch_size": 1, "epochs": 1},
         {"average": 2, "average_of": "last"},
         {"features_on": "device", "workers": 1},
