@@ -215,8 +215,10 @@ def test_mean_of_validated_models(manifest: Path, tmp_path: Path, capsys: pytest
     weights = [read_checkpoint(path)["state_dict"] for path in kept]
     for name, tensor in mean.items():
         torch.testing.assert_close(tensor, (weights[0][name] + weights[1][name]) / 2, atol=1e-6, rtol=0)
-    averaged_checkpoint(options.output).unlink()  # as a kill leaves it
+    averaged_checkpoint(options.output).unlink()  # as a kill leaves it: without the mean, with models of it no more
+    kept[0].with_name("validated-000000001.ckpt").write_bytes(kept[0].read_bytes())
     run(options)
+    assert sorted(options.output.glob("validated-*.ckpt")) == kept
     assert_same_weights({"state_dict": mean}, read_checkpoint(averaged_checkpoint(options.output)))
     wer = evaluate(Recogniser.load(averaged_checkpoint(options.output)), read_manifest(manifest)).rates.wer
     assert f"mean of 2 models: WER {100 * wer:.2f} %" in capsys.readouterr().out
