@@ -492,6 +492,13 @@ def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr == f"prnn: {tmp_path / 'none.jsonl'}: no such file\n"
     assert not (tmp_path / "out").exists()
+    assert main(command(manifest, tmp_path / "two", "--epochs", 2)) == 0
+    recorded = (tmp_path / "two" / "options.json").read_text()
+    less = prnn(*command(manifest, tmp_path / "two", "--epochs", 1, "--devices", 2))
+    assert (less.returncode, less.stdout) == (2, "")
+    assert less.stderr.startswith(f"prnn: {tmp_path / 'two'} holds a training of ")
+    assert less.stderr.count("\n") == 1
+    assert (tmp_path / "two" / "options.json").read_text() == recorded
 
 
 @pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.kill), (1, os.killpg)])
