@@ -213,9 +213,7 @@ def test_no_room_for_the_batches_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(batch: Batch) -> None:
-        raise RuntimeError(
-            "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
-        )
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
     monkeypatch.setattr("prnn.asr.loader.Parcel", full)
     manifest = write_corpus(tmp_path, "t", ["ab"])
