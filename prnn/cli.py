@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import itertools
 import os
 import sys
@@ -71,6 +72,8 @@ def _drop_output() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the locale's characters lack ends no training
     try:
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))

@@ -83,6 +83,14 @@ def test_config_and_refusals() -> None:
     assert online.pop().shape == (0, 80)
 
 
+@pytest.mark.parametrize(
+    "samples", [np.zeros(400, np.int16), np.zeros(400, bool), None, "loud"], ids=["int16", "bool", "None", "str"]
+)
+def test_samples_that_are_not_floating_point_numbers(samples: object) -> None:
+    with pytest.raises(TypeError, match=r"^samples have dtype \S+; they must be floating-point numbers from -1 to 1$"):
+        OnlineFeatures(16000).accept_waveform(samples)  # type: ignore[arg-type]
+
+
 def test_augmentation() -> None:
     features, mean = torch.randn(60, 80), torch.full((80,), -5.0)
     original = features.clone()

@@ -1,6 +1,7 @@
 """Arguments that nobody expects: choices that are lists or arrays, numbers beyond 32 and 64 bits, complex lengths, no
 ranges at all."""
 
+import io
 import json
 import os
 import re
@@ -85,6 +86,16 @@ def test_a_sentence_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
         assert done.returncode == 2
         assert re.fullmatch(rf"prnn: [^\n]*{words}\n", done.stderr), done.stderr
+
+
+def test_characters_that_the_output_cannot_encode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(small_checkpoint(), tmp_path / "model.ckpt")
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16000)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"audio_filepath": "a.wav", "duration": 0.5, "text": "a\u5341"}))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert main(["evaluate", str(tmp_path / "model.ckpt"), str(tmp_path / "a.jsonl")]) == 0
+    assert rb"they count as errors: '\u5341' 1 times" in written.getvalue()
 
 
 def test_an_option_that_ends_the_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,13 +20,14 @@ from torch import Tensor
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest, training
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
-from prnn.asr.dataset import Position, UtteranceDataset, feature_statistics, feature_sums
+from prnn.asr.dataset import Batch, Position, UtteranceDataset, feature_statistics, feature_sums
 from prnn.asr.evaluation import evaluate
 from prnn.asr.loader import BatchLoader
 from prnn.asr.options import TrainingOptions
 from prnn.asr.order import BatchOrder
 from prnn.asr.task import schedule, schedule_after
 from prnn.asr.training import train
+from prnn.cli import main
 
 TEXTS = ["ab ca", "cab", "b", "acc ab"]
 SMALL_MODEL = {
@@ -206,6 +207,19 @@ def test_an_utterance_that_cannot_be_used_is_one_sentence(tmp_path: Path, worker
         list(loader)
     assert str(caught.value).startswith(f"{manifest}, line 3: {tmp_path / 'tones-2.wav'}: not a recording")
     assert "\n" not in str(caught.value)
+
+
+def test_no_room_for_the_batches_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(batch: Batch) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    monkeypatch.setattr("prnn.asr.loader.Parcel", full)
+    manifest = write_corpus(tmp_path, "t", ["ab"])
+    command = f"train --manifest {manifest} --valid {manifest} --output {tmp_path / 'out'} --hidden 4 --workers 1"
+    assert main([*command.split(), "--accelerator", "cpu", "--no-progress", "--pictures", "0"]) == 2
+    assert capsys.readouterr().err.startswith("prnn: prnn train: /dev/shm has no room for the batches that --workers")
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:

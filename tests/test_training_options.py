@@ -157,7 +157,7 @@ def test_as_long_as_its_rates_do_not_change_an_extended_training_is_the_long_one
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ema": 0.5},
+        {"ema": 0.9, "augmentation": Augmentation(time_masks=2, frequency_masks=1)},  # masks hold the features' mean
         {"accumulate": 2, "steps": 5, "batch_size": 1, "epochs": 1},
         {"average": 2, "average_of": "last"},
         {"features_on": "device", "workers": 1},
@@ -215,8 +215,10 @@ def test_mean_of_validated_models(manifest: Path, tmp_path: Path, capsys: pytest
     weights = [read_checkpoint(path)["state_dict"] for path in kept]
     for name, tensor in mean.items():
         torch.testing.assert_close(tensor, (weights[0][name] + weights[1][name]) / 2, atol=1e-6, rtol=0)
-    averaged_checkpoint(options.output).unlink()  # as a kill leaves it
+    averaged_checkpoint(options.output).unlink()  # as a kill leaves it: without the mean, with models of it no more
+    kept[0].with_name("validated-000000001.ckpt").write_bytes(kept[0].read_bytes())
     run(options)
+    assert sorted(options.output.glob("validated-*.ckpt")) == kept
     assert_same_weights({"state_dict": mean}, read_checkpoint(averaged_checkpoint(options.output)))
     wer = evaluate(Recogniser.load(averaged_checkpoint(options.output)), read_manifest(manifest)).rates.wer
     assert f"mean of 2 models: WER {100 * wer:.2f} %" in capsys.readouterr().out
@@ -490,6 +492,13 @@ def test_processes_that_cannot_begin_say_so_once(manifest: Path, tmp_path: Path)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr == f"prnn: {tmp_path / 'none.jsonl'}: no such file\n"
     assert not (tmp_path / "out").exists()
+    assert main(command(manifest, tmp_path / "two", "--epochs", 2)) == 0
+    recorded = (tmp_path / "two" / "options.json").read_text()
+    less = prnn(*command(manifest, tmp_path / "two", "--epochs", 1, "--devices", 2))
+    assert (less.returncode, less.stdout) == (2, "")
+    assert less.stderr.startswith(f"prnn: {tmp_path / 'two'} holds a training of ")
+    assert less.stderr.count("\n") == 1
+    assert (tmp_path / "two" / "options.json").read_text() == recorded
 
 
 @pytest.mark.parametrize(("devices", "kill"), [(2, os.kill), (1, os.kill), (1, os.killpg)])

@@ -22,7 +22,7 @@ class MovingAverage(EMAWeightAveraging):
     """
 
     def __init__(self, decay: float) -> None:
-        super().__init__(decay=decay)
+        super().__init__(decay=decay, use_buffers=False)  # mean and deviation of the features stay what they are
 
     @contextmanager
     def in_place_of(self, module: lightning.LightningModule) -> Iterator[None]:

@@ -100,6 +100,8 @@ class _Reported:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         # Whatever the bytes of some other file make Lhotse's readers stumble over.
         if isinstance(error, Exception) and not isinstance(error, InputError):
+            if "audio_filepath" in str(error):
+                raise InputError(f"{self._path}: has NeMo's lines, which are read uncompressed, *.jsonl") from error
             raise InputError(f"{self._path}: not a manifest of cuts, or a damaged one ({_one_line(error)})") from error
 
 

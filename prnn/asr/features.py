@@ -110,6 +110,9 @@ class OnlineFeatures:
     def _accept(self, samples: np.ndarray, last: bool) -> None:
         if self._finished:
             raise RuntimeError("samples came after input_finished()")
+        samples = np.asarray(samples)
+        if not np.issubdtype(samples.dtype, np.floating):  # 16-bit integers would be 90 dB too loud
+            raise TypeError(f"samples have dtype {samples.dtype}; they must be floating-point numbers from -1 to 1")
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         if samples.ndim != 1:
             raise ValueError(f"samples have shape {samples.shape}; they must have one dimension")

@@ -115,8 +115,13 @@ def _bound(options: TrainingOptions) -> dict[str, object]:
     return bound
 
 
-def record_options(options: TrainingOptions, restart: bool) -> None:
-    """Writes the options into the folder, or refuses it, if its training had others.
+def _record(output: Path) -> Path:
+    """The options of a folder's training."""
+    return output / "options.json"
+
+
+def require_same_options(options: TrainingOptions, restart: bool) -> None:
+    """Refuses the folder if its training had other options.
 
     Args:
         options: of the training that is to run.
@@ -125,14 +130,12 @@ def record_options(options: TrainingOptions, restart: bool) -> None:
     Raises:
         InputError: the folder's options cannot be read, or are others.
     """
-    output = options.output
-    record = output / "options.json"
+    output, record = options.output, _record(options.output)
     if restart:
         for path in (last_checkpoint(output), best_checkpoint(output), averaged_checkpoint(output)):
             path.unlink(missing_ok=True)
         for path in output.glob("validated-*.ckpt"):
             path.unlink(missing_ok=True)
-    plain = json.loads(json.dumps(asdict(options), default=str))
     if record.is_file() and last_checkpoint(output).is_file():
         try:
             old = from_plain(TrainingOptions, json.loads(record.read_text(encoding="utf-8")), "training")
@@ -145,5 +148,9 @@ def record_options(options: TrainingOptions, restart: bool) -> None:
                     f"{output} holds a training with {name} {shown(before[name], str)}, not {shown(value, str)}: "
                     "take another --output, or --restart"
                 )
-    with replacing(record) as file:
-        file.write((json.dumps(plain, indent=2) + "\n").encode())
+
+
+def record_options(options: TrainingOptions) -> None:
+    """Writes the options into the folder."""
+    with replacing(_record(options.output)) as file:
+        file.write((json.dumps(asdict(options), indent=2, default=str) + "\n").encode())

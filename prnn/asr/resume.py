@@ -91,8 +91,11 @@ class Checkpoints(Callback):
     def _save_last(self, trainer: lightning.Trainer) -> None:
         trainer.save_checkpoint(last_checkpoint(self._output))
         if trainer.is_global_zero:
-            for path in set(self._output.glob("validated-*.ckpt")) - set(self.kept()):
-                path.unlink(missing_ok=True)
+            self._keep_only(self.kept())
+
+    def _keep_only(self, models: list[Path]) -> None:
+        for path in set(self._output.glob("validated-*.ckpt")) - set(models):
+            path.unlink(missing_ok=True)
 
     def kept_steps(self) -> list[int]:
         """After which steps the models were saved whose mean is wanted, as far as the training has come."""
@@ -121,6 +124,8 @@ class Checkpoints(Callback):
         self._lowest = state["lowest_wer"]
         kept = state.get("kept", [])
         self._validated = state.get("validated", kept)  # an old checkpoint knows those alone
+        self._kept = kept
+        self._keep_only(self.kept())  # a kill may have left others, beside the last checkpoint of a training, too
         self._kept = self._wanted(kept)
 
 

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
-from torch import distributed
+from torch import Tensor, distributed
 
 from prnn.transducer import Encoder, Transducer
 
@@ -25,7 +25,7 @@ from .checkpoint import mapping, read_checkpoint
 from .data import TrainingData, open_data
 from .dataset import feature_statistics, feature_sums
 from .errors import InputError
-from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options
+from .folder import averaged_checkpoint, best_checkpoint, last_checkpoint, locked, record_options, require_same_options
 from .loader import Ahead
 from .options import TrainingOptions
 from .pace import Pace, ProgressBar
@@ -102,7 +102,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
             data = open_data(options, process)
             if process == 0:
                 stack.enter_context(locked(options.output))
-                record_options(options, restart)
+                require_same_options(options, restart)
             return data
 
         data = in_all_processes(options, opened)
@@ -141,17 +141,25 @@ def _fit(
     task = TransducerTask(model, options.features, data.tokenizer, options, loader.pass_batches, data.validates)
     last = last_checkpoint(options.output)
     resumed = last if last.is_file() else None
-    steps = 0
-    if resumed:
-        steps, stands, state = read_progress(resumed, task, options.processes, loader.pass_batches)
-        task.go_on_from(stands, steps)
-        loader.start(stands.after, stands.done)
-        if steps > task.total_steps or task.total_batches < stands.done:
-            wanted = f"epochs is {options.epochs}" if options.steps is None else f"steps is {options.steps}"
-            raise InputError(
-                f"{options.output} holds a training of {steps} steps, which is more, and {wanted}: take more, "
-                "or another --output, or --restart"
-            )
+
+    def stood() -> tuple[int, dict[str, Tensor]]:
+        """The steps that the training has done, and its model's state; records the options."""
+        steps, state = 0, dict[str, Tensor]()
+        if resumed:
+            steps, stands, state = read_progress(resumed, task, options.processes, loader.pass_batches)
+            task.go_on_from(stands, steps)
+            loader.start(stands.after, stands.done)
+            if steps > task.total_steps or task.total_batches < stands.done:
+                wanted = f"epochs is {options.epochs}" if options.steps is None else f"steps is {options.steps}"
+                raise InputError(
+                    f"{options.output} holds a training of {steps} steps, which is more, and {wanted}: take more, "
+                    "or another --output, or --restart"
+                )
+        if process == 0:
+            record_options(options)
+        return steps, state
+
+    steps, state = in_all_processes(options, stood)
     loader.end(task.total_batches)
     say(
         f"{data.utterances} training utterances ({data.hours:.2f} h), {len(data.tokenizer) - 1} symbols, "

@@ -49,6 +49,11 @@ def run(arguments: argparse.Namespace) -> None:
         bias = phrases(arguments, recogniser)
         search = {"beam": arguments.beam, "max_symbols": arguments.max_symbols, "bias": bias}
         result = evaluate(recogniser, utterances, **search, features=features)
+        wer, cer = result.rates
+        print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
+        unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
+        if unknown:
+            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
             with _written(arguments.output) as file:
@@ -56,11 +61,6 @@ def run(arguments: argparse.Namespace) -> None:
                     found = found.moved(utterance.offset)
                     for line in lines(utterance.audio, found, text=utterance.text, recognised=found.text):
                         file.write(f"{line}\n".encode())
-        wer, cer = result.rates
-        print(f"{len(utterances)} utterances: WER {100 * wer:.2f} %, CER {100 * cer:.2f} %")
-        unknown = unknown_characters(recogniser.tokenizer, (utterance.text for utterance in utterances))
-        if unknown:
-            print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
 
 
 def _written(path: Path) -> AbstractContextManager[BinaryIO]:

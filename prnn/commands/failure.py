@@ -31,6 +31,11 @@ def reported(command: str) -> Iterator[None]:
     except OSError as error:  # a folder that cannot be written, a full disk
         raise CommandError(f"{error.filename or command}: {(error.strerror or str(error)).lower()}") from error
     except (MemoryError, RuntimeError) as error:
+        if "shared memory" in str(error):  # torch's words where a worker finds no room, or is killed for that
+            raise CommandError(
+                f"{command}: /dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
+                "or make it larger (docker run --shm-size)"
+            ) from error
         scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
         if not isinstance(error, MemoryError) and not scarce:
             raise
