@@ -61,6 +61,10 @@ class Builder:
         """A program with the cluster kernels of LSTMs with layer normalisation."""
         return self._program("run_layer_norm", name, set(), edits)
 
+    def run_rnnt(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the kernels of the RNN-T lattice."""
+        return self._program("run_rnnt", name, set(), edits)
+
     def _program(self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...]) -> pathlib.Path:
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)

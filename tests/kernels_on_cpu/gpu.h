@@ -4,7 +4,7 @@
 // is not aligned or not of a variable.
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 #include <sys/mman.h>
 #include <vector_types.h>
 
@@ -35,6 +35,7 @@ constexpr long kIdleTurns = 2000;  // in which no wait ended: none will
 struct Grid {
   int blocks, threads, cluster;
   int64_t shared_bytes;
+  int across = blocks;  // of them in x, the others in y
 };
 struct Mbarrier {
   int arrivals = 0, pending = 0;

@@ -162,9 +162,10 @@ class LayerNorm {
       std::vector<double>& values = values_[input];
       for (int i = 0; i < 24; ++i) {
         const size_t element = bits_() % values.size();
-        double found = input == kX ? dx_[element] : input == kH0 ? dh0_[element] : dc0_[element];
-        if (input >= kGateGain) {
-          found = 0;
+        double found = 0;
+        if (input < kGateGain) {
+          found = (input == kX ? dx_ : input == kH0 ? dh0_ : dc0_)[element];
+        } else {
           for (int r = 0; r < o_.replicas; ++r)
             found += sums_[(size_t(r) * kLayerNormLstmParameterRows + first_row[input]) * H_ + element];
         }
