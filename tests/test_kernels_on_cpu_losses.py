@@ -1,4 +1,4 @@
-"""The kernels of the RNN-T lattice, their own source, run on the CPU under random schedules: kernels_on_cpu/."""
+"""The recursions of CTC and RNN-T: the kernels' own source, run on the CPU under random schedules: kernels_on_cpu/."""
 
 import pathlib
 
@@ -20,8 +20,13 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 @pytest.fixture(scope="module")
-def program(builder: Builder) -> pathlib.Path:
-    return builder.run_rnnt("rnnt")
+def rnnt(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("rnnt", "rnnt")
+
+
+@pytest.fixture(scope="module")
+def ctc(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("ctc", "ctc")
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
@@ -29,16 +34,23 @@ def program(builder: Builder) -> pathlib.Path:
     ("lattice", "frames", "targets"),
     [("regular", 40, 70), ("regular", 3, 130), ("regular", 50, 3), ("modified", 90, 70), ("modified", 6, 6)],
 )
-def test_an_rnnt_lattice(program: pathlib.Path, kind: str, lattice: str, frames: int, targets: int) -> None:
+def test_an_rnnt_lattice(rnnt: pathlib.Path, kind: str, lattice: str, frames: int, targets: int) -> None:
     sizes = {"batch": 3, "frames": frames, "targets": targets}
     for seed in range(1, 6):
-        build.compare(program, TOLERANCE[kind], NAMES, type=kind, lattice=lattice, seed=seed, **sizes)
+        build.compare(rnnt, TOLERANCE[kind], NAMES, type=kind, lattice=lattice, seed=seed, **sizes)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize(("frames", "targets"), [(150, 70), (300, 33), (9, 4)])
+def test_the_states_of_ctc(ctc: pathlib.Path, kind: str, frames: int, targets: int) -> None:
+    for seed in range(1, 6):
+        build.compare(ctc, TOLERANCE[kind], NAMES, type=kind, frames=frames, targets=targets, batch=3, seed=seed)
 
 
 def test_a_planted_defect_is_found(builder: Builder) -> None:
     barrier = "    if (warps > 1) __syncthreads();\n  }\n"
     edit = Edit("rnnt/cuda/lattice.cu", barrier + "  if (u == track.targets)", "  }\n  if (u == track.targets)")
-    broken = builder.run_rnnt("broken", (edit,))
+    broken = builder.run_loss("rnnt", "broken", (edit,))
 
     def run_often() -> None:
         for seed in range(1, 6):

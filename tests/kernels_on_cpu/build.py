@@ -61,9 +61,9 @@ class Builder:
         """A program with the cluster kernels of LSTMs with layer normalisation."""
         return self._program("run_layer_norm", name, set(), edits)
 
-    def run_rnnt(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
-        """A program with the kernels of the RNN-T lattice."""
-        return self._program("run_rnnt", name, set(), edits)
+    def run_loss(self, loss: str, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the kernels of the recursions of CTC, "ctc", or of the RNN-T lattice, "rnnt"."""
+        return self._program(f"run_{loss}", name, set(), edits)
 
     def _program(self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...]) -> pathlib.Path:
         folder = self.folder / name

@@ -24,6 +24,9 @@ class BlockScan {
     }
     // The storage may be used again after a barrier of the caller's.
   }
+  void ExclusiveSum(const T& own, T& before, T& all) {
+    ExclusiveScan(own, before, T(0), [](const T& a, const T& b) { return a + b; }, all);
+  }
 
  private:
   TempStorage& storage_;
