@@ -38,6 +38,14 @@ CASES = {
         ["2", "2, 2"],
         [(64, "9,9,3", {"resets": 1, "masks": 1}), (64, "7,5,5", {"resets": 1, "reverse": 1})],
     ),
+    "mma, no gates": (
+        "mma",
+        "float",
+        "relu",
+        "kMmaExtras",
+        ["4", "4, 1"],
+        [(64, "9,9,3", {"resets": 1, "masks": 1})],
+    ),
     "mma, large": ("mma-large", "half", "lstm", "kMmaLarge", [""], [(76, "7,5,5", {})]),
     "cluster": (
         "cluster",
@@ -57,7 +65,7 @@ CASES = {
 
 def kernels_of(name: str) -> set[str]:
     _, kind, cell, table, shapes, _ = CASES[name]
-    return {f"{table} {kind} {cell} {shape}".strip() for shape in shapes}
+    return {f"{table} {kind} {'rnn' if cell == 'relu' else cell} {shape}".strip() for shape in shapes}
 
 
 def run(program: pathlib.Path, name: str, hidden: int, batches: str, more: dict[str, int]) -> None:

@@ -51,6 +51,21 @@ class Builder:
 
     def run_layer(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
         """A program with the kernels "engine type cell shape" of both passes, as the table spells them."""
+        return self._program("run_layer", name, kernels, edits)
+
+    def run_stack(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """The same of wavefront kernels."""
+        return self._program("run_stack", name, kernels, edits)
+
+    def run_layer_norm(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the cluster kernels of LSTMs with layer normalisation."""
+        return self._program("run_layer_norm", name, set(), edits)
+
+    def run_loss(self, loss: str, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the kernels of the recursions of CTC, "ctc", or of the RNN-T lattice, "rnnt"."""
+        return self._program(f"run_{loss}", name, set(), edits)
+
+    def _program(self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...]) -> pathlib.Path:
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         make_sources(ROOT / "src", folder / "src", [(edit.file, edit.old, edit.new) for edit in edits])
@@ -61,24 +76,44 @@ class Builder:
         assert kernels <= set(names.values()), kernels - set(names.values())
         chosen = [kernel for kernel in names if names[kernel] in kernels]
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
-        objects = [self._compile(HERE / "run_layer.cc", "-O0", folder, folder / "src")]
+        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src")]
         for file, group in kernel_instances.instance_files(chosen).items():
             source = folder / f"{file}.cc"
             source.write_text(f'#include "instructions.h"\n{kernel_instances.instances_text(group)}')
             objects.append(self._compile(source, "-O1", folder / "src"))
-        subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / "run_layer"], check=True)
-        return folder / "run_layer"
+        subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / program], check=True)
+        return folder / program
 
 
-def run(program: pathlib.Path, tolerance: float, cell: str, resets: int = 0, **options: object) -> None:
-    """Runs a layer; the relative errors of its results must be below the tolerance."""
-    words = [f"{name}={value}" for name, value in {"cell": cell, "resets": resets, **options}.items()]
+def compare(program: pathlib.Path, tolerance: float, names: set[str], **options: object) -> None:
+    """Runs it; it must print the errors of all results of these names, and these must be below the tolerance."""
+    words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
-    errors = {name: float(error) for name, error in map(str.split, done.stdout.splitlines())}
-    names = {"y", "hy", "dgates", "dhx", "biases"} | ({"gates"} if cell in ("lstm", "gru") else set())
-    names |= {"cells", "cy", "dcx"} if cell == "lstm" else {"dcandidate"} if cell == "gru" else set()
-    names |= {"dreset_hx"} if resets else set()
-    names |= {"dreset_cx"} if resets and cell == "lstm" else set()
+    errors: dict[str, float] = {}
+    for line in done.stdout.splitlines():
+        result, error = line.split()
+        errors[result] = max(float(error), errors.get(result, 0))
     assert errors.keys() == names
-    assert max(errors.values()) < tolerance, errors
+    assert all(error < tolerance for error in errors.values()), f"{words}: {errors}"
+
+
+def run(
+    program: pathlib.Path,
+    tolerance: float,
+    cell: str,
+    resets: int = 0,
+    dropout: int = 0,
+    backward: int = 1,
+    **options: object,
+) -> None:
+    """A layer or a stack."""
+    names = {"y", "hy"} | ({"gates"} if cell in ("lstm", "gru") else set()) | ({"dropped"} if dropout else set())
+    names |= {"cells", "cy"} if cell == "lstm" else set()
+    if backward:
+        names |= {"dgates", "dhx", "biases"} | ({"dcandidate"} if cell == "gru" else set())
+        names |= {"dcx"} if cell == "lstm" else set()
+        names |= {"dreset_hx"} if resets else set()
+        names |= {"dreset_cx"} if resets and cell == "lstm" else set()
+    options = {"cell": cell, "resets": resets, "dropout": dropout, "backward": backward, **options}
+    compare(program, tolerance, names, **options)

@@ -23,7 +23,7 @@ using std::min;
 namespace gpu {
 
 struct Index {
-  unsigned x;
+  unsigned x, y;
 };
 template <class To, class From>
 To bits_as(const From& from) {
@@ -42,11 +42,39 @@ V value_of_lane(const V& value, int lane) {
 
 }  // namespace gpu
 
-#define threadIdx (gpu::Index{static_cast<unsigned>(gpu::current->number)})
-#define blockIdx (gpu::Index{static_cast<unsigned>(gpu::current->block->index)})
+#define threadIdx (gpu::Index{static_cast<unsigned>(gpu::current->number), 0})
+#define blockIdx                                                                    \
+  (gpu::Index{static_cast<unsigned>(gpu::current->block->index % gpu::grid.across), \
+              static_cast<unsigned>(gpu::current->block->index / gpu::grid.across)})
+#define blockDim (gpu::Index{static_cast<unsigned>(gpu::grid.threads), 1})
+#define gridDim \
+  (gpu::Index{static_cast<unsigned>(gpu::grid.across), static_cast<unsigned>(gpu::grid.blocks / gpu::grid.across)})
+
+namespace gpu {
+
+// A launch as translate.py spells it.
+template <class Kernel>
+void run(const dim3& blocks, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
+  const Grid shape{static_cast<int>(blocks.x * blocks.y), static_cast<int>(threads), 1,
+                   static_cast<int64_t>(shared_bytes), static_cast<int>(blocks.x)};
+  if (launch(shape, kernel)) return;
+  std::printf("the kernel does not end\n");
+  std::_Exit(2);
+}
+
+}  // namespace gpu
 
 inline uint32_t __float_as_uint(float value) { return gpu::bits_as<uint32_t>(value); }
 inline float __uint_as_float(uint32_t bits) { return gpu::bits_as<float>(bits); }
+inline int __float_as_int(float value) { return gpu::bits_as<int>(value); }
+inline float __int_as_float(int bits) { return gpu::bits_as<float>(bits); }
+inline double __hiloint2double(int high, int low) {
+  return gpu::bits_as<double>(uint64_t{static_cast<uint32_t>(high)} << 32 | static_cast<uint32_t>(low));
+}
+inline double __longlong_as_double(long long bits) { return gpu::bits_as<double>(bits); }
+inline int __double2hiint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value) >> 32); }
+inline int __double2loint(double value) { return static_cast<int>(gpu::bits_as<uint64_t>(value)); }
+inline int __viaddmax_s32(int a, int b, int least) { return max(static_cast<int>(unsigned(a) + unsigned(b)), least); }
 template <class T>
 T __ldcs(const T* from) {
   gpu::may_yield();
@@ -76,6 +104,10 @@ V __shfl_xor_sync(unsigned, V value, int bits) {
 template <class V>
 V __shfl_down_sync(unsigned, V value, int distance) {
   return gpu::value_of_lane(value, gpu::lane() + distance < 32 ? gpu::lane() + distance : gpu::lane());
+}
+template <class V>
+V __shfl_up_sync(unsigned, V value, int distance) {
+  return gpu::value_of_lane(value, gpu::lane() >= distance ? gpu::lane() - distance : gpu::lane());
 }
 inline unsigned __ballot_sync(unsigned, bool value) {
   const auto all = gpu::exchange(static_cast<uint64_t>(value));

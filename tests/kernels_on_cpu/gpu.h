@@ -4,7 +4,7 @@
 // is not aligned or not of a variable.
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 #include <sys/mman.h>
 #include <vector_types.h>
 
@@ -28,13 +28,19 @@
 
 namespace gpu {
 
-constexpr size_t kSharedBytes = 1 << 19, kStackBytes = 192 * 1024;
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kStackBytes = 1 << 20;
+#else
+constexpr size_t kStackBytes = 192 * 1024;
+#endif
+constexpr size_t kSharedBytes = 1 << 19, kGuardBytes = 1 << 14;  // below each stack
 constexpr int kDynamic = 1024;     // where a block's variables begin, those of dynamic size; shared address 0 is none
 constexpr long kIdleTurns = 2000;  // in which no wait ended: none will
 
 struct Grid {
   int blocks, threads, cluster;
   int64_t shared_bytes;
+  int across = blocks;  // of them in x, the others in y
 };
 struct Mbarrier {
   int arrivals = 0, pending = 0;
@@ -175,6 +181,7 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
     ASAN_POISON_MEMORY_REGION(blocks[i].shared + blocks[i].end, kSharedBytes - blocks[i].end);
   }
   for (size_t i = 0; i < count; ++i) {
+    mprotect(stacks + i * kStackBytes, kGuardBytes, PROT_NONE);
     const size_t shift = i * 448 % 12288;  // not all at the same place of a page, for the caches
     auto* top = reinterpret_cast<void**>(stacks + (i + 1) * kStackBytes - shift);
     *--top = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 namespace {
 
@@ -13,6 +14,41 @@ int padded_of(const Options& options) {
 }
 
 }  // namespace
+
+Options parse_options(int count, char** words) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i], name = word.substr(0, word.find('=')), value = word.substr(name.size() + 1);
+    const auto number = [&] { return std::stoi(value); };
+    const auto index_in = [&](std::vector<std::string> names) {
+      return std::find(names.begin(), names.end(), value) - names.begin();
+    };
+    if (name == "type") options.type = static_cast<Type>(index_in({"float", "tf32", "half", "bfloat16"}));
+    if (name == "cell") {
+      const prnnRNNMode_t modes[] = {PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM, PRNN_GRU};
+      options.mode = modes[index_in({"relu", "tanh", "lstm", "gru"})];
+    }
+    if (name == "hidden") options.hidden = number();
+    if (name == "engine") options.engine = value;
+    if (name == "forward_units") options.forward_units = number();
+    if (name == "backward_units") options.backward_units = number();
+    if (name == "backward_cluster") options.backward_cluster = number();
+    if (name == "replicas") options.replicas = number();
+    if (name == "blocks") options.blocks = number();
+    if (name == "backward") options.has_backward = number() != 0;
+    if (name == "layers") options.layers = number();
+    if (name == "dropout") options.dropout_scale = number() != 0 ? 1.25 : 0;
+    if (name == "resets") options.resets = number() != 0;
+    if (name == "masks") options.masks = number() != 0;
+    if (name == "reverse") options.reverse = number() != 0;
+    if (name == "seed") options.seed = static_cast<unsigned>(number());
+    if (name != "batches") continue;
+    options.batches.clear();
+    std::istringstream list(value);
+    for (std::string size; std::getline(list, size, ',');) options.batches.push_back(std::stoi(size));
+  }
+  return options;
+}
 
 Layer::Layer(const Options& chosen)
     : options(chosen),
@@ -61,6 +97,40 @@ Layer::Layer(const Options& chosen)
   if (options.masks && is_gru) zoneout = 0.25;
   for (size_t i = 0; i < size_t(gates) * options.hidden * options.hidden; ++i)
     factors_.push_back(rounded(options.type, weights[i], true));
+  for (size_t i = 0; i < gates * all; ++i) products.push_back(xw[i]);
+  for (size_t i = 0; i < all; ++i) output_gradients.push_back(dy[i]);
+}
+
+prnn::RnnProblem Layer::problem() const {
+  prnn::RnnProblem problem;
+  problem.mode = options.mode;
+  problem.type = options.type == Type::kHalf       ? PRNN_DATA_HALF
+                 : options.type == Type::kBfloat16 ? PRNN_DATA_BFLOAT16
+                                                   : PRNN_DATA_FLOAT;
+  problem.tf32 = options.type == Type::kTf32;
+  problem.hidden = problem.input = options.hidden;
+  problem.layers = options.layers;
+  problem.batch.assign(options.batches.begin(), options.batches.end());
+  problem.rows = rows;
+  return problem;
+}
+
+prnn::ResidentSizes Layer::sizes_of(const prnn::ResidentShape& shape, int directions, int* timed_out) {
+  const prnn::ReplicaShares shares(shape, batch);
+  prnn::ResidentSizes sizes{};
+  sizes.hidden = options.hidden;
+  sizes.padded = padded;
+  sizes.steps = static_cast<int>(steps.size());
+  sizes.batch = sizes.columns = batch;
+  if (steps.back().batch < batch) sizes.table = steps.data();
+  sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
+  sizes.replicas = static_cast<int>(shares.replicas);
+  sizes.blocks = shape.blocks;
+  sizes.directions = directions;
+  sizes.poll_delay_cycles = shape.poll_delay_cycles;
+  sizes.relu = options.mode == PRNN_RNN_RELU;
+  sizes.timed_out = timed_out;
+  return sizes;
 }
 
 prnn::ForwardDirection Layer::forward() {
@@ -109,7 +179,7 @@ Layer::Gates Layer::forward_unit(int s, int n, int unit, const Gates& recurrent,
   double input[4];
   for (int g = 0; g < gates; ++g) {
     const size_t row = size_t(row_of(s) + n) * gates + g;
-    input[g] = xw[row * options.hidden + unit] + input_bias[g * options.hidden + unit];
+    input[g] = products[row * options.hidden + unit] + input_bias[g * options.hidden + unit];
     gate.of[g] = logistic(recurrent.of[g] + input[g]);
   }
   if (is_lstm) {
@@ -169,7 +239,7 @@ Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, double& pas
                                            : y[at(row_of(s - 1) + n, unit)];
   double gate[4];
   for (int g = 0; g < 4 && gates > 1; ++g) gate[g] = saved[element * 4 + g];
-  dh += dy[element];
+  dh += output_gradients[element];
   Gates d{};
   if (is_lstm) {
     if (options.masks) past += dcells[element];

@@ -12,10 +12,17 @@ struct Options {
   std::string engine = "mma";
   int forward_units = 1, backward_units = 1, backward_cluster = 1;  // of mma: in eights, and blocks
   int replicas = 1;
+  int layers = 1;
+  int blocks = 0;  // that a GPU has room for, which makes a stack's plan; 0: an H200's
+  bool has_backward = true;
+  double dropout_scale = 0;  // between layers; 0: none
   bool resets = false, masks = false, reverse = false;
   unsigned seed = 1;
   std::vector<int> batches = {8, 8, 8};
 };
+
+// "name=value" each.
+Options parse_options(int count, char** words);
 
 class Layer {
  public:
@@ -30,7 +37,11 @@ class Layer {
   Array xw, y, saved, cells, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
   std::vector<uint8_t> reset;
   double zoneout = 0;
+  // What the reference has in place of xw and dy.
+  std::vector<double> products, output_gradients;
 
+  prnn::RnnProblem problem() const;
+  prnn::ResidentSizes sizes_of(const prnn::ResidentShape& shape, int directions, int* timed_out);
   // Those of a direction.
   prnn::ForwardDirection forward();
   prnn::BackwardDirection backward();

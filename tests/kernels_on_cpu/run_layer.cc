@@ -3,57 +3,19 @@
 //     run_layer type=bfloat16 cell=lstm hidden=64 engine=mma ... seed=1 batches=8,5,5
 //
 // prints the relative error of each result. Exit status 2: blocks wait for what never comes; 3: no such kernel.
-#include <sstream>
-
-#include "gpu.h"
+#include "launch.h"
 #include "layer.h"
-#include "rnn/cuda/launch.h"
 #include "rnn/plan/cluster.h"
 #include "rnn/plan/mma.h"
 #include "rnn/plan/simt.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
-
-struct Tf32;  // rnn/cuda/common/tf32.cuh
-
 namespace {
-
-template <class Params>
-struct Launcher {
-  KernelId kernel;
-  cudaError_t (*function)(const ResidentShape&, const Params&, cudaStream_t);
-};
-
-}  // namespace
-
-#include "launchers.inc"
-
-namespace {
-
-template <class Params, size_t COUNT>
-bool launch(const Launcher<Params> (&launchers)[COUNT], const ResidentShape& shape, const Params& params) {
-  for (const Launcher<Params>& l : launchers) {
-    const KernelId &own = l.kernel, &wanted = shape.kernel;
-    if (own.row != wanted.row || own.cell != wanted.cell || own.type != wanted.type) continue;
-    if (l.function(shape, params, nullptr) == cudaSuccess && *params.sizes.timed_out == 0) return true;
-    std::printf("the kernel does not end\n");
-    std::exit(2);
-  }
-  return false;
-}
 
 RnnProblem problem_of(const Layer& layer) {
   const Options& options = layer.options;
-  RnnProblem problem;
-  problem.mode = options.mode;
-  problem.type = options.type == Type::kHalf       ? PRNN_DATA_HALF
-                 : options.type == Type::kBfloat16 ? PRNN_DATA_BFLOAT16
-                                                   : PRNN_DATA_FLOAT;
-  problem.tf32 = options.type == Type::kTf32;
-  problem.hidden = problem.input = options.hidden;
-  problem.batch.assign(options.batches.begin(), options.batches.end());
-  problem.rows = layer.rows;
+  RnnProblem problem = layer.problem();
   if (options.resets) problem.extras.reset = layer.reset.data();
   if (options.masks && layer.is_lstm) problem.extras.dcells = &layer;
   if (options.masks && !layer.is_lstm) problem.masks.recurrent = &layer;
@@ -87,7 +49,7 @@ class Run {
     ResidentShape shape;
     if (!find_shape(layer_.options, problem_, Pass::kForward, &shape)) return false;
     ForwardParams params{};
-    params.sizes = sizes_of(shape);
+    params.sizes = layer_.sizes_of(shape, 1, &timed_out_);
     params.xw_row = layer_.gates * params.sizes.hidden;
     params.xw_gate = params.y_row = params.sizes.hidden;
     params.masks = masks();
@@ -114,7 +76,7 @@ class Run {
     ResidentShape shape;
     if (!find_shape(layer_.options, problem_, Pass::kBackward, &shape)) return false;
     BackwardParams params{};
-    params.sizes = sizes_of(shape);
+    params.sizes = layer_.sizes_of(shape, 1, &timed_out_);
     params.y_row = params.sizes.hidden;
     params.masks = masks();
     Array sums = Array::of_bytes(wgmma_sums_bytes(problem_, shape, params.sizes.replicas, 1), 0);
@@ -128,23 +90,6 @@ class Run {
   }
 
  private:
-  ResidentSizes sizes_of(const ResidentShape& shape) {
-    const ReplicaShares shares(shape, layer_.batch);
-    ResidentSizes sizes{};
-    sizes.hidden = layer_.options.hidden;
-    sizes.padded = layer_.padded;
-    sizes.steps = static_cast<int>(layer_.steps.size());
-    sizes.batch = sizes.columns = layer_.batch;
-    if (layer_.steps.back().batch < layer_.batch) sizes.table = layer_.steps.data();
-    sizes.columns_per_replica = static_cast<int>(shares.columns_per_replica);
-    sizes.replicas = static_cast<int>(shares.replicas);
-    sizes.blocks = shape.blocks;
-    sizes.directions = 1;
-    sizes.poll_delay_cycles = shape.poll_delay_cycles;
-    sizes.relu = layer_.options.mode == PRNN_RNN_RELU;
-    sizes.timed_out = &timed_out_;
-    return sizes;
-  }
   StateMasks masks() {
     StateMasks masks{};
     if (!layer_.options.masks || layer_.is_lstm) return masks;
@@ -158,42 +103,11 @@ class Run {
   int timed_out_ = 0;
 };
 
-Options parse(int count, char** words) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i], name = word.substr(0, word.find('=')), value = word.substr(name.size() + 1);
-    const auto number = [&] { return std::stoi(value); };
-    const auto index_in = [&](std::vector<std::string> names) {
-      return std::find(names.begin(), names.end(), value) - names.begin();
-    };
-    if (name == "type") options.type = static_cast<Type>(index_in({"float", "tf32", "half", "bfloat16"}));
-    if (name == "cell") {
-      const prnnRNNMode_t modes[] = {PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM, PRNN_GRU};
-      options.mode = modes[index_in({"relu", "tanh", "lstm", "gru"})];
-    }
-    if (name == "hidden") options.hidden = number();
-    if (name == "engine") options.engine = value;
-    if (name == "forward_units") options.forward_units = number();
-    if (name == "backward_units") options.backward_units = number();
-    if (name == "backward_cluster") options.backward_cluster = number();
-    if (name == "replicas") options.replicas = number();
-    if (name == "resets") options.resets = number() != 0;
-    if (name == "masks") options.masks = number() != 0;
-    if (name == "reverse") options.reverse = number() != 0;
-    if (name == "seed") options.seed = static_cast<unsigned>(number());
-    if (name != "batches") continue;
-    options.batches.clear();
-    std::istringstream list(value);
-    for (std::string size; std::getline(list, size, ',');) options.batches.push_back(std::stoi(size));
-  }
-  return options;
-}
-
 }  // namespace
 }  // namespace prnn
 
 int main(int count, char** words) {
-  const Options options = prnn::parse(count, words);
+  const Options options = parse_options(count, words);
   gpu::seed = options.seed;
   prnn::Run run(options);
   return run.forward() && run.backward() ? 0 : 3;

@@ -40,6 +40,8 @@ PTX = {
     _IF + "3,0; @p st.relaxed.gpu.global.v2.u32 [%0],{%1,%2};}": "store2_if",
     "st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};": "store4",
     _IF + "5,0; @p st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};}": "store4_if",
+    "{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }": "store2_if",
+    "{ .reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }": "store4_if",
     "red.release.gpu.global.add.u32 [%0],1;": "increment",
     # shared memory
     "ld.shared.u16 %0,[%1];": "load_shared",
@@ -98,6 +100,7 @@ PTX = {
     "{.reg .b32 h; and.b32 h,%1,0xFFFFE000; neg.f32 h,h; fma.rn.f32 %0,%1,%2,h;}": "low_part",
     "cvt.rna.tf32.f32 %0,%1;": "round_to_tf32",
     "ex2.approx.ftz.f32 %0,%1;": "exp2",
+    "ex2.approx.ftz.f32 %0, %1;": "exp2",
     "rcp.approx.ftz.f32 %0,%1;": "reciprocal",
     "mov.f32 %0,%1;": "copy_register",
     "mov.u64 %0,%globaltimer;": "read_timer",
@@ -109,6 +112,8 @@ _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 _STATIC = re.compile(r"__shared__ ((?:typename )?[\w:]+(?:<[^;{}]*?>)?(?:::\w+)?)\s+(\w[^;]*);")
+
+_LAUNCH = re.compile(r"(\w+(?:<\w+>)?)<<<")
 
 FEATURES = """#pragma once
 #define PRNN_HAS_CLUSTERS 1
@@ -209,14 +214,28 @@ def translate_variables(text: str) -> str:
     return _STATIC.sub(references, text)
 
 
+def translate_launches(text: str) -> str:
+    """`kernel<<<grid, threads, bytes, stream>>>(arguments)` becomes a call of gpu::run()."""
+    result, at = "", 0
+    while match := _LAUNCH.search(text, at):
+        shape, _, _ = text[match.end() :].partition(">>>(")
+        arguments = match.end() + len(shape) + len(">>>(")
+        end = closing(text, arguments)
+        *shape_of, _ = split(shape, ",")
+        result += text[at : match.start()]
+        result += f"gpu::run({', '.join(shape_of)}, [&] {{ {match[1]}({text[arguments:end]}; }})"
+        at = end
+    return result + text[at:]
+
+
 def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[str, str, str]]) -> None:
     """`source`: the repository's src/. `edits`: of a file, an old text and the new one, made before."""
-    shutil.copytree(source, folder, ignore=lambda _, names: [n for n in names if n.endswith((".cu", ".cc"))])
+    shutil.copytree(source, folder, ignore=lambda _, names: [n for n in names if n.endswith(".cc")])
     for file, old, new in edits:
         text = (folder / file).read_text()
         assert text.count(old) == 1, (file, old)
         (folder / file).write_text(text.replace(old, new))
-    for path in folder.rglob("*.cuh"):
+    for path in [*folder.rglob("*.cuh"), *folder.rglob("*.cu")]:
         text = path.read_text()
         if path.match("wgmma/instructions.cuh"):
             begin, end = text.index("#define PRNN_SUMS4"), text.index("#undef PRNN_SUMS4")
@@ -227,6 +246,9 @@ def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[s
             for name in ("f16", "bf16"):
                 text = text.replace(f'PRNN_MMA("{name}");', macro.strip().replace(" type ", f' "{name}" ') + ";")
             text = text[:begin] + text[end:]
-        path.write_text(translate_variables(translate_statements(text)))
+        path.write_text(translate_launches(translate_variables(translate_statements(text))))
+    launch = folder / "core/cuda/launch.h"
+    check = re.compile(r"(void check_launch\(const char\*) \w+\) \{.*?\n\}", re.DOTALL)
+    launch.write_text(check.sub(r"\1) {}", launch.read_text()))
     (folder / "core/cuda/features.cuh").write_text(FEATURES)
     (folder / "rnn/cuda/common/launch.cuh").write_text(LAUNCH)

@@ -1,0 +1,150 @@
+// A stack of layers by the wavefront kernels, forward and backward, beside the same in double; as run_layer.cc. The
+// reference of a layer begins with what the kernels published of its neighbour.
+#include "launch.h"
+#include "layer.h"
+#include "rnn/plan/wavefront.h"
+
+namespace prnn {
+namespace {
+
+class Stack {
+ public:
+  explicit Stack(const Options& options) : options_(options), scale_(options.dropout_scale) {
+    RnnProblem problem = Layer(options).problem();
+    problem.dropout.probability = scale_ > 0 ? 0.2f : 0;
+    GpuRow row = *find_gpu_row("H200");
+    if (options.blocks > 0) row.multiprocessors = options.blocks;
+    for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
+    plan_ = plan_wavefront(row, problem);
+    options_.replicas = std::max(plan_.backward.replicas, 1);
+    const size_t matrix = size_t(options.hidden) * options.hidden;
+    for (int i = 0; i < options.layers; ++i) {
+      layers_.emplace_back(options_);
+      const Layer& layer = layers_.back();
+      inputs_.emplace_back(options.type, layer.gates * matrix, 1 / std::sqrt(options.hidden));
+      dropped_.emplace_back(options.type, layer.all);
+      std::vector<uint8_t> kept(layer.all / 8);
+      for (uint8_t& bits : kept) bits = static_cast<uint8_t>(bits_());
+      kept_.push_back(std::move(kept));
+    }
+  }
+
+  bool forward() {
+    if (plan_.forward_layers < options_.layers) return false;
+    WavefrontForwardParams params{};
+    Layer& lowest = layers_[0];
+    params.sizes = lowest.sizes_of(plan_.forward, options_.layers, &timed_out_);
+    params.xw = lowest.xw.data();
+    params.xw_row = lowest.gates * options_.hidden;
+    params.xw_gate = options_.hidden;
+    params.dropout_scale = static_cast<float>(scale_);
+    for (int i = 0; i < options_.layers; ++i) {
+      const ForwardDirection of_layer = layers_[i].forward();
+      layers_[i].y.fill(0xFF);
+      dropped_[i].fill(0xFF);
+      WavefrontForwardLayer& own = params.layer[i];
+      own.recurrent = of_layer.weights, own.input_bias = of_layer.input_bias;
+      own.recurrent_bias = of_layer.recurrent_bias, own.initial = own.hx = of_layer.hx, own.cx = of_layer.cx;
+      own.y = of_layer.y, own.hy = of_layer.hy, own.cy = of_layer.cy;
+      own.gates = of_layer.gates, own.cells = of_layer.cells;
+      if (i > 0) own.input = inputs_[i].data(), own.below = below(i).data();
+      if (drops() && i + 1 < options_.layers) params.dropout[i] = {kept_[i].data(), dropped_[i].data()};
+    }
+    if (!launch(kWavefrontForwardLaunchers, plan_.forward, params)) return false;
+    for (int i = 0; i < options_.layers; ++i) {
+      if (i > 0) multiply_input(i);
+      layers_[i].compare_forward();
+    }
+    return true;
+  }
+
+  bool backward() {
+    if (plan_.backward_layers < options_.layers) return false;
+    WavefrontBackwardParams params{};
+    params.sizes = layers_[0].sizes_of(plan_.backward, options_.layers, &timed_out_);
+    params.dy = layers_.back().dy.data();
+    params.dropout_scale = static_cast<float>(scale_);
+    for (int i = 0; i < options_.layers; ++i) {
+      const BackwardDirection of_layer = layers_[i].backward();
+      layers_[i].dgates.fill(0xFF);
+      layers_[i].dcandidate.fill(0xFF);
+      WavefrontBackwardLayer& own = params.layer[i];
+      own.recurrent = of_layer.weights, own.y = of_layer.y, own.hx = of_layer.hx, own.cx = of_layer.cx;
+      own.dhy = of_layer.dhy, own.dcy = of_layer.dcy, own.gates = of_layer.gates, own.cells = of_layer.cells;
+      own.dgates = of_layer.dgates, own.dcandidate = of_layer.dcandidate;
+      own.dhx = of_layer.dhx, own.dcx = of_layer.dcx, own.bias_sums = of_layer.bias_sums;
+      if (i + 1 == options_.layers) continue;
+      own.input_above = inputs_[i + 1].data();
+      own.above = layers_[i + 1].dgates.data();
+      own.candidate_above = layers_[i + 1].is_gru ? layers_[i + 1].dcandidate.data() : nullptr;
+      if (drops()) params.kept[i] = kept_[i].data();
+    }
+    if (!launch(kWavefrontBackwardLaunchers, plan_.backward, params)) return false;
+    for (int i = options_.layers - 1; i >= 0; --i) {
+      if (i + 1 < options_.layers) multiply_above(i);
+      layers_[i].compare_backward();
+    }
+    return true;
+  }
+
+ private:
+  bool drops() const { return scale_ > 0; }
+  Array& below(int i) { return drops() ? dropped_[i - 1] : layers_[i - 1].y; }
+  double factor(int i, size_t element) const {
+    return !drops() ? 1 : (kept_[i][element / 8] >> element % 8 & 1) != 0 ? scale_ : 0;
+  }
+
+  // Layer::products of layer i.
+  void multiply_input(int i) {
+    Layer& layer = layers_[i];
+    const int hidden = options_.hidden;
+    Comparison of_dropped{"dropped"};
+    for (size_t e = 0; e < layer.all && drops(); ++e)
+      of_dropped.add(dropped_[i - 1][e], layers_[i - 1].y[e] * factor(i - 1, e));
+    for (int row = 0; row < layer.rows; ++row) {
+      for (int r = 0; r < layer.gates * hidden; ++r) {
+        double sum = 0;
+        for (int k = 0; k < hidden; ++k) sum += inputs_[i][size_t(hidden) * r + k] * below(i)[size_t(hidden) * row + k];
+        layer.products[size_t(layer.gates) * hidden * row + r] = sum;
+      }
+    }
+  }
+
+  // Layer::output_gradients of layer i.
+  void multiply_above(int i) {
+    const Layer& above = layers_[i + 1];
+    const int hidden = options_.hidden;
+    for (int row = 0; row < above.rows; ++row) {
+      std::vector<double> sums(hidden);
+      for (int r = 0; r < above.gates * hidden; ++r) {
+        const bool is_candidate = above.is_gru && r >= 2 * hidden;
+        const double gradient = is_candidate ? above.dcandidate[size_t(hidden) * row + r - 2 * hidden]
+                                             : above.dgates[size_t(above.gates) * hidden * row + r];
+        for (int u = 0; u < hidden; ++u) sums[u] += gradient * inputs_[i + 1][size_t(hidden) * r + u];
+      }
+      for (int u = 0; u < hidden; ++u) {
+        const size_t element = size_t(hidden) * row + u;
+        layers_[i].output_gradients[element] = sums[u] * factor(i, element);
+      }
+    }
+  }
+
+  Options options_;
+  double scale_;
+  std::mt19937 bits_{5};
+  std::vector<Layer> layers_;
+  std::vector<Array> inputs_, dropped_;  // [G H, H] of each layer, for what is below it; and [rows, H]
+  std::vector<std::vector<uint8_t>> kept_;
+  WavefrontPlan plan_;
+  int timed_out_ = 0;
+};
+
+}  // namespace
+}  // namespace prnn
+
+int main(int count, char** words) {
+  const Options options = parse_options(count, words);
+  gpu::seed = options.seed;
+  prnn::Stack stack(options);
+  return stack.forward() && (!options.has_backward || stack.backward()) ? 0 : 3;
+}

@@ -1,0 +1,60 @@
+"""LSTMs with layer normalisation on clusters: the kernels' own source, run on the CPU: kernels_on_cpu/."""
+
+import pathlib
+
+import pytest
+from kernels_on_cpu import build
+from kernels_on_cpu.build import Builder, Edit
+
+pytestmark = [
+    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
+    pytest.mark.xdist_group("kernels_on_cpu_layer_norm"),
+]
+TOLERANCE = {"float": 5e-6, "half": 2e-3}
+NAMES = {"y", "cy", "dx", "dh0", "dc0"}
+PARAMETERS = {"gate_gain", "gate_bias", "cell_gain", "cell_bias"}
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"))
+
+
+@pytest.fixture(scope="module")
+def program(builder: Builder) -> pathlib.Path:
+    return builder.run_layer_norm("layer_norm")
+
+
+def run(program: pathlib.Path, kind: str, normalized: str, **options: object) -> None:
+    names = NAMES | (PARAMETERS if normalized != "none" else set())
+    build.compare(program, TOLERANCE[kind], names, type=kind, engine=normalized, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "normalized", "hidden", "batches", "more"),
+    [
+        ("float", "gates", 64, "3,3,2,2", {}),
+        ("float", "products", 100, "7,3,2", {"replicas": 2, "reverse": 1, "masks": 1}),
+        ("float", "none", 128, "5,5", {"replicas": 3}),
+        ("half", "gates", 128, "8,8,3", {"masks": 1}),
+        ("half", "products", 96, "3,2,2", {"reverse": 1}),
+    ],
+)
+def test_a_layer(
+    program: pathlib.Path, kind: str, normalized: str, hidden: int, batches: str, more: dict[str, int]
+) -> None:
+    for seed in (1, 2, 3):
+        run(program, kind, normalized, hidden=hidden, batches=batches, seed=seed, **more)
+
+
+def test_a_planted_defect_is_found(builder: Builder) -> None:
+    barrier, after = "    __syncthreads();\n", "    if (!finishes) return;"
+    edit = Edit("layer_norm_lstm/cuda/cluster_forward.cuh", barrier + after, after)
+    broken = builder.run_layer_norm("broken", (edit,))
+
+    def run_often() -> None:
+        for seed in range(1, 6):
+            run(broken, "float", "gates", hidden=64, batches="3,3,2,2", seed=seed)
+
+    with pytest.raises(AssertionError):
+        run_often()

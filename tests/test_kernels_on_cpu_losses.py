@@ -1,0 +1,61 @@
+"""The recursions of CTC and RNN-T: the kernels' own source, run on the CPU under random schedules: kernels_on_cpu/."""
+
+import pathlib
+
+import pytest
+from kernels_on_cpu import build
+from kernels_on_cpu.build import Builder, Edit
+
+pytestmark = [
+    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
+    pytest.mark.xdist_group("kernels_on_cpu_losses"),
+]
+TOLERANCE = {"float": 2e-6, "double": 1e-12}
+NAMES = {"costs", "blanks", "labels", "best", "path"}
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"))
+
+
+@pytest.fixture(scope="module")
+def rnnt(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("rnnt", "rnnt")
+
+
+@pytest.fixture(scope="module")
+def ctc(builder: Builder) -> pathlib.Path:
+    return builder.run_loss("ctc", "ctc")
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize(
+    ("lattice", "frames", "targets"),
+    [("regular", 40, 70), ("regular", 3, 130), ("regular", 50, 3), ("modified", 90, 70), ("modified", 6, 6)],
+)
+def test_an_rnnt_lattice(rnnt: pathlib.Path, kind: str, lattice: str, frames: int, targets: int) -> None:
+    sizes = {"batch": 3, "frames": frames, "targets": targets}
+    for seed in range(1, 6):
+        build.compare(rnnt, TOLERANCE[kind], NAMES, type=kind, lattice=lattice, seed=seed, **sizes)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize(("frames", "targets"), [(150, 70), (300, 33), (9, 4)])
+def test_the_states_of_ctc(ctc: pathlib.Path, kind: str, frames: int, targets: int) -> None:
+    for seed in range(1, 6):
+        build.compare(ctc, TOLERANCE[kind], NAMES, type=kind, frames=frames, targets=targets, batch=3, seed=seed)
+
+
+def test_a_planted_defect_is_found(builder: Builder) -> None:
+    barrier = "    if (warps > 1) __syncthreads();\n  }\n"
+    edit = Edit("rnnt/cuda/lattice.cu", barrier + "  if (u == track.targets)", "  }\n  if (u == track.targets)")
+    broken = builder.run_loss("rnnt", "broken", (edit,))
+
+    def run_often() -> None:
+        for seed in range(1, 6):
+            sizes = {"batch": 3, "frames": 40, "targets": 70}
+            build.compare(broken, TOLERANCE["double"], NAMES, type="double", lattice="regular", seed=seed, **sizes)
+
+    with pytest.raises(AssertionError):
+        run_often()
