@@ -31,7 +31,8 @@ def reported(command: str) -> Iterator[None]:
     except OSError as error:  # a folder that cannot be written, a full disk
         raise CommandError(f"{error.filename or command}: {(error.strerror or str(error)).lower()}") from error
     except (MemoryError, RuntimeError) as error:
-        if "shared memory" in str(error):  # torch's words where a worker finds no room, or is killed for that
+        # torch's words where a worker finds no room, or is killed for that
+        if any(words in str(error) for words in ("shared memory(shm)", "workers are out of shared memory")):
             raise CommandError(
                 f"{command}: /dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
                 "or make it larger (docker run --shm-size)"
