@@ -184,6 +184,60 @@ def test_batched_gradients() -> None:
     weights = torch.randn(3, *layer_norm.shape)
     (found,) = torch.autograd.grad(layer_norm, x, weights, is_grads_batched=True, retain_graph=True)
     torch.testing.assert_close(found, gradients(layer_norm, x, weights))
-    output = prnn.nn.GRU(3, 4)(x)[0]
-    with pytest.raises(RuntimeError, match=r"prnn::rnn_backward"):
-        torch.autograd.grad(output, x, weights, is_grads_batched=True)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_batched_gradients_of_every_output(cell: str) -> None:
+    theirs, ours = make_pair(cell, 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    weights = [torch.randn(3, *output.shape, dtype=torch.float64) for output in flat(ours(x))]
+    weights[-1] = weights[-1][:1].expand(3, *weights[-1].shape[1:])
+
+    def gradients_of(module: torch.nn.Module) -> tuple[Tensor, ...]:
+        leaf = x.clone().requires_grad_()
+        inputs = [leaf, *module.parameters()]
+        return torch.autograd.grad(flat(module(leaf)), inputs, weights, is_grads_batched=True)
+
+    torch.testing.assert_close(gradients_of(ours), gradients_of(theirs))
+    found, expected = (
+        torch.autograd.functional.jacobian(lambda x, module=module: module(x)[0], x, vectorize=True)
+        for module in (ours, theirs)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("cell", "autocast"), [("GRU", False), ("LSTM", True)])
+def test_transforms_in_a_compiled_function(cell: str, autocast: bool) -> None:
+    module = make(prnn.nn, cell, 5, 4, backend="persistent")
+    x = torch.randn(3, 6, 2, 5)
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return torch.func.functional_call(module, parameters, (x,))[0].float().square().sum()
+
+    def both(parameters: dict[str, Tensor], x: Tensor) -> Any:
+        single = torch.func.grad(loss)(parameters, x[0])
+        return single, torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0))(parameters, x)
+
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    torch._dynamo.reset()
+    found = torch.compile(both, backend="aot_eager", fullgraph=True)(parameters, x)
+    torch.testing.assert_close(found, both(parameters, x))
+
+
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_compiled_gradient_of_a_model_that_trains(loss: bool) -> None:
+    """The gradient could be differentiated by the parameters, and torch.compile traces that derivative, too."""
+    layer, linear = prnn.nn.GRU(3, 4), torch.nn.Linear(3, 5)
+    x, targets, lengths = torch.randn(6, 2, 3), torch.ones(2, 2, dtype=torch.int64), torch.tensor([6, 5])
+
+    def value(x: Tensor) -> Tensor:
+        if loss:
+            return prnn.ctc_loss(linear(x), targets, lengths, torch.tensor([2, 2]))
+        return layer(x)[0].square().sum()
+
+    torch._dynamo.reset()
+    found = torch.compile(torch.func.grad(value), backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(found, torch.func.grad(value)(x))
+    with pytest.raises(prnn.NotSupportedError, match="differentiated once"):
+        found.sum().backward()

@@ -2,10 +2,10 @@
 
 It casts a stack's weights with torch.ops.prnn.cast_weights(weights, dtype), which gives one tensor of `dtype` with the
 elements of `weights`, which are of another, one tensor after the other. One cast and one gradient for all of them: one
-for each costs more launches than the layers do. (In transforms of torch.func, which cannot look into it, by torch's own
-operators.)
+for each costs more launches than the layers do.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -14,22 +14,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from prnn._ops._layer import MODES, Config
+from prnn._ops._operator import apply_at_each_level
+from prnn._ops._vmap import register_vmap
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _library.define("cast_weights(Tensor[] weights, ScalarType dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _cast_weights_op: Callable[[Sequence[Tensor], torch.dtype], Tensor] = torch.ops.prnn.cast_weights.default
 
 
-def in_functorch() -> bool:
-    """Whether a torch.func transform runs. It knows what to do with a Function where that is called, and not inside an
-    operator."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
 def cast_weights(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """One tensor of `dtype` with the elements of all weights."""
-    if in_functorch():
-        return torch.cat([weight.reshape(-1) for weight in weights]).to(dtype)
     return _cast_weights_op(weights, dtype)
 
 
@@ -68,7 +62,7 @@ class _CastWeightsFunction(torch.autograd.Function):
         )
 
 
-_cast_weights_function: Callable[..., Tensor] = _CastWeightsFunction.apply
+_cast_weights_function: Callable[..., Tensor] = apply_at_each_level(_CastWeightsFunction)
 
 
 def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -81,6 +75,7 @@ def _cast_weights_autograd(weights: Sequence[Tensor], dtype: torch.dtype) -> Ten
 for _key in ("CPU", "CUDA"):
     _library.impl("cast_weights", _cast_weights, _key)
 _library.impl("cast_weights", _cast_weights_autograd, "Autograd")
+register_vmap(_cast_weights_op, _library)
 torch.library.register_fake("prnn::cast_weights", _cast_weights_fake, lib=_library)
 
 
@@ -108,14 +103,29 @@ def rnn_on_cuda(
         return run(_cast(input, dtype), _cast(hx, dtype), _cast(cx, dtype), _cast_all(weights, dtype), *rest)
 
 
+@functools.cache
+def _find_onednn_types() -> tuple[bool, bool, bool]:
+    """Whether there is oneDNN, and whether it takes bfloat16 and float16."""
+    if not torch.backends.mkldnn.is_available():
+        return False, False, False
+    bfloat16, float16 = torch.ops.mkldnn._is_mkldnn_bf16_supported(), torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return True, bool(bfloat16), bool(float16)
+
+
+@torch.compiler.assume_constant_result  # which torch.compile cannot trace
+def _onednn_types() -> tuple[bool, bool, bool]:
+    return _find_onednn_types()
+
+
 def _onednn_takes_lstm(input: Tensor) -> bool:
     """Whether torch.nn.LSTM leaves a padded input to oneDNN."""
-    if not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available() or input.numel() == 0:
+    is_there, bfloat16, float16 = _onednn_types()
+    if not is_there or not torch.backends.mkldnn.enabled or input.numel() == 0:
         return False
     if input.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return bfloat16
     if input.dtype == torch.float16:
-        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+        return float16 and not torch.is_grad_enabled()
     return input.dtype == torch.float32
 
 

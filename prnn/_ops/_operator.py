@@ -5,7 +5,7 @@ a small loss. `directly` therefore makes a function that runs a loss's kernel it
 difference: on plain tensors that nobody traces or transforms, and that have memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from prnn._errors import NotSupportedError
 from prnn._ops._reduction import Reduction, reduce_costs, spread_gradient
+from prnn._ops._vmap import is_batched
 
 _library = torch.library.Library("prnn", "FRAGMENT")
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -39,13 +41,41 @@ def differentiate(
 ) -> None:
     """Gives an operator its derivative, and has that of its `backward` operator, which `gradients` calls, fail with a
     sentence. setup(ctx, inputs, outputs) and gradients(ctx, *output_gradients): see torch.autograd.Function."""
-    name = _name(forward)
+    message = f"{_name(forward)} can be differentiated once; its gradient has no gradient (create_graph=True)"
 
-    def refuse(ctx: Any, *_: Tensor) -> None:
-        raise RuntimeError(f"{name} can be differentiated once; its gradient has no gradient (create_graph=True)")
+    def refuse(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return second_derivatives(ctx, gradients, message)
 
     _register(forward, setup, gradients)
-    _register(backward, lambda ctx, inputs, outputs: None, refuse)
+    _register(backward, lambda ctx, inputs, outputs: keep_layouts(ctx, inputs), refuse)
+
+
+def _refuse(gradient: Tensor, shape: Sequence[int], dtype: torch.dtype, message: str) -> Tensor:
+    raise NotSupportedError(message)
+
+
+def _refuse_fake(gradient: Tensor, shape: Sequence[int], dtype: torch.dtype, message: str) -> Tensor:
+    return gradient.new_empty(shape, dtype=dtype)
+
+
+_second_derivative = operator(
+    "second_derivative(Tensor gradient, SymInt[] shape, ScalarType dtype, str message) -> Tensor", _refuse, _refuse_fake
+)
+
+
+def keep_layouts(ctx: Any, inputs: Sequence[Any]) -> None:
+    """What second_derivatives() needs of a first derivative's inputs."""
+    ctx.layouts = [(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in inputs]
+
+
+def second_derivatives(ctx: Any, gradients: Sequence[Tensor | None], message: str) -> tuple[Tensor | None, ...]:
+    """The backward pass of a first derivative, by an operator that raises NotSupportedError. torch.compile traces this
+    pass, whether or not the program wants it."""
+    first = next(gradient for gradient in gradients if gradient is not None)
+    return tuple(
+        _second_derivative(first, *layout, message) if want else None
+        for want, layout in zip(ctx.needs_input_grad, ctx.layouts, strict=True)
+    )
 
 
 def differentiate_loss(
@@ -161,13 +191,12 @@ def with_own_node(
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the tensor has memory, and no class of its own. Those of torch.autograd.grad(is_grads_batched=True) are
     of torch's class but have none. To be asked where _undisturbed(): torch.compile cannot trace it."""
-    return type(tensor) in _PLAIN and not tensor.is_meta and not _is_batched(tensor)
+    return type(tensor) in _PLAIN and not tensor.is_meta and not is_batched(tensor)
 
 
 # Each look-up of an attribute takes time.
@@ -203,6 +232,26 @@ def _apply_of(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
     return apply
 
 
+def apply_at_each_level(function: type[_SingleLevelFunction]) -> Callable[..., Any]:
+    """The apply of a function that is the derivative of an operator. Under functorch's transforms (torch.func.grad) the
+    dispatcher calls it for each of them with that one's tensors alone, as the derivatives of torch's own operators."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        with torch.enable_grad():  # an autograd function has none, but what is around this transform may want gradients
+            return function.forward(ctx, *arguments)
+
+    apply = _apply_of(function)
+    apply_in_transform = _apply_of(type(function.__name__, (function,), {"forward": staticmethod(forward)}))
+
+    def call(*arguments: Any) -> Any:
+        if _functorch_transform() is None:
+            return apply(*arguments)
+        with enable_single_level_autograd_function():
+            return apply_in_transform(*arguments)
+
+    return call
+
+
 def _function(
     name: str, kernel: Callable[..., Any], setup: Callable[..., None], gradients: Callable[..., Any]
 ) -> type[_SingleLevelFunction]:
@@ -226,14 +275,8 @@ def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]
         with torch._C._AutoDispatchBelowAutograd():
             return op(*arguments)
 
-    def below_transform(*arguments: Any) -> Any:
-        with torch.enable_grad():  # an autograd function has none, but what is around this transform may want gradients
-            return below(*arguments)
-
     name = _name(op)
-    apply, apply_transform = (
-        _apply_of(_function(name, kernel, setup, gradients)) for kernel in (below, below_transform)
-    )
+    apply = apply_at_each_level(_function(name, below, setup, gradients))
 
     def autograd(*arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
@@ -243,11 +286,6 @@ def _register(op: Any, setup: Callable[..., None], gradients: Callable[..., Any]
             )
         if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
             return below(*arguments)
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            return apply(*arguments)
-        # The dispatcher calls this for each of functorch's transforms (torch.func.grad) with that one's tensors alone,
-        # as it calls the derivatives of torch's own operators.
-        with enable_single_level_autograd_function():
-            return apply_transform(*arguments)
+        return apply(*arguments)
 
     _library.impl(name, autograd, "Autograd")

@@ -1,13 +1,15 @@
-"""The rule of torch.func.vmap for a torch.autograd.Function whose computation has no batched form: a call for each
-element of the mapped dimension."""
+"""torch.func.vmap, and torch.autograd.grad(is_grads_batched=True), for operators whose computation has no batched form:
+a call for each element of the mapped dimension."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["call_for_each"]
+__all__ = ["call_for_batched", "is_batched", "register_vmap"]
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def _select(value: Any, dim: Any, index: int) -> Any:
@@ -17,12 +19,36 @@ def _select(value: Any, dim: Any, index: int) -> Any:
     return value if dim is None else value.select(dim, index)
 
 
-def call_for_each(
-    function: Callable[..., tuple[Tensor, ...]], info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """What a Function's `vmap` returns. function: its apply; info, in_dims, arguments: as `vmap` has them."""
-    if info.batch_size == 0:
-        raise ValueError("torch.func.vmap maps over a dimension of size 0; recurrent layers take at least 1")
-    calls = [function(*_select(arguments, in_dims, index)) for index in range(info.batch_size)]
-    results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
-    return results, (0,) * len(results)
+def register_vmap(op: Any, library: torch.library.Library) -> None:
+    """Gives an operator that rule."""
+
+    def call_for_each(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        if info.batch_size == 0:
+            raise ValueError("torch.func.vmap maps over a dimension of size 0; recurrent layers take at least 1")
+        calls = [op(*_select(arguments, in_dims, index)) for index in range(info.batch_size)]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        results = tuple(torch.stack(result) for result in zip(*calls, strict=True))
+        return results, (0,) * len(results)
+
+    torch.library.register_vmap(op, call_for_each, lib=library)
+
+
+def call_for_batched(
+    function: Callable[..., Sequence[Tensor | None]], tensors: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """function(tensors), where some of them are batched as torch.autograd.grad(is_grads_batched=True) batches them: for
+    which the dispatcher has rules of torch's own operators alone."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    size = next(
+        torch._remove_batch_dim(tensor, level, 0, 0).size(0)
+        for tensor in tensors
+        if tensor is not None and is_batched(tensor)
+    )
+    whole = [None if tensor is None else torch._remove_batch_dim(tensor, level, size, 0) for tensor in tensors]
+    calls = [function([None if tensor is None else tensor[index] for tensor in whole]) for index in range(size)]
+    return [
+        None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
+        for parts in map(list, zip(*calls, strict=True))
+    ]

@@ -41,13 +41,21 @@ from torch import Tensor
 
 from prnn._errors import NotSupportedError
 from prnn._ops import _rnn_kernels as kernels
-from prnn._ops._autocast import in_functorch, rnn_on_cpu, rnn_on_cuda
+from prnn._ops._autocast import rnn_on_cpu, rnn_on_cuda
 from prnn._ops._handles import handle
 from prnn._ops._layer import BACKENDS, MODES, Config, layer
-from prnn._ops._operator import _PLAIN, _apply_of, _undisturbed, is_plain
+from prnn._ops._operator import (
+    _PLAIN,
+    _apply_of,
+    _undisturbed,
+    apply_at_each_level,
+    is_plain,
+    keep_layouts,
+    second_derivatives,
+)
 from prnn._ops._rnn_kernels import require, require_masks, require_reset, require_states, reserve_of_operator
 from prnn._ops._steps import steps_of
-from prnn._ops._vmap import call_for_each
+from prnn._ops._vmap import call_for_batched, is_batched, register_vmap
 
 __all__ = ["BACKENDS", "MODES", "Config", "call", "rnn", "rnn_backward"]
 
@@ -280,10 +288,16 @@ def _gradients(
     is_direct = not torch.is_grad_enabled() and _is_direct(() if is_plain_call else (*data, *weights))
     for gradient in gradients:
         is_direct = is_direct and (gradient is None or is_plain(gradient))
+    if not is_direct and _undisturbed() and any(g is not None and is_batched(g) for g in gradients):
+
+        def all_gradients(given: Any) -> list[Tensor | None]:
+            of_data, of_weights = _gradients(ctx, given, needs, is_plain_call)
+            return of_data + of_weights
+
+        found = call_for_batched(all_gradients, gradients)
+        return found[:3], found[3:]
     if is_direct:
         results = kernels.backward(gradients, *data, weights, *rest, config, wanted)
-    elif in_functorch():
-        results = _rnn_backward_function(len(weights), *gradients, *data, *rest, *config, wanted, *weights)
     else:
         results = rnn_backward(*gradients, *data, weights, *rest, *config, wanted)
     *of_data, of_weights = [grad if want else None for grad, want in zip(results, wanted, strict=True)]
@@ -364,56 +378,38 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
     jvp = _RnnFunction.jvp
 
 
-class _RnnFunctionInFunctorch(_RnnFunction):
-    """The same in the form that torch.func wants, and which costs a call more than a small layer does."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return _run(*inputs)
-
-    setup_context = staticmethod(_keep)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return call_for_each(_rnn_function_in_functorch, info, in_dims, inputs)
-
-
 class _RnnBackwardFunction(torch.autograd.Function):
     """rnn_backward where its results might be differentiated, which is refused. Arguments: the number of weights, then
     rnn_backward's, but the weights last."""
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
         count = arguments[0]
+        keep_layouts(ctx, arguments)
+        ctx.set_materialize_grads(False)
         with torch._C._AutoDispatchBelowAutograd():
             return rnn_backward(*arguments[1:8], list(arguments[-count:]), *arguments[8:-count])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise NotSupportedError(
-            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone"
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return second_derivatives(
+            ctx,
+            gradients,
+            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone",
         )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return call_for_each(_rnn_backward_function, info, in_dims, arguments)
 
 
 # Which else is looked up for every node.
 _RnnFunctionOfKernels._backward_cls.apply = _RnnFunctionOfKernels.backward  # type: ignore[attr-defined]
-_rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunction.apply
+_rnn_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = apply_at_each_level(_RnnFunction)
 _rnn_function_of_kernels: Callable[..., tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = _apply_of(
     _RnnFunctionOfKernels
 )
-_rnn_function_in_functorch: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = _RnnFunctionInFunctorch.apply
-_rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _RnnBackwardFunction.apply
+_rnn_backward_function: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = apply_at_each_level(_RnnBackwardFunction)
 
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # each look-up takes time
+_in_functorch = torch._C._are_functorch_transforms_active
 
 
 def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
@@ -459,13 +455,11 @@ def call(
             return _with_gradients(input, hx, cx, weights, (*sequences, max_batch, config))
         output, hy, cy, _, cells, _ = kernels.forward(input, hx, cx, weights, *sequences, config, False)
         return output, hy, cy, cells
-    if in_functorch():
-        run = _rnn_in_functorch
-        if not input.is_meta and torch.is_autocast_enabled(input.device.type):
-            run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, run)
-        output, hy, cy, _, cells = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
-    else:
-        output, hy, cy, _, cells = rnn(input, hx, cx, weights, *sequences, max_batch, *config, False)
+    run = rnn
+    if not input.is_meta and torch.is_autocast_enabled(input.device.type) and _in_functorch():
+        # The dispatcher comes to the transforms, which must see what is cast, before it comes to autocast.
+        run = functools.partial(rnn_on_cuda if input.is_cuda else rnn_on_cpu, rnn)
+    output, hy, cy, _, cells = run(input, hx, cx, weights, *sequences, max_batch, *config, False)
     return output, hy, cy, cells
 
 
@@ -478,13 +472,6 @@ def _with_gradients(
         nothing = layer(rest[-1], input.dtype, input.size(-1), input.device).nothing(input)
         cy, cells = nothing if cy is None else cy, nothing if cells is None else cells
     return output, hy, cy, cells
-
-
-def _rnn_in_functorch(
-    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """rnn for torch.func's transforms, without autocast: what it casts the transforms must see."""
-    return _rnn_function_in_functorch(input, hx, cx, *rest[:6], Config(*rest[6:-1]), *weights)
 
 
 def _rnn_of_cast(
@@ -514,5 +501,7 @@ _library.impl("rnn", _rnn_autograd, "Autograd")
 _library.impl("rnn_backward", _rnn_backward_autograd, "Autograd")
 _library.impl("rnn", functools.partial(rnn_on_cpu, _rnn_of_cast), "AutocastCPU")
 _library.impl("rnn", functools.partial(rnn_on_cuda, _rnn_of_cast), "AutocastCUDA")
+register_vmap(rnn, _library)
+register_vmap(rnn_backward, _library)
 torch.library.register_fake("prnn::rnn", _rnn_fake, lib=_library)
 torch.library.register_fake("prnn::rnn_backward", _rnn_backward_fake, lib=_library)
