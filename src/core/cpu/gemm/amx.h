@@ -83,6 +83,11 @@ PRNN_INLINE void prefetch_tile(const Bfloat16* tile) {
 inline void multiply_group(const TileProduct& o) {
   float* const lower = o.c + kSide * o.ldc;
   if (o.start) {
+    // What a tile's store would wait for; not all rows of the second part need exist.
+    for (int64_t row = 0; row < kGroup; ++row) {
+      __builtin_prefetch(o.c + row * o.ldc, 1);
+      __builtin_prefetch(o.c + row * o.ldc + kSide, 1);
+    }
     PRNN_TILE_ZERO(0);
     PRNN_TILE_ZERO(1);
     PRNN_TILE_ZERO(2);
