@@ -17,6 +17,9 @@ struct Dropout {
   void* states = nullptr;
 };
 
+// Rows of data, batches summed over timesteps, that the resident kernels count.
+constexpr int64_t kMostRows = INT32_MAX;
+
 // One RNN call's sizes. Notation as in persistent_rnn.h.
 struct RnnProblem {
   prnnRNNMode_t mode = PRNN_LSTM;

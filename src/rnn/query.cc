@@ -156,15 +156,6 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
   return info;
 }
 
-// Of a query that names no length: one long enough to be no reason for another choice.
-RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  constexpr int64_t kSteps = 64;
-  RnnProblem problem = problem_from_input(rnn, xDesc);
-  problem.batch.assign(kSteps, problem.max_batch());
-  problem.rows *= kSteps;
-  return problem;
-}
-
 prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   return handle->is_cpu() ? query_cpu(*handle, rnn, problem) : query_cuda(*handle, rnn, problem);
 }
