@@ -194,3 +194,15 @@ def test_every_number_of_a_matrix(rows: int, dtype: torch.dtype) -> None:
             # AMX takes subnormal numbers for zeros.
             tolerance = torch.finfo(dtype).smallest_normal if HAS_AMX and dtype == torch.bfloat16 else 0
             torch.testing.assert_close(case.data["y"][: len(columns)], wanted, rtol=0, atol=tolerance)
+
+
+@of_both_types
+def test_infinite_states(dtype: torch.dtype) -> None:
+    """Of them nothing is missing when they are rounded, and no NaN comes of it."""
+    case, float_case = make_pair(RnnCase, reference.Stack(reference.RNN_RELU, 4, 40), [4] * 7, dtype=dtype)
+    for one in (case, float_case):
+        one.data["w"].fill_(0.0625)
+        one.data["x"][1, 2] = torch.inf
+        one.check("RNNForwardInference")
+    assert torch.isinf(float_case.data["y"][1::4]).all()
+    assert torch.equal(torch.isinf(case.data["y"]), torch.isinf(float_case.data["y"]))
