@@ -1,6 +1,6 @@
-"""Recurrent layers in 16 bits on the CPU. prnn's kernels compute them in float32, with weights that each call converts;
-torch's LSTM (oneDNN) computes in float32, too, and reads 16-bit weights as they are, with the units of processors that
-have some. Each serves the calls in which it is the faster one. torch's GRU and RNN round after each operation."""
+"""LSTMs in bfloat16 on the CPU. prnn's kernels keep float32's accuracy, for which AMX multiplies twice; torch's
+(oneDNN) multiply once, and with many sequences are the faster ones. Each serves the calls in which it is. torch's GRU
+and RNN round after each operation."""
 
 import functools
 from typing import Any
@@ -13,33 +13,28 @@ from prnn._ops._operator import _undisturbed, is_plain
 
 __all__ = ["run_torchs"]
 
-# Measured, docs/cpu_kernels.md: what conversion of the weights costs is spread over the timesteps, and the processor's
-# 16-bit units pay with many sequences of large layers.
-_FEW_STEPS = 2
-_FEW_ROWS = 8
-_WEIGHTS_A_STEP = 3 * 2**12  # H^2, in inference
-_WEIGHTS_A_TRAINING_STEP = 12 * 2**12
-_BATCH_OF_TRAINING = 8  # bfloat16
+# Measured, docs/cpu_kernels.md. Calls of fewer rows, over all timesteps, or fewer sequences are prnn's. Under autocast
+# the weights are float32, and so is what prnn computes.
+_ROWS = 256
+_ROWS_OF_AUTOCAST = 64
+_BATCH = 8
+_LARGE_HIDDEN, _BATCH_OF_LARGE = 257, 32
 
 
 @functools.cache
-def _has_units(dtype: torch.dtype) -> bool:
-    """Whether the processor has instructions for products of the type, of which torch makes use."""
-    if dtype == torch.bfloat16:
-        found = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    else:
-        found = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
+def _has_amx() -> bool:
+    """Whether the processor has AMX, of which torch makes use."""
+    found = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return found is not None and bool(found())
 
 
-def _is_faster(dtype: torch.dtype, hidden: int, steps: int, batch: int, trains: bool) -> bool:
+def _is_faster(is_autocast: bool, hidden: int, steps: int, batch: int) -> bool:
     """Whether torch's LSTM is the faster one for so many timesteps and sequences."""
-    if not _has_units(dtype):
+    if not _has_amx():
         return False
-    if dtype == torch.bfloat16:
-        return not trains or batch >= _BATCH_OF_TRAINING
-    most = _WEIGHTS_A_TRAINING_STEP if trains else _WEIGHTS_A_STEP
-    return steps <= _FEW_STEPS or steps * batch <= _FEW_ROWS or hidden**2 > most * steps
+    if is_autocast:
+        return steps * batch >= _ROWS_OF_AUTOCAST and batch >= _BATCH
+    return steps * batch >= _ROWS and batch >= (_BATCH_OF_LARGE if hidden >= _LARGE_HIDDEN else _BATCH)
 
 
 def run_torchs(
@@ -51,8 +46,9 @@ def run_torchs(
     input: (T, N, I), or packed with batch_sizes. Returns output, hy, cy and cells, which have no elements."""
     if module.mode != "LSTM":
         return None
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
-    if dtype not in (torch.float16, torch.bfloat16) or input.dtype not in (dtype, torch.float32):
+    is_autocast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
+    if dtype != torch.bfloat16 or input.dtype not in (dtype, torch.float32):
         return None
     if module.backend == "persistent" or module.heads > 1 or module.proj_size > 0:
         return None  # of a projection torch warns that oneDNN has none
@@ -61,14 +57,10 @@ def run_torchs(
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
     parameters = module._parameters
     weights = [parameters.get(name) for name in module._flat_weights_names]
-    trains = input.requires_grad
     for weight in weights:
         if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
             return None
-        trains = trains or weight.requires_grad
-    if batch * steps == 0 or not _is_faster(
-        dtype, module.hidden_size, steps, batch, trains and torch.is_grad_enabled()
-    ):
+    if not _is_faster(is_autocast, module.hidden_size, steps, batch):
         return None
 
     states = module.num_layers * (2 if module.bidirectional else 1)

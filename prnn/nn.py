@@ -42,7 +42,6 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCel
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def _with_own_storage(view: Tensor) -> Tensor:
@@ -288,7 +287,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
         elif (
             input.is_cpu
-            and (input.dtype in _HALF_TYPES or torch.is_autocast_enabled("cpu"))
+            and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
             and lengths is None
             and reset is None
             and not return_cells

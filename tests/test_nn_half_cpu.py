@@ -10,15 +10,13 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import prnn
 from prnn import _half_on_cpu
 
-HALF = [torch.float16, torch.bfloat16]
-
 
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Sets whether the processor has 16-bit units; it has."""
+    """Sets whether the processor has AMX; it has."""
 
     def found(value: bool) -> None:
-        monkeypatch.setattr(_half_on_cpu, "_has_units", lambda dtype: value)
+        monkeypatch.setattr(_half_on_cpu, "_has_amx", lambda: value)
 
     found(True)
     return found
@@ -62,13 +60,13 @@ def step(module: Any, x: Any, state: Any = None) -> list[torch.Tensor]:
 OPTIONS: list[dict[str, Any]] = [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}]
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_few_timesteps_are_torchs(options: dict[str, Any], dtype: torch.dtype, served: list[bool]) -> None:
+def test_many_sequences_are_torchs(options: dict[str, Any], served: list[bool]) -> None:
+    dtype = torch.bfloat16
     theirs, ours = make_pair("LSTM", 3, 4, dtype=dtype, **options)
-    x = torch.randn(2, 8, 3, dtype=dtype)
+    x = torch.randn(2, 128, 3, dtype=dtype)
     x = x.transpose(0, 1) if ours.batch_first else x
-    state = torch.randn(ours.num_layers * (2 if ours.bidirectional else 1), 8, 4, dtype=dtype)
+    state = torch.randn(ours.num_layers * (2 if ours.bidirectional else 1), 128, 4, dtype=dtype)
     for given in (None, (state, state)):
         for mine, reference in zip(step(ours, x, given), step(theirs, x, given), strict=True):
             assert torch.equal(mine, reference)
@@ -78,19 +76,19 @@ def test_few_timesteps_are_torchs(options: dict[str, Any], dtype: torch.dtype, s
 
 def test_packed_sequences_and_one_sequence(served: list[bool]) -> None:
     theirs, ours = make_pair("LSTM", 3, 4, dtype=torch.bfloat16)
-    packed = pack_padded_sequence(torch.randn(2, 8, 3, dtype=torch.bfloat16), [1, *[2] * 7], enforce_sorted=False)
+    packed = pack_padded_sequence(torch.randn(2, 128, 3, dtype=torch.bfloat16), [1, *[2] * 127], enforce_sorted=False)
     for mine, reference in zip(step(ours, packed), step(theirs, packed), strict=True):
         assert torch.equal(mine, reference)
-    x = torch.randn(5, 3, dtype=torch.bfloat16)
+    x = torch.randn(300, 3, dtype=torch.bfloat16)
     with torch.no_grad():
         for mine, reference in zip(flat(ours(x)), flat(theirs(x)), strict=True):
-            assert torch.equal(mine, reference)
-    assert served == [True, True]
+            torch.testing.assert_close(mine, reference, rtol=0, atol=1e-2)
+    assert served == [True, False]
 
 
 def test_under_autocast(served: list[bool]) -> None:
     theirs, ours = make_pair("LSTM", 3, 4)
-    x = torch.randn(2, 8, 3)
+    x = torch.randn(2, 32, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for mine, reference in zip(flat(ours(x)), flat(theirs(x)), strict=True):
             assert torch.equal(mine, reference)
@@ -100,12 +98,12 @@ def test_under_autocast(served: list[bool]) -> None:
 
 def test_what_torch_does_not_serve(served: list[bool]) -> None:
     _, ours = make_pair("LSTM", 3, 4, dtype=torch.bfloat16)
-    x = torch.randn(2, 8, 3, dtype=torch.bfloat16)
-    reset = torch.zeros(2, 8, dtype=torch.bool)
+    x = torch.randn(2, 128, 3, dtype=torch.bfloat16)
+    reset = torch.zeros(2, 128, dtype=torch.bool)
     expected = prnn.nn.LSTM(3, 4, backend="persistent", dtype=torch.bfloat16)
     expected.load_state_dict(ours.state_dict())
     whole = flat(expected(x))
-    for result in (ours(x, lengths=[2] * 8), ours(x, reset=reset), ours(x, return_cells=True)):
+    for result in (ours(x, lengths=[2] * 128), ours(x, reset=reset), ours(x, return_cells=True)):
         for mine, reference in zip(flat(result), whole, strict=True):
             assert torch.equal(mine, reference)
     torch.compile(ours, fullgraph=True, backend="eager")(x)
@@ -121,8 +119,8 @@ def test_what_torch_does_not_serve(served: list[bool]) -> None:
 
 
 def test_functional_call_takes_the_weights_that_are_given() -> None:
-    theirs, ours = make_pair("LSTM", 3, 4, dtype=torch.float16)
-    x = torch.randn(1, 2, 3, dtype=torch.float16)
+    theirs, ours = make_pair("LSTM", 3, 4, dtype=torch.bfloat16)
+    x = torch.randn(2, 128, 3, dtype=torch.bfloat16)
     doubled = {name: torch.nn.Parameter(2 * weight.detach()) for name, weight in ours.named_parameters()}
     theirs.load_state_dict(doubled)
     for mine, reference in zip(flat(torch.func.functional_call(ours, doubled, (x,))), flat(theirs(x)), strict=True):
@@ -153,32 +151,53 @@ def test_cells_that_torch_rounds_after_each_operation(cell: str, served: list[bo
     assert served == [False]
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_prnns_own_are_those_of_float32_rounded_once(cell: str, dtype: torch.dtype) -> None:
+    """Weights as they are, also where they do not lie one after the other, and their gradients."""
+    torch.manual_seed(0)
+    module = getattr(prnn.nn, cell)(5, 37, num_layers=2, bidirectional=True, backend="persistent", dtype=dtype)
+    twin = getattr(prnn.nn, cell)(5, 37, num_layers=2, bidirectional=True, backend="persistent")
+    twin.load_state_dict(module.state_dict())
+    x = torch.randn(6, 3, 5, dtype=dtype, requires_grad=True)
+    wide = x.detach().float().requires_grad_()
+    for scattered in (False, True):
+        if scattered:
+            for name, weight in module.named_parameters():
+                setattr(module, name, torch.nn.Parameter(weight.detach().clone()))
+        x.grad = wide.grad = None
+        results, wanted = step(module, x), step(twin, wide)
+        for mine, reference in zip([*results, x.grad], [*wanted, wide.grad], strict=True):
+            assert mine.dtype == dtype
+            scale = reference.abs().max()
+            torch.testing.assert_close(mine.float(), reference, rtol=torch.finfo(dtype).eps, atol=1e-4 * scale.item())
+
+
 @pytest.mark.parametrize(
-    ("dtype", "hidden", "steps", "batch", "trains", "has_units", "expected"),
+    ("is_autocast", "hidden", "steps", "batch", "has_amx", "expected"),
     [
-        (torch.bfloat16, 512, 100, 32, False, True, True),
-        (torch.bfloat16, 512, 100, 8, True, True, True),
-        (torch.bfloat16, 512, 100, 7, True, True, False),
-        (torch.float16, 128, 20, 32, False, True, False),
-        (torch.float16, 128, 2, 32, False, True, True),
-        (torch.float16, 128, 3, 32, False, True, False),
-        (torch.float16, 16, 4, 2, False, True, True),  # eight rows
-        (torch.float16, 512, 21, 4, False, True, True),  # weights that few timesteps share
-        (torch.float16, 512, 22, 4, False, True, False),
-        (torch.float16, 512, 5, 4, True, True, True),
-        (torch.float16, 512, 6, 4, True, True, False),
-        (torch.bfloat16, 512, 1, 1, False, False, False),
+        (False, 512, 100, 32, True, True),
+        (False, 512, 8, 32, True, True),
+        (False, 512, 7, 32, True, False),
+        (False, 512, 100, 31, True, False),
+        (False, 256, 32, 8, True, True),
+        (False, 256, 100, 7, True, False),
+        (False, 256, 31, 8, True, False),
+        (True, 512, 8, 8, True, True),
+        (True, 512, 7, 8, True, False),
+        (True, 512, 100, 7, True, False),
+        (False, 512, 100, 32, False, False),
+        (True, 512, 100, 32, False, False),
     ],
 )
 def test_rule(
-    dtype: torch.dtype,
+    is_autocast: bool,
     hidden: int,
     steps: int,
     batch: int,
-    trains: bool,
-    has_units: bool,
+    has_amx: bool,
     expected: bool,
     units: Callable[[bool], None],
 ) -> None:
-    units(has_units)
-    assert _half_on_cpu._is_faster(dtype, hidden, steps, batch, trains) == expected
+    units(has_amx)
+    assert _half_on_cpu._is_faster(is_autocast, hidden, steps, batch) == expected

@@ -54,9 +54,9 @@ def results_of_process(tmp_path: pathlib.Path, **environment: str) -> dict[str, 
 
 
 def levels_of_this_machine() -> list[str]:
-    levels = {"CPU portable": 1, "CPU AVX2": 2, "CPU AVX-512": 3}
+    levels = {"CPU portable": 1, "CPU AVX2": 2, "CPU AVX-512": 3, "CPU AMX": 4}
     device = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
-    return ["portable", "avx2", "avx512"][: levels[device]]
+    return ["portable", "avx2", "avx512", "amx"][: levels[device]]
 
 
 def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
@@ -68,7 +68,7 @@ def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
 
 def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
     expected = results_of_process(tmp_path, PRNN_CPU_ISA="portable")
-    for isa in ("avx2", "avx512"):
+    for isa in ("avx2", "avx512", "amx"):
         got = results_of_process(tmp_path, PRNN_CPU_ISA=isa)
         for name, value in expected.items():
             scale = max(1.0, value.abs().max().item())
@@ -76,7 +76,7 @@ def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
             torch.testing.assert_close(got[name], value, rtol=0, atol=tolerance, msg=f"{isa}: {name}")
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(isa: str) -> None:
     """Against the reference, at sizes around the vector widths, over several layers, and with a projection."""
     *levels, best = levels_of_this_machine()
@@ -108,7 +108,7 @@ def test_unknown_instruction_set_is_refused() -> None:
     code = "import prnn, torch; prnn.nn.GRU(3, 4)(torch.zeros(2, 1, 3))"
     environment = os.environ | {"PRNN_CPU_ISA": "sse9", "PYTHONPATH": str(TESTS.parent)}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2 or avx512' in result.stderr
+    assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2, avx512 or amx' in result.stderr
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -15,7 +15,6 @@
 namespace prnn {
 namespace {
 
-constexpr int64_t kMaxPanels = 4;
 constexpr int64_t kMaxPanelBytes = 2 * 64;
 
 // S: the type of the weights; all else is of the type that is computed in, T.
@@ -137,8 +136,8 @@ class BackwardDataPass {
     bool downwards = false;
     for (int64_t s = count - 1; s >= 0; --s) {
       const Step& step = d.steps[s];
-      for (int64_t b = 0; b < states.size(); b += kMaxPanels) {
-        const int64_t size = std::min(kMaxPanels, states.size() - b);
+      for (int64_t b = 0; b < states.size(); b += kernels_.most_panels) {
+        const int64_t size = std::min(kernels_.most_panels, states.size() - b);
         const int64_t first = downwards ? states.end - b - size : states.begin + b;
         run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size});
       }
@@ -150,8 +149,8 @@ class BackwardDataPass {
       team.sync();
     }
     if (d.dhx == nullptr && d.dreset_hx == nullptr) return;
-    for (int64_t b = states.begin; b < states.end; b += kMaxPanels) {
-      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, {b, std::min(b + kMaxPanels, states.end)});
+    for (int64_t b = states.begin; b < states.end; b += kernels_.most_panels) {
+      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, {b, std::min(b + kernels_.most_panels, states.end)});
     }
   }
 
@@ -195,7 +194,7 @@ class BackwardDataPass {
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
   void run_states(const Direction& d, const Step& step, const Step* after, Range group) const {
-    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const auto run_kept = [&](Range part, StateBefore before) {
       const bool is_lost = before == StateBefore::kReset;  // this step's states
@@ -336,7 +335,7 @@ class BackwardDataPass {
 
   // dhx, or dresetHx, of sequences [begin, end), which started at `step`.
   void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group) const {
-    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);

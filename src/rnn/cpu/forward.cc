@@ -16,7 +16,7 @@
 namespace prnn {
 namespace {
 
-constexpr int64_t kMaxPanels = 4;           // of one recurrent product
+constexpr int64_t kMaxGates = 4;
 constexpr int64_t kMaxPanelBytes = 2 * 64;  // a panel's width
 
 // S: the type of the weights; all else is of the type that is computed in, T.
@@ -238,7 +238,7 @@ class ForwardPass {
   }
 
   void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
-    const int64_t together = G == 1 && packs ? kMaxPanels : 1;  // blocks a product
+    const int64_t together = packs ? std::max<int64_t>(kernels_.most_panels / G, 1) : 1;  // blocks a product
     const int64_t groups = (blocks.size() + together - 1) / together;
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = blocks.begin + (downwards ? groups - 1 - i : i) * together;
@@ -274,7 +274,7 @@ class ForwardPass {
   }
 
   void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, bool packs) const {
-    alignas(64) char scratch[kMaxPanels * kTileVectors * kMaxPanelBytes];
+    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const int64_t rows = std::min(W, H - group.begin * W);
     for (int64_t begin = 0; begin < segment.n; begin += kTileVectors) {
@@ -286,7 +286,7 @@ class ForwardPass {
         kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
                          products);
       } else {
-        const S* sources[kMaxPanels];
+        const S* sources[kMaxGates];
         for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
         kernels_.product_from_rows(sources, P, rows, G, P, read, segment.ld_read, n, products);
       }

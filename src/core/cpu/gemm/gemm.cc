@@ -88,6 +88,9 @@ const GemmKernels<Half>& gemm_kernels<Half>() {
 
 template <>
 const GemmKernels<Bfloat16>& gemm_kernels<Bfloat16>() {
+#if defined(__x86_64__)
+  if (cpu_isa() == Isa::kAmx) return *gemm_kernels_amx();
+#endif
   return PRNN_FOR_ISA(gemm_tables).bfloat16;
 }
 
@@ -132,7 +135,7 @@ void team_gemm_narrow(const Team& team, const Gemm<Compute<S>>& gemm, S* c) {
         for (int64_t i = 0; gemm.accumulate && i < product.m; ++i) {
           conversions.widen(to + i * gemm.ldc, width, part + i * width);
         }
-        kernels.gemm(product, {0, product.m}, {0, width}, scratch);
+        conversions.gemm_of_data(product, {0, product.m}, {0, width}, scratch);
         for (int64_t i = 0; i < product.m; ++i) conversions.narrow(part + i * width, width, to + i * gemm.ldc);
       }
     }

@@ -34,14 +34,18 @@ struct Gemm {
   char* scratch = nullptr;  // gemm_scratch() for the team's threads
 };
 
-// A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i]; rows beyond the
-// matrix are zeros. Panels of one packed matrix follow each other at a distance of width * k.
+constexpr int64_t kMostPanels = 16;
+
+// A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i], or, of AMX, tiles of
+// bfloat16 numbers in no more bytes (amx.h); rows beyond the matrix are zeros. Panels of one packed matrix follow each
+// other at a distance of width * k.
 template <class S>
 struct GemmKernels {
   using T = Compute<S>;
   int64_t width;
   int64_t few;           // vectors, or rows of A, that matrices as they lie are multiplied with without packing
   int64_t most_outer;    // depth of products with a transposed A that are written row after row
+  int64_t most_panels;   // that product() is best given at a time, no more than kMostPanels
   size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.
@@ -61,6 +65,9 @@ struct GemmKernels {
 
   // Rows and columns [..) of C; columns start at a multiple of width.
   void (*gemm)(const Gemm<S>& gemm, Range rows, Range columns, char* scratch);
+
+  // The same of operands that are not stored as S.
+  void (*gemm_of_data)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);
 
   // Arrays, rounded to nearest.
   void (*widen)(const S* from, int64_t count, T* to);

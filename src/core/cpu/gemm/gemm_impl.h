@@ -316,6 +316,7 @@ constexpr GemmKernels<S> make_gemm_kernels() {
   return {kPanel<T>,
           kMaxFew,
           kMaxOuter,
+          kMaxPanels,
           block_bytes<T>(),
           &pack_rows<S>,
           &pack_columns<S>,
@@ -323,6 +324,7 @@ constexpr GemmKernels<S> make_gemm_kernels() {
           &product_from_rows<S>,
           &product_from_columns<S>,
           &gemm<S>,
+          &gemm<T>,
           &widen_array<S>,
           &narrow_array<S>};
 }

@@ -16,4 +16,7 @@ const GemmTables& gemm_tables_portable();
 const GemmTables& gemm_tables_avx2();
 const GemmTables& gemm_tables_avx512();
 
+// Of gemm_amx_avx512.cc, NULL where the compiler knows no AMX.
+const GemmKernels<Bfloat16>* gemm_kernels_amx();
+
 }  // namespace prnn
