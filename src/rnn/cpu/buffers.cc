@@ -74,6 +74,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   const int64_t rows = input_rows<T>(p, training);
   input = carver.take<T>(rows < p.rows ? padded<T>(p.gates() * p.hidden) * widest_input(p) : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
+  recurrent_bias = carver.take<T>(p.gates() * p.hidden);
   gates = carver.take<T>(training ? 0 : std::min(p.rows, rows + p.max_batch()) * p.gates() * p.hidden);
   between = carver.take<T>(!training && p.layers > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
@@ -107,6 +108,12 @@ BackwardWeightsWorkspace<T>::BackwardWeightsWorkspace(const RnnProblem& p, void*
   size = carver.size();
 }
 
+template <class T>
+size_t rnn_workspace_size(const RnnProblem& p) {
+  return std::max({ForwardWorkspace<T>(p, false, nullptr).size, ForwardWorkspace<T>(p, true, nullptr).size,
+                   BackwardDataWorkspace<T>(p, nullptr).size, BackwardWeightsWorkspace<T>(p, nullptr).size});
+}
+
 template struct Reserve<float>;
 template struct Reserve<double>;
 template struct ForwardWorkspace<float>;
@@ -115,5 +122,7 @@ template struct BackwardDataWorkspace<float>;
 template struct BackwardDataWorkspace<double>;
 template struct BackwardWeightsWorkspace<float>;
 template struct BackwardWeightsWorkspace<double>;
+template size_t rnn_workspace_size<float>(const RnnProblem&);
+template size_t rnn_workspace_size<double>(const RnnProblem&);
 
 }  // namespace prnn

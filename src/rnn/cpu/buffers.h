@@ -68,10 +68,11 @@ struct ForwardWorkspace {
   T* projection;  // packed Wp
   T* input;       // packed W of a direction, where input_rows() are not all rows
   T* bias;        // [G H]
-  T* gates;       // inference: [at most input_rows() + N][G H]
-  T* between;     // inference, L > 1: a layer's output
-  T* dropped;     // training with dropout: a layer's input, [rows][D P]
-  T* zeros;       // [N][H], initial states that are NULL
+  T* recurrent_bias;
+  T* gates;    // inference: [at most input_rows() + N][G H]
+  T* between;  // inference, L > 1: a layer's output
+  T* dropped;  // training with dropout: a layer's input, [rows][D P]
+  T* zeros;    // [N][H], initial states that are NULL
   // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, and in the first.
   T *masked[2], *masked_initial;
   T* cells;        // inference: [N][H]
@@ -99,5 +100,9 @@ struct BackwardWeightsWorkspace {
   T* dropped;  // [rows][D P]
   size_t size;
 };
+
+// Of any pass, the largest.
+template <class T>
+size_t rnn_workspace_size(const RnnProblem& problem);
 
 }  // namespace prnn

@@ -14,9 +14,9 @@ namespace PRNN_ISA_NAMESPACE {
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
 // set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
 // + i]. A tile reads them one by one: vectors of several would wait for the stores that have just written them.
-template <class T>
+template <class T, class S = T>
 struct TileOperands {
-  const T* panel;
+  const S* panel;
   int64_t panel_stride;
   int64_t k;
   const T* b;
@@ -43,8 +43,7 @@ __attribute__((noinline)) void copy_start(const TileOperands<T>& o, int panels, 
 }
 
 template <class T, int V, int P, int R, bool kGrouped>
-void tile(const TileOperands<T>& operands) {
-  const TileOperands<T>& o = operands;
+void tile(const TileOperands<T>& o) {
   constexpr int W = Simd<T>::kWidth;
   if (o.k <= 0) return copy_start(o, P, R, V * W);
   Vector<T> sums[P][R][V];
