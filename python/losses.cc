@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <climits>
 #include <cstddef>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "errors.h"
 #include "handle.h"
@@ -225,6 +227,24 @@ void to_int32(Address from, int64_t count, Address to) {
   }
 }
 
+// An array of integers on the host as the library takes it: of int64 a copy.
+class Integers {
+ public:
+  Integers(Address at, int64_t count, bool is_int64) : at_(at) {
+    if (!is_int64) return;
+    narrowed_.resize(static_cast<size_t>(count));
+    at_ = reinterpret_cast<Address>(narrowed_.data());
+    to_int32(at, count, at_);
+  }
+  Integers(const Integers&) = delete;
+  Address address() const { return at_; }
+  const int* get() const { return pointer<int>(at_); }
+
+ private:
+  Address at_;
+  std::vector<int> narrowed_;
+};
+
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
   module.attr("CTC_LOSS_FIELDS") = describe_fields<Options>();
@@ -242,6 +262,25 @@ void bind_ctc(py::module_& module) {
                                            pointer(workspace), workspace_size, pointer(reserve), reserve_size);
                });
              });
+  module.def(
+      "ctc_costs_cpu",
+      [](const Handle& handle, const Options& options, Address activations, Address targets, Address frame_lengths,
+         Address target_lengths, bool targets_int64, bool frames_int64, bool lengths_int64, Address result,
+         bool reduces, double scale, bool divides) {
+        const Integers symbols(targets, options.targetElements, targets_int64);
+        const Integers frames(frame_lengths, options.batch, frames_int64);
+        const Integers lengths(target_lengths, options.batch, lengths_int64);
+        const size_t workspace = size<Options, prnnGetCTCLossWorkspaceSize>(handle, options);
+        const size_t costs = reduces ? sizeof(double) * static_cast<size_t>(options.batch) : 0;
+        const std::unique_ptr<char[]> memory(new char[workspace + costs]);  // not cleared, as make_unique's would be
+        const WithReduction reduced(options, reduces, scale, divides ? lengths.address() : 0, result);
+        run(handle, [&](prnnHandle_t h) {
+          return prnnCTCLossForward(h, reduced.get(), pointer(activations), symbols.get(), frames.get(), lengths.get(),
+                                    reduces ? memory.get() + workspace : pointer(result), memory.get(), workspace,
+                                    nullptr, 0);
+        });
+      },
+      "Costs alone, or their reduction, of data on the host: targets and lengths may be int64.");
   module.def(
       "ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                               Address frame_lengths, Address target_lengths, Address gradients, Address cost_gradients,

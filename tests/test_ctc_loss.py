@@ -68,6 +68,27 @@ def test_agrees_with_torch(reduction, dtype, concatenated, given):
     torch.testing.assert_close(gradient.double(), expected_gradient, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_costs_alone_are_those_beside_a_gradient(reduction, dtype, concatenated):
+    """Bit for bit, also in batches of one, whichever of the integers are int64."""
+    for size in (5, 1):
+        x, targets, *lengths = batch(dtype)
+        x, targets, lengths = x[:, :size], targets[:size], [t[:size] for t in lengths]
+        if concatenated:
+            targets = torch.cat([row[:length] for row, length in zip(targets, lengths[1], strict=True)])
+        expected = prnn.ctc_loss(x, targets, *lengths, reduction=reduction)
+        for wide in range(8):
+            integers = (t if wide >> i & 1 else t.int() for i, t in enumerate((targets, *lengths)))
+            assert torch.equal(prnn.ctc_loss(x.detach(), *integers, reduction=reduction), expected)
+    every_other = torch.stack([targets, targets - targets], -1)[..., 0]
+    assert not every_other.is_contiguous()
+    assert torch.equal(prnn.ctc_loss(x.detach(), every_other, *lengths, reduction=reduction), expected)
+    with pytest.raises(ValueError, match=r"^input_lengths\[0\] is 2147483647"):
+        prnn.ctc_loss(x.detach(), targets, lengths[0] + 2**32, lengths[1])
+
+
 def test_gradient_with_respect_to_log_probs_is_torchs_when_they_are_taken_as_logits():
     x, *rest = batch()
     log_probs = x.detach().log_softmax(2).requires_grad_()

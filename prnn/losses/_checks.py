@@ -80,14 +80,20 @@ def _tensor(value: object, name: str) -> Tensor:
     return result if result.numel() > 0 else result.int()
 
 
-def integers(value: object, name: str, device: torch.device) -> Tensor:
+def _is_int64_on_cpu(value: Tensor) -> bool:
+    """Also whether it is plain, of a call that is _undisturbed()."""
+    return value.dtype is _INT64 and value.is_cpu and value.layout is _STRIDED and is_plain(value)
+
+
+def integers(value: object, name: str, device: torch.device, takes_int64: bool = False) -> Tensor:
     """An integer tensor, array, list or number as int32 on the device. Values that int32 lacks stay out of any valid
-    range."""
+    range. takes_int64, of a call that _undisturbed(): a plain tensor of int64 on the CPU stays what it is."""
+    if takes_int64 and isinstance(value, Tensor) and _is_int64_on_cpu(value):
+        return value.contiguous()
     if isinstance(value, Tensor) and value.device == device:
         if value.dtype is _INT32:
             return value.contiguous()
-        is_long = value.dtype is _INT64 and value.layout is _STRIDED and value.is_cpu
-        if is_long and _undisturbed() and is_plain(value):
+        if _undisturbed() and _is_int64_on_cpu(value):
             wide = value.contiguous()
             narrow = torch.empty_like(wide, dtype=_INT32)
             _C.to_int32(wide.data_ptr(), wide.numel(), narrow.data_ptr())  # half the time of torch's two operations
@@ -107,9 +113,9 @@ def integers(value: object, name: str, device: torch.device) -> Tensor:
     return result.to(device, torch.int32, non_blocking=True).contiguous()
 
 
-def lengths(value: object, name: str, batch: int, device: torch.device) -> Tensor:
-    """One length for each sequence of the batch."""
-    result = integers(value, name, device)
+def lengths(value: object, name: str, batch: int, device: torch.device, takes_int64: bool = False) -> Tensor:
+    """One length for each sequence of the batch. takes_int64: as for `integers`."""
+    result = integers(value, name, device, takes_int64)
     found = result.shape
     if found != (batch,):
         if found != () or batch != 1:
@@ -237,6 +243,11 @@ def durations(value: object, name: str) -> list[int]:
     if len(value) > _C.MAX_DURATIONS:
         raise ValueError(f"{name} has {len(value)} elements; it may have {_C.MAX_DURATIONS}")
     return [integer(duration, f"{name}[{i}]", 0, _INT_MAX) for i, duration in enumerate(value)]
+
+
+def runs_on_cpu(value: Tensor) -> bool:
+    """Whether a loss of these activations runs on the CPU, and nobody traces or transforms the call."""
+    return value.is_cpu and _undisturbed() and is_plain(value)
 
 
 def wants_gradient(value: Tensor) -> bool:

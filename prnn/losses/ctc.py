@@ -81,9 +81,11 @@ def ctc_loss(
             "it goes with targets (sum of target_lengths,)" if padded else None,
         )
     given = target_lengths
-    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, device)
-    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
-    targets = _checks.integers(targets, "targets", device)
+    keep = _checks.wants_gradient(x)
+    costs_alone = not keep and _checks.runs_on_cpu(x)
+    input_lengths = _checks.lengths(input_lengths, "input_lengths", batch, device, costs_alone)
+    target_lengths = _checks.lengths(target_lengths, "target_lengths", batch, device, costs_alone)
+    targets = _checks.integers(targets, "targets", device, costs_alone)
     found = targets.shape
     if len(found) != 1 and (len(found) != 2 or found[0] != batch):
         raise ValueError(f"targets has the shape {tuple(found)}; it must be ({batch}, L) or (sum of target_lengths,)")
@@ -92,10 +94,10 @@ def ctc_loss(
         _checks.total(targets.numel(), "the number of targets", sum(known), "target_lengths add up to")
     if not (x.is_contiguous() or x.transpose(0, 1).is_contiguous()):
         x = x.contiguous()
-    keep = _checks.wants_gradient(x)
     if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "log_probs")
-    call = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
+    with_gradient = ops.call_ctc_loss_inplace if inplace else ops.call_ctc_loss
+    call = ops.ctc_costs_cpu if costs_alone else with_gradient
     loss = call(
         _checks.reduction_of(reduction, batch, target_lengths if reduction == "mean" else None),
         (x, targets, input_lengths, target_lengths),

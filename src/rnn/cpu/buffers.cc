@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/gemm/gemm.h"
+#include "rnn/cpu/steps.h"
 
 namespace prnn {
 namespace {
@@ -30,6 +31,16 @@ bool packs_recurrent(const RnnProblem& p) {
   const bool few = p.max_batch() <= gemm_kernels<float>().few;
   return p.steps() > (few ? kStepsOfFew : kSteps) || p.max_batch() > kTileVectors;
 }
+
+template <class T>
+int64_t input_rows(const RnnProblem& p, bool training) {
+  constexpr int64_t kBytes = 512 << 10, kLeast = 48, kOnce = 1024;
+  if (training || p.rows <= std::min(kOnce, 2 * widest_input(p))) return p.rows;
+  return std::min(p.rows, std::max(kLeast, kBytes / (p.gates() * p.hidden * static_cast<int64_t>(sizeof(T)))));
+}
+
+template int64_t input_rows<float>(const RnnProblem&, bool);
+template int64_t input_rows<double>(const RnnProblem&, bool);
 
 template <class T>
 Reserve<T>::Reserve(const RnnProblem& p, void* base) {
@@ -60,9 +71,11 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   const int64_t all = p.rows * p.recurrences() * p.state();
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
   projection = carver.take<T>(packs ? padded<T>(p.projection) * p.hidden : 0);
+  const int64_t rows = input_rows<T>(p, training);
+  input = carver.take<T>(rows < p.rows ? padded<T>(p.gates() * p.hidden) * widest_input(p) : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
   recurrent_bias = carver.take<T>(p.gates() * p.hidden);
-  gates = carver.take<T>(training ? 0 : std::min(p.rows, kInferenceRows + p.max_batch()) * p.gates() * p.hidden);
+  gates = carver.take<T>(training ? 0 : std::min(p.rows, rows + p.max_batch()) * p.gates() * p.hidden);
   between = carver.take<T>(!training && p.layers > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
   zeros = carver.take<T>(p.max_batch() * p.hidden);

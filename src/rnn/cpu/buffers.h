@@ -49,8 +49,10 @@ struct Reserve {
   size_t size;
 };
 
-// Most rows whose gates inference computes at a time, but for the last timestep's: keeps them in the cache.
-constexpr int64_t kInferenceRows = 1024;
+// Rows of the input product that a forward pass computes at a time, but for the last timestep's. Inference of many rows
+// takes few enough for their gates to stay in the cache, and packs the input weights once for all of them.
+template <class T>
+int64_t input_rows(const RnnProblem& problem, bool training);
 
 constexpr int64_t kTileVectors = 48;  // sequences that one recurrent product serves at a time
 
@@ -64,9 +66,10 @@ struct ForwardWorkspace {
 
   T* recurrent;   // packed R, panels of unit blocks, each with its gates
   T* projection;  // packed Wp
+  T* input;       // packed W of a direction, where input_rows() are not all rows
   T* bias;        // [G H]
   T* recurrent_bias;
-  T* gates;    // inference: [at most kInferenceRows + N][G H]
+  T* gates;    // inference: [at most input_rows() + N][G H]
   T* between;  // inference, L > 1: a layer's output
   T* dropped;  // training with dropout: a layer's input, [rows][D P]
   T* zeros;    // [N][H], initial states that are NULL

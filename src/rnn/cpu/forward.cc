@@ -150,11 +150,13 @@ class ForwardPass {
     const Range blocks = team.share_of(panels(H));
     const bool packs = packs_recurrent(p_);
     if (packs) pack_recurrent(blocks, d);
+    if (input_rows_ < p_.rows) pack_input(team, d);
     const Range projected = team.share_of(panels(p_.projection));
     for (int64_t b = projected.begin; packs && b < projected.end; ++b) {
       kernels_.pack_rows(d.projection_weights + b * W * H, H, std::min(W, P - b * W), H, ws_.projection + b * W * H);
     }
 
+    if (input_rows_ < p_.rows) team.sync();  // threads read one another's panels
     const int64_t steps = p_.steps();
     bool downwards = false;
     for (int64_t begin = 0, end; begin < steps; begin = end) {
@@ -183,12 +185,9 @@ class ForwardPass {
     }
   }
 
-  // Training computes all input products at once, inference those of about kInferenceRows rows.
   int64_t chunk_end(const Step* steps, int64_t begin) const {
-    const int64_t count = p_.steps();
-    if (training_) return count;
     int64_t rows = 0, end = begin;
-    while (end < count && rows < kInferenceRows) rows += steps[end++].batch;
+    while (end < p_.steps() && rows < input_rows_) rows += steps[end++].batch;
     return end;
   }
 
@@ -209,6 +208,7 @@ class ForwardPass {
     gemm.a = input;
     gemm.b = d.input_weights;
     gemm.b_transposed = true;
+    gemm.panels = input_rows_ < p_.rows ? ws_.input : nullptr;
     gemm.c = gates;
     gemm.ldc = G * H;
     gemm.bias = ws_.bias;
@@ -225,6 +225,14 @@ class ForwardPass {
       for (int64_t u = 0; u < H; ++u) {
         if (mask[u] != 0) gates[(row * G + 1) * H + u] = std::numeric_limits<T>::infinity();
       }
+    }
+  }
+
+  void pack_input(const Team& team, const Direction& d) const {
+    const int64_t k = p_.layer_input(d.layer);
+    const Range share = team.share_of(d.input_weights == nullptr ? 0 : panels(G * H));
+    for (int64_t i = share.begin; i < share.end; ++i) {
+      kernels_.pack_rows(d.input_weights + i * W * k, k, std::min(W, G * H - i * W), k, ws_.input + i * W * k);
     }
   }
 
@@ -373,6 +381,7 @@ class ForwardPass {
   const RnnProblem& p_;
   const RnnForwardArgs& args_;
   const bool training_;
+  const int64_t input_rows_ = input_rows<T>(p_, training_);
   const Reserve<T> reserve_;
   const ForwardWorkspace<T> ws_;
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);

@@ -27,6 +27,7 @@ struct Gemm {
   const S* b = nullptr;
   int64_t ldb = 0;
   bool b_transposed = false;  // B[k, n] at b[n * ldb + k]
+  const T* panels = nullptr;  // of B^T, packed, all k deep; b is then not read
   T* c = nullptr;
   int64_t ldc = 0;
   bool accumulate = false;  // init is C itself

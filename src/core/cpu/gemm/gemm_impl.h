@@ -172,15 +172,15 @@ constexpr size_t block_bytes() {
 
 // One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
 template <class S, class T>
-PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t count, int64_t depth, const T* a, int64_t lda,
-                           bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
+PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_stride, int64_t count, int64_t depth,
+                           const T* a, int64_t lda, bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
   alignas(64) T edge[kMaxVectors * W];
   T* c = g.c + row * g.ldc + column;
   TileOperands<T> o;
   o.panel = panel;
-  o.panel_stride = W * depth;
+  o.panel_stride = panel_stride;
   o.init_panel_stride = o.c_panel_stride = W;
   o.k = depth;
   o.b = a;
@@ -218,8 +218,8 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
   using T = Compute<S>;
   using B = Blocks<T, kTransposed>;
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
-  T* panels = reinterpret_cast<T*>(scratch);
-  T* groups = panels + B::kColumns * B::kK;
+  T* packed = reinterpret_cast<T*>(scratch);
+  T* groups = packed + B::kColumns * B::kK;
   // What is packed for few rows stays in the L1 cache. Of very few, several panels at a time keep the registers full.
   const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && rows.size() <= kMaxInPlace;
   const int64_t most_columns = few ? kMaxPanels * W : some ? W : B::kColumns;
@@ -230,19 +230,22 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
     int64_t k = 0;
     do {  // once at least: a product of depth 0 is its initial value
       const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
-      if (g.b_transposed) {
+      const bool given = g.panels != nullptr;
+      const T* const panels = given ? g.panels + column * g.k + k * W : packed;
+      const int64_t length = given ? g.k : depth;
+      if (!given && g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
-          pack_rows<S>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
+          pack_rows<S>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, packed + i * depth);
         }
-      } else {
-        pack_columns<S>(g.b + k * g.ldb + column, g.ldb, width, depth, panels);
+      } else if (!given) {
+        pack_columns<S>(g.b + k * g.ldb + column, g.ldb, width, depth, packed);
       }
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
         if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
         const auto run = [&](int64_t i, int64_t count, int64_t j) __attribute__((always_inline)) {
           const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-          gemm_tile(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
+          gemm_tile(g, panels + i * length, W * length, count, depth, a, g.lda, kTransposed, row + j,
                     height - j < R ? height - j : R, column + i, k == 0);
         };
         if (kTransposed && depth <= kShallow) {
@@ -269,9 +272,9 @@ int64_t gemm_in_place(const Gemm<S>& g, Range rows, Range columns) {
   constexpr bool kWidens = !std::is_same_v<S, T>;
   constexpr int64_t W = kPanel<T>;
   const int64_t n = rows.size(), width = g.b_transposed ? kTileRows<T> : W, count = columns.size() / width;
-  if (kWidens && !g.b_transposed) return columns.begin;
-  if (g.a_transposed || n > (g.b_transposed ? kMostRowsVectors : kMaxInPlace) || count == 0 || g.k == 0)
-    return columns.begin;
+  const int64_t most = g.b_transposed ? kMostRowsVectors : kMaxInPlace;
+  if (g.panels != nullptr || (kWidens && !g.b_transposed)) return columns.begin;
+  if (g.a_transposed || n > most || count == 0 || g.k == 0) return columns.begin;
   TileOperands<T, S> o;
   o.k = g.k;
   o.b = g.a + rows.begin * g.lda;

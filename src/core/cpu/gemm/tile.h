@@ -13,7 +13,7 @@ namespace PRNN_ISA_NAMESPACE {
 
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
 // set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
-// + i].
+// + i]. A tile reads them one by one: vectors of several would wait for the stores that have just written them.
 template <class T, class S = T>
 struct TileOperands {
   const S* panel;
@@ -43,8 +43,7 @@ __attribute__((noinline)) void copy_start(const TileOperands<T>& o, int panels, 
 }
 
 template <class T, int V, int P, int R, bool kGrouped>
-void tile(const TileOperands<T>& operands) {
-  const TileOperands<T> o = operands;  // which no store can change
+void tile(const TileOperands<T>& o) {
   constexpr int W = Simd<T>::kWidth;
   if (o.k <= 0) return copy_start(o, P, R, V * W);
   Vector<T> sums[P][R][V];
@@ -61,6 +60,8 @@ void tile(const TileOperands<T>& operands) {
   const T* panel = o.panel;
   const int64_t panel_stride = o.panel_stride, length = o.k, ldb = o.ldb, step = o.step;
   const T* b = o.b;
+  T* const c = o.c;
+  const int64_t c_panel_stride = o.c_panel_stride, ldc = o.ldc;
   int64_t k = 0;
   do {  // once at least, or the sums would leave their registers around the loop
 #pragma GCC unroll 4
@@ -83,7 +84,7 @@ void tile(const TileOperands<T>& operands) {
 #pragma GCC unroll 12
     for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) store(o.c + p * o.c_panel_stride + j * o.ldc + v * W, sums[p][j][v]);
+      for (int v = 0; v < V; ++v) store(c + p * c_panel_stride + j * ldc + v * W, sums[p][j][v]);
     }
   }
 }
