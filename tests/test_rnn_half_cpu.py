@@ -95,6 +95,17 @@ def test_products_of_many_parts(dtype: torch.dtype) -> None:
 
 
 @of_both_types
+@pytest.mark.parametrize(("inputs", "steps"), [(40, 3), (600, 18)])
+def test_inference_of_rows_in_parts(inputs: int, steps: int, dtype: torch.dtype) -> None:
+    """Whose input matrix is packed once, and whose last part has two rows."""
+    stack = reference.Stack(reference.LSTM, inputs, 200)
+    case, float_case = make_pair(RnnCase, stack, [*[60] * steps, 2], dtype=dtype)
+    for one in (case, float_case):
+        one.check("RNNForwardInference")
+    assert_rounded(case, float_case, ("y", "hy", "cy"))
+
+
+@of_both_types
 @pytest.mark.parametrize("batch_sizes", [BATCHES["ragged"], BATCHES["wide"]], ids=["ragged", "wide"])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_resets_and_cells(mode: int, batch_sizes: list[int], dtype: torch.dtype) -> None:

@@ -182,11 +182,18 @@ void multiply_columns(const TileProduct& first, int64_t rows, int64_t width, int
 }
 
 void gemm_amx(const Gemm<Bfloat16>& g, Range rows, Range columns, char* scratch) {
-  if (g.a_transposed || g.k <= kShallowest || g.m <= kFewRows) return gemm(g, rows, columns, scratch);
-  auto* const panels = reinterpret_cast<Bfloat16*>(scratch);
-  Bfloat16 *const high = panels + kGemmColumns * kGemmSlice, *const low = high + kGroup * kGemmSlice;
+  if (g.a_transposed || g.k <= kShallowest) return gemm(g, rows, columns, scratch);
+  if (g.m <= kFewRows) {
+    Gemm<Bfloat16> of_vectors = g;
+    of_vectors.panels = nullptr;  // those are of tiles
+    return gemm(of_vectors, rows, columns, scratch);
+  }
+  const bool given = g.panels != nullptr;
+  auto* const packed = reinterpret_cast<Bfloat16*>(scratch);
+  Bfloat16 *const high = packed + kGemmColumns * kGemmSlice, *const low = high + kGroup * kGemmSlice;
   for (int64_t k = 0; k < g.k; k += kGemmSlice) {
-    const int64_t depth = g.k - k < kGemmSlice ? g.k - k : kGemmSlice, half = tiles_of(depth) * kTile;
+    const int64_t depth = g.k - k < kGemmSlice ? g.k - k : kGemmSlice;
+    const int64_t half = tiles_of(given ? g.k : depth) * kTile, panel_stride = given ? 2 * W * g.k : 2 * half;
     bool has_low = false;
     const auto convert = [&](int64_t row, int64_t height) {
       const float* const a = g.a + row * g.lda + k;
@@ -199,9 +206,10 @@ void gemm_amx(const Gemm<Bfloat16>& g, Range rows, Range columns, char* scratch)
     const int64_t most = is_one_group ? W : kGemmColumns;
     for (int64_t column = columns.begin; column < columns.end; column += most) {
       const int64_t width = columns.end - column < most ? columns.end - column : most;
-      for (int64_t i = 0; i < width; i += kSide) {
+      const Bfloat16* const panels = given ? tiles_at(g.panels + column * g.k) + k * kSide : packed;
+      for (int64_t i = 0; !given && i < width; i += kSide) {
         const int64_t count = width - i < kSide ? width - i : kSide, at = column + i;
-        Bfloat16* const tiles = panels + i / kSide * half;
+        Bfloat16* const tiles = packed + i / kSide * half;
         if (g.b_transposed) {
           pack_row_tiles(g.b + at * g.ldb + k, g.ldb, count, depth, tiles);
         } else {
@@ -218,7 +226,7 @@ void gemm_amx(const Gemm<Bfloat16>& g, Range rows, Range columns, char* scratch)
         const TileRows config(height);
         const bool start = k == 0 && !g.accumulate && g.bias == nullptr;
         multiply_columns({high, has_low ? low : nullptr, panels, nullptr, half, tiles_of(depth), c, g.ldc, start},
-                         height, width, 2 * half);
+                         height, width, panel_stride);
       }
     }
   }
