@@ -25,30 +25,23 @@ constexpr int64_t kGroup = 2 * kSide;  // rows of the left operand that are mult
 
 inline int64_t tiles_of(int64_t k) { return (k + kDepth - 1) / kDepth; }
 
-// Which tiles have how many rows: C's in 0 to 3, the left operand's in 4 and 5, the right one's in 6 and 7.
-class TileRows {
- public:
-  // Up to kGroup rows: the first 16 in C's tiles 0 and 1, the others in 2 and 3; up to 16 rows in all four.
-  explicit TileRows(int64_t rows) {
-    const int64_t upper = rows < kSide ? rows : kSide, lower = rows > kSide ? rows - kSide : rows;
-    const int64_t by_tile[] = {upper, upper, lower, lower, upper, lower, kSide, kSide};
-    for (int i = 0; i < 8; ++i) {
-      config_.bytes[i] = 64;
-      config_.rows[i] = static_cast<uint8_t>(by_tile[i]);
-    }
-    __asm__ volatile("ldtilecfg\t%0" ::"m"(config_));
-  }
-  ~TileRows() { __asm__ volatile("tilerelease" ::); }
-  TileRows(const TileRows&) = delete;
-  TileRows& operator=(const TileRows&) = delete;
-
- private:
+// Tells how many rows the tiles have: C's are 0 to 3, the left operand's 4 and 5, the right one's 6 and 7. Of up to
+// kGroup rows the first 16 are in C's tiles 0 and 1, the others in 2 and 3; up to 16 rows are in all four.
+inline void set_tile_rows(int64_t rows) {
   struct alignas(64) {
     uint8_t palette = 1, start = 0, unused[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
-  } config_;
-};
+  } config;
+  const int64_t upper = rows < kSide ? rows : kSide, lower = rows > kSide ? rows - kSide : rows;
+  const int64_t by_tile[] = {upper, upper, lower, lower, upper, lower, kSide, kSide};
+  for (int i = 0; i < 8; ++i) {
+    config.bytes[i] = 64;
+    config.rows[i] = static_cast<uint8_t>(by_tile[i]);
+  }
+  __asm__ volatile("ldtilecfg\t%0" ::"m"(config));
+}
+inline void release_tiles() { __asm__ volatile("tilerelease" ::); }
 
 // Rows of C times panels of 32 columns. The left operand's tiles: [blocks][2], of rows [0, 16) and the others; the
 // right one's: [blocks] of columns [0, 16), `half` behind them those of the others. `low`: the smaller parts, or NULL.

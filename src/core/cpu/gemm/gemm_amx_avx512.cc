@@ -103,7 +103,7 @@ void product_amx(const float* panels, int64_t count, int64_t rows, int64_t k, co
   const int64_t half = tiles_of(k) * kTile;
   for (int64_t j = 0; j < n; j += kGroup) {
     const int64_t height = n - j < kGroup ? n - j : kGroup;
-    const TileRows config(height);
+    set_tile_rows(height);
     for (int64_t begin = 0; begin < k; begin += kSlice) {
       const int64_t depth = k - begin < kSlice ? k - begin : kSlice;
       split_rows(b + j * ldb + begin, ldb, height, depth, high, low);
@@ -112,6 +112,7 @@ void product_amx(const float* panels, int64_t count, int64_t rows, int64_t k, co
       multiply_panels(o, height, count, {2 * W * k, n * W});
     }
   }
+  release_tiles();
 }
 
 // Panels in the L2 cache, which are used once.
@@ -120,7 +121,7 @@ void product_once(int64_t count, int64_t k, const float* b, int64_t ldb, int64_t
   alignas(64) Bfloat16 high[kGroup * kSlice], low[kGroup * kSlice], panel[W * kSlice];
   for (int64_t j = 0; j < n; j += kGroup) {
     const int64_t height = n - j < kGroup ? n - j : kGroup;
-    const TileRows config(height);
+    set_tile_rows(height);
     for (int64_t begin = 0; begin < k; begin += kSlice) {
       const int64_t depth = k - begin < kSlice ? k - begin : kSlice, half = tiles_of(depth) * kTile;
       split_rows(b + j * ldb + begin, ldb, height, depth, high, low);
@@ -131,6 +132,7 @@ void product_once(int64_t count, int64_t k, const float* b, int64_t ldb, int64_t
       }
     }
   }
+  release_tiles();
 }
 
 void product_from_rows_amx(const Bfloat16* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k,
@@ -223,13 +225,14 @@ void gemm_amx(const Gemm<Bfloat16>& g, Range rows, Range columns, char* scratch)
         for (int64_t i = 0; k == 0 && g.bias != nullptr && !g.accumulate && i < height; ++i) {
           std::memcpy(c + i * g.ldc, g.bias + column, width * sizeof(float));
         }
-        const TileRows config(height);
+        set_tile_rows(height);
         const bool start = k == 0 && !g.accumulate && g.bias == nullptr;
         multiply_columns({high, has_low ? low : nullptr, panels, nullptr, half, tiles_of(depth), c, g.ldc, start},
                          height, width, panel_stride);
       }
     }
   }
+  release_tiles();
 }
 
 // The gradients of weights: C[m, n] = sum over k of A[k, m] B[k, n], both in float.
@@ -263,7 +266,7 @@ void gemm_of_data_amx(const Gemm<float>& g, Range rows, Range columns, char* scr
             a_has_low = a_has_low || any;
           }
         }
-        const TileRows config(height);
+        set_tile_rows(height);
         const TileProduct o{high,
                             a_has_low ? low : nullptr,
                             panels,
@@ -277,6 +280,7 @@ void gemm_of_data_amx(const Gemm<float>& g, Range rows, Range columns, char* scr
       }
     }
   }
+  release_tiles();
 }
 
 constexpr GemmKernels<Bfloat16> make_amx_kernels() {
