@@ -77,8 +77,11 @@ class Builder:
         chosen = [kernel for kernel in names if names[kernel] in kernels]
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src")]
-        for file, group in kernel_instances.instance_files(chosen).items():
-            source = folder / f"{file}.cc"
+        for kind in TYPES:  # in files of their own: floats are not loaded as where there is tf32
+            group = [kernel for kernel in chosen if TYPES[kernel.type] == kind]
+            if not group:
+                continue
+            source = folder / f"kernels_{kind}.cc"
             source.write_text(f'#include "instructions.h"\n{kernel_instances.instances_text(group)}')
             objects.append(self._compile(source, "-O1", folder / "src"))
         subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / program], check=True)
