@@ -72,12 +72,12 @@ __device__ __forceinline__ Scaled<Real> operator+(const Scaled<Real>& a, const S
 __device__ __forceinline__ Scaled<float> normalised(const Scaled<float>& a) {
   const int bits = __float_as_int(a.mantissa), biased = bits >> 23;
   const int shift = biased == 0 || biased == 255 ? 0 : biased - 127;
-  return {__int_as_float(bits - (shift << 23)), a.exponent + shift};
+  return {__int_as_float(bits - shift * (1 << 23)), a.exponent + shift};
 }
 __device__ __forceinline__ Scaled<double> normalised(const Scaled<double>& a) {
   const int bits = __double2hiint(a.mantissa), biased = bits >> 20;
   const int shift = biased == 0 || biased == 2047 ? 0 : biased - 1023;
-  return {__hiloint2double(bits - (shift << 20), __double2loint(a.mantissa)), a.exponent + shift};
+  return {__hiloint2double(bits - shift * (1 << 20), __double2loint(a.mantissa)), a.exponent + shift};
 }
 
 template <class Real>
