@@ -1,5 +1,5 @@
-// The wgmma engines' part of the plans: 16-bit gated layers of many states, a replica's sequences all at once. Plain
-// C++ that needs no GPU, as plan.h. docs/resident_kernels.md explains the design.
+// The wgmma engines' part of the plans: gated layers of many states, a replica's sequences all at once. 16-bit types,
+// and tf32 in multicast kernels. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include "rnn/plan/plan.h"
@@ -8,7 +8,7 @@ namespace prnn {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kWgmmaUnits = 16;  // hidden units that a block finishes
-constexpr int kWgmmaChunk = 64;  // elements of K in 128 bytes, what a swizzled row of shared memory holds
+constexpr int kWgmmaChunk = 64;  // 16-bit elements of K in 128 bytes, what a swizzled row of shared memory holds
 constexpr int kWgmmaTileBytes = 64 * kWgmmaChunk * 2;  // of weights: a chunk of 64 rows
 constexpr int kWgmmaCluster = 4;                       // blocks that split K in the backward pass
 
@@ -33,18 +33,23 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
                          int64_t directions);
 
 // Multicast: all blocks of a cluster multiply the same states, which each reads a share of from L2 for all. Of H, whole
-// chunks.
+// chunks. `element`: bytes of one, 2 or, in tf32, 4.
 constexpr int kMulticastCluster = 2;
-constexpr int kMulticastColumns = 128;  // sequences of a replica in a pass, at most
 constexpr int kMulticastMinHidden = 512;
-constexpr int kMulticastMaxHidden = 1024;  // a larger layer's weights leave room for two pairs of chunks of states
 constexpr int kMulticastUnits = 2 * kWgmmaUnits;
 constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
 constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
 constexpr int kMulticastMaxSlots = 12;
 constexpr int kMulticastCounterBytes = 128;
-constexpr int kMulticastPublishers = 4;  // warpgroups that have the units of a chunk
 constexpr int kMulticastSharedBytes = 225 * 1024;
+
+constexpr int multicast_chunk(int element) { return 128 / element; }  // elements of K
+// Sequences of a replica in a pass, at most.
+constexpr int multicast_columns(int element) { return 256 / element; }
+// A larger layer's weights leave room for two pairs of chunks of states, or none.
+constexpr int multicast_max_hidden(int element) { return 2048 / element; }
+// Warpgroups that have the units of a chunk.
+constexpr int multicast_publishers(int element) { return multicast_chunk(element) / kWgmmaUnits; }
 
 constexpr int multicast_shared_chunks(int chunks) {
   return chunks > kMulticastRegisterChunks ? chunks - kMulticastRegisterChunks : 0;
@@ -58,14 +63,21 @@ constexpr int multicast_slots(int chunks, int columns, int of_column) {
 // Bytes of shared memory for a column of a warpgroup: of a step's input and output, and, backward, of what each group
 // carries. Backward, groups have rooms of their own if there is room for some pairs of states beside them: what one
 // group reads is then copied while the other is multiplied.
-constexpr int kMulticastBackwardColumn = 240, kMulticastCarried = 64, kMulticastRoomSlots = 4;
-constexpr int multicast_forward_column(int groups) { return 144 * groups + 96; }
-constexpr int multicast_rooms(int chunks, int columns, int groups) {
-  const int of_column = (kMulticastBackwardColumn + kMulticastCarried) * groups;
+constexpr int kMulticastCarried = 4 * kWgmmaUnits, kMulticastRoomSlots = 4;
+// 16 bytes keep banks apart.
+constexpr int multicast_input_column(int element) { return 4 * kWgmmaUnits * element + 16; }
+constexpr int multicast_staged_column(int element) { return kWgmmaUnits * element + 16; }
+constexpr int multicast_forward_column(int element, int groups) {
+  return multicast_input_column(element) * groups + 2 * multicast_staged_column(element);
+}
+constexpr int multicast_saved_column(int element) { return 7 * kWgmmaUnits * element + 16; }
+constexpr int multicast_rooms(int element, int chunks, int columns, int groups) {
+  const int of_column = (multicast_saved_column(element) + kMulticastCarried) * groups;
   return multicast_slots(chunks, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
 }
-constexpr int multicast_backward_column(int chunks, int columns, int groups) {
-  return kMulticastBackwardColumn * multicast_rooms(chunks, columns, groups) + kMulticastCarried * groups;
+constexpr int multicast_backward_column(int element, int chunks, int columns, int groups) {
+  return multicast_saved_column(element) * multicast_rooms(element, chunks, columns, groups) +
+         kMulticastCarried * groups;
 }
 // The ring also stages the weights.
 constexpr int multicast_ring_bytes(int slots, int columns) {
@@ -75,9 +87,9 @@ constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
   return multicast_ring_bytes(multicast_slots(chunks, columns, of_column), columns) +
          2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
 }
-// What a replica's blocks exchange; `chunks` of K.
-constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {
-  return int64_t{groups} * (2 * chunks * columns * 128 + hidden / kWgmmaChunk * kMulticastCounterBytes);
+// What a replica's blocks exchange; chunks of units, and of K.
+constexpr int64_t multicast_exchange_bytes(int unit_chunks, int chunks, int columns, int groups) {
+  return int64_t{groups} * (2 * chunks * columns * 128 + unit_chunks * kMulticastCounterBytes);
 }
 // Backward, the chunks of K are split in kMulticastParts of whole pairs: the first chunk of a part, and how many the
 // largest part has.
