@@ -353,8 +353,8 @@ def test_explain() -> None:
 
 
 def test_explain_follows_the_switch_for_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = one_layer("kTf32", 512), one_layer("kFloat32", 512)
-    (batch,) = [n for n in (256,) if [training_choice(k, n) for k in kinds] == [CUDNN, _C.PERSISTENT_BACKEND]]
+    kinds = one_layer("kTf32", 768), one_layer("kFloat32", 768)
+    (batch,) = [n for n in (192,) if [training_choice(k, n) for k in kinds] == [CUDNN, _C.PERSISTENT_BACKEND]]
     for allowed, engine in ((True, "cudnn"), (False, "mma")):
         monkeypatch.setattr(sys.modules["prnn.explain"], "allows_tf32_rnn", lambda allowed=allowed: allowed)
-        assert explained(torch.nn.LSTM(80, 512), batch).forward == engine
+        assert explained(torch.nn.LSTM(80, 768), batch).forward == engine

@@ -467,6 +467,25 @@ def test_a_plan_of_multicast_kernels(mode: int) -> None:
     assert layer.query_gpu("A100").supported == 0
 
 
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
+    """Half as many sequences, of half as large a layer, as in 16 bits."""
+    layer = Layer(mode, 512, capi.FLOAT, batch=600)
+    assert set_plan(layer, (MULTICAST, 0, 0, 8, 0), (MULTICAST, 0, 0, 8, 0)) == capi.SUCCESS
+    assert layer.query_gpu("H200").supported == 0  # float32 keeps its accuracy
+    capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.replicas) == (1, 32, 16, 8)
+    assert info.batchPerPass == 320  # two passes alike, of 38 sequences a replica
+    assert (info.forwardEngine, info.backwardEngine) == (b"wgmma-multicast", b"wgmma-multicast")
+    for hidden in (384, 544, 640, 1024):
+        other = Layer(mode, hidden, capi.FLOAT, batch=600)
+        capi.check("SetRNNMatrixMathType", rnnDesc=other.rnn.pointer, mType=2)
+        for plans in (((MULTICAST, 0, 0, 1, 0), None), (None, (MULTICAST, 0, 0, 1, 0))):
+            assert set_plan(other, *plans) == capi.SUCCESS
+            assert other.query_gpu("H200").supported == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "forward", "backward"),
     [
@@ -599,6 +618,10 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         (3, 100, 1000, b"cluster"),
         (2, 257, 5, b"mma"),
         (0, 128, 5, b"mma"),
+        (2, 512, 64, b"mma"),
+        (2, 512, 65, b"wgmma-multicast"),
+        (3, 512, 2048, b"wgmma-multicast"),
+        (3, 640, 512, b"mma"),
     ):
         layer = Layer(mode, hidden, capi.FLOAT, batch)
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
