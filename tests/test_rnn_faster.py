@@ -180,6 +180,13 @@ def test_cudnn_is_slower_where_rows_are_not_aligned() -> None:
     assert found == {888: CUDNN, 900: _C.PERSISTENT_BACKEND, 904: CUDNN}
 
 
+def test_kernels_of_one_size_that_are_newer_than_its_ratios_do_not_move_its_neighbours() -> None:
+    """LSTM and GRU 512 in tf32 have had wgmma kernels since they were measured; those of 480 units are the same."""
+    for cell, batch in (("PRNN_LSTM", 160), ("PRNN_GRU", 128)):
+        for hidden in (384, 480, 512):
+            assert training_choice((cell, "kTf32", "kOneLayer", MANY, hidden), batch) == _C.PERSISTENT_BACKEND
+
+
 def test_small_layers_of_many_timesteps_go_by_few() -> None:
     """The smallest that were measured have 64 units with many timesteps, and 16 with few."""
     for batch in (1, 64):
