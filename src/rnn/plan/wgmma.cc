@@ -125,7 +125,7 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
     const int of_gate = multicast_unit_chunks(problem), gates = static_cast<int>(problem.gates());
     return replicas * directions *
            (multicast_exchange_bytes(of_gate, gates * of_gate, columns, groups) +
-            multicast_sums_bytes(backward.blocks, gates, columns, groups));
+            multicast_sums_bytes(backward.blocks, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
   const int64_t blocks = int64_t{backward.blocks} * replicas * directions;

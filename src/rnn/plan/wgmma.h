@@ -97,12 +97,9 @@ constexpr int kMulticastParts = 4;
 constexpr int multicast_part_begin(int chunks, int part) { return chunks / 2 * part / kMulticastParts * 2; }
 constexpr int multicast_part_chunks(int chunks) { return (chunks / 2 + kMulticastParts - 1) / kMulticastParts * 2; }
 
-// Backward, the sums that kMulticastParts blocks give each other. Where a part of K is one gate of all units, a product
-// needs what all blocks have published, which had read the sums of the step before. Blocks of other cells may be a step
-// behind: the sums of even and odd steps have places of their own.
-constexpr int multicast_sums_places(int gates) { return gates == kMulticastParts ? 1 : 2; }
-constexpr int64_t multicast_sums_bytes(int blocks, int gates, int columns, int groups) {
-  return int64_t{blocks} * multicast_sums_places(gates) * groups * kMulticastParts * kMulticastUnits * columns * 4;
+// Backward, the sums that kMulticastParts blocks give each other.
+constexpr int64_t multicast_sums_bytes(int blocks, int columns, int groups) {
+  return int64_t{blocks} * groups * kMulticastParts * kMulticastUnits * columns * 4;
 }
 
 // The same of a forward kernel's replicas: ForwardDirection::exchange.

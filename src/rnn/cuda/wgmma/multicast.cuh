@@ -181,10 +181,11 @@ struct Ring {
 };
 
 // A warp's work: fetches the block's share of chunks [first, first + count) of all steps and groups, as they become
-// ready. A lane has one of them.
-template <class T, int COLUMNS, int GROUPS>
+// ready. A lane has one of them. Those of the last pair also wait for may_end(step, group, lane % 2), without which no
+// block that this one fetches for ends its product.
+template <class T, int COLUMNS, int GROUPS, class MayEnd>
 __device__ __forceinline__ void fetch_states(const MulticastExchange<T, COLUMNS, GROUPS>& exchange, int first,
-                                             int count, Ring ring, int steps, int* fault) {
+                                             int count, Ring ring, int steps, int* fault, const MayEnd& may_end) {
   constexpr int kChunkBytes = COLUMNS * 128;
   const int lane = static_cast<int>(threadIdx.x % 32), of_pair = lane % 2;
   const int pairs = count / 2;
@@ -205,7 +206,8 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<T, COLUMNS,
       SpinTimeout timeout;
       for (unsigned waiting; (waiting = __ballot_sync(kWholeWarp, waits)) != 0;) {
         if (waits && (waiting & same_slot) == 0 && exchange.has_states(s, group, first + chunk) &&
-            (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1))) {
+            (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1)) &&
+            (pair + 1 < pairs || may_end(s, group, of_pair))) {
           fence_for_bulk_copies();
           copy_to_cluster(ring.chunks + (ring.slot * 2 + of_pair) * kChunkBytes,
                           exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), ranks);

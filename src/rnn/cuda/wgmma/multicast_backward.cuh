@@ -9,10 +9,9 @@ namespace prnn {
 
 // K, the gates' gradients, is split in kMulticastParts. A set of so many blocks, one for each part, owns 128 units: a
 // warpgroup multiplies its part with the rows of 64 of them. A block finishes kMulticastUnits units of its set, with
-// the sums of all parts, which go through L2: words there say by their lowest bit of which step they are, of the two
-// that may be in one place. The blocks of a cluster are of different sets and have the same part, and share what they
-// fetch. Where the number of sets is odd, clusters of the last set have two of its parts, and each block fetches its
-// own. Groups and RESETS as forward.
+// the sums of all parts, which go through L2: words there say by their lowest bit of which step they are. The blocks of
+// a cluster are of different sets and have the same part, and share what they fetch. Where the number of sets is odd,
+// clusters of the last set have two of its parts, and each block fetches its own. Groups and RESETS as forward.
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 __global__ void __launch_bounds__(kMulticastThreads, 1)
     wgmma_multicast_backward(const __grid_constant__ BackwardParams params) {
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
   const int64_t exchange_bytes = multicast_exchange_bytes(unit_chunks, all_chunks, COLUMNS, GROUPS);
-  const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, kGates, COLUMNS, GROUPS);
+  const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, COLUMNS, GROUPS);
   char* const of_replica = reinterpret_cast<char*>(params.sums) +
                            (place.direction * sizes.replicas + place.replica) * (exchange_bytes + sums_bytes);
   const MulticastExchange<T, COLUMNS, GROUPS> exchange{of_replica + sums_bytes, all_chunks, unit_chunks, 0};
@@ -75,8 +74,21 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
+      // A product must not end, and its sums overwrite those of the step before, until the blocks of the set have read
+      // these, as they have when they have published what the step multiplies. A part of four gates has that from all
+      // blocks; others may lack the chunks of the units of the set, or of both sets of a cluster: a lane waits for
+      // half.
+      const int first_of_lanes = first_of_sets / kMulticastParts * (kSetUnits / kChunk),
+                of_lane = (shares ? kMulticastCluster : 1) * kSetUnits / kChunk / 2;
       fetch_states(exchange, first_chunk, own_chunks, Ring(ring_at, barriers, slots, shares), last_step + 1,
-                   sizes.timed_out);
+                   sizes.timed_out, [&](int s, int group, int lane_of_pair) {
+                     if constexpr (kGates == kMulticastParts) return true;
+                     bool all = true;
+                     for (int i = 0; i < of_lane; ++i) {
+                       all = all && exchange.has_states(s, group, first_of_lanes + lane_of_pair * of_lane + i);
+                     }
+                     return all;
+                   });
     } else if (warp < 3) {
       io_of(warp - 1).run(timesteps, last_step);
     }
@@ -113,14 +125,12 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   __syncthreads();
   sync_cluster();
 
-  // Sums that blocks of a set give each other: [block][place][group][half of its units][part][kCells / 4][thread][4].
-  // Those of a warp are of one block's half. Why nobody overwrites sums that are still to be read:
-  // docs/resident_kernels.md.
-  constexpr int kPlaces = multicast_sums_places(kGates);
+  // Sums that blocks of a set give each other: [block][group][half of its units][part][kCells / 4][thread][4]. Those of
+  // a warp are of one block's half. Why nobody overwrites sums that are still to be read: docs/resident_kernels.md.
   constexpr int kPartSums = kCells / 4 * kWarpgroupThreads * 16, kGroupSums = 2 * kMulticastParts * kPartSums;
   const auto sums_at = [&](int of_part, int half, int from) {
     const int to = first_of_sets + (shares ? of_part * kMulticastCluster + rank_of_set : of_part);
-    return of_replica + int64_t{to} * (kPlaces * GROUPS * kGroupSums) + (half * kMulticastParts + from) * kPartSums;
+    return of_replica + int64_t{to} * (GROUPS * kGroupSums) + (half * kMulticastParts + from) * kPartSums;
   };
   char* const given_to = sums_at(warpgroup.index * 2 + warp / 2, warp % 2, part) + lane * 16;
   const char* const given_by = sums_at(part, warpgroup.index, 0) + warpgroup.thread * 16;
@@ -142,10 +152,9 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
     const Step current = step_of_pass(sizes, timesteps, !dir.reverse, s);
-    const uint32_t phase = ~(s / kPlaces) & 1;
+    const uint32_t phase = ~s & 1;
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
-      const int place_of_sums = (s % kPlaces * GROUPS + group) * kGroupSums;
       {
         float sums[COLUMNS / 2];
 #pragma unroll
@@ -155,7 +164,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         for (int j = 0; j < COLUMNS / 8; ++j) {
           const auto word = [&](int i) { return (__float_as_uint(sums[4 * j + i]) & ~1u) | phase; };
           asm volatile("st.relaxed.gpu.global.v4.u32 [%0],{%1,%2,%3,%4};" ::"l"(
-                           given_to + place_of_sums + j % (kCells / 4) * 2048 + j / (kCells / 4) * 512),
+                           given_to + group * kGroupSums + j % (kCells / 4) * 2048 + j / (kCells / 4) * 512),
                        "r"(word(0)), "r"(word(1)), "r"(word(2)), "r"(word(3))
                        : "memory");
         }
@@ -166,8 +175,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
       const auto load_given = [&](uint4(&to)[kMulticastParts], int i) {
 #pragma unroll
         for (int from = 0; from < kMulticastParts; ++from) {
-          to[from] =
-              load_or_zeros(i < kCells / 4, given_by + place_of_sums + from * kPartSums + i * (kWarpgroupThreads * 16));
+          to[from] = load_or_zeros(i < kCells / 4,
+                                   given_by + group * kGroupSums + from * kPartSums + i * (kWarpgroupThreads * 16));
         }
       };
       load_given(given, 0);

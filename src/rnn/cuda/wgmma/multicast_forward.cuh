@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
-      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots, true), count, sizes.timed_out);
+      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots, true), count, sizes.timed_out,
+                   [](int, int, int) { return true; });
     } else if (warp < 3) {
       io_of(warp - 1).run(count);
     }
