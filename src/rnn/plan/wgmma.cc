@@ -177,7 +177,7 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   const int of_gate = multicast_unit_chunks(problem),
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
   const int chunks = backward ? multicast_part_chunks(all) : all;
-  const int64_t in_shared = multicast_shared_chunks(chunks);
+  const int in_shared = multicast_shared_chunks(element, backward, chunks);
   *shape = ResidentShape();
   shape->units = kMulticastUnits;
   shape->cluster = kMulticastCluster;
@@ -191,14 +191,14 @@ bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass
   any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
     const int columns = kernel.shape(0), groups = kernel.shape(1);
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
-    const int of_column = backward ? multicast_backward_column(element, chunks, columns, groups)
+    const int of_column = backward ? multicast_backward_column(element, in_shared, columns, groups)
                                    : multicast_forward_column(element, groups);
-    if (multicast_slots(chunks, columns, of_column) < 2) return false;
+    if (multicast_slots(in_shared, columns, of_column) < 2) return false;
     shape->kernel = kernel;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
-    shape->shared_bytes = multicast_shared_bytes(chunks, columns, of_column);
-    shape->register_bytes = 2 * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
+    shape->shared_bytes = multicast_shared_bytes(in_shared, columns, of_column);
+    shape->register_bytes = int64_t{2} * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = int64_t{2} * in_shared * kWgmmaTileBytes * shape->blocks;
     found = true;
     return false;
   });

@@ -38,7 +38,6 @@ constexpr int kMulticastCluster = 2;
 constexpr int kMulticastMinHidden = 512;
 constexpr int kMulticastUnits = 2 * kWgmmaUnits;
 constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
-constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
 constexpr int kMulticastMaxSlots = 12;
 constexpr int kMulticastCounterBytes = 128;
 constexpr int kMulticastSharedBytes = 225 * 1024;
@@ -48,15 +47,18 @@ constexpr int multicast_chunk(int element) { return 128 / element; }  // element
 constexpr int multicast_columns(int element) { return 256 / element; }
 // A larger layer's weights leave room for two pairs of chunks of states, or none.
 constexpr int multicast_max_hidden(int element) { return 2048 / element; }
+// Chunks whose weights a warpgroup keeps in registers: as many as leave it enough for the rest. And in shared memory.
+constexpr int multicast_register_chunks(int element, bool backward) { return element == 4 && backward ? 10 : 8; }
+constexpr int multicast_shared_chunks(int element, bool backward, int chunks) {
+  const int in_registers = multicast_register_chunks(element, backward);
+  return chunks > in_registers ? chunks - in_registers : 0;
+}
 // Warpgroups that have the units of a chunk.
 constexpr int multicast_publishers(int element) { return multicast_chunk(element) / kWgmmaUnits; }
 
-constexpr int multicast_shared_chunks(int chunks) {
-  return chunks > kMulticastRegisterChunks ? chunks - kMulticastRegisterChunks : 0;
-}
-// Pairs of chunks of states that a block's shared memory holds beside `chunks` of weights.
-constexpr int multicast_slots(int chunks, int columns, int of_column) {
-  const int taken = 2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
+// Pairs of chunks of states that a block's shared memory holds beside each warpgroup's `in_shared` chunks of weights.
+constexpr int multicast_slots(int in_shared, int columns, int of_column) {
+  const int taken = 2 * (in_shared * kWgmmaTileBytes + columns * of_column);
   const int room = (kMulticastSharedBytes - taken) / (2 * columns * 128);
   return room < kMulticastMaxSlots ? room : kMulticastMaxSlots;
 }
@@ -71,21 +73,21 @@ constexpr int multicast_forward_column(int element, int groups) {
   return multicast_input_column(element) * groups + 2 * multicast_staged_column(element);
 }
 constexpr int multicast_saved_column(int element) { return 7 * kWgmmaUnits * element + 16; }
-constexpr int multicast_rooms(int element, int chunks, int columns, int groups) {
+constexpr int multicast_rooms(int element, int in_shared, int columns, int groups) {
   const int of_column = (multicast_saved_column(element) + kMulticastCarried) * groups;
-  return multicast_slots(chunks, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
+  return multicast_slots(in_shared, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
 }
-constexpr int multicast_backward_column(int element, int chunks, int columns, int groups) {
-  return multicast_saved_column(element) * multicast_rooms(element, chunks, columns, groups) +
+constexpr int multicast_backward_column(int element, int in_shared, int columns, int groups) {
+  return multicast_saved_column(element) * multicast_rooms(element, in_shared, columns, groups) +
          kMulticastCarried * groups;
 }
 // The ring also stages the weights.
 constexpr int multicast_ring_bytes(int slots, int columns) {
   return slots * columns * 256 > 2 * kWgmmaTileBytes ? slots * columns * 256 : 2 * kWgmmaTileBytes;
 }
-constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
-  return multicast_ring_bytes(multicast_slots(chunks, columns, of_column), columns) +
-         2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
+constexpr int multicast_shared_bytes(int in_shared, int columns, int of_column) {
+  return multicast_ring_bytes(multicast_slots(in_shared, columns, of_column), columns) +
+         2 * (in_shared * kWgmmaTileBytes + columns * of_column);
 }
 // What a replica's blocks exchange; chunks of units, and of K.
 constexpr int64_t multicast_exchange_bytes(int unit_chunks, int chunks, int columns, int groups) {

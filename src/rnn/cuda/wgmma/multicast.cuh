@@ -223,15 +223,16 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<T, COLUMNS,
   }
 }
 
-// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more.
-template <class T, int COLUMNS, int FEWEST>
+// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more. The
+// weights of REGISTERS chunks are in registers.
+template <class T, int COLUMNS, int REGISTERS, int FEWEST>
 struct MulticastProduct {
   static constexpr int kChunkBytes = COLUMNS * 128;
   using Sums = float[COLUMNS / 2];
 
   const Warpgroup warpgroup;
   Ring ring;
-  uint32_t weights[kMulticastRegisterChunks][4][4];
+  uint32_t weights[REGISTERS][4][4];
   uint32_t more_weights;  // shared address of this warpgroup's weights beyond the registers
   int chunks;
   // Where a pair is given back: slot 0's empty barrier of the block that fetches the slot's next pair. With each pair
@@ -262,7 +263,7 @@ struct MulticastProduct {
   __device__ __forceinline__ void run(Sums& sums, int* fault, bool& timed_out) {
     int before = 0;
 #pragma unroll
-    for (int p = 0; p < kMulticastRegisterChunks / 2; ++p) {
+    for (int p = 0; p < REGISTERS / 2; ++p) {
       if (2 * p >= FEWEST && 2 * p >= chunks) break;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, weights[2 * p], states);
@@ -270,8 +271,8 @@ struct MulticastProduct {
       });
     }
 #pragma unroll 1
-    for (int p = kMulticastRegisterChunks / 2; p < chunks / 2; ++p) {
-      const uint64_t from = matrix_descriptor(more_weights) + (2 * p - kMulticastRegisterChunks) * 512;
+    for (int p = REGISTERS / 2; p < chunks / 2; ++p) {
+      const uint64_t from = matrix_descriptor(more_weights) + (2 * p - REGISTERS) * 512;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, from, states);
         multiply_chunk<T>(sums, from + 512, states + kChunkBytes / 16);

@@ -37,13 +37,13 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   // Of this part, and, for what all blocks have alike, of the largest one.
   const int all_chunks = kGates * unit_chunks, first_chunk = multicast_part_begin(all_chunks, part),
             own_chunks = multicast_part_begin(all_chunks, part + 1) - first_chunk,
-            chunks = multicast_part_chunks(all_chunks);
+            in_shared = multicast_shared_chunks(kElement, true, multicast_part_chunks(all_chunks));
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int of_column = multicast_backward_column(kElement, chunks, COLUMNS, GROUPS),
-            rooms = multicast_rooms(kElement, chunks, COLUMNS, GROUPS);
-  const int slots = multicast_slots(chunks, COLUMNS, of_column);
+  const int of_column = multicast_backward_column(kElement, in_shared, COLUMNS, GROUPS),
+            rooms = multicast_rooms(kElement, in_shared, COLUMNS, GROUPS);
+  const int slots = multicast_slots(in_shared, COLUMNS, of_column);
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
   const int64_t exchange_bytes = multicast_exchange_bytes(unit_chunks, all_chunks, COLUMNS, GROUPS);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
             last_step = last_backward_step(dir, sizes, timesteps);
 
   const GroupColumns<GROUPS> group_columns(place);
-  const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * multicast_shared_chunks(chunks) * 8192;
+  const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * in_shared * 8192;
   const auto io_of = [&](int warpgroup) {
     const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * of_column;
     return BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
@@ -99,11 +99,12 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   take_registers<true>();
 
   constexpr int kFewest = multicast_part_begin(kMulticastMinHidden / kChunk * kGates, 1);
-  MulticastProduct<T, COLUMNS, kFewest> product{{}, Ring(ring_at, barriers, slots, shares)};
+  MulticastProduct<T, COLUMNS, multicast_register_chunks(kElement, true), kFewest> product{
+      {}, Ring(ring_at, barriers, slots, shares)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   product.chunks = own_chunks;
-  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  product.more_weights = weights_at + warpgroup.index * in_shared * 8192;
   const BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * of_column;
   const T* const matrix = static_cast<const T*>(dir.weights);

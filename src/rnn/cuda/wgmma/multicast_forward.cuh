@@ -23,12 +23,13 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const ResidentSizes& sizes = params.sizes;
   const BlockPlace place = place_of_block(sizes, kMulticastUnits);
   const ForwardDirection& dir = params.direction[place.direction];
-  const int hidden = sizes.hidden, chunks = hidden / kChunk;
+  const int hidden = sizes.hidden, chunks = hidden / kChunk,
+            in_shared = multicast_shared_chunks(sizeof(T), false, chunks);
   if (place.columns <= 0) return;
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int slots = multicast_slots(chunks, COLUMNS, kOfColumn);
+  const int slots = multicast_slots(in_shared, COLUMNS, kOfColumn);
   const uint32_t ring_at = shared_address(ring);
   const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   const MulticastExchange<T, COLUMNS, GROUPS> exchange{
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const GroupColumns<GROUPS> group_columns(place);
   const int count = steps_of_column(sizes, place.first_column);
   const auto io_of = [&](int warpgroup) {
-    const uint32_t room = weights_at + 2 * multicast_shared_chunks(chunks) * 8192 + warpgroup * COLUMNS * kOfColumn;
+    const uint32_t room = weights_at + 2 * in_shared * 8192 + warpgroup * COLUMNS * kOfColumn;
     return ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, place.first_unit + warpgroup * kWgmmaUnits, room}, params, dir};
   };
@@ -60,12 +61,13 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   }
   take_registers<true>();
 
-  MulticastProduct<T, COLUMNS, kMulticastRegisterChunks> product{{}, Ring(ring_at, barriers, slots, true)};
+  constexpr int kRegisters = multicast_register_chunks(sizeof(T), false);
+  MulticastProduct<T, COLUMNS, kRegisters, kRegisters> product{{}, Ring(ring_at, barriers, slots, true)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   const ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   product.chunks = chunks;
-  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  product.more_weights = weights_at + warpgroup.index * in_shared * 8192;
   const T* const matrix = static_cast<const T*>(dir.weights);
   load_weight_tiles<false>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
                            [&](int chunk, int row, int vec) {
