@@ -54,9 +54,11 @@ typedef struct {
   int reverse;        /* non-zero: from the last timestep to the first, so that h_{t-1} above reads h_{t+1} */
   double epsilon;     /* >= 0; NONE: not used */
   double zoneout;     /* z_t of every element where zoneoutMask is NULL: 0 to 1; in inference the probability */
+  int allowTf32;      /* 1: on a GPU, factors of FLOAT's matrix products may be rounded to TF32, 10 bits of mantissa,
+                       * in either call; 0: they are not. No effect on other types and on a CPU handle */
 } prnnLayerNormLSTMOptions_t;
 
-/* Fills in FLOAT, GATES, forwards, epsilon 1e-5, no zoneout, and sizes of 0, which the caller replaces. */
+/* Fills in FLOAT, GATES, forwards, epsilon 1e-5, no zoneout, no TF32, and sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitLayerNormLSTMOptions(prnnLayerNormLSTMOptions_t* options);
 
 /* What a forward call reads, and the backward call again. */

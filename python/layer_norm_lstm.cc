@@ -39,7 +39,7 @@ void bind_layer_norm_lstm(py::module_& module) {
   module.attr("NORMALIZE_NONE") = static_cast<int>(PRNN_NORMALIZE_NONE);
   py::class_<Options>(module, "LayerNormLstmOptions", "prnnLayerNormLSTMOptions_t.")
       .def(py::init([](int dtype, int normalize, int64_t steps, int64_t batch, int64_t hidden, bool reverse,
-                       double epsilon, double zoneout) {
+                       double epsilon, double zoneout, bool allow_tf32) {
         return Options{static_cast<prnnDataType_t>(dtype),
                        static_cast<prnnLayerNormLSTMKind_t>(normalize),
                        steps,
@@ -47,7 +47,8 @@ void bind_layer_norm_lstm(py::module_& module) {
                        hidden,
                        reverse,
                        epsilon,
-                       zoneout};
+                       zoneout,
+                       allow_tf32};
       }));
   module.def(
       "layer_norm_lstm_sizes",

@@ -275,8 +275,10 @@ class LayerNormCase(Case):
     """The operator of prnn.nn.LayerNormLSTM, and of an LSTM with masks."""
 
     def train(self) -> None:
-        for dtype in (torch.float32, *HALF_TYPES):
-            results(self, dtype, "cuda", False)
+        for tf32, *dtypes in ((True, torch.float32, *HALF_TYPES), (False, torch.float32)):
+            torch.backends.cudnn.allow_tf32 = tf32
+            for dtype in dtypes:
+                results(self, dtype, "cuda", False)
 
 
 def layer_norm() -> Iterator[LayerNormCase]:

@@ -21,6 +21,7 @@ class Options(ctypes.Structure):
         ("reverse", ctypes.c_int),
         ("epsilon", ctypes.c_double),
         ("zoneout", ctypes.c_double),
+        ("allowTf32", ctypes.c_int),
     )
 
 
@@ -34,7 +35,7 @@ class CCase:
     def __init__(self, dtype: torch.dtype = torch.float32, steps: int = 4, batch: int = 3, hidden: int = 6) -> None:
         data_type = {torch.float32: capi.FLOAT, torch.float64: capi.DOUBLE}[dtype]
         self.handle = capi.cpu_handle()
-        self.options = Options(data_type, 0, steps, batch, hidden, 0, 1e-5, 0.0)
+        self.options = Options(data_type, 0, steps, batch, hidden, 0, 1e-5, 0.0, 0)
         self.info, self.size = Info(), ctypes.c_size_t(1)
         shapes: dict[str, tuple[int, ...]] = {
             "x": (steps, batch, 4 * hidden),

@@ -13,6 +13,7 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+from prnn._ops._precision import allows_tf32_rnn
 
 __all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan"]
 
@@ -32,7 +33,10 @@ _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 def _options(x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float) -> _C.LayerNormLstmOptions:
     steps, batch, width = x.shape
-    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, steps, batch, width // 4, reverse, epsilon, zoneout)
+    sizes = (steps, batch, width // 4)
+    # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
+    tf32 = x.dtype == torch.float32 and allows_tf32_rnn()
+    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, tf32)
 
 
 def _addresses(tensors: tuple[Tensor | None, ...]) -> list[int]:
@@ -184,6 +188,6 @@ def layer_norm_lstm_plan(
 ) -> tuple[str, int, int]:
     """The engine that runs such a layer on the device, or on a GPU of the table: "cpu", "steps" or "cluster"; its
     thread-block clusters, and the blocks of each."""
-    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0)
+    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, False)
     plan: tuple[str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
     return plan

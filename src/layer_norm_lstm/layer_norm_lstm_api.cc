@@ -27,6 +27,7 @@ void check_options(const LayerNormLstmOptions* options) {
   if (!std::isfinite(o.epsilon) || o.epsilon < 0)
     fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0 and finite", o.epsilon);
   if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
+  require_in_range(o.allowTf32, 0, 1, "allowTf32");
 }
 
 // The backend for a call with these options.
