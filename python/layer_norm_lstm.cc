@@ -81,6 +81,27 @@ void bind_layer_norm_lstm(py::module_& module) {
                }
                check(status, handle.get());
              });
+  module.def("layer_norm_lstm_input_forward", [](const Handle& handle, const Options& options, int64_t input_size,
+                                                 Address input, Address weight, Address x) {
+    prnnStatus_t status;
+    {
+      py::gil_scoped_release release;
+      status = prnnLayerNormLSTMInputForward(handle.get(), &options, input_size, pointer(input), pointer(weight),
+                                             pointer(x));
+    }
+    check(status, handle.get());
+  });
+  module.def(
+      "layer_norm_lstm_input_backward", [](const Handle& handle, const Options& options, int64_t input_size,
+                                           Address input, Address weight, Address dx, Address dinput, Address dweight) {
+        prnnStatus_t status;
+        {
+          py::gil_scoped_release release;
+          status = prnnLayerNormLSTMInputBackward(handle.get(), &options, input_size, pointer(input), pointer(weight),
+                                                  pointer(dx), pointer(dinput), pointer(dweight));
+        }
+        check(status, handle.get());
+      });
   module.def("layer_norm_lstm_backward",
              [](const Handle& handle, const Options& options, const std::array<Address, 11>& arrays, Address y,
                 Address dy, Address dcy, const std::array<Address, 8>& outputs, Address workspace,

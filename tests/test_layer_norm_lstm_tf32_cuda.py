@@ -9,6 +9,7 @@ from test_rnn_cuda import why_not
 
 import prnn
 from prnn._ops.layer_norm_lstm import call_layer_norm_lstm
+from prnn._ops.layer_norm_lstm_input import input_products
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -129,6 +130,24 @@ def test_layers_follow_torchs_switch(hidden: int, is_compiled: bool) -> None:
             for name, ours, expected in zip(["y", "x"], found, exact, strict=False):
                 error = error_in_norm(ours.double().cpu(), expected)
                 assert (BORDER < error < 2e-3) if allowed else (error < BORDER), f"{name} of {module}, {allowed=}"
+
+
+@pytest.mark.parametrize("of_matmul", [False, True])
+def test_products_of_the_input_follow_the_same_switch(of_matmul: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of torch's matrix products."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", of_matmul)
+    leaves = [torch.randn(8, 12, 300, device="cuda"), torch.randn(4 * 160, 300, device="cuda")]
+    leaves.append(torch.randn(4 * 160, device="cuda"))
+    found = []
+    for dtype, allowed in ((torch.float64, True), (torch.float32, True), (torch.float32, False)):
+        torch.backends.cudnn.allow_tf32 = allowed
+        input, weight, bias = (leaf.to(dtype).requires_grad_() for leaf in leaves)
+        x = input_products(input, weight, bias)
+        found.append([x, *torch.autograd.grad(x.square().sum(), [input, weight])])
+    exact, rounded, float32 = ([result.double() for result in results] for results in found)
+    for name, *of in zip(("x", "d input", "d weight"), exact, rounded, float32, strict=True):
+        assert 5e-5 < error_in_norm(of[1], of[0]) < 2e-3, name
+        assert error_in_norm(of[2], of[0]) < BORDER, name
 
 
 def test_a_graph_keeps_the_switch_it_was_captured_with() -> None:

@@ -15,7 +15,7 @@ from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
 from prnn._ops._precision import allows_tf32_rnn
 
-__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan"]
+__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan", "library_options"]
 
 NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS, "none": _C.NORMALIZE_NONE}
 
@@ -31,7 +31,9 @@ _NAMES = (
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
-def _options(x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float) -> _C.LayerNormLstmOptions:
+def library_options(
+    x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float
+) -> _C.LayerNormLstmOptions:
     steps, batch, width = x.shape
     sizes = (steps, batch, width // 4)
     # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
@@ -65,7 +67,7 @@ def _check(arrays: tuple[Tensor | None, ...], batch: int, hidden: int) -> None:
 def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
-    options = _options(x, *numbers)
+    options = library_options(x, *numbers)
     batch, hidden = _state_shape(x)
     y, cy = x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden)
     _check(arrays, batch, hidden)
@@ -119,7 +121,7 @@ def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
 def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     arrays, (y, reserve), numbers = rest[:_ARRAY_COUNT], rest[_ARRAY_COUNT : _ARRAY_COUNT + 2], rest[_ARRAY_COUNT + 2 :]
     x = arrays[0]
-    options = _options(x, *numbers)
+    options = library_options(x, *numbers)
     dy = dy.contiguous()
     dcy = None if dcy is None else dcy.contiguous()
     gradients = _new_gradients(arrays)

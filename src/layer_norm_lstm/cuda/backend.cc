@@ -18,6 +18,10 @@
 namespace prnn {
 namespace {
 
+FloatProduct precision_of(const LayerNormLstmOptions& o) {
+  return o.allowTf32 != 0 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
+}
+
 // What the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
 struct GridExchange {
   int64_t states, moments;  // bytes, and floats
@@ -235,8 +239,7 @@ class Pass {
 
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
                 prnnDataType_t c_type) {
-    run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n,
-             o_.allowTf32 != 0 ? FloatProduct::kTf32 : FloatProduct::kFloat32);
+    run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n, precision_of(o_));
   }
 
   void store_sums(void* out, int first, int count) {
@@ -309,6 +312,11 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
     const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
               [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).backward(args); });
+  }
+  void multiply(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmProduct& p) const override {
+    check_earlier_calls(*handle);
+    const MatrixView a{p.a, o.dataType, p.a_stride(), p.a_transposed}, b{p.b, o.dataType, p.b_stride(), p.b_transposed};
+    run_gemm(*handle, p.m, p.n, p.k, 1, a, b, 0, p.c, o.dataType, p.n, precision_of(o));
   }
 };
 

@@ -60,8 +60,9 @@ __device__ __forceinline__ uint4 load_backward_fragment(const T* matrix, int hid
     const int k = i * Layout::kTileElements + lane % 4 * 4 + j;
     const int gate = k / Layout::kUnits, unit = first_unit + k % Layout::kUnits;
     const bool exists = unit < hidden && row < hidden;
-    const int64_t at = (int64_t{gate} * hidden + unit) * hidden + row;
-    words[j] = exists ? factor_of<T>(__float_as_uint(Element<T>::to_float(matrix[at]))) : 0;
+    words[j] =
+        exists ? __float_as_uint(factor_of<T>(load_float<T>(matrix, (int64_t{gate} * hidden + unit) * hidden + row)))
+               : 0;
   }
   return {words[0], words[1], words[2], words[3]};
 }

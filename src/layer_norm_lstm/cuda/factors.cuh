@@ -16,8 +16,12 @@ __device__ __forceinline__ uint32_t factor_of(uint32_t word) {
 }
 
 template <class T>
-__device__ __forceinline__ uint4 factor_of(const uint4& words) {
-  return {factor_of<T>(words.x), factor_of<T>(words.y), factor_of<T>(words.z), factor_of<T>(words.w)};
+__device__ __forceinline__ uint4 factor_of(uint4 words) {
+  if constexpr (kExact<T> || sizeof(T) == 2) {
+    return words;
+  } else {
+    return factors_of<T>(words);
+  }
 }
 
 // A number that pack() makes such a word of.
