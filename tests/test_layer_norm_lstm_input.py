@@ -117,3 +117,36 @@ def test_layers_with_it(bias: bool, is_compiled: bool, monkeypatch: pytest.Monke
                 results.append([output, *torch.autograd.grad(output.sin().sum(), parameters)])
                 torch._dynamo.reset()
         torch.testing.assert_close(*results)
+
+
+def test_no_sequences() -> None:
+    input, weight = torch.randn(3, 0, 5, requires_grad=True), torch.randn(8, 5, requires_grad=True)
+    x = operators._call(input, weight)
+    assert x.shape == (3, 0, 8)
+    gradients = torch.autograd.grad(x.sum(), (input, weight))
+    assert gradients[0].shape == input.shape
+    assert torch.equal(gradients[1], torch.zeros_like(weight))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(8, 4), r"weight_ih has shape \(8, 4\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(6, 5), r"weight_ih has shape \(6, 5\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(40), r"weight_ih has shape \(40,\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(8, 5).double(), "weight_ih is torch.float64 on cpu, but input is torch.float32 on cpu"),
+        (torch.ones(8, 5, device="meta"), "weight_ih is torch.float32 on meta, but input is torch.float32 on cpu"),
+    ],
+)
+def test_bad_weights(weight: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        operators._kernel(torch.ones(3, 2, 5), weight)
+
+
+def test_transforms() -> None:
+    input, weights = torch.randn(3, 2, 5), torch.randn(4, 8, 5)
+    found = torch.func.vmap(operators._call, (None, 0))(input, weights)
+    torch.testing.assert_close(found, torch.stack([functional.linear(input, weight) for weight in weights]))
+    gradient = torch.func.grad(lambda weight: operators._call(input, weight).sin().sum())(weights[0])
+    expected = torch.func.grad(lambda weight: functional.linear(input, weight).sin().sum())(weights[0])
+    torch.testing.assert_close(gradient, expected)

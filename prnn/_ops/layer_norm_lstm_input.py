@@ -26,9 +26,23 @@ def _fake(input: Tensor, weight: Tensor) -> Tensor:
     return input.new_empty(*input.shape[:2], weight.shape[0])
 
 
+def _check(input: Tensor, weight: Tensor) -> None:
+    """Before addresses are handed over: parameters may have been replaced, or converted one by one."""
+    features = input.shape[2]
+    if weight.dim() != 2 or weight.shape[0] % 4 != 0 or weight.shape[1] != features:
+        raise ValueError(f"weight_ih has shape {tuple(weight.shape)}; it must be (4 * hidden_size, {features})")
+    if weight.dtype != input.dtype or weight.device != input.device:
+        raise ValueError(
+            f"weight_ih is {weight.dtype} on {weight.device}, but input is {input.dtype} on {input.device}"
+        )
+
+
 def _kernel(input: Tensor, weight: Tensor) -> Tensor:
+    _check(input, weight)
     input, weight = input.contiguous(), weight.contiguous()
     x = _fake(input, weight)
+    if x.numel() == 0:
+        return x
     addresses = [tensor.data_ptr() for tensor in (input, weight, x)]
     with device_of(x):
         _C.layer_norm_lstm_input_forward(handle(x.device), _options(x), input.shape[2], *addresses)
@@ -50,6 +64,8 @@ def _backward_kernel(
 ) -> tuple[Tensor, Tensor]:
     dx, input, weight = dx.contiguous(), input.contiguous(), weight.contiguous()
     gradients = _backward_fake(dx, input, weight, wants_input, wants_weight)
+    if dx.numel() == 0:
+        return gradients[0].zero_(), gradients[1].zero_()
     addresses = [tensor.data_ptr() for tensor in (input, weight, dx)]
     addresses += [tensor.data_ptr() if tensor.numel() else 0 for tensor in gradients]
     with device_of(dx):
