@@ -1,0 +1,95 @@
+// The names of CUDA C++ that the kernels use, in host C++. Included before all else.
+#pragma once
+
+#include <cmath>
+
+#include "gpu.h"
+
+#undef __device__
+#undef __global__
+#undef __forceinline__
+#undef __grid_constant__
+#undef __launch_bounds__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+using std::isnan;
+using std::max;
+using std::min;
+
+namespace gpu {
+
+struct Index {
+  unsigned x;
+};
+template <class To, class From>
+To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+template <class V>
+V value_of_lane(const V& value, int lane) {
+  const auto all = exchange(value);
+  V found;
+  std::memcpy(&found, all[lane & 31], sizeof found);
+  return found;
+}
+
+}  // namespace gpu
+
+#define threadIdx (gpu::Index{static_cast<unsigned>(gpu::current->number)})
+#define blockIdx (gpu::Index{static_cast<unsigned>(gpu::current->block->index)})
+
+inline uint32_t __float_as_uint(float value) { return gpu::bits_as<uint32_t>(value); }
+inline float __uint_as_float(uint32_t bits) { return gpu::bits_as<float>(bits); }
+template <class T>
+T __ldcs(const T* from) {
+  gpu::may_yield();
+  return *from;
+}
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t both = uint64_t{high} << 32 | low;
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t nibble = selector >> 4 * i & 0xF;
+    if (nibble > 7) gpu::fail("__byte_perm() with signs");
+    chosen |= static_cast<uint32_t>(both >> 8 * nibble & 0xFF) << 8 * i;
+  }
+  return chosen;
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+// Of a warp. `width`: of the groups of lanes that exchange values.
+template <class V>
+V __shfl_sync(unsigned, V value, int from, int width = 32) {
+  return gpu::value_of_lane(value, gpu::lane() / width * width + from % width);
+}
+template <class V>
+V __shfl_xor_sync(unsigned, V value, int bits) {
+  return gpu::value_of_lane(value, gpu::lane() ^ bits);
+}
+template <class V>
+V __shfl_down_sync(unsigned, V value, int distance) {
+  return gpu::value_of_lane(value, gpu::lane() + distance < 32 ? gpu::lane() + distance : gpu::lane());
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const auto all = gpu::exchange(static_cast<uint64_t>(value));
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= static_cast<unsigned>(all[i][0] != 0) << i;
+  return bits;
+}
+inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
+inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
+inline void __syncwarp() { gpu::exchange(0); }
+inline void __syncthreads() { gpu::join(gpu::current->block->barriers[0], gpu::grid.threads, true); }
+inline void __threadfence_system() {}
+inline size_t __cvta_generic_to_shared(const void* pointer) {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(pointer) - gpu::current->block->shared);
+  if (offset >= gpu::kSharedBytes) gpu::fail("an address is not of shared memory");
+  return offset;
+}

@@ -1,0 +1,247 @@
+#include "layer.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace {
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+int gates_of(prnnRNNMode_t mode) { return mode == PRNN_LSTM ? 4 : mode == PRNN_GRU ? 3 : 1; }
+int padded_of(const Options& options) {
+  const int unit = prnn::k_tile_elements(bytes_of(options.type) == 4);
+  return (options.hidden + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+Layer::Layer(const Options& chosen)
+    : options(chosen),
+      gates(gates_of(options.mode)),
+      biases(gates > 1 ? 4 : 1),
+      batch(options.batches[0]),
+      rows(std::accumulate(options.batches.begin(), options.batches.end(), 0)),
+      padded(padded_of(options)),
+      is_lstm(options.mode == PRNN_LSTM),
+      is_gru(options.mode == PRNN_GRU),
+      states(size_t(options.hidden) * batch),
+      all(size_t(options.hidden) * rows),
+      weights(options.type, size_t(gates) * options.hidden * options.hidden, 1 / std::sqrt(options.hidden)),
+      input_bias(options.type, gates * options.hidden, 0.5),
+      recurrent_bias(options.type, gates * options.hidden, 0.5),
+      hx(options.type, states),
+      cx(options.type, states),
+      reset_hx(options.type, states),
+      reset_cx(options.type, states),
+      hy(options.type, states),
+      cy(options.type, states),
+      dhy(options.type, states),
+      dcy(options.type, states),
+      dhx(options.type, states),
+      dcx(options.type, states),
+      mask(options.type, states),
+      xw(options.type, gates * all),
+      y(options.type, all),
+      saved(options.type, 4 * all),
+      cells(options.type, all),
+      dy(options.type, all),
+      dcells(options.type, all),
+      dgates(options.type, size_t(gates) * padded * rows),
+      dcandidate(options.type, all),
+      bias_sums(Type::kFloat, size_t(options.replicas) * biases * options.hidden),
+      dreset_hx(Type::kFloat, states, 0),
+      dreset_cx(Type::kFloat, states, 0) {
+  std::mt19937 bits(3);
+  int row = 0;
+  for (const int size : options.batches) {
+    steps.push_back({row, size});
+    row += size;
+  }
+  for (int i = 0; i < rows; ++i) reset.push_back(bits() % 10 < 3);
+  for (size_t i = 0; i < states; ++i) mask.set(i, bits() % 4 == 0 ? 0 : 1.25);
+  if (options.masks && is_gru) zoneout = 0.25;
+  for (size_t i = 0; i < size_t(gates) * options.hidden * options.hidden; ++i)
+    factors_.push_back(rounded(options.type, weights[i], true));
+}
+
+prnn::ForwardDirection Layer::forward() {
+  prnn::ForwardDirection f{};
+  f.weights = weights.data(), f.input_bias = input_bias.data(), f.recurrent_bias = recurrent_bias.data();
+  f.xw = xw.data(), f.hx = hx.data(), f.y = y.data(), f.hy = hy.data();
+  if (is_lstm) f.cx = cx.data(), f.cy = cy.data(), f.cells = cells.data();
+  if (gates > 1) f.gates = saved.data();
+  if (options.resets) f.reset = reset.data(), f.reset_hx = reset_hx.data();
+  if (options.resets && is_lstm) f.reset_cx = reset_cx.data();
+  f.reverse = options.reverse;
+  return f;
+}
+
+prnn::BackwardDirection Layer::backward() {
+  prnn::BackwardDirection b{};
+  b.weights = weights.data(), b.y = y.data(), b.dy = dy.data(), b.hx = hx.data(), b.dhy = dhy.data();
+  b.dgates = dgates.data(), b.dhx = dhx.data(), b.bias_sums = bias_sums.floats();
+  if (is_lstm) b.cx = cx.data(), b.dcy = dcy.data(), b.cells = cells.data(), b.dcx = dcx.data();
+  if (is_lstm && options.masks) b.dcells = dcells.data();
+  if (gates > 1) b.gates = saved.data();
+  if (is_gru) b.dcandidate = dcandidate.data();
+  if (options.resets) b.reset = reset.data(), b.reset_hx = reset_hx.data(), b.dreset_hx = dreset_hx.floats();
+  if (options.resets && is_lstm) b.reset_cx = reset_cx.data(), b.dreset_cx = dreset_cx.floats();
+  b.reverse = options.reverse;
+  return b;
+}
+
+int Layer::batch_of(int s) const {
+  const int count = static_cast<int>(steps.size());
+  return s < 0 || s >= count ? 0 : steps[options.reverse ? count - 1 - s : s].batch;
+}
+int Layer::row_of(int s) const { return steps[options.reverse ? static_cast<int>(steps.size()) - 1 - s : s].row; }
+bool Layer::is_reset(int s, int n) const {
+  const int later = options.reverse ? s - 1 : s;  // a flag belongs to the later of two timesteps
+  return options.resets && n < batch_of(later) && n < batch_of(s) && reset[row_of(later) + n] != 0;
+}
+const Array* Layer::first(int s, int n, bool of_cells) const {
+  if (is_reset(s, n)) return of_cells && is_lstm ? &reset_cx : &reset_hx;
+  if (n < batch_of(s - 1)) return nullptr;
+  return of_cells && is_lstm ? &cx : &hx;
+}
+
+Layer::Gates Layer::forward_unit(int s, int n, int unit, const Gates& recurrent, double& carried, double& h) const {
+  Gates gate{};
+  double input[4];
+  for (int g = 0; g < gates; ++g) {
+    const size_t row = size_t(row_of(s) + n) * gates + g;
+    input[g] = xw[row * options.hidden + unit] + input_bias[g * options.hidden + unit];
+    gate.of[g] = logistic(recurrent.of[g] + input[g]);
+  }
+  if (is_lstm) {
+    gate.of[2] = std::tanh(recurrent.of[2] + input[2]);
+    carried = gate.of[1] * carried + gate.of[0] * gate.of[2];
+    h = gate.of[3] * std::tanh(carried);
+  } else if (is_gru) {
+    gate.of[3] = recurrent.of[2];
+    gate.of[2] = std::tanh(input[2] + gate.of[0] * gate.of[3]);
+    const double next = gate.of[2] + gate.of[1] * (carried - gate.of[2]);
+    h = carried = next + zoneout * (carried - next);
+  } else {
+    h = recurrent.of[0] + input[0];
+    h = options.mode == PRNN_RNN_RELU ? std::max(h, 0.0) : std::tanh(h);
+  }
+  return gate;
+}
+
+void Layer::compare_forward() const {
+  Comparison of_y{"y"}, of_gates{"gates"}, of_cells{"cells"}, of_hy{"hy"}, of_cy{"cy"};
+  std::vector<double> h(states), carried(states), factor(options.hidden);
+  for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
+    for (int n = 0; n < batch_of(s); ++n) {
+      const Array *const first_h = first(s, n, false), *const first_carried = first(s, n, true);
+      for (int u = 0; u < options.hidden; ++u) {
+        if (first_h != nullptr) h[at(n, u)] = (*first_h)[at(n, u)];
+        if (first_carried != nullptr) carried[at(n, u)] = (*first_carried)[at(n, u)];
+        factor[u] = rounded(options.type, h[at(n, u)] * (options.masks && !is_lstm ? mask[at(n, u)] : 1), true);
+      }
+      for (int u = 0; u < options.hidden; ++u) {
+        Gates recurrent{};
+        for (int g = 0; g < gates; ++g) {
+          const double* const row = &factors_[(size_t(options.hidden) * g + u) * options.hidden];
+          recurrent.of[g] = std::inner_product(factor.begin(), factor.end(), row,
+                                               recurrent_bias[static_cast<size_t>(g) * options.hidden + u]);
+        }
+        const size_t element = at(row_of(s) + n, u);
+        const Gates gate = forward_unit(s, n, u, recurrent, carried[at(n, u)], h[at(n, u)]);
+        of_y.add(y[element], h[at(n, u)]);
+        if (is_lstm) of_cells.add(cells[element], carried[at(n, u)]);
+        for (int g = 0; g < 4 && gates > 1; ++g) of_gates.add(saved[element * 4 + g], gate.of[g]);
+      }
+    }
+  }
+  for (size_t i = 0; i < states; ++i) {
+    of_hy.add(hy[i], h[i]);
+    if (is_lstm) of_cy.add(cy[i], carried[i]);
+  }
+}
+
+// What remains of `past` goes to the step before.
+Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, double& past) const {
+  const size_t element = at(row_of(s) + n, unit);
+  const Array* const initial = first(s, n, true);
+  const double before = initial != nullptr ? (*initial)[at(n, unit)]
+                        : is_lstm          ? cells[at(row_of(s - 1) + n, unit)]
+                                           : y[at(row_of(s - 1) + n, unit)];
+  double gate[4];
+  for (int g = 0; g < 4 && gates > 1; ++g) gate[g] = saved[element * 4 + g];
+  dh += dy[element];
+  Gates d{};
+  if (is_lstm) {
+    if (options.masks) past += dcells[element];
+    const double squashed = std::tanh(cells[element]), dc = past + dh * gate[3] * (1 - squashed * squashed);
+    d.of[0] = dc * gate[2] * gate[0] * (1 - gate[0]);
+    d.of[1] = dc * before * gate[1] * (1 - gate[1]);
+    d.of[2] = dc * gate[0] * (1 - gate[2] * gate[2]);
+    d.of[3] = dh * squashed * gate[3] * (1 - gate[3]);
+    past = dc * gate[1];
+  } else if (is_gru) {
+    dh += past;
+    const double dnext = dh * (1 - zoneout);
+    d.of[3] = dnext * (1 - gate[1]) * (1 - gate[2] * gate[2]);
+    d.of[2] = d.of[3] * gate[0];
+    d.of[1] = dnext * (before - gate[2]) * gate[1] * (1 - gate[1]);
+    d.of[0] = d.of[3] * gate[3] * gate[0] * (1 - gate[0]);
+    past = dnext * gate[1] + dh * zoneout;
+  } else {
+    const double h = y[element];
+    d.of[0] = options.mode == PRNN_RNN_RELU ? (h > 0 ? dh : 0) : dh * (1 - h * h);
+  }
+  return d;
+}
+
+void Layer::compare_backward() const {
+  Comparison of_dgates{"dgates"}, of_dcandidate{"dcandidate"}, of_dhx{"dhx"}, of_dcx{"dcx"}, of_biases{"biases"},
+      of_dreset_hx{"dreset_hx"}, of_dreset_cx{"dreset_cx"};
+  const int hidden = options.hidden;
+  std::vector<double> carried(states), gradients(gates * states), sums(biases * hidden), reset_h(states),
+      reset_c(states);
+  for (int s = static_cast<int>(steps.size()) - 1; s >= -1; --s) {
+    const int present = batch_of(s), were = batch_of(s + 1);
+    for (int n = 0; n < std::max(present, were); ++n) {
+      std::vector<double> through(hidden);
+      for (int k = 0; n < were && k < gates * hidden; ++k) {
+        const double gradient = gradients[gates * at(n, 0) + k];
+        for (int u = 0; u < hidden; ++u) through[u] += gradient * factors_[size_t(hidden) * k + u];
+      }
+      for (int u = 0; u < hidden; ++u) {
+        const size_t state = at(n, u);
+        double dh = through[u] * (options.masks && !is_lstm ? mask[state] : 1), &past = carried[state];
+        if (n < were && is_reset(s + 1, n)) {
+          reset_h[state] += is_gru ? dh + past : dh;
+          reset_c[state] += past;
+          dh = past = 0;
+        }
+        if (n >= were) {
+          dh = dhy[state];
+          past = is_lstm ? dcy[state] : 0;
+        } else if (n >= present) {
+          of_dhx.add(dhx[state], is_gru ? dh + past : dh);
+          if (is_lstm) of_dcx.add(dcx[state], past);
+          continue;
+        }
+        const Gates d = backward_unit(s, n, u, dh, past);
+        const size_t row = row_of(s) + n;
+        if (is_gru) of_dcandidate.add(dcandidate[row * hidden + u], d.of[3]);
+        for (int g = 0; g < biases; ++g) sums[g * hidden + u] += d.of[g];
+        for (int g = 0; g < gates; ++g) {
+          of_dgates.add(dgates[(row * gates + g) * padded + u], d.of[g]);
+          gradients[gates * at(n, 0) + g * hidden + u] = rounded(options.type, d.of[g], true);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < biases * hidden; ++i) {
+    double found = 0;
+    for (int r = 0; r < options.replicas; ++r) found += bias_sums[r * biases * hidden + i];
+    of_biases.add(found, sums[i]);
+  }
+  for (size_t i = 0; options.resets && i < states; ++i) {
+    of_dreset_hx.add(dreset_hx[i], reset_h[i]);
+    if (is_lstm) of_dreset_cx.add(dreset_cx[i], reset_c[i]);
+  }
+}

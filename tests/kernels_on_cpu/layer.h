@@ -1,0 +1,57 @@
+// A recurrent layer's arrays, and the same layer in double: it rounds where the kernels do, and its backward pass
+// begins with what the forward kernel saved.
+#pragma once
+
+#include "arrays.h"
+#include "rnn/cuda/common/params.h"
+
+struct Options {
+  Type type = Type::kBfloat16;
+  prnnRNNMode_t mode = PRNN_LSTM;
+  int hidden = 64;
+  std::string engine = "mma";
+  int forward_units = 1, backward_units = 1, backward_cluster = 1;  // of mma: in eights, and blocks
+  int replicas = 1;
+  bool resets = false, masks = false, reverse = false;
+  unsigned seed = 1;
+  std::vector<int> batches = {8, 8, 8};
+};
+
+class Layer {
+ public:
+  explicit Layer(const Options& options);
+
+  Options options;
+  int gates, biases, batch, rows = 0, padded;
+  bool is_lstm, is_gru;
+  std::vector<prnn::StepSizes> steps;
+  size_t states, all;  // elements of a timestep's states, and of all timesteps'
+  Array weights, input_bias, recurrent_bias, hx, cx, reset_hx, reset_cx, hy, cy, dhy, dcy, dhx, dcx, mask;
+  Array xw, y, saved, cells, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
+  std::vector<uint8_t> reset;
+  double zoneout = 0;
+
+  // Those of a direction.
+  prnn::ForwardDirection forward();
+  prnn::BackwardDirection backward();
+
+  void compare_forward() const;
+  void compare_backward() const;
+
+ private:
+  struct Gates {
+    double of[4];
+  };
+  size_t at(int row, int unit) const { return size_t(options.hidden) * row + unit; }
+  // The timestep of step s of a pass; of none: no sequences.
+  int batch_of(int s) const;
+  int row_of(int s) const;
+  // Whether sequence n starts anew with step s of the forward pass; and what it then has in place of the states of the
+  // step before, or NULL.
+  bool is_reset(int s, int n) const;
+  const Array* first(int s, int n, bool of_cells) const;
+  Gates forward_unit(int s, int n, int unit, const Gates& recurrent, double& carried, double& h) const;
+  Gates backward_unit(int s, int n, int unit, double dh, double& past) const;
+
+  std::vector<double> factors_;
+};

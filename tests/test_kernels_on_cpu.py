@@ -1,0 +1,56 @@
+"""The multicast wgmma kernels, their own source, run on the CPU under random schedules: kernels_on_cpu/."""
+
+import pathlib
+
+import pytest
+from kernels_on_cpu import build
+from kernels_on_cpu.build import Builder, Edit
+
+pytestmark = [
+    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
+    pytest.mark.xdist_group("kernels_on_cpu"),
+]
+TOLERANCE = {"half": 4e-4, "bfloat16": 3e-3}  # of storing the results
+GRU = "kWgmmaMulticast half gru 32, 1"
+KERNELS = {GRU, "kWgmmaMulticast bfloat16 gru 64, 2", "kWgmmaMulticast bfloat16 lstm 32, 2"}
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory.mktemp("kernels_on_cpu"))
+
+
+@pytest.fixture(scope="module")
+def program(builder: Builder) -> pathlib.Path:
+    return builder.run_layer("multicast", KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "hidden", "batches", "more"),
+    [
+        ("half", "gru", 512, "5,5,5,5,5,5", {}),  # sums change places often
+        ("half", "gru", 512, "30,9,9", {"resets": 1, "reverse": 1}),
+        ("half", "gru", 640, "3,3,3", {}),  # the last set of blocks is alone
+        ("bfloat16", "gru", 512, "100,70,9", {}),
+        ("bfloat16", "lstm", 512, "60,33,9", {"resets": 1}),
+        ("bfloat16", "lstm", 768, "34,2", {}),  # weights beyond the registers
+    ],
+)
+def test_a_layer(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:
+    tolerance = TOLERANCE[kind]
+    build.run(program, tolerance, cell, type=kind, hidden=hidden, engine="multicast", batches=batches, **more)
+
+
+@pytest.mark.parametrize(
+    ("edit", "batches"),
+    [
+        # Blocks a step apart overwrite each other's sums.
+        (Edit("rnn/plan/wgmma.h", "return gates == kMulticastParts ? 1 : 2;", "return 1;"), "5,5,5,5,5,5"),
+    ],
+    ids=["one place for sums"],
+)
+def test_a_planted_defect_is_found(builder: Builder, edit: Edit, batches: str) -> None:
+    broken = builder.run_layer("broken", {GRU}, (edit,))
+    options = {"type": "half", "hidden": 512, "engine": "multicast", "batches": batches}
+    with pytest.raises(AssertionError):
+        build.run(broken, TOLERANCE["half"], "gru", **options)
