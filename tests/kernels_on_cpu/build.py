@@ -43,7 +43,7 @@ class Builder:
         self.objects += [self._compile(HERE / name, "-O2", ROOT / "src") for name in ("gpu.cc", "layer.cc")]
 
     def _compile(self, source: pathlib.Path, level: str, *folders: pathlib.Path) -> pathlib.Path:
-        target = self.folder / f"{source.stem}.o" if source.parent != self.folder else source.with_suffix(".o")
+        target = self.folder / f"{source.stem}.o"
         includes = [f"-I{path}" for path in (*folders, ROOT / "include", HERE)]
         command = ["g++", "-std=c++17", "-w", "-fno-strict-aliasing", level, *includes, *self.options]
         subprocess.run([*command, "-isystem", str(find_headers()), "-c", str(source), "-o", str(target)], check=True)
@@ -52,6 +52,7 @@ class Builder:
     def run_layer(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
         """A program with the kernels "engine type cell shape" of both passes, as the table spells them."""
         folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
         make_sources(ROOT / "src", folder / "src", [(edit.file, edit.old, edit.new) for edit in edits])
         names = {
             kernel: f"{kernel.engine} {TYPES[kernel.type]} {CELLS[kernel.cell]} {kernel.shape}".strip()

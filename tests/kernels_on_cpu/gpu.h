@@ -47,7 +47,7 @@ struct Barrier {
   long phase = 0;
 };
 struct Block {
-  int index = 0;
+  int index = 0, running = 0;  // threads
   char* shared = nullptr;
   int64_t end = 0;  // of its variables
   std::map<std::pair<int, size_t>, int64_t> statics;
@@ -116,6 +116,7 @@ inline void may_yield() {
 inline void run_thread() {
   kernel();
   current->is_done = true;
+  --current->block->running;
   last_progress = turn;
   yield();
 }
@@ -166,6 +167,7 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
   std::vector<Thread> threads(count);
   for (int i = 0; i < grid.blocks; ++i) {
     blocks[i].index = i;
+    blocks[i].running = grid.threads;
     blocks[i].shared = shared + i * kSharedBytes;
     blocks[i].end = kDynamic + grid.shared_bytes;
     std::memset(blocks[i].shared + kDynamic, 0x7B, grid.shared_bytes);
@@ -226,8 +228,10 @@ T& static_shared(int number) {
 }
 // A shared address has the rank in the cluster, plus 1, in its highest byte; 0: the block's own.
 inline Block& block_of(uint32_t address) {
-  const int own = current->block->index;
-  return address >> 24 == 0 ? *current->block : blocks[own / grid.cluster * grid.cluster + (address >> 24) - 1];
+  if (address >> 24 == 0) return *current->block;
+  Block& block = blocks[current->block->index / grid.cluster * grid.cluster + (address >> 24) - 1];
+  if (block.running == 0) fail("the block of an address has ended");
+  return block;
 }
 inline uint32_t in_rank(uint32_t address, uint32_t rank) { return (address & 0xFFFFFF) | (rank + 1) << 24; }
 inline char* at(uint32_t address, uint32_t bytes) {

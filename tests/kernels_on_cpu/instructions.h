@@ -29,7 +29,9 @@ void send_bytes(uint32_t to, uint32_t barrier, int bytes, const Data& data_at) {
   at(to + bytes - 4, 4);
   char* const place = at(to, 4);
   Mbarrier* const count = &mbarrier(barrier);
+  const Block* const block = &block_of(to);
   const auto act = [=] {
+    if (block->running == 0) fail("a block has ended before what is sent to it arrives");
     std::memcpy(place, data_at(), bytes);
     count->bytes -= bytes;
     count->check();
@@ -291,4 +293,4 @@ inline void ptx(gpu::reciprocal, float& result, float x) { result = 1 / x; }
 inline void ptx(gpu::copy_register, float& to, float from) { to = from; }
 inline void ptx(gpu::read_timer, uint64_t& time) { time = 0; }  // no wait is too long: launch() counts turns
 inline void ptx(gpu::read_clock, uint32_t& cycles) { cycles = gpu::clock_cycles += 200; }
-inline void ptx(gpu::lane_id, uint32_t& lane) { lane = gpu::lane(); }
+inline void ptx(gpu::lane_id, int& lane) { lane = gpu::lane(); }

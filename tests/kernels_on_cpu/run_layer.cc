@@ -101,6 +101,7 @@ class Run {
     for (int n = 0; n < layer_.batch; ++n)
       std::memcpy(initial.data() + size_t(n) * layer_.padded * element,
                   layer_.hx.data() + size_t(n) * params.sizes.hidden * element, params.sizes.hidden * element);
+    params.timesteps[0] = {params.sizes.table, params.sizes.steps, params.sizes.batch};
     params.direction[0] = layer_.forward();
     params.direction[0].exchange = exchange.data();
     params.direction[0].initial = initial.data();
@@ -119,6 +120,7 @@ class Run {
     Array sums = Array::of_bytes(wgmma_sums_bytes(problem_, shape, params.sizes.replicas, 1), 0);
     params.sums = sums.floats();
     layer_.dgates.fill(0xFF);
+    params.timesteps[0] = {params.sizes.table, params.sizes.steps, params.sizes.batch};
     params.direction[0] = layer_.backward();
     if (!launch(kBackwardLaunchers, shape, params)) return false;
     layer_.compare_backward();
