@@ -69,6 +69,16 @@ class Builder:
         subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / "run_layer"], check=True)
         return folder / "run_layer"
 
+    def run_layer_norm(self, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+        """A program with the cluster kernels of an LSTM with layer normalisation, in float and tf32."""
+        folder = self.folder / "layer_norm"
+        shutil.rmtree(folder, ignore_errors=True)
+        make_sources(ROOT / "src", folder / "src", [(edit.file, edit.old, edit.new) for edit in edits])
+        objects = [self._compile(ROOT / "src/layer_norm_lstm/plan.cc", "-O0", ROOT / "src")]
+        objects.append(self._compile(HERE / "run_layer_norm.cc", "-O1", folder / "src"))
+        subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / "run_layer_norm"], check=True)
+        return folder / "run_layer_norm"
+
 
 def run(program: pathlib.Path, tolerance: float, cell: str, resets: int = 0, **options: object) -> None:
     """Runs a layer; the relative errors of its results must be below the tolerance."""
