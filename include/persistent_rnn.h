@@ -263,8 +263,9 @@ PRNN_API prnnStatus_t prnnUnpackSequences(prnnHandle_t handle, const int seqLeng
                                           const int* order, size_t rowBytes, const void* packed, void* padded,
                                           const int paddedLength, size_t stepStride, size_t sequenceStride);
 
-/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data, of 64
- * timesteps where the query names none. Sizes are per layer and direction, of the forward pass unless said. */
+/* What would run, filled by prnnQueryRNN and its relatives: the plan of a training call with aligned data, where the
+ * query names no timesteps: of 64, or of as many as make 2^31 - 1 rows. Sizes are per layer and direction, of the forward
+ * pass unless said. */
 typedef struct {
   int supported;               /* 1: the resident kernels (on a CPU handle, the CPU's) serve the layer; 0: see reason */
   prnnRNNBackend_t backend;    /* what a training step would use; PERSISTENT also on a CPU handle */

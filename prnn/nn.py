@@ -31,7 +31,6 @@ from prnn._layer_arguments import (
 )
 from prnn._layer_norm_lstm import LayerNormLSTM
 from prnn._masked_lstm import run_masked_lstm
-from prnn._ops._autocast import cast_weights
 from prnn._ops._dropout import draw_seed
 from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
@@ -337,12 +336,11 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 def _compute(
     input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """call(), in float32 for 16 bits on the CPU, whose kernels have none; autocast has its own rules there.
-    States, hx, cx and those of reset_hx, are (L D, N, H), of which the operator has one for each head."""
+    """call(). States, hx, cx and those of reset_hx, are (L D, N, H), of which the operator has one for each head."""
     config = rest[-1]
     heads = config.heads
     if heads == 1 and not config.has_reset:
-        return _compute_heads(input, states[0], states[1], weights, rest)
+        return call(input, states[0], states[1], weights, *rest)
     if heads > 1:
         states = [
             None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
@@ -350,7 +348,7 @@ def _compute(
     hx, cx, *at_reset = states
     if config.has_reset:
         hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])
-    output, hy, cy, cells = _compute_heads(input, hx, cx, weights, rest)
+    output, hy, cy, cells = call(input, hx, cx, weights, *rest)
     if heads > 1:
         hy, cy = (
             state.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2) if state.dim() == 3 else state
@@ -364,21 +362,6 @@ def _with_reset_state(state: Tensor | None, at_reset: Tensor | None) -> Tensor |
     if at_reset is None:
         return state
     return torch.stack([torch.zeros_like(at_reset) if state is None else state, at_reset])
-
-
-def _compute_heads(
-    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], rest: tuple[Any, ...]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype = input.dtype
-    if dtype not in _HALF_TYPES or not input.is_cpu or torch.is_autocast_enabled("cpu"):
-        return call(input, hx, cx, weights, *rest)
-    for weight in weights:
-        if weight.dtype != dtype:
-            raise ValueError(f"a weight has dtype {weight.dtype}, but input has {dtype}")
-    hx, cx = (None if state is None else state.float() for state in (hx, cx))
-    results = call(input.float(), hx, cx, [cast_weights(weights, torch.float32)], *rest)
-    output, hy, cy, cells = (result.to(dtype) for result in results)
-    return output, hy, cy, cells
 
 
 class _SingleState(_Recurrent):

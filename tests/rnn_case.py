@@ -7,7 +7,12 @@ import capi
 import torch
 from reference import rnn as reference
 
-DATA_TYPES = {torch.float32: capi.FLOAT, torch.float64: capi.DOUBLE}
+DATA_TYPES = {
+    torch.float32: capi.FLOAT,
+    torch.float64: capi.DOUBLE,
+    torch.float16: capi.HALF,
+    torch.bfloat16: capi.BFLOAT16,
+}
 OUTPUTS = ("y", "hy", "cy", "dx", "dhx", "dcx", "dw")
 
 

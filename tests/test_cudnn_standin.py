@@ -101,7 +101,6 @@ FORWARDED_CASES = {
     "packed sequences that are not sorted by length": dict(layout=PACKED, lengths=[2, 4, 3]),
     "a sequence without timesteps": dict(layout=BATCH_MAJOR, lengths=[2, 0, 3]),
     "padding without CUDNN_RNN_PADDED_IO_ENABLED": dict(lengths=[2, 4, 3], flags=0),
-    "a CPU handle serves float and double; the data type is half": dict(type=2),
     "an input that is not of the hidden size": dict(skip_input=True, input=5),
     "fewer than 8 hidden units": dict(hidden=7, projection=4),
 }

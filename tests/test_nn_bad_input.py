@@ -149,7 +149,7 @@ def test_packed_input() -> None:
 def test_a_bias_of_another_type_than_a_half_layer_on_the_cpu(dtype: torch.dtype) -> None:
     module = prnn.nn.LSTM(3, 4, dtype=dtype)
     module.bias_hh_l0 = torch.nn.Parameter(module.bias_hh_l0.double())
-    with pytest.raises(ValueError, match=rf"a weight has dtype torch.float64, but input has {dtype}"):
+    with pytest.raises(ValueError, match=rf"a weight has dtype torch.float64 on cpu, but input has {dtype} on cpu"):
         module(X.to(dtype))
 
 

@@ -144,8 +144,10 @@ def test_reset_to_a_given_state(cell: str, with_states: bool) -> None:
     "options", [{}, {"num_layers": 2, "bidirectional": True}, {"proj_size": 2, "batch_first": True}]
 )
 @pytest.mark.parametrize("layout", ["padded", "lengths", "packed", "unbatched"])
-def test_cut_sequences_are_what_the_kernels_do(options: dict[str, Any], layout: str) -> None:
-    """Where the state at resets is given, sequences are cut; given zeros, that is what the kernels' resets do."""
+def test_cut_sequences_are_what_the_kernels_do(
+    options: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels of a GPU know no resets, sequences are cut; those of the CPU do."""
     module = prnn.nn.LSTM(3, 5, dtype=torch.float64, **options)
     batch = None if layout == "unbatched" else 4
     x: Any = torch.randn(7, batch or 1, 3, dtype=torch.float64, requires_grad=True)
@@ -160,11 +162,24 @@ def test_cut_sequences_are_what_the_kernels_do(options: dict[str, Any], layout: 
         reset = pack_padded_sequence(reset, lengths, module.batch_first, enforce_sorted=False).data
     states = make_states(module, batch)
     arguments = {"reset": reset, "return_cells": True} | ({"lengths": lengths} if layout == "lengths" else {})
-    results = [
-        train_step(module, dict(module.named_parameters()), x, states, **arguments, reset_hx=zeros)
-        for zeros in (None, tuple(torch.zeros_like(state) for state in states))
-    ]
+    results = []
+    for reset_hx in (None, make_states(module, batch)):
+        for in_kernels in (True, False):
+            monkeypatch.setattr(prnn.nn, "resets_in_kernels", lambda *_, served=in_kernels: served)
+            given = {f"given{index}": each for index, each in enumerate(flat(reset_hx or ()))}
+            leaves = dict(module.named_parameters()) | given
+            results.append(train_step(module, leaves, x, states, **arguments, reset_hx=reset_hx))
     assert_same(results[1], results[0])
+    assert_same(results[3], results[2])
+
+
+@pytest.mark.parametrize("length", [0, -1, 8])
+def test_lengths_of_sequences_that_are_cut(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x, reset = prnn.nn.GRU(3, 5), torch.randn(7, 2, 3), torch.zeros(7, 2, dtype=torch.bool)
+    for in_kernels in (True, False):
+        monkeypatch.setattr(prnn.nn, "resets_in_kernels", lambda *_, served=in_kernels: served)
+        with pytest.raises(ValueError, match=rf"^lengths\[1\] is {length}; it must lie between 1 and the 7 timesteps"):
+            module(x, lengths=[3, length], reset=reset)
 
 
 def test_gradcheck_of_a_given_state() -> None:

@@ -132,6 +132,39 @@ def test_the_reserve_space_is_what_the_library_asks_for(lengths: list[int] | Non
     assert bytes_kept(x, given, is_operator=True) > needed  # an expression of T and N
 
 
+class Watched:
+    """A descriptor that keeps whether it was told of a gradient of c when it was asked for sizes."""
+
+    def __init__(self, rnn: _C.Rnn) -> None:
+        self.rnn = rnn
+        self.has_dcells = False  # as a layer is made
+        self.sized: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rnn, name)
+
+    def set_extras(self, reset: int, cells: int, dcells: int, *states: int) -> None:
+        self.has_dcells = dcells != 0
+        self.rnn.set_extras(reset, cells, dcells, *states)
+
+    def temp_space_sizes(self, *arguments: Any) -> tuple[int, int]:
+        self.sized.append(self.has_dcells)
+        return self.rnn.temp_space_sizes(*arguments)
+
+
+def test_sizes_of_a_forward_pass_are_not_those_of_an_earlier_gradient_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of c of every timestep has kernels of its own, whose workspace may be smaller."""
+    module = prnn.nn.LSTM(3, 5)
+    config = BEST._replace(hidden_size=5, return_cells=True)
+    watched = Watched(_layer.layer(config, torch.float32, 3, CPU).rnn)
+    monkeypatch.setattr(_layer.layer(config, torch.float32, 3, CPU), "rnn", watched)
+    for batch in (2, 3):
+        rest = (None, None, None, (), None, None, config)
+        cells = call(torch.randn(4, batch, 3), None, None, module._packed_weights(), *rest)[3]
+        cells.sum().backward()
+    assert watched.sized == [False, True, False, True]
+
+
 def test_a_layer_made_for_fake_tensors_serves_real_ones() -> None:
     weights = prnn.nn.GRU(3, 19)._packed_weights()
     rest = (None, None, None, (), None, None, BEST._replace(mode=MODES["GRU"], hidden_size=19))

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import prnn
+from prnn._ops import rnn as rnn_ops
 from prnn._ops.rnn import MODES
 
 LENGTHS = [2, 5, 1]
@@ -534,3 +535,21 @@ def test_a_retained_graph_where_the_reserve_space_serves_once(
     )
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_a_forward_pass_that_runs_again_is_not_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, for a second backward pass; what it saved has been through the autocast of the first."""
+    casts, run = [], rnn_ops._run
+
+    def watched(*inputs: Any) -> Any:
+        casts.append(torch.is_autocast_enabled("cpu"))
+        return run(*inputs)
+
+    monkeypatch.setattr(rnn_ops, "_run", watched)
+    monkeypatch.setattr(rnn_ops, "_spends_reserve", lambda *_: True)
+    module, x = prnn.nn.GRU(3, 5), torch.randn(4, 2, 3)
+    loss = module(x)[0].sum()
+    with torch.autocast("cpu"):
+        first, second = (torch.autograd.grad(loss, list(module.parameters()), retain_graph=True) for _ in range(2))
+    assert casts == [False]
+    torch.testing.assert_close(second, first, rtol=0, atol=0)

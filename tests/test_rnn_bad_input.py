@@ -244,15 +244,6 @@ def test_reserve_space(case: RnnCase, name: str) -> None:
         assert_refused(case, name, {"reserveSpaceSizeInBytes": size}, text)
 
 
-@pytest.mark.parametrize("data_type", [capi.HALF, capi.BFLOAT16])
-def test_types_that_the_cpu_does_not_serve(case: RnnCase, data_type: int) -> None:
-    case.data_type = data_type
-    case.set_rnn()
-    case.make_descriptors()
-    for name in CALLS:
-        assert_refused(case, name, {}, "a CPU handle serves float and double", capi.NOT_SUPPORTED)
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_dropout_descriptor_that_was_destroyed(case: RnnCase, name: str) -> None:
     dropout = capi.descriptor("Dropout")

@@ -35,9 +35,10 @@ def large_results() -> dict[str, torch.Tensor]:
     for mode in MODES.values():
         torch.manual_seed(mode)
         stack = LARGE if mode == reference.LSTM else reference.Stack(mode, 70, 100, 2, 2)
-        case = RnnCase(stack, [13, 13, 7, 2], torch.float32)
-        case.train()
-        results |= {f"{mode} {name}": value for name, value in case.results().items()}
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            case = RnnCase(stack, [13, 13, 7, 2], dtype)
+            case.train()
+            results |= {f"{mode} {dtype} {name}": value for name, value in case.results().items()}
     return results
 
 
@@ -71,7 +72,8 @@ def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
         got = results_of_process(tmp_path, PRNN_CPU_ISA=isa)
         for name, value in expected.items():
             scale = max(1.0, value.abs().max().item())
-            torch.testing.assert_close(got[name], value, rtol=0, atol=1e-5 * scale, msg=f"{isa}: {name}")
+            tolerance = max(1e-5, torch.finfo(value.dtype).eps) * scale
+            torch.testing.assert_close(got[name], value, rtol=0, atol=tolerance, msg=f"{isa}: {name}")
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
@@ -79,9 +81,12 @@ def test_every_instruction_set(isa: str) -> None:
     """Against the reference, at sizes around the vector widths, over several layers, and with a projection."""
     *levels, best = levels_of_this_machine()
     if isa not in levels:
-        at_best = "tests/test_rnn_c_api.py runs at this level itself"
+        at_best = "the tests of the C API run at this level themselves"
         pytest.skip(at_best if isa == best else f"this machine has no {isa}; an asked-for level falls to its best")
-    selection = "test_sizes_around_vector_widths or test_few_rows or (test_training_step and ragged and float)"
+    selection = (
+        "test_sizes_around_vector_widths or test_few_rows or (test_training_step and ragged and float)"
+        " or test_every_number or test_products_of_many_parts"
+    )
     command = [
         sys.executable,
         "-m",
@@ -90,6 +95,7 @@ def test_every_instruction_set(isa: str) -> None:
         "-p",
         "no:cacheprovider",
         "tests/test_rnn_c_api.py",
+        "tests/test_rnn_half_cpu.py",
         "-k",
         selection,
     ]

@@ -7,13 +7,12 @@ import capi
 import pytest
 import torch
 from reference import rnn as reference
-from rnn_case import DATA_TYPES, OUTPUTS, RnnCase
+from rnn_case import OUTPUTS, RnnCase
 from test_rnn_query import Info
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TYPES = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}  # of the norm
-DATA_TYPES.update({torch.float16: capi.HALF, torch.bfloat16: capi.BFLOAT16})
 
 
 def why_not() -> str:

@@ -1,12 +1,14 @@
 """prnnQueryRNN, prnnQueryRNNForGPU and prnnGetGPUName: plans without starting anything."""
 
 import ctypes
+import pathlib
+import re
 from typing import Any
 
 import capi
 import pytest
 
-BACKEND_PERSISTENT = 0
+BACKEND_PERSISTENT, CUDNN = 0, 1
 MMA, WGMMA, SPLIT_K, MULTICAST = 1, 2, 3, 4  # prnnRNNEngine_t
 RNN_TANH, GRU = 1, 3  # prnnRNNMode_t
 GPUS = []
@@ -250,7 +252,7 @@ def test_a_layer_that_is_too_large_says_so() -> None:
     assert info.blocks == 0
 
 
-@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE])
+@pytest.mark.parametrize("data_type", [capi.FLOAT, capi.DOUBLE, capi.HALF, capi.BFLOAT16])
 def test_cpu(data_type: int) -> None:
     info = Layer(hidden=512, data_type=data_type, batch=7).query()
     assert info.supported == 1
@@ -263,12 +265,6 @@ def test_cpu(data_type: int) -> None:
     assert info.sharedBytes == 4 * 512 * 512 * (8 if data_type == capi.DOUBLE else 4)
     assert Layer().query_gpu("H200").workspaceSize == Layer().query_gpu("H200").reserveSize == 0
     assert info.largestHiddenSize >= 16
-
-
-def test_cpu_and_a_type_that_it_does_not_serve() -> None:
-    info = Layer(data_type=capi.BFLOAT16).query()
-    assert info.supported == 0
-    assert b"float and double" in info.reason
 
 
 def test_bad_arguments() -> None:
@@ -523,15 +519,14 @@ def test_what_rows_were_measured() -> None:
 
 def query_sequence(layer: Layer, batches: list[int], gpu: bytes | None = b"H200") -> int:
     hidden = 256
-    xs = [capi.tensor([batch, hidden, 1], capi.HALF) for batch in batches]
-    pointers = (ctypes.c_void_p * len(xs))(*(x.pointer for x in xs))
+    xs = {batch: capi.tensor([batch, hidden, 1], capi.HALF) for batch in batches}
     return capi.call(
         "QueryRNNSequence",
         handle=layer.handle.pointer,
         gpu=gpu,
         rnnDesc=layer.rnn.pointer,
-        seqLength=len(xs),
-        xDesc=pointers,
+        seqLength=len(batches),
+        xDesc=capi.addresses([xs[batch] for batch in batches]),
         info=ctypes.byref(layer.info),
     )
 
@@ -544,7 +539,38 @@ def test_sequences_of_different_lengths() -> None:
     assert query_sequence(layer, [7, 8]) == capi.BAD_PARAM
     assert query_sequence(layer, [8, 7], b"Voodoo 2") == capi.BAD_PARAM
     assert query_sequence(layer, [8], None) == capi.SUCCESS  # the handle's, which is one for the CPU
-    assert layer.info.supported == 0
+    assert layer.info.forwardEngine == b"cpu"
+
+
+def test_rows_that_the_kernels_do_not_count() -> None:
+    layer = Layer(hidden=256)
+    assert query_sequence(layer, [65536] * 32767) == capi.SUCCESS
+    assert (layer.info.supported, layer.info.reason[:5]) == (1, b"cuDNN")
+    assert query_sequence(layer, [65536] * 32768) == capi.SUCCESS
+    assert (layer.info.supported, layer.info.backend) == (0, CUDNN)
+    assert layer.info.reason == (
+        b"the sequences have 2147483648 rows in all; the resident kernels take at most 2147483647"
+    )
+    for batch in (2**25, 2**31 - 1):  # a query without timesteps is of no more rows than that
+        assert Layer(hidden=8, batch=batch).query_gpu("H200").supported == 1
+
+
+def test_sizes_of_64_timesteps_that_cannot_be_counted() -> None:
+    layer = Layer(hidden=2**26, data_type=capi.DOUBLE)
+    x_desc = capi.tensor([2**24, 8, 1], capi.DOUBLE)
+    layer.query(capi.BAD_PARAM, xDesc=x_desc.pointer)
+    assert "1073741824 rows of data" in capi.message(layer.handle.pointer)
+
+
+def test_the_cache_of_plans_tells_problems_apart_by_all_that_plans_read() -> None:
+    sources = pathlib.Path(__file__).parent.parent / "src/rnn"
+    members = re.search(r"struct RnnProblem \{(.*?)\n\n", (sources / "problem.h").read_text(), re.DOTALL)
+    names = re.findall(r"(\w+)(?: = [^,;]+|\{\})?[,;]", re.sub("//.*", "", members[1]))
+    plans = "".join(path.read_text() for path in sorted((sources / "plan").glob("*.*")))
+    read = {name for name in names if re.search(rf"\b(?:problem_?|p)\.{name}\b", plans)}
+    assert {"mode", "input", "batch", "backward_plan", "rows"} < read
+    key = re.search(r"PlanKey key_of\((.*?)\n\}", (sources / "cuda/backend.cc").read_text(), re.DOTALL)[1]
+    assert {name for name in read if f"p.{name}" not in key} == {"training"}  # a plan is of both
 
 
 def test_why_not_an_engine_that_is_faster() -> None:

@@ -48,6 +48,32 @@ def differentiate(
     _register(backward, lambda ctx, inputs, outputs: None, refuse)
 
 
+def differentiate_loss(
+    loss: Callable[..., Any], backward: Callable[..., Any], count: int
+) -> Callable[..., tuple[Tensor | None, ...]]:
+    """`differentiate` for a loss whose operator takes `count` tensors, numbers and, last, `keep`, and returns costs and
+    a reserve space. backward takes the gradients of the costs, the tensors, the reserve space and the numbers, and
+    returns the gradients of the first tensors. Returns `gradients`."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+        ctx.numbers = inputs[count:]
+        ctx.save_for_backward(*inputs[:count], outputs[1])
+
+    def gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        *numbers, keep = ctx.numbers
+        if not keep:
+            raise RuntimeError(f"prnn::{_name(loss)} was called with keep=False; its gradient needs keep=True")
+        tensors = ctx.saved_tensors
+        results = backward(cost_gradients, *tensors, *numbers)
+        if isinstance(results, Tensor):
+            results = (results,)
+        found = [None if tensor is None else result for tensor, result in zip(tensors, results, strict=False)]
+        return *found, *(None,) * (count - len(found) + len(ctx.numbers))
+
+    differentiate(loss, setup, gradients, backward)
+    return gradients
+
+
 def directly(
     op: Callable[..., Any],
     gradients: Callable[..., tuple[Tensor | None, ...]],

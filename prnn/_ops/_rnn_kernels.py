@@ -188,6 +188,11 @@ def forward(
             if is_operator:
                 stack = layer(config, input.dtype, input.size(-1), input.device)
                 stack.follow_precision()
+        if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
+            cells_address = cells.data_ptr() if config.return_cells else 0
+            stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
+        if stack.has_masks:
+            stack.rnn.set_masks(_address(recurrent_mask), _address(zoneout_mask), config.zoneout)
         workspace_size, needed = stack.spaces(library, steps.sizes, training)
         workspace = stack.workspace(workspace_size, input)
         reserve_size = reserve_size or needed
@@ -197,11 +202,6 @@ def forward(
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
             require(seed, "seed", (2,), input, torch.int64)
             stack.seed_dropout(library, seed)
-        if stack.has_extras:
-            cells_address = cells.data_ptr() if config.return_cells else 0
-            stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
-        if stack.has_masks:
-            stack.rnn.set_masks(_address(recurrent_mask), _address(zoneout_mask), config.zoneout)
         stack.rnn.forward(
             library,
             steps.sizes,

@@ -26,7 +26,7 @@ from prnn._ops._loss import (
     _space,
     _workspace,
 )
-from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._operator import differentiate_loss, directly, operator
 from prnn._ops._reduction import Reduction
 
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
@@ -124,19 +124,7 @@ ctc_loss_backward = operator(
 )
 
 
-def _ctc_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.numbers = inputs[4:]
-    ctx.save_for_backward(*inputs[:4], outputs[1])
-
-
-def _ctc_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    *numbers, keep = ctx.numbers
-    if not keep:
-        raise RuntimeError("prnn::ctc_loss was called with keep=False; its gradient needs keep=True")
-    return ctc_loss_backward(cost_gradients, *ctx.saved_tensors, *numbers), *(None,) * (3 + len(ctx.numbers))
-
-
-differentiate(ctc_loss, _ctc_setup, _ctc_gradients, ctc_loss_backward)
+_ctc_gradients = differentiate_loss(ctc_loss, ctc_loss_backward, 4)
 call_ctc_loss, call_ctc_loss_inplace = (
     directly(ctc_loss, _ctc_gradients, _ctc_forward, backward)
     for backward in (_ctc_backward, partial(_ctc_backward, inplace=True))

@@ -26,7 +26,7 @@ from prnn._ops._loss import (
     _run_backward,
     _run_forward,
 )
-from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._operator import differentiate_loss, directly, operator
 from prnn._ops._reduction import Reduction
 from prnn._ops.rnnt import _RNNT_NAMES
 
@@ -142,21 +142,9 @@ duration_rnnt_loss_backward = operator(
 )
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.numbers = inputs[5:]
-    ctx.save_for_backward(*inputs[:5], outputs[1])
-
-
-def _gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    *numbers, keep = ctx.numbers
-    if not keep:
-        raise RuntimeError("prnn::duration_rnnt_loss was called with keep=False; its gradient needs keep=True")
-    tensors = ctx.saved_tensors
-    gradients, duration_gradients = duration_rnnt_loss_backward(cost_gradients, *tensors, *numbers)
-    return gradients, None if tensors[1] is None else duration_gradients, *(None,) * (3 + len(ctx.numbers))
-
-
-differentiate(duration_rnnt_loss, _setup, _gradients, duration_rnnt_loss_backward)
 call_duration_rnnt_loss = directly(
-    duration_rnnt_loss, _gradients, _forward, lambda *arguments: _backward(*arguments)[0]
+    duration_rnnt_loss,
+    differentiate_loss(duration_rnnt_loss, duration_rnnt_loss_backward, 5),
+    _forward,
+    lambda *arguments: _backward(*arguments)[0],
 )

@@ -26,7 +26,7 @@ rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch,
     output: (T, N, D P), zero beyond each length, or (sum of batch_sizes, D P).  hy, cy: as hx, cx; cy has no elements
         unless the mode is LSTM.  reserve: bytes, opaque, empty without train, dropout and return_cells.  cells: c of
         the last layer, (T, N, D H) or (sum of batch_sizes, D H), or no elements.
-Tensors are of one device and one dtype, float32 or float64 on the CPU.
+Tensors are of one device and one dtype.
 
 The operators are defined with torch.library.Library and not with custom_op, whose wrappers cost more than a step of a
 small layer.
@@ -269,7 +269,9 @@ def _gradients(
     wanted = [*needs[:3], True in needs_weights]
     if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
         masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
-        reserve = _run(input, hx, cx, batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config, *weights)[3]
+        again = (batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config)
+        with torch.autocast(input.device.type, enabled=False):  # what is saved has been cast
+            reserve = _run(input, hx, cx, *again, *weights)[3]
     ctx.has_run = True
     data = (input, hx, cx)
     rest = (batch_sizes, lengths, reset, recurrent_mask, output, reserve)
@@ -427,25 +429,13 @@ def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-def _rnn_autograd(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    masks: Sequence[Tensor | None],
-    seed: Tensor | None,
-    max_batch: int | None,
-    *config_and_train: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    data, weights, sequences, config = arguments[:3], arguments[3], arguments[4:10], arguments[10:-1]
     # Forward-mode derivatives go the same way, for a Function without jvp refuses them.
-    if _wants_grad((input, hx, cx, *weights)) or torch.autograd.forward_ad._current_level >= 0:
-        config = config_and_train[:-1]
-        return _rnn_function(input, hx, cx, batch_sizes, lengths, reset, masks, seed, max_batch, config, *weights)
+    if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
+        return _rnn_function(*data, *sequences, config, *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config_and_train)
+        return rnn(*arguments)
 
 
 def call(
@@ -494,30 +484,19 @@ def _rnn_in_functorch(
     input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """rnn for torch.func's transforms, without autocast: what it casts the transforms must see."""
-    *sequences, max_batch = rest[:6]
-    return _rnn_function_in_functorch(input, hx, cx, *sequences, max_batch, Config(*rest[6:-1]), *weights)
+    return _rnn_function_in_functorch(input, hx, cx, *rest[:6], Config(*rest[6:-1]), *weights)
 
 
 def _rnn_of_cast(
-    input: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    batch_sizes: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    masks: Sequence[Tensor | None],
-    seed: Tensor | None,
-    max_batch: int | None,
-    *config_and_train: Any,
+    input: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """rnn for what autocast has cast, with no more reserve space than it needs where nothing is traced: one that
     autograd alone has."""
-    if _wants_grad((input, hx, cx, *weights)) and _is_direct((input, hx, cx, *weights)):
-        rest = (batch_sizes, lengths, reset, masks, seed, max_batch, Config(*config_and_train[:-1]))
-        output, hy, cy, cells = _with_gradients(input, hx, cx, weights, rest)
+    tensors = (input, hx, cx, *weights)
+    if _wants_grad(tensors) and _is_direct(tensors):
+        output, hy, cy, cells = _with_gradients(input, hx, cx, weights, (*rest[:6], Config(*rest[6:-1])))
         return output, hy, cy, _no_bytes(input), cells
-    return rnn(input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, max_batch, *config_and_train)
+    return rnn(input, hx, cx, weights, *rest)
 
 
 def _rnn_backward_autograd(*arguments: Any) -> tuple[Tensor, ...]:

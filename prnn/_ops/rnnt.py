@@ -27,7 +27,7 @@ from prnn._ops._loss import (
     _space,
     _workspace,
 )
-from prnn._ops._operator import differentiate, directly, operator
+from prnn._ops._operator import differentiate_loss, directly, operator
 from prnn._ops._reduction import Reduction
 
 _RNNT_NAMES = {
@@ -141,19 +141,7 @@ rnnt_loss_backward = operator(
 )
 
 
-def _rnnt_setup(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
-    ctx.numbers = inputs[5:]
-    ctx.save_for_backward(*inputs[:5], outputs[1])
-
-
-def _rnnt_gradients(ctx: Any, cost_gradients: Tensor, _: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    *numbers, keep = ctx.numbers
-    if not keep:
-        raise RuntimeError("prnn::rnnt_loss was called with keep=False; its gradient needs keep=True")
-    return rnnt_loss_backward(cost_gradients, *ctx.saved_tensors, *numbers), *(None,) * (4 + len(ctx.numbers))
-
-
-differentiate(rnnt_loss, _rnnt_setup, _rnnt_gradients, rnnt_loss_backward)
+_rnnt_gradients = differentiate_loss(rnnt_loss, rnnt_loss_backward, 5)
 call_rnnt_loss, call_rnnt_loss_inplace = (
     directly(rnnt_loss, _rnnt_gradients, _rnnt_forward, backward)
     for backward in (_rnnt_backward, partial(_rnnt_backward, inplace=True))

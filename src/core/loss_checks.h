@@ -35,6 +35,27 @@ inline int64_t product_of_sizes(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
+// The sizes in the options of every loss. `most`: lengths are int.
+template <class Options>
+void require_sizes(const Options& o, int64_t most) {
+  require_in_range(o.batch, 1, most, "batch");
+  require_in_range(o.maxFrames, 1, most, "maxFrames");
+  require_in_range(o.maxTargets, 0, most, "maxTargets");
+  require_in_range(o.classes, 1, most, "classes");
+}
+
+// What changes the gradients of every transducer loss.
+template <class Options>
+void require_gradient_options(const Options& o) {
+  if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
+    fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
+  if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
+}
+
+inline void require_delay_penalty(double penalty) {
+  if (!std::isfinite(penalty)) fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", penalty);
+}
+
 // An enumeration whose values are `low` to `high`.
 template <class Enum>
 void require_enum(const Enum& value, Enum low, Enum high, const char* name) {

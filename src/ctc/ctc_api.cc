@@ -16,11 +16,7 @@ void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* option
   require_known_type(o.dataType);
   require_enum(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, "input");
   require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
-  const int64_t most = std::numeric_limits<int>::max() - 3;  // lengths are int
-  require_in_range(o.batch, 1, most, "batch");
-  require_in_range(o.maxFrames, 1, most, "maxFrames");
-  require_in_range(o.maxTargets, 0, most, "maxTargets");
-  require_in_range(o.classes, 1, most, "classes");
+  require_sizes(o, std::numeric_limits<int>::max() - 3);
   require_in_range(o.blank, 0, o.classes - 1, "blank");
   if (o.targetLayout == PRNN_TARGETS_CONCATENATED) {
     require_at_least(o.targetElements, 0, "targetElements");

@@ -17,6 +17,9 @@ struct Dropout {
   void* states = nullptr;
 };
 
+// Rows of data, batches summed over timesteps, that the resident kernels count.
+constexpr int64_t kMostRows = INT32_MAX;
+
 // One RNN call's sizes. Notation as in persistent_rnn.h.
 struct RnnProblem {
   prnnRNNMode_t mode = PRNN_LSTM;
@@ -112,6 +115,6 @@ class RnnBackend {
   virtual void backward_weights(prnnHandle_t, const RnnProblem&, const RnnBackwardWeightsArgs&) const = 0;
 };
 
-const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/: float and double
+const RnnBackend& cpu_rnn_backend();  // src/rnn/cpu/
 
 }  // namespace prnn

@@ -101,7 +101,8 @@ void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   prnnRNNInfo_t info{};
   const int threads = omp_get_max_threads();
-  const int64_t bytes_per_weight = problem.gates() * static_cast<int64_t>(type_size(problem.type));
+  // 16-bit weights are packed as float.
+  const int64_t bytes_per_weight = problem.gates() * (problem.type == PRNN_DATA_DOUBLE ? 8 : 4);
   const int64_t room = threads * core_cache_bytes();
   info.supported = 1;
   info.backend = info.inferenceBackend = PRNN_PERSISTENT_BACKEND;
@@ -153,15 +154,6 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
     set_text(info.reason, sizeof info.reason, failure.what());
   }
   return info;
-}
-
-// Of a query that names no length: one long enough to be no reason for another choice.
-RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  constexpr int64_t kSteps = 64;
-  RnnProblem problem = problem_from_input(rnn, xDesc);
-  problem.batch.assign(kSteps, problem.max_batch());
-  problem.rows *= kSteps;
-  return problem;
 }
 
 prnnRNNInfo_t query(prnnHandle_t handle, const prnnRNNStruct& rnn, const RnnProblem& problem) {

@@ -107,6 +107,18 @@ void require_countable(const RnnProblem& problem) {
   }
 }
 
+// Of one {N, I, 1}: `steps` timesteps, or as many as the resident kernels take.
+RnnProblem problem_of_steps(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc, int64_t steps) {
+  RnnProblem problem = problem_from_descriptor(rnn);
+  require_batch_by_size(xDesc, "xDesc", problem.type);
+  set_input(problem, xDesc->dims[1], "xDesc");
+  const int64_t batch = xDesc->dims[0];
+  problem.batch.assign(static_cast<size_t>(std::min(steps, kMostRows / batch)), batch);
+  problem.rows = problem.steps() * batch;
+  require_countable(problem);
+  return problem;
+}
+
 // The input size that makes the packed weights as large as wDesc says.
 int64_t input_from_weights(RnnProblem problem, const prnnFilterStruct* wDesc) {
   if (problem.skip_input) return problem.hidden;
@@ -134,13 +146,11 @@ RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const 
 }
 
 RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  RnnProblem problem = problem_from_descriptor(rnn);
-  require_batch_by_size(xDesc, "xDesc", problem.type);
-  set_input(problem, xDesc->dims[1], "xDesc");
-  problem.batch.push_back(xDesc->dims[0]);
-  problem.rows = xDesc->dims[0];
-  require_countable(problem);
-  return problem;
+  return problem_of_steps(rnn, xDesc, 1);
+}
+
+RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
+  return problem_of_steps(rnn, xDesc, 64);
 }
 
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,

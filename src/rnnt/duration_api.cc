@@ -37,11 +37,7 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   prnnDurationRNNTLossOptions_t o = *options;
   require_known_type(o.dataType);
   require_enum(o.type, PRNN_DURATION_TDT, PRNN_DURATION_MULTI_BLANK, "type");
-  const int64_t most = std::numeric_limits<int>::max() - 1;  // lengths are int
-  require_in_range(o.batch, 1, most, "batch");
-  require_in_range(o.maxFrames, 1, most, "maxFrames");
-  require_in_range(o.maxTargets, 0, most, "maxTargets");
-  require_in_range(o.classes, 1, most, "classes");
+  require_sizes(o, std::numeric_limits<int>::max() - 1);
   check_durations(o);
   const bool tdt = o.type == PRNN_DURATION_TDT;
   require_in_range(o.blank, tdt ? 0 : o.durationCount, o.classes - 1, "blank");
@@ -55,9 +51,7 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   if (!std::isfinite(o.sigma)) fail(PRNN_STATUS_BAD_PARAM, "sigma is %g; it must be finite", o.sigma);
   if (!(o.omega >= 0 && o.omega <= (tdt ? 1 : 0)))
     fail(PRNN_STATUS_BAD_PARAM, "omega is %g; it must be 0%s", o.omega, tdt ? " to 1" : " for MULTI_BLANK");
-  if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
-    fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
-  if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
+  require_gradient_options(o);
   require_reduction(o.reduction);
   backend.require_supported(o.dataType);
   return o;

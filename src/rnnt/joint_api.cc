@@ -1,8 +1,6 @@
 // prnnJointRNNTLoss and its kin: checks every argument, then calls the backend of the handle's device.
 #include "rnnt/joint.h"
 
-#include <cmath>
-
 #include "core/loss_checks.h"
 
 namespace prnn {
@@ -22,12 +20,9 @@ void check_options(const prnnJointRNNTLossOptions_t* options) {
   require_known_type(o.dataType);
   require_enum(o.activation, PRNN_JOINT_TANH, PRNN_JOINT_RELU, "activation");
   require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
-  const int64_t most = std::numeric_limits<int>::max() - 16;  // lengths are int, and sizes are padded to eights
-  require_in_range(o.batch, 1, most, "batch");
-  require_in_range(o.maxFrames, 1, most, "maxFrames");
-  require_in_range(o.maxTargets, 0, most, "maxTargets");
+  const int64_t most = std::numeric_limits<int>::max() - 16;  // sizes are padded to eights
+  require_sizes(o, most);
   require_in_range(o.joinerSize, 1, most, "joinerSize");
-  require_in_range(o.classes, 1, most, "classes");
   require_in_range(o.blank, 0, o.classes - 1, "blank");
   require_at_least(o.rows, 0, "rows");
   require_in_range(o.pruneRange, 0, o.maxTargets + 1, "pruneRange");
@@ -39,11 +34,8 @@ void check_options(const prnnJointRNNTLossOptions_t* options) {
   product_of_sizes({o.chunkCells, o.classes});
   product_of_sizes({o.chunkCells, o.joinerSize});
   product_of_sizes({o.rows, 64});
-  if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
-    fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
-  if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
-  if (!std::isfinite(o.delayPenalty))
-    fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", o.delayPenalty);
+  require_gradient_options(o);
+  require_delay_penalty(o.delayPenalty);
   if (!(o.dropout >= 0 && o.dropout < 1))
     fail(PRNN_STATUS_BAD_PARAM, "dropout is %g; it must be at least 0 and below 1", o.dropout);
 }

@@ -1,6 +1,4 @@
 // prnnRNNTLoss and its kin: checks every argument, then calls the backend of the handle's device.
-#include <cmath>
-
 #include "core/loss_calls.h"
 #include "rnnt/rnnt.h"
 
@@ -21,11 +19,7 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   require_enum(o.layout, PRNN_RNNT_PADDED, PRNN_RNNT_PRUNED, "layout");
   require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
   require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
-  const int64_t most = std::numeric_limits<int>::max() - 1;  // lengths are int
-  require_in_range(o.batch, 1, most, "batch");
-  require_in_range(o.maxFrames, 1, most, "maxFrames");
-  require_in_range(o.maxTargets, 0, most, "maxTargets");
-  require_in_range(o.classes, 1, most, "classes");
+  require_sizes(o, std::numeric_limits<int>::max() - 1);
   if (o.input == PRNN_LOSS_GATHERED) {
     if (o.classes != 2)
       fail(PRNN_STATUS_BAD_PARAM, "classes is %" PRId64 "; it must be 2 for PRNN_LOSS_GATHERED", o.classes);
@@ -40,11 +34,8 @@ void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* opti
   if (o.layout == PRNN_RNNT_PRUNED) require_in_range(o.pruneRange, 1, o.maxTargets + 1, "pruneRange");
   product_of_sizes({o.batch, o.maxFrames + o.maxTargets, o.maxTargets + 1});
   if (o.layout != PRNN_RNNT_PACKED) product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.classes});
-  if (!(o.fastEmitLambda >= 0) || std::isinf(o.fastEmitLambda))
-    fail(PRNN_STATUS_BAD_PARAM, "fastEmitLambda is %g; it must be at least 0 and finite", o.fastEmitLambda);
-  if (std::isnan(o.clamp)) fail(PRNN_STATUS_BAD_PARAM, "clamp is NaN; it must be positive, or not positive for none");
-  if (!std::isfinite(o.delayPenalty))
-    fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", o.delayPenalty);
+  require_gradient_options(o);
+  require_delay_penalty(o.delayPenalty);
   require_reduction(o.reduction);
   backend.require_supported(o.dataType);
 }

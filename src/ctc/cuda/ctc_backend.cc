@@ -1,6 +1,7 @@
 // The CTC backend of CUDA handles: cuts workspace and reserve space into arrays and enqueues the kernels.
 #include "core/cuda/arena.h"
 #include "core/cuda/reduce_costs.h"
+#include "core/with_real.h"
 #include "ctc/ctc.h"
 #include "ctc/cuda/ctc_kernels.h"
 
@@ -55,12 +56,6 @@ struct AlignWorkspace {
     moves = arena.take<unsigned char>(2 * states);
   }
 };
-
-// Calls function(Real()) with the type in which the recursion's inputs are computed.
-template <class Function>
-void with_real(prnnDataType_t type, Function&& function) {
-  type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
-}
 
 class CudaCtcBackend final : public CtcBackend {
  public:

@@ -1,34 +1,50 @@
-#include <algorithm>
-
+#include "core/cpu/half.h"
 #include "rnn/cpu/buffers.h"
+#include "rnn/cpu/half_passes.h"
 #include "rnn/cpu/passes.h"
 
 namespace prnn {
 namespace {
 
-template <class T>
-size_t workspace_bytes(const RnnProblem& problem) {
-  return std::max({ForwardWorkspace<T>(problem, false, nullptr).size, ForwardWorkspace<T>(problem, true, nullptr).size,
-                   BackwardDataWorkspace<T>(problem, nullptr).size,
-                   BackwardWeightsWorkspace<T>(problem, nullptr).size});
-}
-
 class CpuRnnBackend : public RnnBackend {
  public:
   size_t workspace_size(prnnHandle_t, const RnnProblem& p) const override {
-    return p.type == PRNN_DATA_DOUBLE ? workspace_bytes<double>(p) : workspace_bytes<float>(p);
+    switch (p.type) {
+      case PRNN_DATA_FLOAT: return rnn_workspace_size<float>(p);
+      case PRNN_DATA_DOUBLE: return rnn_workspace_size<double>(p);
+      default: return half_rnn_workspace_size(p);
+    }
   }
   size_t reserve_size(prnnHandle_t, const RnnProblem& p, bool) const override {
-    return p.type == PRNN_DATA_DOUBLE ? Reserve<double>(p, nullptr).size : Reserve<float>(p, nullptr).size;
+    switch (p.type) {
+      case PRNN_DATA_FLOAT: return Reserve<float>(p, nullptr).size;
+      case PRNN_DATA_DOUBLE: return Reserve<double>(p, nullptr).size;
+      default: return half_rnn_reserve_size(p);
+    }
   }
   void forward(prnnHandle_t, const RnnProblem& p, const RnnForwardArgs& args) const override {
-    p.type == PRNN_DATA_DOUBLE ? cpu_rnn_forward<double>(p, args) : cpu_rnn_forward<float>(p, args);
+    switch (p.type) {
+      case PRNN_DATA_FLOAT: return cpu_rnn_forward<float>(p, args);
+      case PRNN_DATA_DOUBLE: return cpu_rnn_forward<double>(p, args);
+      case PRNN_DATA_HALF: return half_rnn_forward<Half>(p, args);
+      case PRNN_DATA_BFLOAT16: return half_rnn_forward<Bfloat16>(p, args);
+    }
   }
   void backward_data(prnnHandle_t, const RnnProblem& p, const RnnBackwardDataArgs& args) const override {
-    p.type == PRNN_DATA_DOUBLE ? cpu_rnn_backward_data<double>(p, args) : cpu_rnn_backward_data<float>(p, args);
+    switch (p.type) {
+      case PRNN_DATA_FLOAT: return cpu_rnn_backward_data<float>(p, args);
+      case PRNN_DATA_DOUBLE: return cpu_rnn_backward_data<double>(p, args);
+      case PRNN_DATA_HALF: return half_rnn_backward_data<Half>(p, args);
+      case PRNN_DATA_BFLOAT16: return half_rnn_backward_data<Bfloat16>(p, args);
+    }
   }
   void backward_weights(prnnHandle_t, const RnnProblem& p, const RnnBackwardWeightsArgs& args) const override {
-    p.type == PRNN_DATA_DOUBLE ? cpu_rnn_backward_weights<double>(p, args) : cpu_rnn_backward_weights<float>(p, args);
+    switch (p.type) {
+      case PRNN_DATA_FLOAT: return cpu_rnn_backward_weights<float>(p, args);
+      case PRNN_DATA_DOUBLE: return cpu_rnn_backward_weights<double>(p, args);
+      case PRNN_DATA_HALF: return half_rnn_backward_weights<Half>(p, args);
+      case PRNN_DATA_BFLOAT16: return half_rnn_backward_weights<Bfloat16>(p, args);
+    }
   }
 };
 

@@ -18,8 +18,11 @@ namespace {
 constexpr int64_t kMaxPanels = 4;
 constexpr int64_t kMaxPanelBytes = 2 * 64;
 
-template <class T>
+// S: the type of the weights; all else is of the type that is computed in, T.
+template <class S>
 class BackwardDataPass {
+  using T = Compute<S>;
+
  public:
   BackwardDataPass(const RnnProblem& problem, const RnnBackwardDataArgs& args)
       : p_(problem), args_(args), reserve_(problem, args.reserve), ws_(problem, args.workspace) {}
@@ -38,7 +41,7 @@ class BackwardDataPass {
   struct Direction {
     int64_t layer, index;
     const Step* steps;
-    const T *input_weights, *recurrent_weights, *projection_weights;
+    const S *input_weights, *recurrent_weights, *projection_weights;
     const T *hx, *cx, *dhy;        // [N][P], [N][H], [N][P] or NULL
     T* dhx;                        // [N][P] or NULL
     const T *reset_hx, *reset_cx;  // as hx and cx
@@ -51,7 +54,7 @@ class BackwardDataPass {
   Direction make_direction(int64_t layer, int64_t index, const T* dy) const {
     const int64_t pseudo_layer = layer * p_.recurrences() + index;
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
-    const T* w = static_cast<const T*>(args_.w);
+    const S* w = static_cast<const S*>(args_.w);
     const auto* hx = static_cast<const T*>(args_.hx);
     const auto* cx = static_cast<const T*>(args_.cx);
     const auto* dhy = static_cast<const T*>(args_.dhy);
@@ -155,7 +158,7 @@ class BackwardDataPass {
   // A matrix [rows][columns] whose transpose is multiplied with: packed, or as it lies, but for a last panel that has
   // not W columns.
   struct Transposed {
-    const T* matrix;
+    const S* matrix;
     int64_t rows, columns;
     T* packed;
   };
@@ -370,7 +373,7 @@ class BackwardDataPass {
       }
       return;
     }
-    Gemm<T> gemm;
+    Gemm<S> gemm;
     gemm.m = p_.rows;
     gemm.n = gemm.ldb = gemm.ldc = width;
     gemm.k = direct * H;
@@ -396,21 +399,23 @@ class BackwardDataPass {
   const Reserve<T> reserve_;
   const BackwardDataWorkspace<T> ws_;
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
-  const GemmKernels<T>& kernels_ = gemm_kernels<T>();
+  const GemmKernels<S>& kernels_ = gemm_kernels<S>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const bool packs_ = packs_recurrent(p_);
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
-  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
+  char* const scratch_ = gemm_scratch<S>(threads_for(widest_input(p_)));
 };
 
 }  // namespace
 
-template <class T>
+template <class S>
 void cpu_rnn_backward_data(const RnnProblem& problem, const RnnBackwardDataArgs& args) {
-  BackwardDataPass<T>(problem, args).run();
+  BackwardDataPass<S>(problem, args).run();
 }
 
 template void cpu_rnn_backward_data<float>(const RnnProblem&, const RnnBackwardDataArgs&);
 template void cpu_rnn_backward_data<double>(const RnnProblem&, const RnnBackwardDataArgs&);
+template void cpu_rnn_backward_data<Half>(const RnnProblem&, const RnnBackwardDataArgs&);
+template void cpu_rnn_backward_data<Bfloat16>(const RnnProblem&, const RnnBackwardDataArgs&);
 
 }  // namespace prnn

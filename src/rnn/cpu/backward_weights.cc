@@ -12,8 +12,11 @@
 namespace prnn {
 namespace {
 
-template <class T>
+// S: the type of dw; all else is of the type that is computed in, T.
+template <class S>
 class BackwardWeightsPass {
+  using T = Compute<S>;
+
  public:
   BackwardWeightsPass(const RnnProblem& problem, const RnnBackwardWeightsArgs& args)
       : p_(problem), args_(args), reserve_(problem, args.reserve), ws_(problem, args.workspace) {}
@@ -43,7 +46,7 @@ class BackwardWeightsPass {
   void run_direction(const Team& team, int64_t layer, int64_t index, const T* input) const {
     const DirectionReserve<T>& d = reserve_.directions[layer * p_.recurrences() + index];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
-    T* dw = static_cast<T*>(args_.dw);
+    S* dw = static_cast<S*>(args_.dw);
     gather_h_prev(team, layer, index);
     team.sync();
 
@@ -94,7 +97,7 @@ class BackwardWeightsPass {
 
   // c[m][n] = sum over rows of a[row][m] * b[row][n], added to what c was or not, as in all that follows.
   void add_product(const Team& team, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb,
-                   T* c) const {
+                   S* c) const {
     Gemm<T> gemm;
     gemm.m = m;
     gemm.n = gemm.ldc = n;
@@ -104,14 +107,13 @@ class BackwardWeightsPass {
     gemm.a_transposed = true;
     gemm.b = b;
     gemm.ldb = ldb;
-    gemm.c = c;
     gemm.accumulate = args_.adds;
     gemm.scratch = scratch_;
-    team_gemm(team, gemm);
+    team_gemm_narrow<S>(team, gemm, c);
   }
 
   // sums[i] = sum over rows of a[row][i], a cache line's columns at a time or more.
-  void add_columns(const Team& team, int64_t columns, const T* a, int64_t lda, T* sums) const {
+  void add_columns(const Team& team, int64_t columns, const T* a, int64_t lda, S* sums) const {
     constexpr int64_t kColumns = 64;
     const Range share = team.share_of((columns + kColumns - 1) / kColumns);
     for (int64_t i = share.begin; i < share.end; ++i) {
@@ -126,7 +128,12 @@ class BackwardWeightsPass {
           for (int64_t j = 0; j < width; ++j) totals[j] += a[row * lda + begin + j];
         }
       }
-      for (int64_t j = 0; j < width; ++j) sums[begin + j] = args_.adds ? sums[begin + j] + totals[j] : totals[j];
+      if (args_.adds) {
+        T before[kColumns];
+        kernels_.widen(sums + begin, width, before);
+        for (int64_t j = 0; j < width; ++j) totals[j] += before[j];
+      }
+      kernels_.narrow(totals, width, sums + begin);
     }
   }
 
@@ -135,18 +142,21 @@ class BackwardWeightsPass {
   const Reserve<T> reserve_;
   const BackwardWeightsWorkspace<T> ws_;
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
+  const GemmKernels<S>& kernels_ = gemm_kernels<S>();
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state();
-  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
+  char* const scratch_ = gemm_scratch<S>(threads_for(widest_input(p_)));
 };
 
 }  // namespace
 
-template <class T>
+template <class S>
 void cpu_rnn_backward_weights(const RnnProblem& problem, const RnnBackwardWeightsArgs& args) {
-  BackwardWeightsPass<T>(problem, args).run();
+  BackwardWeightsPass<S>(problem, args).run();
 }
 
 template void cpu_rnn_backward_weights<float>(const RnnProblem&, const RnnBackwardWeightsArgs&);
 template void cpu_rnn_backward_weights<double>(const RnnProblem&, const RnnBackwardWeightsArgs&);
+template void cpu_rnn_backward_weights<Half>(const RnnProblem&, const RnnBackwardWeightsArgs&);
+template void cpu_rnn_backward_weights<Bfloat16>(const RnnProblem&, const RnnBackwardWeightsArgs&);
 
 }  // namespace prnn

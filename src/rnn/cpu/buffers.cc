@@ -61,6 +61,7 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   recurrent = carver.take<T>(packs ? padded<T>(p.hidden) * p.gates() * p.state() : 0);
   projection = carver.take<T>(packs ? padded<T>(p.projection) * p.hidden : 0);
   bias = carver.take<T>(p.gates() * p.hidden);
+  recurrent_bias = carver.take<T>(p.gates() * p.hidden);
   gates = carver.take<T>(training ? 0 : std::min(p.rows, kInferenceRows + p.max_batch()) * p.gates() * p.hidden);
   between = carver.take<T>(!training && p.layers > 1 ? all : 0);
   dropped = carver.take<T>(training && has_dropout(p) ? all : 0);
@@ -94,6 +95,12 @@ BackwardWeightsWorkspace<T>::BackwardWeightsWorkspace(const RnnProblem& p, void*
   size = carver.size();
 }
 
+template <class T>
+size_t rnn_workspace_size(const RnnProblem& p) {
+  return std::max({ForwardWorkspace<T>(p, false, nullptr).size, ForwardWorkspace<T>(p, true, nullptr).size,
+                   BackwardDataWorkspace<T>(p, nullptr).size, BackwardWeightsWorkspace<T>(p, nullptr).size});
+}
+
 template struct Reserve<float>;
 template struct Reserve<double>;
 template struct ForwardWorkspace<float>;
@@ -102,5 +109,7 @@ template struct BackwardDataWorkspace<float>;
 template struct BackwardDataWorkspace<double>;
 template struct BackwardWeightsWorkspace<float>;
 template struct BackwardWeightsWorkspace<double>;
+template size_t rnn_workspace_size<float>(const RnnProblem&);
+template size_t rnn_workspace_size<double>(const RnnProblem&);
 
 }  // namespace prnn

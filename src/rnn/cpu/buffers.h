@@ -65,10 +65,11 @@ struct ForwardWorkspace {
   T* recurrent;   // packed R, panels of unit blocks, each with its gates
   T* projection;  // packed Wp
   T* bias;        // [G H]
-  T* gates;       // inference: [at most kInferenceRows + N][G H]
-  T* between;     // inference, L > 1: a layer's output
-  T* dropped;     // training with dropout: a layer's input, [rows][D P]
-  T* zeros;       // [N][H], initial states that are NULL
+  T* recurrent_bias;
+  T* gates;    // inference: [at most kInferenceRows + N][G H]
+  T* between;  // inference, L > 1: a layer's output
+  T* dropped;  // training with dropout: a layer's input, [rows][D P]
+  T* zeros;    // [N][H], initial states that are NULL
   // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, and in the first.
   T *masked[2], *masked_initial;
   T* cells;        // inference: [N][H]
@@ -96,5 +97,9 @@ struct BackwardWeightsWorkspace {
   T* dropped;  // [rows][D P]
   size_t size;
 };
+
+// Of any pass, the largest.
+template <class T>
+size_t rnn_workspace_size(const RnnProblem& problem);
 
 }  // namespace prnn

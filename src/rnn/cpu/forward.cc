@@ -19,8 +19,11 @@ namespace {
 constexpr int64_t kMaxPanels = 4;           // of one recurrent product
 constexpr int64_t kMaxPanelBytes = 2 * 64;  // a panel's width
 
-template <class T>
+// S: the type of the weights; all else is of the type that is computed in, T.
+template <class S>
 class ForwardPass {
+  using T = Compute<S>;
+
  public:
   ForwardPass(const RnnProblem& problem, const RnnForwardArgs& args)
       : p_(problem),
@@ -51,7 +54,7 @@ class ForwardPass {
   struct Direction {
     int64_t layer, index;
     const Step* steps;
-    const T *input_weights, *recurrent_weights, *projection_weights, *recurrent_bias;
+    const S *input_weights, *recurrent_weights, *projection_weights;
     const T *hx, *cx;              // [N][P], [N][H]
     const T *reset_hx, *reset_cx;  // the same
     const T* mask;                 // [N][H] or NULL: prnnRNNMasks_t::recurrent
@@ -80,7 +83,7 @@ class ForwardPass {
   Direction make_direction(int64_t layer, int64_t index, T* output) const {
     const int64_t pseudo_layer = layer * p_.recurrences() + index;
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
-    const T* w = static_cast<const T*>(args_.w);
+    const S* w = static_cast<const S*>(args_.w);
     const auto* hx = static_cast<const T*>(args_.hx);
     const auto* cx = static_cast<const T*>(args_.cx);
     const auto *reset_hx = static_cast<const T*>(p_.extras.resetHx),
@@ -93,7 +96,6 @@ class ForwardPass {
     d.input_weights = offsets.input < 0 ? nullptr : w + offsets.input;
     d.recurrent_weights = w + offsets.recurrent;
     d.projection_weights = offsets.projection < 0 ? nullptr : w + offsets.projection;
-    d.recurrent_bias = w + offsets.recurrent_bias;
     d.hx = hx == nullptr ? ws_.zeros : hx + states;
     d.cx = cx == nullptr || p_.mode != PRNN_LSTM ? ws_.zeros : cx + cells;
     d.reset_hx = reset_hx == nullptr ? ws_.zeros : reset_hx + states;
@@ -137,9 +139,11 @@ class ForwardPass {
   // What the input product starts from: both biases, but for the GRU's gate n, whose recurrent bias is scaled by r.
   void add_biases(const Direction& d) const {
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, d.layer, d.index);
-    const T* input_bias = static_cast<const T*>(args_.w) + offsets.input_bias;
+    const S* const w = static_cast<const S*>(args_.w);
+    kernels_.widen(w + offsets.input_bias, G * H, ws_.bias);
+    kernels_.widen(w + offsets.recurrent_bias, G * H, ws_.recurrent_bias);
     const int64_t both = p_.mode == PRNN_GRU ? 2 * H : G * H;
-    for (int64_t i = 0; i < G * H; ++i) ws_.bias[i] = i < both ? input_bias[i] + d.recurrent_bias[i] : input_bias[i];
+    for (int64_t i = 0; i < both; ++i) ws_.bias[i] += ws_.recurrent_bias[i];
   }
 
   void run_direction(const Team& team, const Direction& d, const T* input) const {
@@ -198,7 +202,7 @@ class ForwardPass {
       }
       return;
     }
-    Gemm<T> gemm;
+    Gemm<S> gemm;
     gemm.m = rows;
     gemm.n = G * H;
     gemm.k = gemm.lda = gemm.ldb = p_.layer_input(d.layer);
@@ -282,7 +286,7 @@ class ForwardPass {
         kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
                          products);
       } else {
-        const T* sources[kMaxPanels];
+        const S* sources[kMaxPanels];
         for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
         kernels_.product_from_rows(sources, P, rows, G, P, read, segment.ld_read, n, products);
       }
@@ -298,7 +302,7 @@ class ForwardPass {
         cell.product_stride = n * W;
         cell.gates = gates + sequence * G * H + unit;
         cell.keep = training_;
-        cell.recurrent_bias = d.recurrent_bias + (G - 1) * H + unit;
+        cell.recurrent_bias = ws_.recurrent_bias + (G - 1) * H + unit;
         cell.h_prev = h_prev + unit;
         cell.ld_h_prev = segment.ld_h_prev;
         cell.h = p_.projection > 0 ? d.unprojected + state * H + unit : d.output + row * ldy + unit;
@@ -335,7 +339,7 @@ class ForwardPass {
         if (packs) {
           kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products);
         } else {
-          const T* const rows = d.projection_weights + b * W * H;
+          const S* const rows = d.projection_weights + b * W * H;
           kernels_.product_from_rows(&rows, H, std::min(W, P - b * W), 1, H, unprojected + begin * H, H, n, products);
         }
         T* out = d.output + (step.row + begin) * ldy + b * W;
@@ -372,20 +376,22 @@ class ForwardPass {
   const Reserve<T> reserve_;
   const ForwardWorkspace<T> ws_;
   const std::array<std::vector<Step>, 2> steps_ = all_direction_steps(p_);
-  const GemmKernels<T>& kernels_ = gemm_kernels<T>();
+  const GemmKernels<S>& kernels_ = gemm_kernels<S>();
   const CellKernels<T>& cells_ = cell_kernels<T>();
   const int64_t G = p_.gates(), H = p_.hidden, P = p_.state(), ldy = p_.recurrences() * P, W = kernels_.width;
-  char* const scratch_ = gemm_scratch<T>(threads_for(widest_input(p_)));
+  char* const scratch_ = gemm_scratch<S>(threads_for(widest_input(p_)));
 };
 
 }  // namespace
 
-template <class T>
+template <class S>
 void cpu_rnn_forward(const RnnProblem& problem, const RnnForwardArgs& args) {
-  ForwardPass<T>(problem, args).run();
+  ForwardPass<S>(problem, args).run();
 }
 
 template void cpu_rnn_forward<float>(const RnnProblem&, const RnnForwardArgs&);
 template void cpu_rnn_forward<double>(const RnnProblem&, const RnnForwardArgs&);
+template void cpu_rnn_forward<Half>(const RnnProblem&, const RnnForwardArgs&);
+template void cpu_rnn_forward<Bfloat16>(const RnnProblem&, const RnnForwardArgs&);
 
 }  // namespace prnn

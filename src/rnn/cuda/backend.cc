@@ -1,5 +1,6 @@
 #include "rnn/cuda/backend.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -11,13 +12,14 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 28>;
+using PlanKey = std::array<int64_t, 30>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
   return {p.mode,
           p.type,
           p.tf32,
+          p.input,
           p.hidden,
           p.projection,
           p.layers,
@@ -26,6 +28,7 @@ PlanKey key_of(const RnnProblem& p) {
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.steps() >= kSideBySideSteps,
+          std::max(p.rows, kMostRows),
           p.skip_input,
           p.dropout.probability > 0,
           p.aligned,

@@ -13,10 +13,6 @@ namespace {
 // Why the resident kernels do not serve the problem; empty if they do, and then `resident` is how.
 std::string why_not_resident(prnnContext& context, const RnnProblem& problem, const ResidentBackend** resident) {
   if (cuda_state(context).row.name == nullptr) return cuda_state(context).no_row;
-  if (problem.rows > INT32_MAX) {
-    return "the sequences have " + std::to_string(problem.rows) + " rows in all; the resident kernels take at most " +
-           std::to_string(INT32_MAX);
-  }
   *resident = &resident_backend(context, problem);
   return (*resident)->plan().reason;
 }

@@ -124,8 +124,7 @@ int64_t largest_legacy_hidden(const GpuRow& row, const RnnProblem& problem) {
 // The original project's GPUs: capacity is what its largest RNN layer takes.
 RnnPlan plan_legacy(const GpuRow& row, const RnnProblem& problem) {
   RnnPlan plan;
-  plan.fits = problem.hidden <= largest_legacy_hidden(row, problem);
-  if (plan.fits) {
+  if (problem.hidden <= largest_legacy_hidden(row, problem)) {
     ResidentShape shape;
     shape.replicas = shape.tiles = 1;
     shape.blocks = row.multiprocessors;
@@ -216,8 +215,12 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   }
   if (row.is_legacy()) return plan_legacy(row, problem);
   RnnPlan plan;
-  plan.fits = choose_with_passes(row, problem, &plan);
-  if (!plan.fits) {
+  if (problem.rows > kMostRows) {
+    plan.reason =
+        format("the sequences have %lld rows in all; the resident kernels take at most %lld", problem.rows, kMostRows);
+    return plan;
+  }
+  if (!choose_with_passes(row, problem, &plan)) {
     plan = RnnPlan();
     RnnProblem without = problem;
     without.extras = {};

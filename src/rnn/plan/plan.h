@@ -90,8 +90,7 @@ struct CudnnTime {
 
 // One call's plan. Every call on the problem computes the same one, and everything that depends on it is in here.
 struct RnnPlan {
-  bool fits = false;      // the row's GPU has room for the layer
-  bool runnable = false;  // ... and this library has the kernel: the only plans that run
+  bool runnable = false;  // the row's GPU has room for the layer, and this library has the kernels
   std::string reason;     // one sentence when not runnable
   ResidentShape forward, backward;
   int recurrences_at_once = 1;  // heads and directions of a layer that run in one launch

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/cuda/arena.h"
+#include "core/with_real.h"
 #include "rnnt/cuda/lattice.h"
 
 namespace prnn::rnnt_cuda {
@@ -23,12 +24,6 @@ struct Reserve {
 template <class Params>
 Problem problem_of(const prnnRNNTLossOptions_t& options, const Params& params, const void* activations) {
   return {options, activations, params.targets, params.frame_lengths, params.target_lengths, params.range_begins};
-}
-
-// Calls function(Real()) with the type in which the lattice is computed.
-template <class Function>
-auto with_real(prnnDataType_t type, Function&& function) {
-  return type == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
 }  // namespace prnn::rnnt_cuda

@@ -2,6 +2,7 @@
 // kernels.
 #include "core/cuda/arena.h"
 #include "core/cuda/reduce_costs.h"
+#include "core/with_real.h"
 #include "rnnt/cuda/duration.h"
 
 namespace prnn {
@@ -65,15 +66,6 @@ struct Reserve {
     shares.duration_normalisers = problem.arcs.entries > 0 ? arena.take<Real>(problem.cells()) : nullptr;
   }
 };
-
-// Calls function(Real()) with the type in which the lattice is computed.
-template <class Function>
-void with_real(prnnDataType_t type, Function&& function) {
-  if (type == PRNN_DATA_DOUBLE)
-    function(double());
-  else
-    function(float());
-}
 
 class CudaDurationBackend final : public DurationBackend {
  public:

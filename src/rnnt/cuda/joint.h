@@ -63,6 +63,10 @@ struct Tf32Form {
   static constexpr bool kScaled = false;
 };
 
+// Instantiates for every form, and for those whose products on compute capability 9.0 are from tiles.
+#define PRNN_FOR_TILED_FORMS(INSTANTIATE) INSTANTIATE(HalfForm) INSTANTIATE(Bfloat16Form) INSTANTIATE(SplitForm)
+#define PRNN_FOR_ALL_FORMS(INSTANTIATE) INSTANTIATE(DoubleForm) PRNN_FOR_TILED_FORMS(INSTANTIATE) INSTANTIATE(Tf32Form)
+
 // Powers of two that bring a factor into the range of a half; ones where that is not needed.
 struct Scales {
   float activation, weight, gradient;

@@ -275,18 +275,12 @@ void run_activations(const Chunk& chunk, typename Form::Matrix* activations,
                                  cudaStream_t);                                                                        \
   template void run_prepare_weights<Form>(const Joint&, const Scales*, const Weights<Form>&, cudaStream_t);            \
   template void run_activations<Form, false>(const Chunk&, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
-PRNN_INSTANTIATE(DoubleForm)
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
-PRNN_INSTANTIATE(Tf32Form)
+PRNN_FOR_ALL_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 #define PRNN_INSTANTIATE(Form) \
   template void run_activations<Form, true>(const Chunk&, Form::Matrix*, const CellRecords<Form::Real>&, cudaStream_t);
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
+PRNN_FOR_TILED_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 }  // namespace prnn::rnnt_cuda

@@ -164,11 +164,7 @@ void run_finish(const Real* sums, int64_t rows, int64_t columns, int64_t stride,
 
 #define PRNN_INSTANTIATE(Form) \
   template void run_input_gradients(const Chunk&, const InputGradients<Form>&, cudaStream_t);
-PRNN_INSTANTIATE(DoubleForm)
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
-PRNN_INSTANTIATE(Tf32Form)
+PRNN_FOR_ALL_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 template void run_finish(const float*, int64_t, int64_t, int64_t, bool, const Scales*, __half*, cudaStream_t);

@@ -181,11 +181,7 @@ template void run_finish_bias(const Joint&, const double*, int64_t, const Scales
 #define PRNN_INSTANTIATE(Form)                                                                \
   template void run_joint_emissions(const Chunk&, const JointEmissions<Form>&, cudaStream_t); \
   template void run_joint_gradients(const Chunk&, const LogitGradients<Form>&, cudaStream_t);
-PRNN_INSTANTIATE(DoubleForm)
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
-PRNN_INSTANTIATE(Tf32Form)
+PRNN_FOR_ALL_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 }  // namespace prnn::rnnt_cuda

@@ -297,9 +297,7 @@ void run_tile_input_gradients(const Chunk& chunk, const InputGradients<Form>& gr
 
 #define PRNN_INSTANTIATE(Form) \
   template void run_tile_input_gradients(const Chunk&, const InputGradients<Form>&, cudaStream_t);
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
+PRNN_FOR_TILED_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 }  // namespace prnn::rnnt_cuda

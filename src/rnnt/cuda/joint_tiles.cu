@@ -648,9 +648,7 @@ void run_finish_tiles(const Joint& joint, const TileSums& sums, const Scales* sc
                                   cudaStream_t);                                                                    \
   template void run_finish_tiles<Form>(const Joint&, const TileSums&, const Scales*, Form::Element*, float*,        \
                                        cudaStream_t);
-PRNN_INSTANTIATE(HalfForm)
-PRNN_INSTANTIATE(Bfloat16Form)
-PRNN_INSTANTIATE(SplitForm)
+PRNN_FOR_TILED_FORMS(PRNN_INSTANTIATE)
 #undef PRNN_INSTANTIATE
 
 }  // namespace prnn::rnnt_cuda

@@ -3,23 +3,28 @@
 //
 // Every element of every result is one chain of fused multiply-adds over k = 0, 1, 2, ... from its initial value. So
 // it has the same bits whatever the number of threads, rows or columns it is computed together with.
+//
+// S is the type of the matrix that does not change from call to call, the weights: float, double, Half or Bfloat16. All
+// else is of the type that they are computed in, T.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/cpu/half.h"
 #include "core/cpu/threads.h"
 
 namespace prnn {
 
 // C[m, n] = init + sum over k of A[m, k] B[k, n]. C is row-major; A and B are row-major or transposed.
-template <class T>
+template <class S>
 struct Gemm {
+  using T = Compute<S>;
   int64_t m = 0, n = 0, k = 0;
   const T* a = nullptr;
   int64_t lda = 0;
   bool a_transposed = false;  // A[m, k] at a[k * lda + m]
-  const T* b = nullptr;
+  const S* b = nullptr;
   int64_t ldb = 0;
   bool b_transposed = false;  // B[k, n] at b[n * ldb + k]
   T* c = nullptr;
@@ -31,33 +36,39 @@ struct Gemm {
 
 // A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i]; rows beyond the
 // matrix are zeros. Panels of one packed matrix follow each other at a distance of width * k.
-template <class T>
+template <class S>
 struct GemmKernels {
+  using T = Compute<S>;
   int64_t width;
   int64_t few;           // vectors, or rows of A, that matrices as they lie are multiplied with without packing
+  int64_t most_outer;    // depth of products with a transposed A that are written row after row
   size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.
-  void (*pack_rows)(const T* source, int64_t ld, int64_t rows, int64_t k, T* panel);
+  void (*pack_rows)(const S* source, int64_t ld, int64_t rows, int64_t k, T* panel);
   // Panels from columns [0, columns) of a row-major matrix [k, columns].
-  void (*pack_columns)(const T* source, int64_t ld, int64_t columns, int64_t k, T* panels);
+  void (*pack_columns)(const S* source, int64_t ld, int64_t columns, int64_t k, T* panels);
 
   // out[p][j][i] = sum over k of panel p's (i, k) * b[j * ldb + k]: `count` consecutive panels, n vectors, for i below
   // `rows`; beyond, out may hold anything.
   void (*product)(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out);
   // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
-  void (*product_from_rows)(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
+  void (*product_from_rows)(const S* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                             int64_t ldb, int64_t n, T* out);
   // The same of `count` panels of a row-major matrix's columns: panel p's (i, k) is source[k * ld + p * width + i].
-  void (*product_from_columns)(const T* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb,
+  void (*product_from_columns)(const S* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb,
                                int64_t n, T* out);
 
   // Rows and columns [..) of C; columns start at a multiple of width.
-  void (*gemm)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);
+  void (*gemm)(const Gemm<S>& gemm, Range rows, Range columns, char* scratch);
+
+  // Arrays, rounded to nearest.
+  void (*widen)(const S* from, int64_t count, T* to);
+  void (*narrow)(const T* from, int64_t count, S* to);
 };
 
-template <class T>
-const GemmKernels<T>& gemm_kernels();
+template <class S>
+const GemmKernels<S>& gemm_kernels();
 
 // Where so many threads of a team put packed blocks: memory of the thread that starts them, kept for its life. Throws
 // std::bad_alloc, as a thread of the team could not.
@@ -65,7 +76,12 @@ template <class T>
 char* gemm_scratch(int threads);
 
 // The calling thread's share of a product; the team's threads together compute all of it. No barrier inside.
-template <class T>
-void team_gemm(const Team& team, const Gemm<T>& gemm);
+template <class S>
+void team_gemm(const Team& team, const Gemm<S>& gemm);
+
+// The same of operands that are not stored as S, for a C that is, and each of whose elements is rounded once. Neither
+// gemm.c nor a bias is looked at; B is not transposed.
+template <class S>
+void team_gemm_narrow(const Team& team, const Gemm<Compute<S>>& gemm, S* c);
 
 }  // namespace prnn

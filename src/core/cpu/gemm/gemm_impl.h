@@ -84,27 +84,28 @@ void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b
   }
 }
 
-template <class T>
-void product_from_rows(const T* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
-                       int64_t ldb, int64_t n, T* out) {
+template <class S>
+void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const Compute<S>* b,
+                       int64_t ldb, int64_t n, Compute<S>* out) {
+  using T = Compute<S>;
   constexpr int64_t W = kPanel<T>;
   if (n <= kMostRowsVectors && rows % kTileRows<T> == 0) {
     for (int64_t p = 0; p < count; ++p) {
       for (int64_t i = 0; i < rows; i += kTileRows<T>) {
-        rows_product<T>({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W}, n);
+        rows_product<S>({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W}, n);
       }
     }
     return;
   }
   if (n > kMaxVectors && count > 1) {  // whose tiles take one panel anyway
-    for (int64_t p = 0; p < count; ++p) product_from_rows(sources + p, ld, rows, 1, k, b, ldb, n, out + p * n * W);
+    for (int64_t p = 0; p < count; ++p) product_from_rows<S>(sources + p, ld, rows, 1, k, b, ldb, n, out + p * n * W);
     return;
   }
   alignas(64) T panels[kMaxPanels * kUnpackedK * W];
   const int64_t most = kUnpackedK * (kMaxPanels / count);
   for (int64_t begin = 0; begin < k; begin += most) {
     const int64_t depth = k - begin < most ? k - begin : most, stride = most * W;
-    for (int64_t p = 0; p < count; ++p) pack_rows<T>(sources[p] + begin, ld, rows, depth, panels + p * stride);
+    for (int64_t p = 0; p < count; ++p) pack_rows<S>(sources[p] + begin, ld, rows, depth, panels + p * stride);
     product_slice<T>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
   }
 }
@@ -137,11 +138,24 @@ PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, in
   }
 }
 
-template <class T>
-void product_from_columns(const T* source, int64_t ld, int64_t count, int64_t k, const T* b, int64_t ldb, int64_t n,
-                          T* out) {
+template <class S>
+void product_from_columns(const S* source, int64_t ld, int64_t count, int64_t k, const Compute<S>* b, int64_t ldb,
+                          int64_t n, Compute<S>* out) {
+  using T = Compute<S>;
   constexpr int64_t W = kPanel<T>;
-  columns_product<T>({source, W, k, b, ldb, kZeros<T>, 0, 0, out, n * W, W, ld}, count, n);
+  if constexpr (std::is_same_v<S, T>) {
+    columns_product<T>({source, W, k, b, ldb, kZeros<T>, 0, 0, out, n * W, W, ld}, count, n);
+  } else {
+    alignas(64) T panels[kMaxPanels * kColumnsK * W];
+    for (int64_t p = 0; p < count; p += kMaxPanels) {
+      const int64_t taken = count - p < kMaxPanels ? count - p : kMaxPanels;
+      for (int64_t begin = 0; begin < k; begin += kColumnsK) {
+        const int64_t depth = k - begin < kColumnsK ? k - begin : kColumnsK;
+        pack_columns<S>(source + begin * ld + p * W, ld, taken * W, depth, panels);
+        product_slice<T>(panels, depth * W, taken, W, depth, b + begin, ldb, n, begin == 0, out + p * n * W);
+      }
+    }
+  }
 }
 
 // Bytes of the packed blocks.
@@ -157,8 +171,8 @@ constexpr size_t block_bytes() {
 }
 
 // One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
-template <class T>
-PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t count, int64_t depth, const T* a, int64_t lda,
+template <class S, class T>
+PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t count, int64_t depth, const T* a, int64_t lda,
                            bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
@@ -199,8 +213,9 @@ PRNN_INLINE void gemm_tile(const Gemm<T>& g, const T* panel, int64_t count, int6
   }
 }
 
-template <class T, bool kTransposed>
-void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
+template <class S, bool kTransposed>
+void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
+  using T = Compute<S>;
   using B = Blocks<T, kTransposed>;
   constexpr int64_t W = kPanel<T>, R = kMaxVectors;
   T* panels = reinterpret_cast<T*>(scratch);
@@ -217,18 +232,18 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
       const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
       if (g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
-          pack_rows<T>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
+          pack_rows<S>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, panels + i * depth);
         }
       } else {
-        pack_columns<T>(g.b + k * g.ldb + column, g.ldb, width, depth, panels);
+        pack_columns<S>(g.b + k * g.ldb + column, g.ldb, width, depth, panels);
       }
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
         if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
         const auto run = [&](int64_t i, int64_t count, int64_t j) __attribute__((always_inline)) {
           const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-          gemm_tile<T>(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
-                       height - j < R ? height - j : R, column + i, k == 0);
+          gemm_tile(g, panels + i * depth, count, depth, a, g.lda, kTransposed, row + j,
+                    height - j < R ? height - j : R, column + i, k == 0);
         };
         if (kTransposed && depth <= kShallow) {
           for (int64_t j = 0; j < height; j += R) {
@@ -246,14 +261,18 @@ void gemm_blocks(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
   }
 }
 
-// Of few rows of A: the columns that make whole tiles of B as it lies. Returns where the rest begins.
-template <class T>
-int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
+// Of few rows of A: the columns that make whole tiles of B as it lies. Returns where the rest begins. Of columns that
+// have to be converted, gemm_blocks() packs so few that they stay in the L1 cache.
+template <class S>
+int64_t gemm_in_place(const Gemm<S>& g, Range rows, Range columns) {
+  using T = Compute<S>;
+  constexpr bool kWidens = !std::is_same_v<S, T>;
   constexpr int64_t W = kPanel<T>;
   const int64_t n = rows.size(), width = g.b_transposed ? kTileRows<T> : W, count = columns.size() / width;
+  if (kWidens && !g.b_transposed) return columns.begin;
   if (g.a_transposed || n > (g.b_transposed ? kMostRowsVectors : kMaxInPlace) || count == 0 || g.k == 0)
     return columns.begin;
-  TileOperands<T> o;
+  TileOperands<T, S> o;
   o.k = g.k;
   o.b = g.a + rows.begin * g.lda;
   o.ldb = g.lda;
@@ -267,12 +286,12 @@ int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
     o.panel = g.b + columns.begin * g.ldb;
     o.panel_stride = g.ldb;
     for (int64_t i = 0; i < count; ++i) {
-      rows_product(o, n);
+      rows_product<S>(o, n);
       o.panel += width * g.ldb;
       o.c += width;
       o.init += o.init_panel_stride;
     }
-  } else {
+  } else if constexpr (!kWidens) {
     o.panel = g.b + columns.begin;
     o.panel_stride = W;
     o.step = g.ldb;
@@ -281,22 +300,35 @@ int64_t gemm_in_place(const Gemm<T>& g, Range rows, Range columns) {
   return columns.begin + count * width;
 }
 
-template <class T>
-void gemm(const Gemm<T>& g, Range rows, Range columns, char* scratch) {
-  if (is_outer(g)) return outer(g, rows, columns);
+template <class S>
+void gemm(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
+  if constexpr (std::is_same_v<S, Compute<S>>) {
+    if (is_outer(g)) return outer(g, rows, columns);
+  }
   columns.begin = gemm_in_place(g, rows, columns);
   if (columns.size() == 0) return;
-  g.a_transposed ? gemm_blocks<T, true>(g, rows, columns, scratch) : gemm_blocks<T, false>(g, rows, columns, scratch);
+  g.a_transposed ? gemm_blocks<S, true>(g, rows, columns, scratch) : gemm_blocks<S, false>(g, rows, columns, scratch);
 }
 
-template <class T>
-constexpr GemmKernels<T> make_gemm_kernels() {
-  return {kPanel<T>,        kMaxFew,     block_bytes<T>(),      &pack_rows<T>,
-          &pack_columns<T>, &product<T>, &product_from_rows<T>, &product_from_columns<T>,
-          &gemm<T>};
+template <class S>
+constexpr GemmKernels<S> make_gemm_kernels() {
+  using T = Compute<S>;
+  return {kPanel<T>,
+          kMaxFew,
+          kMaxOuter,
+          block_bytes<T>(),
+          &pack_rows<S>,
+          &pack_columns<S>,
+          &product<T>,
+          &product_from_rows<S>,
+          &product_from_columns<S>,
+          &gemm<S>,
+          &widen_array<S>,
+          &narrow_array<S>};
 }
 
-inline constexpr GemmTables kGemmTables = {make_gemm_kernels<float>(), make_gemm_kernels<double>()};
+inline constexpr GemmTables kGemmTables = {make_gemm_kernels<float>(), make_gemm_kernels<double>(),
+                                           make_gemm_kernels<Half>(), make_gemm_kernels<Bfloat16>()};
 
 }  // namespace PRNN_ISA_NAMESPACE
 }  // namespace prnn

@@ -8,6 +8,8 @@ namespace prnn {
 struct GemmTables {
   GemmKernels<float> single;
   GemmKernels<double> twice;
+  GemmKernels<Half> half;
+  GemmKernels<Bfloat16> bfloat16;
 };
 
 const GemmTables& gemm_tables_portable();

@@ -19,18 +19,21 @@ constexpr int64_t kTileRows = kRowVectors * Simd<T>::kWidth;
 // The most vectors that a tile takes, with registers left for the columns.
 constexpr int kMaxFew = kVectorBytes == 64 ? 8 : 4;
 
-// As tile<T, kRowVectors, 1, R, false>, but that row i of the panel lies at panel[i * panel_stride], of any length k.
-template <class T, int R>
-void rows_tile(const TileOperands<T>& operands) {
-  const TileOperands<T> o = operands;
-  constexpr int W = Simd<T>::kWidth, C = kColumns<T>;
+// As tile<T, kRowVectors, 1, R, false>, S being what a T is stored as, but that row i of the panel lies at panel[i *
+// panel_stride], of any length k.
+template <class S, int R>
+void rows_tile(const TileOperands<Compute<S>, S>& operands) {
+  using T = Compute<S>;
+  const TileOperands<T, S> o = operands;
+  constexpr int W = Simd<T>::kWidth, C = kColumns<S>;
   Vector<T> sums[R][kRowVectors];
 #pragma GCC unroll 8
   for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 2
     for (int v = 0; v < kRowVectors; ++v) sums[j][v] = load(o.init + j * o.ld_init + v * W);
   }
-  const T *row = o.panel, *b = o.b;
+  const S* row = o.panel;
+  const T* b = o.b;
   const int64_t ld = o.panel_stride, ldb = o.ldb;
   int64_t k = 0;
   for (; k + C <= o.k; k += C) {
@@ -38,7 +41,7 @@ void rows_tile(const TileOperands<T>& operands) {
     for (int v = 0; v < kRowVectors; ++v) {
       Vector<T> columns[C];
       load_columns(row + v * W * ld + k, ld, columns);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 8
         for (int j = 0; j < R; ++j) sums[j][v] = fma(columns[c], broadcast(b[j * ldb + k + c]), sums[j][v]);
@@ -49,7 +52,7 @@ void rows_tile(const TileOperands<T>& operands) {
 #pragma GCC unroll 2
     for (int v = 0; v < kRowVectors; ++v) {
       T column[W];
-      for (int i = 0; i < W; ++i) column[i] = row[(v * W + i) * ld + k];
+      for (int i = 0; i < W; ++i) column[i] = widen(row[(v * W + i) * ld + k]);
 #pragma GCC unroll 8
       for (int j = 0; j < R; ++j) sums[j][v] = fma(load(column), broadcast(b[j * ldb + k]), sums[j][v]);
     }
@@ -61,30 +64,33 @@ void rows_tile(const TileOperands<T>& operands) {
   }
 }
 
-template <class T>
+template <class S>
+using RowsFunction = void (*)(const TileOperands<Compute<S>, S>&);
+
+template <class S>
 struct RowsTiles {
   template <int R>
-  static constexpr TileFunction<T> of() {
-    return &rows_tile<T, R>;
+  static constexpr RowsFunction<S> of() {
+    return &rows_tile<S, R>;
   }
 };
-template <class T>
-inline constexpr FunctionTable<TileFunction<T>, kMaxFew, RowsTiles<T>> kRowsTiles{};
+template <class S>
+inline constexpr FunctionTable<RowsFunction<S>, kMaxFew, RowsTiles<S>> kRowsTiles{};
 
 // Up to so many vectors it pays to transpose the rows for each half of them.
 constexpr int kMostRowsVectors = 2 * kMaxFew;
 
 // One tile's rows times n vectors, of the first of which are the operands.
-template <class T>
-PRNN_INLINE void rows_product(const TileOperands<T>& first, int64_t n) {
+template <class S>
+PRNN_INLINE void rows_product(const TileOperands<Compute<S>, S>& first, int64_t n) {
   const int64_t blocks = (n + kMaxFew - 1) / kMaxFew;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t j = n * block / blocks, r = n * (block + 1) / blocks - j;
-    TileOperands<T> o = first;
+    auto o = first;
     o.b += j * o.ldb;
     o.init += j * o.ld_init;
     o.c += j * o.ldc;
-    kRowsTiles<T>[r](o);
+    kRowsTiles<S>[r](o);
   }
 }
 

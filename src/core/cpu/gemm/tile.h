@@ -14,9 +14,9 @@ namespace PRNN_ISA_NAMESPACE {
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
 // set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
 // + i].
-template <class T>
+template <class T, class S = T>
 struct TileOperands {
-  const T* panel;
+  const S* panel;
   int64_t panel_stride;
   int64_t k;
   const T* b;

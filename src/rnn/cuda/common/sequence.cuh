@@ -88,4 +88,19 @@ __device__ __forceinline__ bool is_bias_step(int s) {
   return false;
 }
 
+// Does it by the whole block. `add(is_first)`: replaces the sum of earlier ones, or adds to it.
+template <class T, class Add>
+__device__ __forceinline__ void add_bias_sums_before(int s, const Add& add) {
+  if (!is_bias_step<T>(s)) return;
+  __syncthreads();
+  add(s == kBiasSteps<T>);
+  __syncthreads();
+}
+
+// `is_first` after the last step, which adds what is left.
+template <class T>
+__device__ __forceinline__ bool is_only_bias_sum(int last_step) {
+  return kBiasSteps<T> == 0 || last_step < kBiasSteps<T>;
+}
+
 }  // namespace prnn

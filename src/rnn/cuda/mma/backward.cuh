@@ -86,11 +86,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   Step previous, current, next = step_of(0);
   const int last_step = last_backward_step(dir, sizes, sizes.steps);
   for (int s = 0; s <= last_step; ++s) {
-    if (is_bias_step<T>(s)) {
-      __syncthreads();
-      add_bias_sums(s == kBiasSteps<T>);
-      __syncthreads();
-    }
+    add_bias_sums_before<T>(s, add_bias_sums);
     previous = current;
     current = next;
     next = step_of(s + 1);
@@ -209,7 +205,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   }
 
   __syncthreads();
-  add_bias_sums(kBiasSteps<T> == 0 || last_step < kBiasSteps<T>);
+  add_bias_sums(is_only_bias_sum<T>(last_step));
   // No block leaves while others may still write to its shared memory.
   if constexpr (CLUSTER > 1) sync_cluster();
 }

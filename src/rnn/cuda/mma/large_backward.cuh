@@ -70,11 +70,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   };
 #pragma unroll 1
   for (int s = 0; s <= last_step; ++s) {
-    if (is_bias_step<T>(s)) {
-      __syncthreads();
-      add_bias_sums(s == kBiasSteps<T>);
-      __syncthreads();
-    }
+    add_bias_sums_before<T>(s, add_bias_sums);
     previous = current;
     current = next;
     next = step_of(s + 1);
@@ -167,7 +163,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   }
 
   __syncthreads();
-  add_bias_sums(kBiasSteps<T> == 0 || last_step < kBiasSteps<T>);
+  add_bias_sums(is_only_bias_sum<T>(last_step));
 }
 
 template <class T, prnnRNNMode_t MODE>

@@ -82,11 +82,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   publish_final(0, 0, next.batch, next);
 #pragma unroll 1
   for (int s = 0; s < sizes.steps; ++s) {
-    if (is_bias_step<T>(s)) {
-      __syncthreads();
-      add_bias_sums(s == kBiasSteps<T>);
-      __syncthreads();
-    }
+    add_bias_sums_before<T>(s, add_bias_sums);
     previous = current;
     current = next;
     next = step_of(s + 1);
@@ -170,7 +166,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   }
 
   __syncthreads();
-  add_bias_sums(kBiasSteps<T> == 0 || sizes.steps <= kBiasSteps<T>);
+  add_bias_sums(is_only_bias_sum<T>(sizes.steps - 1));
 }
 
 template <class T, prnnRNNMode_t MODE, int UNIT_TILES>

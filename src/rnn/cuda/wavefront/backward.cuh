@@ -198,11 +198,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                                     : nullptr;
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
-      if (!SINGLE && !walk.own_prefetched) {
-        wait_poll_delay(published, sizes.poll_delay_cycles);
-        walk.template prefetch<kOwn>(walk.own, false, first_tile);
-        walk.own_prefetched = true;
-      }
+      if (!SINGLE) walk.begin_wave(first_tile, published, sizes);
 
       // What the forward pass saved of this lane's units: in flight while the gradients are.
       uint32_t dy[kWave][kRounds], cell[kWave][kRounds], before[kWave][kRounds];  // c (LSTM), y; a timestep earlier

@@ -148,11 +148,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if constexpr (PAIRS) aim_at_pair(is_second ? t + 1 : t + 2);
     for (int first_tile = 0; first_tile < tiles; first_tile += kWave) {
       const int count = SINGLE ? 1 : min(kWave, tiles - first_tile), first = first_tile * kTileColumns;
-      if (!SINGLE && !walk.own_prefetched) {
-        wait_poll_delay(published, sizes.poll_delay_cycles);
-        walk.template prefetch<kOwn>(walk.own, false, first_tile);
-        walk.own_prefetched = true;
-      }
+      if (!SINGLE) walk.begin_wave(first_tile, published, sizes);
       store_finished();
 
       // The input products of what this lane finishes: on their way while the states are.

@@ -287,6 +287,14 @@ struct WavefrontTiles {
     product.template prefetch<PART>(base + tile * states.tile_bytes, reads);
   }
 
+  // Before run(): issues the loads of the own states, unless the wave before has.
+  __device__ __forceinline__ void begin_wave(int first_tile, unsigned published, const ResidentSizes& sizes) {
+    if (own_prefetched) return;
+    wait_poll_delay(published, sizes.poll_delay_cycles);
+    prefetch<kOwn>(own, false, first_tile);
+    own_prefetched = true;
+  }
+
   // A step of a replica with one tile. The neighbour's states arrived long before; loads of the own ones are issued
   // when PREFETCH k-tiles of them have been multiplied, and not before `poll_delay` cycles since `published`: earlier
   // ones would return before the data and be issued again. `mask`: a DropoutMask, or kNoMask.
