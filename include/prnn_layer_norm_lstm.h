@@ -1,7 +1,8 @@
 /* prnn: the recurrence of an LSTM with layer normalisation (Ba, Kiros and Hinton 2016) or without, zoneout (Krueger et
  * al. 2017) and recurrent dropout with one mask for all timesteps (Gal and Ghahramani 2016).
  *
- * One layer, one direction. The products of the input, W x for all timesteps, are the caller's: one matrix product.
+ * One layer, one direction. The products of the input, W x for all timesteps, are the caller's: one matrix product,
+ * which prnnLayerNormLSTMInputForward makes, too.
  *
  * Sizes in the comments: T timesteps, N sequences, H hidden size. Arrays are row-major without gaps, the last dimension
  * contiguous. Gates lie in the order i, f, g, o. LN(v) = (v - mean) / sqrt(variance + epsilon) over the elements of v,
@@ -54,9 +55,11 @@ typedef struct {
   int reverse;        /* non-zero: from the last timestep to the first, so that h_{t-1} above reads h_{t+1} */
   double epsilon;     /* >= 0; NONE: not used */
   double zoneout;     /* z_t of every element where zoneoutMask is NULL: 0 to 1; in inference the probability */
+  int allowTf32;      /* 1: on a GPU, factors of FLOAT's matrix products may be rounded to TF32, 10 bits of mantissa,
+                       * in either call; 0: they are not. No effect on other types and on a CPU handle */
 } prnnLayerNormLSTMOptions_t;
 
-/* Fills in FLOAT, GATES, forwards, epsilon 1e-5, no zoneout, and sizes of 0, which the caller replaces. */
+/* Fills in FLOAT, GATES, forwards, epsilon 1e-5, no zoneout, no TF32, and sizes of 0, which the caller replaces. */
 PRNN_API prnnStatus_t prnnInitLayerNormLSTMOptions(prnnLayerNormLSTMOptions_t* options);
 
 /* What a forward call reads, and the backward call again. */
@@ -110,6 +113,18 @@ PRNN_API prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prnnL
                                                 const void* dcy, const prnnLayerNormLSTMGradients_t* gradients,
                                                 void* workspace, size_t workspaceSizeInBytes, const void* reserveSpace,
                                                 size_t reserveSizeInBytes);
+
+/* The products of the input of all timesteps, without biases, for callers who have no matrix product of their own that
+ * follows allowTf32: x = W input.
+ * inputSize: I >= 1. input: {T, N, I}. weight: {4, H, I}: W, row by row. x: {T, N, 4, H}. */
+PRNN_API prnnStatus_t prnnLayerNormLSTMInputForward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                    int64_t inputSize, const void* input, const void* weight, void* x);
+
+/* Their gradients; nothing is added to what was there.
+ * dx: {T, N, 4, H}. dInput: {T, N, I}; NULL: not wanted. dWeight: {4, H, I}; NULL: not wanted. */
+PRNN_API prnnStatus_t prnnLayerNormLSTMInputBackward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                     int64_t inputSize, const void* input, const void* weight,
+                                                     const void* dx, void* dInput, void* dWeight);
 
 /* What runs a call. */
 typedef enum {

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_size, is_autocast
 from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability
 
@@ -338,7 +339,7 @@ class LayerNormLSTM(NotScriptable):
         def weight(name: str) -> Tensor:
             return weights[self._full_name(name, layer, direction)]
 
-        x = functional.linear(input, weight("weight_ih"))
+        x = input_products(input, weight("weight_ih"))
         gate_names = ("norm_gates_weight", "norm_gates_bias")
         if self.normalize == "products":
             x = functional.layer_norm(x, (x.size(-1),), weight("norm_input_weight"), eps=self.eps)

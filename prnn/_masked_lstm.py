@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._errors import NotSupportedError
@@ -18,6 +17,7 @@ from prnn._ops._autocast import autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
+from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._state_masks import given
 
 __all__ = ["run_masked_lstm"]
@@ -73,7 +73,7 @@ def run_masked_lstm(
         ) -> tuple[Tensor, Tensor]:
             weight_ih, weight_hh, *biases = (weights[n] for n in module._all_weights[layer * directions + direction])
             return run_layer(
-                functional.linear(input, weight_ih, biases[0] + biases[1] if biases else None),
+                input_products(input, weight_ih, biases[0] + biases[1] if biases else None),
                 states,
                 weight_hh,
                 (None,) * 4,

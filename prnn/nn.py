@@ -498,7 +498,7 @@ class LSTM(_Recurrent):
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
             all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction.
 
-    With zoneout or recurrent_dropout there are no projection, heads, reset and return_cells, and float32 is not tf32.
+    With zoneout or recurrent_dropout there are no projection, heads, reset and return_cells.
     """
 
     forget_bias: float | None = None

@@ -39,7 +39,7 @@ void bind_layer_norm_lstm(py::module_& module) {
   module.attr("NORMALIZE_NONE") = static_cast<int>(PRNN_NORMALIZE_NONE);
   py::class_<Options>(module, "LayerNormLstmOptions", "prnnLayerNormLSTMOptions_t.")
       .def(py::init([](int dtype, int normalize, int64_t steps, int64_t batch, int64_t hidden, bool reverse,
-                       double epsilon, double zoneout) {
+                       double epsilon, double zoneout, bool allow_tf32) {
         return Options{static_cast<prnnDataType_t>(dtype),
                        static_cast<prnnLayerNormLSTMKind_t>(normalize),
                        steps,
@@ -47,7 +47,8 @@ void bind_layer_norm_lstm(py::module_& module) {
                        hidden,
                        reverse,
                        epsilon,
-                       zoneout};
+                       zoneout,
+                       allow_tf32};
       }));
   module.def(
       "layer_norm_lstm_sizes",
@@ -80,6 +81,27 @@ void bind_layer_norm_lstm(py::module_& module) {
                }
                check(status, handle.get());
              });
+  module.def("layer_norm_lstm_input_forward", [](const Handle& handle, const Options& options, int64_t input_size,
+                                                 Address input, Address weight, Address x) {
+    prnnStatus_t status;
+    {
+      py::gil_scoped_release release;
+      status = prnnLayerNormLSTMInputForward(handle.get(), &options, input_size, pointer(input), pointer(weight),
+                                             pointer(x));
+    }
+    check(status, handle.get());
+  });
+  module.def(
+      "layer_norm_lstm_input_backward", [](const Handle& handle, const Options& options, int64_t input_size,
+                                           Address input, Address weight, Address dx, Address dinput, Address dweight) {
+        prnnStatus_t status;
+        {
+          py::gil_scoped_release release;
+          status = prnnLayerNormLSTMInputBackward(handle.get(), &options, input_size, pointer(input), pointer(weight),
+                                                  pointer(dx), pointer(dinput), pointer(dweight));
+        }
+        check(status, handle.get());
+      });
   module.def("layer_norm_lstm_backward",
              [](const Handle& handle, const Options& options, const std::array<Address, 11>& arrays, Address y,
                 Address dy, Address dcy, const std::array<Address, 8>& outputs, Address workspace,

@@ -205,7 +205,8 @@ def check_objects() -> None:
 def check_layer_norm() -> None:
     for dtype in (torch.float32, torch.float64):
         case = layer_norm_lstm_c_case.CCase(dtype)
-        for name in ("Forward", "Backward", "Query", "GetWorkspaceSize", "GetReserveSize", "Init"):
+        products = ("InputForward", "InputBackward")
+        for name in ("Forward", "Backward", *products, "Query", "GetWorkspaceSize", "GetReserveSize", "Init"):
             function = case.function(name)
             call = lambda name=name, case=case: case.call(name)  # noqa: E731
             each_allocation_fails(f"{function} {dtype}", call, lambda case=case: bytes_of(*case.outputs()))

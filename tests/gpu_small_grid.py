@@ -16,12 +16,14 @@ import torch
 from layer_norm_lstm_case import Case, results
 from reference import rnn as reference
 from rnn_case import dropout_descriptor
+from test_rnn_cluster_cuda import Tf32Case
 from test_rnn_cuda import MODES, TYPES, CudaCase, SplitKCase, WgmmaCase
 from test_rnn_extras import extras_of
 from test_rnn_extras_cuda import GpuCase
 from test_rnn_masks import masks_of
 from test_rnn_masks_cuda import GpuMasksCase
 from test_rnn_multicast_cuda import RESETS_OF, MulticastCase, MulticastResetCase
+from test_rnn_multicast_tf32_cuda import Tf32MulticastCase
 
 import prnn
 
@@ -94,6 +96,13 @@ def multicast() -> Iterator[CudaCase]:
     for mode, hidden in MULTICAST_SIZES:
         for batch_sizes, replicas in (([100, 9, 9], 1), ([20] * 3, 2)):
             yield MulticastCase(reference.Stack(mode, 24, hidden), batch_sizes, torch.bfloat16, replicas)
+
+
+def multicast_tf32() -> Iterator[CudaCase]:
+    """Two groups, in one pass and in two, and one."""
+    for mode in (MODES["lstm"], MODES["gru"]):
+        for batch_sizes, replicas in (([60, 9], 1), ([70, 70], 1), ([20] * 3, 1)):
+            yield Tf32MulticastCase(reference.Stack(mode, 24, 512), batch_sizes, replicas)
 
 
 def large() -> Iterator[CudaCase]:
@@ -209,6 +218,16 @@ def extras_multicast() -> Iterator[ResetCase]:
         yield ResetCase(reference.Stack(mode, 24, hidden), [100, 9, 9], torch.bfloat16, 1)
 
 
+class Tf32ResetCase(Tf32Case, ResetCase):
+    """The same in tf32."""
+
+
+def extras_multicast_tf32() -> Iterator[Tf32ResetCase]:
+    for mode in (MODES["lstm"], MODES["gru"]):
+        for batch_sizes, replicas in (([60, 9], 1), ([20] * 3, 1)):
+            yield Tf32ResetCase(reference.Stack(mode, 24, 512), batch_sizes, replicas)
+
+
 class MasksCase(GpuMasksCase):
     """With every set of prnnRNNMasks_t."""
 
@@ -256,8 +275,10 @@ class LayerNormCase(Case):
     """The operator of prnn.nn.LayerNormLSTM, and of an LSTM with masks."""
 
     def train(self) -> None:
-        for dtype in (torch.float32, *HALF_TYPES):
-            results(self, dtype, "cuda", False)
+        for tf32, *dtypes in ((True, torch.float32, *HALF_TYPES), (False, torch.float32)):
+            torch.backends.cudnn.allow_tf32 = tf32
+            for dtype in dtypes:
+                results(self, dtype, "cuda", False)
 
 
 def layer_norm() -> Iterator[LayerNormCase]:
@@ -280,8 +301,21 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(2, 3, 2100, "none", masks=True)
 
 
-ENGINES = (mma, long, wgmma, cluster, simt, split_k, multicast, large, projected, wavefront, wavefront_pairs)
-EXTRAS = (extras_mma, extras_cluster, extras_multicast, masks)
+ENGINES = (
+    mma,
+    long,
+    wgmma,
+    cluster,
+    simt,
+    split_k,
+    multicast,
+    multicast_tf32,
+    large,
+    projected,
+    wavefront,
+    wavefront_pairs,
+)
+EXTRAS = (extras_mma, extras_cluster, extras_multicast, extras_multicast_tf32, masks)
 OTHERS = (wgmma_wavefront, side_by_side, projection, *EXTRAS, heads, layer_norm)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, *OTHERS)}
 

@@ -9,6 +9,7 @@ import torch
 INPUTS = ("x", "h0", "c0", "recurrent", "gateGain", "gateBias", "cellGain", "cellBias", "zoneoutMask", "recurrentMask")
 INPUTS += ("lengths",)
 GRADIENTS = ("dx", "dh0", "dc0", "dRecurrent", "dGateGain", "dGateBias", "dCellGain", "dCellBias")
+INPUT_SIZE = 5
 
 
 class Options(ctypes.Structure):
@@ -21,6 +22,7 @@ class Options(ctypes.Structure):
         ("reverse", ctypes.c_int),
         ("epsilon", ctypes.c_double),
         ("zoneout", ctypes.c_double),
+        ("allowTf32", ctypes.c_int),
     )
 
 
@@ -34,7 +36,7 @@ class CCase:
     def __init__(self, dtype: torch.dtype = torch.float32, steps: int = 4, batch: int = 3, hidden: int = 6) -> None:
         data_type = {torch.float32: capi.FLOAT, torch.float64: capi.DOUBLE}[dtype]
         self.handle = capi.cpu_handle()
-        self.options = Options(data_type, 0, steps, batch, hidden, 0, 1e-5, 0.0)
+        self.options = Options(data_type, 0, steps, batch, hidden, 0, 1e-5, 0.0, 0)
         self.info, self.size = Info(), ctypes.c_size_t(1)
         shapes: dict[str, tuple[int, ...]] = {
             "x": (steps, batch, 4 * hidden),
@@ -47,7 +49,10 @@ class CCase:
             "cellBias": (hidden,),
             "y": (steps, batch, hidden),
             "cy": (batch, hidden),
+            "input": (steps, batch, INPUT_SIZE),
+            "weight": (4 * hidden, INPUT_SIZE),
         }
+        shapes |= {"dInput": shapes["input"], "dWeight": shapes["weight"]}
         shapes |= {"dy": shapes["y"], "dcy": shapes["cy"], "zoneoutMask": shapes["y"], "recurrentMask": shapes["cy"]}
         shapes |= {f"d{name[0].upper() if len(name) > 2 else name[0]}{name[1:]}": shapes[name] for name in INPUTS[:8]}
         generator = torch.Generator().manual_seed(1)
@@ -76,6 +81,7 @@ class CCase:
         values: dict[str, Any] = {
             "handle": self.handle.pointer,
             "gpu": None,
+            "inputSize": INPUT_SIZE,
             "options": ctypes.byref(spare if name == "Init" else self.options),
             "inputs": self.pointers(INPUTS) if "x" in self.data else None,
             "gradients": self.pointers(GRADIENTS) if "dx" in self.data else None,
@@ -95,4 +101,4 @@ class CCase:
         assert self.call(name, **changes) == capi.SUCCESS, capi.message(self.handle.pointer)
 
     def outputs(self) -> list[Any]:
-        return [*(self.data[name] for name in ("y", "cy", *GRADIENTS)), self.info, self.size]
+        return [*(self.data[name] for name in ("x", "dInput", "dWeight", "y", "cy", *GRADIENTS)), self.info, self.size]

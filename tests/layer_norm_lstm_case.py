@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from reference.layer_norm_lstm import Tf32Product
 from reference.layer_norm_lstm import layer_norm_lstm as reference
 from torch import Tensor
 
@@ -64,8 +65,11 @@ class Case:
         return {key: getattr(self, key) for key in keys}
 
 
-def results(case: Case, dtype: torch.dtype, device: str, use_reference: bool) -> dict[str, Tensor]:
-    """y, cy and all gradients, by name, in float64 on the CPU. The reference computes in float64 on dtype's values."""
+def results(
+    case: Case, dtype: torch.dtype, device: str, use_reference: bool, *, rounds_to_tf32: bool = False
+) -> dict[str, Tensor]:
+    """y, cy and all gradients, by name, in float64 on the CPU. The reference computes in float64 on dtype's values, and
+    rounds the factors of the recurrent products where it is to."""
     arrays = case.arrays(dtype, device)
     if use_reference:
         arrays = [None if array is None else array.double() for array in arrays[:10]] + arrays[10:]
@@ -73,7 +77,8 @@ def results(case: Case, dtype: torch.dtype, device: str, use_reference: bool) ->
         if array is not None:
             array.requires_grad_()
     if use_reference:
-        y, cy = reference(*arrays, **case.named())
+        multiply = {"multiply": Tf32Product.apply} if rounds_to_tf32 else {}
+        y, cy = reference(*arrays, **case.named(), **multiply)
     else:
         y, cy, _ = call_layer_norm_lstm(*arrays, *case.numbers(), True)
     generator = torch.Generator().manual_seed(5)

@@ -51,6 +51,18 @@ def test_agrees_with_python(dtype: torch.dtype, normalize: int) -> None:
     assert torch.equal(case.data["y"], y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tf32_has_no_effect_on_the_cpu(dtype: torch.dtype) -> None:
+    cases = [CCase(dtype, hidden=70) for _ in range(2)]
+    for allowed, case in enumerate(cases):
+        case.options.allowTf32 = allowed
+        case.check("Forward")
+        case.check("Backward")
+        case.check("Query")
+    for name in ("y", "cy", *GRADIENTS):
+        assert torch.equal(cases[0].data[name], cases[1].data[name]), name
+
+
 def test_null_is_zero_or_not_wanted() -> None:
     zeros, nulls = CCase(), CCase()
     for name in ("h0", "c0", "dcy"):
@@ -87,6 +99,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], int, str]] = [
     ({"epsilon": -1e-3}, capi.BAD_PARAM, "epsilon is -0.001; it must be at least 0"),
     ({"epsilon": math.nan}, capi.BAD_PARAM, "epsilon is nan"),
     ({"zoneout": 1.5}, capi.BAD_PARAM, "zoneout is 1.5; it must be 0 to 1"),
+    ({"allowTf32": 2}, capi.BAD_PARAM, "allowTf32 is 2; it must be 0 to 1"),
+    ({"allowTf32": -1}, capi.BAD_PARAM, "allowTf32 is -1; it must be 0 to 1"),
 ]
 
 

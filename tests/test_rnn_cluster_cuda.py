@@ -11,6 +11,7 @@ from test_rnn_cuda import MODES, TOLERANCE, CudaCase, assert_results, why_not
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
 TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
+TF32_SLACK = TOLERANCE[torch.float16] / TOLERANCE[torch.float32]  # float16 has as many digits
 by_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 by_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 
@@ -18,18 +19,17 @@ by_type = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 class Tf32Case(CudaCase):
     """CudaCase in float32 that may be rounded to tf32."""
 
-    def __init__(self, stack: reference.Stack, batch_sizes: list[int]) -> None:
-        super().__init__(stack, batch_sizes, torch.float32)
+    def __init__(self, stack: reference.Stack, batch_sizes: list[int], *more: object) -> None:
+        super().__init__(stack, batch_sizes, torch.float32, *more)
 
     def set_rnn(self, **changes: object) -> None:
         super().set_rnn(**changes)
         capi.check("SetRNNMatrixMathType", rnnDesc=self.rnn.pointer, mType=2)
 
     def assert_tf32(self) -> None:
-        """As good as float16, which has as many digits, and rounded."""
+        """As good as float16, and rounded."""
         expected = self.expected()
-        slack = TOLERANCE[torch.float16] / TOLERANCE[torch.float32]
-        assert_results(self, slack=slack)
+        assert_results(self, slack=TF32_SLACK)
         error = ((self.data["y"].double() - expected["y"]).norm() / expected["y"].norm()).item()
         assert error > 1e-5, f"{error:.2e} is not tf32's"
 

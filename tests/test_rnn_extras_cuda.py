@@ -26,11 +26,11 @@ class GpuCase(ExtrasCase, CudaCase):
         info = self.plan()
         return info.forwardEngine.decode(), info.backwardEngine.decode()
 
-    def compare(self, names: tuple[str, ...]) -> None:
+    def compare(self, names: tuple[str, ...], slack: float = 1) -> None:
         for name, (result, expected) in self.run(names).items():
             found, wanted = result.double(), expected.double()
             error = ((found - wanted).norm() / wanted.norm().clamp_min(1e-6)).item()
-            assert error < TOLERANCE[self.dtype], f"{names}, {name}: relative error {error:.2e}"
+            assert error < TOLERANCE[self.dtype] * slack, f"{names}, {name}: relative error {error:.2e}"
 
 
 @pytest.mark.parametrize(

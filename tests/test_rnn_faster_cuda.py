@@ -59,11 +59,11 @@ def test_results_do_not_depend_on_who_is_faster(
 ) -> None:
     """Batches on both sides of the choice, without a warning; passes that are repeated on one graph."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
-    ours = make(prnn.nn, cell, 512, 512, device="cuda", dtype=dtype)
-    resident = make(prnn.nn, cell, 512, 512, device="cuda", dtype=dtype, backend="persistent")
+    ours = make(prnn.nn, cell, 768, 768, device="cuda", dtype=dtype)
+    resident = make(prnn.nn, cell, 768, 768, device="cuda", dtype=dtype, backend="persistent")
     resident.load_state_dict(ours.state_dict())
-    for batch in batches_around_the_choice(cell, 512, dtype, tf32):
-        x = torch.randn(4, batch, 512, device="cuda", dtype=dtype)
+    for batch in batches_around_the_choice(cell, 768, dtype, tf32):
+        x = torch.randn(4, batch, 768, device="cuda", dtype=dtype)
         expected = results_of(resident, x)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -81,10 +81,10 @@ def test_the_switch_for_tf32_may_change_before_the_backward_pass(
     first: bool, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a batch that goes to cuDNN in tf32 alone: the reserve space is that of the forward pass's backend."""
-    _, batch = batches_around_the_choice("LSTM", 512, torch.float32, True)
-    assert batch <= batches_around_the_choice("LSTM", 512, torch.float32, False)[0]
-    module = prnn.nn.LSTM(512, 512, device="cuda")
-    x = torch.randn(4, batch, 512, device="cuda")
+    _, batch = batches_around_the_choice("LSTM", 768, torch.float32, True)
+    assert batch <= batches_around_the_choice("LSTM", 768, torch.float32, False)[0]
+    module = prnn.nn.LSTM(768, 768, device="cuda")
+    x = torch.randn(4, batch, 768, device="cuda")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     expected = results_of(module, x)
     run = torch.compile(module, fullgraph=True, backend="aot_eager") if is_compiled else module

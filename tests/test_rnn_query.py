@@ -464,6 +464,25 @@ def test_a_plan_of_multicast_kernels(mode: int) -> None:
     assert layer.query_gpu("A100").supported == 0
 
 
+@pytest.mark.parametrize("mode", [2, 3])
+def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
+    """Half as many sequences, of half as large a layer, as in 16 bits."""
+    layer = Layer(mode, 512, capi.FLOAT, batch=600)
+    assert set_plan(layer, (MULTICAST, 0, 0, 8, 0), (MULTICAST, 0, 0, 8, 0)) == capi.SUCCESS
+    assert layer.query_gpu("H200").supported == 0  # float32 keeps its accuracy
+    capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+    info = layer.query_gpu("H200")
+    assert (info.supported, info.unitsPerBlock, info.blocks, info.replicas) == (1, 32, 16, 8)
+    assert info.batchPerPass == 320  # two passes alike, of 38 sequences a replica
+    assert (info.forwardEngine, info.backwardEngine) == (b"wgmma-multicast", b"wgmma-multicast")
+    for hidden in (384, 544, 640, 1024):
+        other = Layer(mode, hidden, capi.FLOAT, batch=600)
+        capi.check("SetRNNMatrixMathType", rnnDesc=other.rnn.pointer, mType=2)
+        for plans in (((MULTICAST, 0, 0, 1, 0), None), (None, (MULTICAST, 0, 0, 1, 0))):
+            assert set_plan(other, *plans) == capi.SUCCESS
+            assert other.query_gpu("H200").supported == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "forward", "backward"),
     [
@@ -522,37 +541,6 @@ def test_sequences_of_different_lengths() -> None:
     assert query_sequence(layer, [8, 7], b"Voodoo 2") == capi.BAD_PARAM
     assert query_sequence(layer, [8], None) == capi.SUCCESS  # the handle's, which is one for the CPU
     assert layer.info.forwardEngine == b"cpu"
-
-
-def test_rows_that_the_kernels_do_not_count() -> None:
-    layer = Layer(hidden=256)
-    assert query_sequence(layer, [65536] * 32767) == capi.SUCCESS
-    assert (layer.info.supported, layer.info.reason[:5]) == (1, b"cuDNN")
-    assert query_sequence(layer, [65536] * 32768) == capi.SUCCESS
-    assert (layer.info.supported, layer.info.backend) == (0, CUDNN)
-    assert layer.info.reason == (
-        b"the sequences have 2147483648 rows in all; the resident kernels take at most 2147483647"
-    )
-    for batch in (2**25, 2**31 - 1):  # a query without timesteps is of no more rows than that
-        assert Layer(hidden=8, batch=batch).query_gpu("H200").supported == 1
-
-
-def test_sizes_of_64_timesteps_that_cannot_be_counted() -> None:
-    layer = Layer(hidden=2**26, data_type=capi.DOUBLE)
-    x_desc = capi.tensor([2**24, 8, 1], capi.DOUBLE)
-    layer.query(capi.BAD_PARAM, xDesc=x_desc.pointer)
-    assert "1073741824 rows of data" in capi.message(layer.handle.pointer)
-
-
-def test_the_cache_of_plans_tells_problems_apart_by_all_that_plans_read() -> None:
-    sources = pathlib.Path(__file__).parent.parent / "src/rnn"
-    members = re.search(r"struct RnnProblem \{(.*?)\n\n", (sources / "problem.h").read_text(), re.DOTALL)
-    names = re.findall(r"(\w+)(?: = [^,;]+|\{\})?[,;]", re.sub("//.*", "", members[1]))
-    plans = "".join(path.read_text() for path in sorted((sources / "plan").glob("*.*")))
-    read = {name for name in names if re.search(rf"\b(?:problem_?|p)\.{name}\b", plans)}
-    assert {"mode", "input", "batch", "backward_plan", "rows"} < read
-    key = re.search(r"PlanKey key_of\((.*?)\n\}", (sources / "cuda/backend.cc").read_text(), re.DOTALL)[1]
-    assert {name for name in read if f"p.{name}" not in key} == {"training"}  # a plan is of both
 
 
 def test_rows_that_the_kernels_do_not_count() -> None:
@@ -657,6 +645,10 @@ def test_tf32_takes_the_exact_kernels_where_they_are_faster() -> None:
         (3, 100, 1000, b"cluster"),
         (2, 257, 5, b"mma"),
         (0, 128, 5, b"mma"),
+        (2, 512, 64, b"mma"),
+        (2, 512, 65, b"wgmma-multicast"),
+        (3, 512, 2048, b"wgmma-multicast"),
+        (3, 640, 512, b"mma"),
     ):
         layer = Layer(mode, hidden, capi.FLOAT, batch)
         capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)

@@ -61,6 +61,15 @@ def test_passes_with_resets_have_kernels_of_their_own() -> None:
         assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, *engines)
 
 
+def test_passes_with_resets_in_tf32() -> None:
+    for mode, batch, engine in ((2, 64, b"mma"), (2, 65, b"wgmma-multicast"), (GRU, 1000, b"wgmma-multicast")):
+        layer = Layer(mode, 512, capi.FLOAT, batch)
+        assert query_with(layer, "reset").forwardEngine == b"mma"
+        capi.check("SetRNNMatrixMathType", rnnDesc=layer.rnn.pointer, mType=2)
+        info = query_with(layer, "reset")
+        assert (info.supported, info.forwardEngine, info.backwardEngine) == (1, engine, engine)
+
+
 def test_kernels_that_have_none() -> None:
     layer = Layer(RNN_TANH, 2200, capi.FLOAT, 4)
     assert layer.query_gpu("L40").supported == 1

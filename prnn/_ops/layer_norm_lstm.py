@@ -13,8 +13,9 @@ from torch import Tensor
 from prnn import _C
 from prnn._ops._handles import DTYPES, device_of, handle
 from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+from prnn._ops._precision import allows_tf32_rnn
 
-__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan"]
+__all__ = ["NORMALIZE", "call_layer_norm_lstm", "layer_norm_lstm_plan", "library_options"]
 
 NORMALIZE = {"gates": _C.NORMALIZE_GATES, "products": _C.NORMALIZE_PRODUCTS, "none": _C.NORMALIZE_NONE}
 
@@ -30,9 +31,14 @@ _NAMES = (
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
-def _options(x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float) -> _C.LayerNormLstmOptions:
+def library_options(
+    x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float
+) -> _C.LayerNormLstmOptions:
     steps, batch, width = x.shape
-    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, steps, batch, width // 4, reverse, epsilon, zoneout)
+    sizes = (steps, batch, width // 4)
+    # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
+    tf32 = x.dtype == torch.float32 and allows_tf32_rnn()
+    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, tf32)
 
 
 def _addresses(tensors: tuple[Tensor | None, ...]) -> list[int]:
@@ -61,7 +67,7 @@ def _check(arrays: tuple[Tensor | None, ...], batch: int, hidden: int) -> None:
 def _forward(*inputs: Any, reserve: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     arrays, numbers, keep = inputs[:_ARRAY_COUNT], inputs[_ARRAY_COUNT:-1], inputs[-1]
     x = arrays[0]
-    options = _options(x, *numbers)
+    options = library_options(x, *numbers)
     batch, hidden = _state_shape(x)
     y, cy = x.new_empty(x.shape[0], batch, hidden), x.new_empty(batch, hidden)
     _check(arrays, batch, hidden)
@@ -115,7 +121,7 @@ def _new_gradients(arrays: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
 def _backward_kernel(dy: Tensor, dcy: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     arrays, (y, reserve), numbers = rest[:_ARRAY_COUNT], rest[_ARRAY_COUNT : _ARRAY_COUNT + 2], rest[_ARRAY_COUNT + 2 :]
     x = arrays[0]
-    options = _options(x, *numbers)
+    options = library_options(x, *numbers)
     dy = dy.contiguous()
     dcy = None if dcy is None else dcy.contiguous()
     gradients = _new_gradients(arrays)
@@ -184,6 +190,6 @@ def layer_norm_lstm_plan(
 ) -> tuple[str, int, int]:
     """The engine that runs such a layer on the device, or on a GPU of the table: "cpu", "steps" or "cluster"; its
     thread-block clusters, and the blocks of each."""
-    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0)
+    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, False)
     plan: tuple[str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
     return plan

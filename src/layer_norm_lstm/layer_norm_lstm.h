@@ -29,6 +29,19 @@ struct LayerNormLstmBackwardArgs {
   const void* reserve;
 };
 
+// c[m, n] = a[m, k] b[k, n]: row-major matrices of the options' type, or transposed ones, each without gaps.
+struct LayerNormLstmProduct {
+  int64_t m, n, k;
+  const void* a;
+  bool a_transposed;
+  const void* b;
+  bool b_transposed;
+  void* c;
+
+  int64_t a_stride() const { return a_transposed ? m : k; }
+  int64_t b_stride() const { return b_transposed ? k : n; }
+};
+
 class LayerNormLstmBackend {
  public:
   virtual ~LayerNormLstmBackend() = default;
@@ -40,6 +53,7 @@ class LayerNormLstmBackend {
                        const LayerNormLstmForwardArgs&) const = 0;
   virtual void backward(prnnHandle_t, const LayerNormLstmOptions&, const LayerNormLstmInputs&,
                         const LayerNormLstmBackwardArgs&) const = 0;
+  virtual void multiply(prnnHandle_t, const LayerNormLstmOptions&, const LayerNormLstmProduct&) const = 0;
 };
 
 const LayerNormLstmBackend& cpu_layer_norm_lstm_backend();   // cpu/

@@ -27,6 +27,7 @@ void check_options(const LayerNormLstmOptions* options) {
   if (!std::isfinite(o.epsilon) || o.epsilon < 0)
     fail(PRNN_STATUS_BAD_PARAM, "epsilon is %g; it must be at least 0 and finite", o.epsilon);
   if (!(o.zoneout >= 0 && o.zoneout <= 1)) fail(PRNN_STATUS_BAD_PARAM, "zoneout is %g; it must be 0 to 1", o.zoneout);
+  require_in_range(o.allowTf32, 0, 1, "allowTf32");
 }
 
 // The backend for a call with these options.
@@ -76,6 +77,16 @@ void check_inputs(prnnHandle_t handle, const LayerNormLstmOptions& options, cons
   require_aligned(sizeof(int), {{inputs->lengths, "inputs->lengths"}});
   if (handle->is_cpu() && inputs->lengths != nullptr)
     require_lengths(inputs->lengths, options.batch, 0, options.steps, "inputs->lengths");
+}
+
+void check_input_products(const LayerNormLstmOptions& options, int64_t input_size, const void* input,
+                          const void* weight) {
+  require_in_range(input_size, 1, std::numeric_limits<int>::max(), "inputSize");
+  product_of_sizes({options.steps, options.batch, input_size});
+  product_of_sizes({4, options.hiddenSize, input_size});
+  require_not_null(input, "input");
+  require_not_null(weight, "weight");
+  require_aligned(type_size(options.dataType), {{input, "input"}, {weight, "weight"}});
 }
 
 }  // namespace
@@ -157,6 +168,35 @@ extern "C" prnnStatus_t prnnLayerNormLSTMBackward(prnnHandle_t handle, const prn
     require_space(workspace, workspaceSizeInBytes, backend.workspace_size(handle, *options), "workspace");
     require_space(reserveSpace, reserveSizeInBytes, backend.reserve_size(handle, *options), "reserveSpace");
     backend.backward(handle, *options, *inputs, {y, dy, dcy, *gradients, workspace, reserveSpace});
+  });
+}
+
+extern "C" prnnStatus_t prnnLayerNormLSTMInputForward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                      int64_t inputSize, const void* input, const void* weight,
+                                                      void* x) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    check_input_products(*options, inputSize, input, weight);
+    require_not_null(x, "x");
+    require_aligned(type_size(options->dataType), {{x, "x"}});
+    const int64_t rows = options->steps * options->batch;
+    backend.multiply(handle, *options, {rows, 4 * options->hiddenSize, inputSize, input, false, weight, true, x});
+  });
+}
+
+extern "C" prnnStatus_t prnnLayerNormLSTMInputBackward(prnnHandle_t handle, const prnnLayerNormLSTMOptions_t* options,
+                                                       int64_t inputSize, const void* input, const void* weight,
+                                                       const void* dx, void* dInput, void* dWeight) {
+  return guarded(handle, [&] {
+    const LayerNormLstmBackend& backend = checked_backend(handle, options);
+    check_input_products(*options, inputSize, input, weight);
+    require_not_null(dx, "dx");
+    require_aligned(type_size(options->dataType), {{dx, "dx"}, {dInput, "dInput"}, {dWeight, "dWeight"}});
+    const int64_t rows = options->steps * options->batch, gates = 4 * options->hiddenSize;
+    if (dInput != nullptr)
+      backend.multiply(handle, *options, {rows, inputSize, gates, dx, false, weight, false, dInput});
+    if (dWeight != nullptr)
+      backend.multiply(handle, *options, {gates, inputSize, rows, dx, true, input, false, dWeight});
   });
 }
 

@@ -28,6 +28,7 @@ WRONG_NUMBERS = {
     "hiddenSize": (0, -1, 2**31 - 1, 2**62),
     "epsilon": (-1.0, math.nan, math.inf),
     "zoneout": (-0.1, 1.1, math.nan),
+    "allowTf32": (-1, 2, 2**31 - 1),
 }
 ROUNDS = 12
 
@@ -45,7 +46,9 @@ class Layer(Client):
         epsilon = random.choice((1e-2, 1e-3)) if self.dtype == torch.float32 else random.choice((1e-2, 1e-5))
         reverse, zoneout = random.randrange(2), random.choice((0.0, 0.0, 0.3, 1.0))
         data_type = capi.FLOAT if self.dtype == torch.float32 else capi.DOUBLE
-        self.options = Options(data_type, KINDS.index(self.kind), t, n, h, reverse, epsilon, zoneout)
+        self.options = Options(
+            data_type, KINDS.index(self.kind), t, n, h, reverse, epsilon, zoneout, random.randrange(2)
+        )
         shapes = {"x": (t, n, 4 * h), "h0": (n, h), "c0": (n, h), "recurrent": (4 * h, h)}
         shapes |= {"gateGain": (4 * h,), "gateBias": (4 * h,), "cellGain": (h,), "cellBias": (h,)}
         self.values: dict[str, Tensor | None] = dict.fromkeys(INPUTS)

@@ -6,9 +6,13 @@
 
 #include "device.h"
 
+namespace prnn {
+struct Tf32;  // rnn/cuda/common/tf32.cuh: a float, of which the instructions read the first 19 bits
+}
+
 namespace gpu {
 
-struct Tf32 {};  // 8 bytes less of a float's: the instruction reads the first 19 bits
+using prnn::Tf32;
 
 template <class T>
 struct Factor {
@@ -60,7 +64,7 @@ inline uint32_t swizzled_word(uint32_t address) {
   return word;
 }
 struct Rows {
-  uint32_t words[2][8];  // of two rows of A: 16 elements each
+  uint32_t words[2][8];  // of two rows of A: 32 bytes each
 };
 template <class T>
 void multiply_rows(float* sums, int count, const Rows& a, uint64_t b) {
@@ -70,7 +74,8 @@ void multiply_rows(float* sums, int count, const Rows& a, uint64_t b) {
     float sum = 0;
     for (int w = 0; w < 8; ++w) {
       const uint32_t word = swizzled_word(start + column * 128 + w * 4);
-      for (int e = 0; e < 2; ++e) sum += Factor<T>::of(a.words[i % 4 / 2][w], e) * Factor<T>::of(word, e);
+      for (int e = 0; e < Factor<T>::kPerWord; ++e)
+        sum += Factor<T>::of(a.words[i % 4 / 2][w], e) * Factor<T>::of(word, e);
     }
     sums[i] += sum;
   }

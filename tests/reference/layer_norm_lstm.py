@@ -1,9 +1,34 @@
 """An LSTM with layer normalisation or without in torch operations written out, by the formulas of
 prnn_layer_norm_lstm.h, and torchaudio's module by its own."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+def rounded_to_tf32(values: Tensor) -> Tensor:
+    """Floats, of any type, with 10 bits of mantissa: to the nearest, halves away from zero."""
+    bits = values.float().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(values.dtype)
+
+
+class Tf32Product(torch.autograd.Function):
+    """h R' and its gradients, each a product of factors rounded to tf32."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, recurrent: Tensor) -> Tensor:
+        factors = rounded_to_tf32(h), rounded_to_tf32(recurrent)
+        ctx.save_for_backward(*factors)
+        return factors[0] @ factors[1].t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        h, recurrent = ctx.saved_tensors
+        rounded = rounded_to_tf32(gradient)
+        return rounded @ recurrent, rounded.t() @ h
 
 
 def layer_norm_lstm(
@@ -23,6 +48,7 @@ def layer_norm_lstm(
     reverse: bool = False,
     epsilon: float = 1e-5,
     zoneout: float = 0.0,
+    multiply: Callable[[Tensor, Tensor], Tensor] = functional.linear,
 ) -> tuple[Tensor, Tensor]:
     """y (T, N, H) and the last c; x (T, N, 4 H)."""
     steps, batch, width = x.shape
@@ -32,7 +58,7 @@ def layer_norm_lstm(
     outputs: list[Tensor] = [x] * steps
     for t in reversed(range(steps)) if reverse else range(steps):
         masked = h if recurrent_mask is None else recurrent_mask * h
-        product = masked @ recurrent.t()
+        product = multiply(masked, recurrent)
         if normalize == "none":
             gates = x[t] + product
         elif normalize == "gates":

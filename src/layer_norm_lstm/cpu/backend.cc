@@ -10,6 +10,25 @@ auto with_type(const LayerNormLstmOptions& o, Function&& function) {
   return o.dataType == PRNN_DATA_DOUBLE ? function(double()) : function(float());
 }
 
+template <class T>
+void multiply_on_cpu(const LayerNormLstmProduct& product) {
+  const int threads =
+      team_size(2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k));
+  Gemm<T> gemm;
+  gemm.m = product.m;
+  gemm.n = gemm.ldc = product.n;
+  gemm.k = product.k;
+  gemm.a = static_cast<const T*>(product.a);
+  gemm.lda = product.a_stride();
+  gemm.a_transposed = product.a_transposed;
+  gemm.b = static_cast<const T*>(product.b);
+  gemm.ldb = product.b_stride();
+  gemm.b_transposed = product.b_transposed;
+  gemm.c = static_cast<T*>(product.c);
+  gemm.scratch = gemm_scratch<T>(threads);
+  run_team(threads, [&](const Team& team) { team_gemm(team, gemm); });
+}
+
 class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
  public:
   void require_supported(prnnHandle_t, const LayerNormLstmOptions& o) const override {
@@ -42,6 +61,9 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
   void backward(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmInputs& inputs,
                 const LayerNormLstmBackwardArgs& args) const override {
     with_type(o, [&](auto real) { layer_norm_lstm_backward_cpu<decltype(real)>(o, inputs, args); });
+  }
+  void multiply(prnnHandle_t, const LayerNormLstmOptions& o, const LayerNormLstmProduct& product) const override {
+    with_type(o, [&](auto real) { multiply_on_cpu<decltype(real)>(product); });
   }
 };
 

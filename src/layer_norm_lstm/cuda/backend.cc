@@ -18,6 +18,10 @@
 namespace prnn {
 namespace {
 
+FloatProduct precision_of(const LayerNormLstmOptions& o) {
+  return o.allowTf32 != 0 ? FloatProduct::kTf32 : FloatProduct::kFloat32;
+}
+
 // What the blocks of a grid exchange in one launch; see LayerNormLstmGridParams.
 struct GridExchange {
   int64_t states, moments;  // bytes, and floats
@@ -89,6 +93,7 @@ class Pass {
     p_.epsilon = static_cast<Real>(o.epsilon);
     p_.zoneout = static_cast<Real>(o.zoneout);
     p_.timed_out = cuda_state(*handle).timed_out_on_device;
+    p_.overlaps = cuda_gpu_row(*handle).largest_cluster > 1;
     p_.x = in.x;
     p_.h0 = in.h0;
     p_.c0 = in.c0;
@@ -171,7 +176,8 @@ class Pass {
     if constexpr (sizeof(Real) == sizeof(float)) {
       if (plan_.on_clusters()) {
         launch("cluster", plan_.clusters, is_backward, p_, launch_layer_norm_lstm_cluster<float>,
-               launch_layer_norm_lstm_cluster<__half>, launch_layer_norm_lstm_cluster<__nv_bfloat16>);
+               launch_layer_norm_lstm_cluster<Tf32>, launch_layer_norm_lstm_cluster<__half>,
+               launch_layer_norm_lstm_cluster<__nv_bfloat16>);
         return true;
       }
       if (plan_.on_grid()) {
@@ -187,8 +193,11 @@ class Pass {
 
   template <class Plan, class Params>
   void launch(const char* engine, const Plan& plan, bool is_backward, const Params& params, Launch<Plan, Params> single,
-              Launch<Plan, Params> half, Launch<Plan, Params> bfloat16) {
-    const auto kernel = o_.dataType == PRNN_DATA_FLOAT ? single : o_.dataType == PRNN_DATA_HALF ? half : bfloat16;
+              Launch<Plan, Params> tf32, Launch<Plan, Params> half, Launch<Plan, Params> bfloat16) {
+    const auto kernel = o_.dataType == PRNN_DATA_HALF       ? half
+                        : o_.dataType == PRNN_DATA_BFLOAT16 ? bfloat16
+                        : o_.allowTf32 != 0                 ? tf32
+                                                            : single;
     const cudaError_t error = kernel(plan, is_backward, params, stream_);
     if (error != cudaSuccess)
       fail(PRNN_STATUS_EXECUTION_FAILED, "layer_norm_lstm_%s_%s could not be launched: %s", engine,
@@ -217,7 +226,8 @@ class Pass {
       clear(ws_.states, exchange.states);
       if (exchange.moments > 0) clear(ws_.moments, exchange.moments * static_cast<int64_t>(sizeof(float)));
       launch("grid", plan_.grid, is_backward, params, launch_layer_norm_lstm_grid<float>,
-             launch_layer_norm_lstm_grid<__half>, launch_layer_norm_lstm_grid<__nv_bfloat16>);
+             launch_layer_norm_lstm_grid<Tf32>, launch_layer_norm_lstm_grid<__half>,
+             launch_layer_norm_lstm_grid<__nv_bfloat16>);
       params.first_partial += params.sizes.replicas;
     }
   }
@@ -230,7 +240,7 @@ class Pass {
 
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
                 prnnDataType_t c_type) {
-    run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n);
+    run_gemm(*handle_, m, n, k, 1, a, b, 0, c, c_type, n, precision_of(o_));
   }
 
   void store_sums(void* out, int first, int count) {
@@ -303,6 +313,11 @@ class CudaLayerNormLstmBackend final : public LayerNormLstmBackend {
     const LayerNormLstmPlan plan = plan_for(handle, o);
     with_real(o.dataType,
               [&](auto real) { Pass<decltype(real)>(handle, o, inputs, args.workspace, plan).backward(args); });
+  }
+  void multiply(prnnHandle_t handle, const LayerNormLstmOptions& o, const LayerNormLstmProduct& p) const override {
+    check_earlier_calls(*handle);
+    const MatrixView a{p.a, o.dataType, p.a_stride(), p.a_transposed}, b{p.b, o.dataType, p.b_stride(), p.b_transposed};
+    run_gemm(*handle, p.m, p.n, p.k, 1, a, b, 0, p.c, o.dataType, p.n, precision_of(o));
   }
 };
 

@@ -7,7 +7,10 @@
 
 namespace prnn {
 
-// The forward or the backward kernel. T: float, __half, __nv_bfloat16.
+struct Tf32;
+
+// The forward or the backward kernel. T: float, Tf32 (float, whose products may be of tf32 numbers), __half,
+// __nv_bfloat16.
 template <class T>
 cudaError_t launch_layer_norm_lstm_cluster(const LayerNormLstmClusters&, bool is_backward,
                                            const LayerNormLstmParams<float>&, cudaStream_t);

@@ -60,7 +60,9 @@ __device__ __forceinline__ uint4 load_backward_fragment(const T* matrix, int hid
     const int k = i * Layout::kTileElements + lane % 4 * 4 + j;
     const int gate = k / Layout::kUnits, unit = first_unit + k % Layout::kUnits;
     const bool exists = unit < hidden && row < hidden;
-    words[j] = exists ? __float_as_uint(matrix[(int64_t{gate} * hidden + unit) * hidden + row]) : 0;
+    words[j] =
+        exists ? __float_as_uint(factor_of<T>(load_float<T>(matrix, (int64_t{gate} * hidden + unit) * hidden + row)))
+               : 0;
   }
   return {words[0], words[1], words[2], words[3]};
 }
@@ -88,6 +90,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
   using Layout = LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTER>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTiles = Layout::kTiles, kSets = Layout::kSets;
   constexpr int kParameters = kLayerNormLstmParameterRows, kGroup = Layout::kGroup, kSenders = Layout::kSenders;
+  constexpr bool kAccurate = sizeof(T) == 4;
   constexpr bool kStoresEarly = kExact<T> || Layout::kWarps == 16;  // no registers to wait for the product
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -266,11 +269,11 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
         const float sum = parameter(g) * normalized[g] + parameter(4 + g);
-        value[g] = squash<kExact<T>>(products ? sum + value_of_bits<T>(input[g]) : sum, g == 2);
+        value[g] = squash<kAccurate>(products ? sum + value_of_bits<T>(input[g]) : sum, g == 2);
       }
       cell_value = runs ? value_of_bits<T>(cell) : 0;
       const float deviation = stats.x, cell_deviation = stats.z, cell_gain = parameter(8);
-      const float squashed = hyperbolic_tangent<kExact<T>>(cell_gain * cell_value + parameter(9));
+      const float squashed = hyperbolic_tangent<kAccurate>(cell_gain * cell_value + parameter(9));
       const float kept = value_of_bits<T>(cell_before);
       const float c_before = params.is_first(step, length) ? initial_cell
                              : products                    ? stats_before.y + kept / stats_before.z
@@ -331,7 +334,7 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
         da[g] = runs ? deviation * (parameter(g) * du[g] - mean - normalized[g] * dot) : 0;
         const uint32_t to = gradients_out[g] + kStage * static_cast<uint32_t>(sizeof(shared.gradients[0]));
         if constexpr (sizeof(T) == 4) {
-          store_shared(true, to, da[g]);
+          store_shared(true, to, factor_of<T>(da[g]));
         } else {
           store_shared_half(to, Element<T>::pack(da[g], 0));
         }

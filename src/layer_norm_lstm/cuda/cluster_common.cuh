@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "layer_norm_lstm/cuda/cluster.h"
+#include "layer_norm_lstm/cuda/factors.cuh"
 #include "layer_norm_lstm/layer_norm_lstm.h"
 #include "rnn/cuda/common/activations.cuh"
 #include "rnn/cuda/common/dsmem.cuh"
@@ -72,7 +73,7 @@ struct LayerNormLstmLayout {
 template <class T>
 __device__ __forceinline__ uint32_t load_bits(const T* from) {
   if constexpr (sizeof(T) == 4) {
-    return __float_as_uint(__ldcs(from));
+    return __float_as_uint(::__ldcs(reinterpret_cast<const float*>(from)));
   } else {
     return load_element(from);
   }
@@ -87,8 +88,9 @@ __device__ __forceinline__ float value_of_bits(uint32_t bits) {
   }
 }
 
-// Adds the product of TILES times 16 rows with 8 columns over a k-tile. weights(m): two row tiles' fragments. Floats
-// are split as for Element<float>, and summed by themselves first: the instruction rounds its sums towards zero.
+// Adds the product of TILES times 16 rows with 8 columns over a k-tile, of factor_of(). weights(m): two row tiles'
+// fragments. Floats are split as for Element<float>, and summed by themselves first: the instruction rounds its sums
+// towards zero.
 template <class T, int SETS, int TILES, class Weights>
 __device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], const Weights& weights, const uint4& b) {
   uint4 low[TILES], high[TILES];
@@ -123,8 +125,8 @@ __device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], co
   } else {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      Element<T>::mma(sum[0][m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
-      Element<T>::mma(sum[SETS - 1][m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+      Element<T>::mma_of_factors(sum[0][m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
+      Element<T>::mma_of_factors(sum[SETS - 1][m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
     }
   }
 }

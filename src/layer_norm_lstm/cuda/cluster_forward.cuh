@@ -15,7 +15,9 @@ struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
   static constexpr int kParts = kUnits / kTileRows, kShares = Base::kWarps / kParts;  // of rows and of K
   static constexpr int kOwnKTiles = kKTiles / kShares;                                // of a warp
   // Those in registers; the others lie in shared memory.
-  static constexpr int kRegisterTiles = kOwnKTiles * 4 > Base::kRegisterQuads ? Base::kRegisterQuads / 4 : kOwnKTiles;
+  static constexpr bool kIsTf32 = sizeof(T) == 4 && !kExact<T>;
+  static constexpr int kRegisterQuads = Base::kRegisterQuads + (kIsTf32 ? 8 : 0);
+  static constexpr int kRegisterTiles = kOwnKTiles * 4 > kRegisterQuads ? kRegisterQuads / 4 : kOwnKTiles;
   static constexpr int kOtherTiles = kOwnKTiles - kRegisterTiles;
   static constexpr int kColumnFloats = kUnits * 4 + 4;  // 4 off whole lines, against bank conflicts
   static constexpr int kShareFloats = kTileColumns * kColumnFloats;
@@ -82,6 +84,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   using Layout = LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTileElements = Layout::kTileElements;
   constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders;
+  constexpr bool kAccurate = sizeof(T) == 4;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
@@ -106,8 +109,8 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   const auto load_weights = [&](int i, int g) {
     const int unit = first_unit + part * kTileRows + lane / 4;
     const int k = (share + Layout::kShares * i) * kTileElements + sub * (kTileElements / 4);
-    return load_row_fragment(static_cast<const T*>(params.recurrent), (int64_t{g} * hidden + unit) * hidden + k,
-                             unit < hidden ? hidden - k : 0);
+    return factor_of<T>(load_row_fragment(static_cast<const T*>(params.recurrent),
+                                          (int64_t{g} * hidden + unit) * hidden + k, unit < hidden ? hidden - k : 0));
   };
 #pragma unroll 1
   for (int i = 0; i < Layout::kOtherTiles * 4; ++i) {  // read by this lane alone
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     // A word of 16-bit elements has two units: even lanes send it to the first half of the cluster, odd ones to the
     // other.
     constexpr int kSharing = 4 / sizeof(T);
-    uint32_t word = Element<T>::pack(h, 0);
+    uint32_t word = factor_of<T>(Element<T>::pack(h, 0));
     if constexpr (kSharing == 2) word = __byte_perm(word, __shfl_xor_sync(kWholeWarp, word, 1), halves);
     if (!is_active) return;
 #pragma unroll
@@ -285,7 +288,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     for (int g = 0; g < 4; ++g) {
       a[g] = (a[g] - gates.x) * gates.y;
       const float u = parameter(g) * a[g] + parameter(4 + g);
-      gate[g] = squash<kExact<T>>(products ? u + fed[g] : u, g == 2);
+      gate[g] = squash<kAccurate>(products ? u + fed[g] : u, g == 2);
     }
     const float c[1] = {exists ? gate[1] * carried + gate[0] * gate[2] : 0};
     float2 cells = {0, 1};
@@ -294,7 +297,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     const float v = parameter(8) * normalized + parameter(9);
     const bool runs = params.timestep_of(s) < length;
     if (runs) carried = products ? c[0] : v;
-    float h = gate[3] * hyperbolic_tangent<kExact<T>>(v);
+    float h = gate[3] * hyperbolic_tangent<kAccurate>(v);
     h = runs ? zone_out(kept, before, h) : before;
     const T stored = Element<T>::from_float(exists ? h : 0);
     before = Element<T>::to_float(stored);

@@ -24,7 +24,9 @@ struct LayerNormLstmGridParams : LayerNormLstmParams<float> {
   float* kept_sums;  // backward: {T, N, 4}, the sums that do not depend on the incoming gradient
 };
 
-// The forward or the backward kernel. T: float, __half, __nv_bfloat16.
+struct Tf32;
+
+// The forward or the backward kernel. T: as launch_layer_norm_lstm_cluster().
 template <class T>
 cudaError_t launch_layer_norm_lstm_grid(const LayerNormLstmGrid&, bool is_backward, const LayerNormLstmGridParams&,
                                         cudaStream_t);

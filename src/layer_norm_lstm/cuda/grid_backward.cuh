@@ -26,16 +26,17 @@ __device__ __forceinline__ GridGate grid_gate(const GridParameters<ROUNDS>& para
                                               const GridSaved<T>& saved, const float4& stats_before, bool is_first,
                                               float initial_cell, bool runs) {
   using E = Element<T>;
+  constexpr bool kAccurate = sizeof(T) == 4;
   const int lane = threadIdx.x % 32, gate = lane % 4;
   GridGate result;
   result.normalized = runs ? E::to_float(saved.gate) : 0;
   const float sum = parameters.gate_gain[r][lane] * result.normalized + parameters.gate_bias[r][lane];
-  const float own = squash<kExact<T>>(products ? sum + E::to_float(saved.input) : sum, gate == 2);
+  const float own = squash<kAccurate>(products ? sum + E::to_float(saved.input) : sum, gate == 2);
   float value[4];
 #pragma unroll
   for (int g = 0; g < 4; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
   const float gain = parameters.cell_gain[r][lane], bias = parameters.cell_bias[r][lane];
-  const float squashed = hyperbolic_tangent<kExact<T>>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
+  const float squashed = hyperbolic_tangent<kAccurate>(gain * (runs ? E::to_float(saved.cell) : 0) + bias);
   const float kept = E::to_float(saved.cell_before);
   const float before = is_first ? initial_cell : products ? stats_before.y + kept / stats_before.z : gain * kept + bias;
   const float i = value[0], f = value[1], candidate = value[2], o = value[3];
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kSumFloats = kRowTiles * kTileFloats, kOwnFloats = UNIT_TILES * kTileFloats;
   constexpr int kLoads = kLayerNormLstmGridBlocks / 32;  // of other blocks' sums
-  using Product = MmaProduct<T, kRowTiles, kTileFloats, TILES == 1, (kRowTiles < 8)>;
+  using Product = MmaProduct<Multiplied<T>, kRowTiles, kTileFloats, TILES == 1, (kRowTiles < 8)>;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
@@ -151,9 +152,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int of_unit = cluster_unit + row_tile * kTileRows + lane / 4;
     const int of_gate = (rank * block_k_tiles + k_tile) / gate_k_tiles;
     const int k = (rank * block_k_tiles + k_tile) % gate_k_tiles * kKTile + gate * (16 / static_cast<int>(sizeof(T)));
-    return load_column_fragment(static_cast<const T*>(params.recurrent),
-                                (int64_t{of_gate} * hidden + k) * hidden + of_unit, hidden,
-                                of_unit < hidden ? hidden - k : 0);
+    return factor_of<T>(load_column_fragment(static_cast<const T*>(params.recurrent),
+                                             (int64_t{of_gate} * hidden + k) * hidden + of_unit, hidden,
+                                             of_unit < hidden ? hidden - k : 0));
   });
   __syncthreads();
   sync_cluster();
@@ -345,7 +346,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         const int u = first_unit + r * kTileRows, column = j * kTileColumns + warp;
         if (step > 0 || params.dh0 != nullptr) {
           T* const to = exchange + (int64_t{s} * most_columns + column) * row_elements + gate * padded + u;
-          publish_gate_tiles(to, lane, da, is_active && u < padded);
+          publish_gate_tiles(to, lane, factor_of<T>(da), is_active && u < padded);
         }
         parameter_sums.at(0, r) += du * g.normalized;
         parameter_sums.at(1, r) += du;

@@ -2,6 +2,9 @@
 // warp w finishes sequence w of each, and its lanes are unit * 4 + gate.
 #pragma once
 
+#include <type_traits>
+
+#include "layer_norm_lstm/cuda/factors.cuh"
 #include "layer_norm_lstm/cuda/grid.h"
 #include "layer_norm_lstm/layer_norm_lstm.h"
 #include "rnn/cuda/mma/product.cuh"
@@ -23,6 +26,21 @@ __device__ __forceinline__ GridPlace place_in_grid(const LayerNormLstmGridParams
   place.columns = min(most, params.columns - place.replica * most);
   return place;
 }
+
+// The element of products whose factors are those of factor_of().
+template <class T>
+struct Factor {};
+
+template <class T>
+struct Element<Factor<T>> : Element<T> {
+  static __device__ void mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                             uint32_t b1) {
+    Element<T>::mma_of_factors(sum, a0, a1, a2, a3, b0, b1);
+  }
+};
+
+template <class T>
+using Multiplied = std::conditional_t<kExact<T>, T, Factor<T>>;
 
 // Adds over the warp, in all lanes.
 template <int COUNT>

@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kWave = TILES == 1 ? 1 : wave_tiles(kRowTiles, kRounds);
   constexpr int kKTile = k_tile_elements(sizeof(T) == 4);
   constexpr int kStride = kTileFloats + 1, kSumFloats = kRowTiles * kStride;
-  using Product = MmaProduct<T, kRowTiles, kStride, TILES == 1, true>;
+  constexpr bool kAccurate = sizeof(T) == 4;
+  using Product = MmaProduct<Multiplied<T>, kRowTiles, kStride, TILES == 1, true>;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, gate = lane % 4;
   const GridPlace place = place_in_grid(params);
@@ -129,9 +130,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   product.load_weights(padded / kKTile, sums + 2 * kWave * kResidentWarps * kSumFloats, [&](int row_tile, int k_tile) {
     const int of_unit = first_unit + row_tile / kGates * kTileRows + lane / 4;
     const int k = k_tile * kKTile + gate * (16 / static_cast<int>(sizeof(T)));
-    return load_row_fragment(static_cast<const T*>(params.recurrent),
-                             (int64_t{row_tile % kGates} * hidden + of_unit) * hidden + k,
-                             of_unit < hidden ? hidden - k : 0);
+    return factor_of<T>(load_row_fragment(static_cast<const T*>(params.recurrent),
+                                          (int64_t{row_tile % kGates} * hidden + of_unit) * hidden + k,
+                                          of_unit < hidden ? hidden - k : 0));
   });
 
   // Where this lane's states are, of a step: by tile, k-tile, column of the tile.
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   };
   constexpr int kKTileElements = 64 / sizeof(T);
   const auto publish = [&](int s, int j, int r) {
-    const float h = mask.at(j, r) * before.at(j, r);
+    const float h = factor_of<T>(mask.at(j, r) * before.at(j, r));
     const int column = j * kTileColumns + warp, u = first_unit + r * kTileRows;
     T* const row =
         states + (int64_t{s} * step_elements + j * tile_elements +
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       for (int r = 0; r < kRounds; ++r) {
         a[j][r] = (a[j][r] - moments[j].x) * moments[j].y;
         const float u = parameters.gate_gain[r][lane] * a[j][r] + parameters.gate_bias[r][lane];
-        const float own = squash<kExact<T>>(products ? u + Element<T>::to_float(input[j][r]) : u, gate == 2);
+        const float own = squash<kAccurate>(products ? u + Element<T>::to_float(input[j][r]) : u, gate == 2);
         float value[kGates];
 #pragma unroll
         for (int g = 0; g < kGates; ++g) value[g] = __shfl_sync(kWholeWarp, own, g, 4);
@@ -285,7 +286,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         normalized[j][r] = (c[j][r] - moments[j].x) * moments[j].y;
         const float v = parameters.cell_gain[r][lane] * normalized[j][r] + parameters.cell_bias[r][lane];
         if (runs) carried.at(j, r) = products ? c[j][r] : v;
-        float h = output_gate.at(j, r) * hyperbolic_tangent<kExact<T>>(v);
+        float h = output_gate.at(j, r) * hyperbolic_tangent<kAccurate>(v);
         h = runs ? zone_out(kept.at(j, r), before.at(j, r), h) : before.at(j, r);
         before.at(j, r) = Element<T>::to_float(Element<T>::from_float(exists(r) ? h : 0));
         if (s + 1 < steps) publish(s + 1, j, r);

@@ -36,7 +36,8 @@ cudaError_t launch_layer_norm_lstm_grid(const LayerNormLstmGrid& plan, bool is_b
   }
   if (params.normalizes != 0 && params.first_partial == 0) {
     const unsigned rows = static_cast<unsigned>(params.sizes.steps) * static_cast<unsigned>(params.sizes.batch);
-    layer_norm_lstm_grid_kept_sums<T><<<rows, kResidentThreads, 0, stream>>>(params);
+    using Stored = std::conditional_t<sizeof(T) == 4, float, T>;  // tf32 has no memory of its own
+    layer_norm_lstm_grid_kept_sums<Stored><<<rows, kResidentThreads, 0, stream>>>(params);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }

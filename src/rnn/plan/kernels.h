@@ -106,9 +106,13 @@ constexpr Kernel kKernels[] = {
     {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64, 2}},
     {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 2}},
     {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 1}},
+    {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::kTf32, Feature::kWgmma, {32, 2}},
+    {Engine::kWgmmaMulticast, Pass::kForward, Cells::kGated, Types::kTf32, Feature::kWgmma, {32, 1}},
     {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {64, 2}},
     {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 2}},
     {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::k16Bit, Feature::kWgmma, {32, 1}},
+    {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kWgmma, {32, 2}},
+    {Engine::kWgmmaMulticast, Pass::kBackward, Cells::kGated, Types::kTf32, Feature::kWgmma, {32, 1}},
 
     {Engine::kCluster, Pass::kForward, Cells::kAll, Types::k16Bit, Feature::kClusters, {4, 8}},
     {Engine::kCluster, Pass::kForward, Cells::kAll, Types::k16Bit, Feature::kClusters, {8, 8}},

@@ -109,7 +109,10 @@ double estimate_call(const GpuRow& row, const RnnProblem& problem, const Residen
 
 }  // namespace
 
-StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
+StepEstimate estimate_step(const GpuRow& gpu, const RnnProblem& problem, bool training) {
+  // Estimates are of the kernels that were measured. Those of tf32 were no wgmma kernels.
+  GpuRow row = gpu;
+  row.has_wgmma = gpu.has_wgmma && problem.type != PRNN_DATA_FLOAT;
   ResidentShape forward, backward;
   if (!plan_shapes(row, problem, &forward, &backward)) return {};
   const double time = estimate_pass(row, problem, forward, false) +

@@ -13,6 +13,6 @@ struct StepEstimate {
 
 // A timestep of inference or of training, products of the input and of the weights' gradients included; off by some
 // 10 to 20 %.
-StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training);
+StepEstimate estimate_step(const GpuRow& gpu, const RnnProblem& problem, bool training);
 
 }  // namespace prnn

@@ -44,14 +44,20 @@ bool wants_split_k(const RnnProblem& problem, int directions) {
 }
 
 // The same of multicast: layers of many states. Measured on an H200. The other wgmma kernels have no resets: there it
-// is ahead of what clusters take from fewer states on, and of mma still earlier.
+// is ahead of what clusters take from fewer states on, and of mma, which is all that there is in tf32, still earlier.
 bool wants_multicast(const RnnProblem& problem, Pass pass, int directions) {
   const int64_t states = problem.max_batch() * directions * problem.hidden;
+  if (problem.type == PRNN_DATA_FLOAT) return states > 32 * 1024;
   if (needs_extras(problem, pass)) {
     return problem.hidden > cluster_hidden(problem.gates() > 1) ? states > 32 * 1024 : states >= 64 * 1024;
   }
   if (pass == Pass::kForward) return states > 64 * 1024;
   return states > (wants_split_k(problem, directions) ? 96 : 60) * 1024;
+}
+
+// Of H.
+int multicast_unit_chunks(const RnnProblem& problem) {
+  return static_cast<int>(problem.hidden) / multicast_chunk(static_cast<int>(type_bytes(problem.type)));
 }
 
 using ShapeFor = bool (*)(const GpuRow&, const RnnProblem&, Pass, int, ResidentShape*);
@@ -116,9 +122,9 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
                          int64_t directions) {
   if (backward.kernel.is(Engine::kWgmmaMulticast)) {
     const int columns = backward.kernel.shape(0), groups = backward.kernel.shape(1);
-    const int hidden = static_cast<int>(problem.hidden), gates = static_cast<int>(problem.gates());
+    const int of_gate = multicast_unit_chunks(problem), gates = static_cast<int>(problem.gates());
     return replicas * directions *
-           (multicast_exchange_bytes(hidden, gates * hidden / kWgmmaChunk, columns, groups) +
+           (multicast_exchange_bytes(of_gate, gates * of_gate, columns, groups) +
             multicast_sums_bytes(backward.blocks, gates, columns, groups));
   }
   if (!backward.kernel.is(Engine::kWgmmaSplitK)) return 0;
@@ -156,41 +162,43 @@ bool split_k_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, 
 }
 
 int64_t multicast_exchange_bytes(const RnnProblem& problem, const ResidentShape& forward, int64_t replicas) {
-  const int hidden = static_cast<int>(problem.hidden);
-  return replicas *
-         multicast_exchange_bytes(hidden, hidden / kWgmmaChunk, forward.kernel.shape(0), forward.kernel.shape(1));
+  const int chunks = multicast_unit_chunks(problem);
+  return replicas * multicast_exchange_bytes(chunks, chunks, forward.kernel.shape(0), forward.kernel.shape(1));
 }
 
 bool multicast_shape_for(const GpuRow& row, const RnnProblem& problem, Pass pass, int replicas, ResidentShape* shape) {
   const bool backward = pass == Pass::kBackward;
-  static_assert(kMulticastUnits * kMulticastParts == 2 * kWgmmaChunk, "a set of blocks has whole pairs of chunks");
-  if (problem.hidden % (2 * kWgmmaChunk) != 0) return false;
-  if (problem.hidden < kMulticastMinHidden || problem.hidden > kMulticastMaxHidden) return false;
+  const int element = static_cast<int>(type_bytes(problem.type));
+  constexpr int kSetUnits = kMulticastUnits * kMulticastParts;
+  static_assert(kSetUnits % (2 * multicast_chunk(2)) == 0, "a set of blocks has whole pairs of chunks");
+  if (problem.hidden % kSetUnits != 0) return false;
+  if (problem.hidden < kMulticastMinHidden || problem.hidden > multicast_max_hidden(element)) return false;
   // Of a warpgroup: all of K forward, a part of it backward.
-  const int of_gate = static_cast<int>(problem.hidden) / kWgmmaChunk,
+  const int of_gate = multicast_unit_chunks(problem),
             all = backward ? static_cast<int>(problem.gates()) * of_gate : of_gate;
   const int chunks = backward ? multicast_part_chunks(all) : all;
-  const int64_t in_shared = multicast_shared_chunks(chunks);
+  const int in_shared = multicast_shared_chunks(element, backward, chunks);
   *shape = ResidentShape();
   shape->units = kMulticastUnits;
   shape->cluster = kMulticastCluster;
   shape->replicas = replicas;
   shape->blocks = static_cast<int>(problem.hidden / kMulticastUnits);
   if (shape->blocks > resident_blocks(row, kMulticastCluster)) return false;
-  const int64_t sequences = ceil_div(problem.max_batch(), replicas), passes = ceil_div(sequences, kMulticastColumns);
+  const int64_t sequences = ceil_div(problem.max_batch(), replicas),
+                passes = ceil_div(sequences, int64_t{multicast_columns(element)});
   const int64_t needed = ceil_div(sequences, passes);
   bool found = false;
   any_kernel(row, problem, Engine::kWgmmaMulticast, pass, [&](KernelId kernel) {
     const int columns = kernel.shape(0), groups = kernel.shape(1);
     if (columns * groups < needed) return true;  // the table's order is from many columns to few
-    const int of_column =
-        backward ? multicast_backward_column(chunks, columns, groups) : multicast_forward_column(groups);
-    if (multicast_slots(chunks, columns, of_column) < 2) return false;
+    const int of_column = backward ? multicast_backward_column(element, in_shared, columns, groups)
+                                   : multicast_forward_column(element, groups);
+    if (multicast_slots(in_shared, columns, of_column) < 2) return false;
     shape->kernel = kernel;
     shape->tiles = static_cast<int>(ceil_div(needed, kTileColumns));
-    shape->shared_bytes = multicast_shared_bytes(chunks, columns, of_column);
-    shape->register_bytes = 2 * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
-    shape->shared_weight_bytes = 2 * in_shared * kWgmmaTileBytes * shape->blocks;
+    shape->shared_bytes = multicast_shared_bytes(in_shared, columns, of_column);
+    shape->register_bytes = int64_t{2} * (chunks - in_shared) * kWgmmaTileBytes * shape->blocks;
+    shape->shared_weight_bytes = int64_t{2} * in_shared * kWgmmaTileBytes * shape->blocks;
     found = true;
     return false;
   });

@@ -1,5 +1,5 @@
-// The wgmma engines' part of the plans: 16-bit gated layers of many states, a replica's sequences all at once. Plain
-// C++ that needs no GPU, as plan.h. docs/resident_kernels.md explains the design.
+// The wgmma engines' part of the plans: gated layers of many states, a replica's sequences all at once. 16-bit types,
+// and tf32 in multicast kernels. Plain C++ that needs no GPU, as plan.h. docs/resident_kernels.md explains the design.
 #pragma once
 
 #include "rnn/plan/plan.h"
@@ -8,7 +8,7 @@ namespace prnn {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kWgmmaUnits = 16;  // hidden units that a block finishes
-constexpr int kWgmmaChunk = 64;  // elements of K in 128 bytes, what a swizzled row of shared memory holds
+constexpr int kWgmmaChunk = 64;  // 16-bit elements of K in 128 bytes, what a swizzled row of shared memory holds
 constexpr int kWgmmaTileBytes = 64 * kWgmmaChunk * 2;  // of weights: a chunk of 64 rows
 constexpr int kWgmmaCluster = 4;                       // blocks that split K in the backward pass
 
@@ -33,51 +33,65 @@ int64_t wgmma_sums_bytes(const RnnProblem& problem, const ResidentShape& backwar
                          int64_t directions);
 
 // Multicast: all blocks of a cluster multiply the same states, which each reads a share of from L2 for all. Of H, whole
-// chunks.
+// chunks. `element`: bytes of one, 2 or, in tf32, 4.
 constexpr int kMulticastCluster = 2;
-constexpr int kMulticastColumns = 128;  // sequences of a replica in a pass, at most
 constexpr int kMulticastMinHidden = 512;
-constexpr int kMulticastMaxHidden = 1024;  // a larger layer's weights leave room for two pairs of chunks of states
 constexpr int kMulticastUnits = 2 * kWgmmaUnits;
 constexpr int kMulticastThreads = kResidentThreads + kWarpgroupThreads;
-constexpr int kMulticastRegisterChunks = 8;  // of a warpgroup
 constexpr int kMulticastMaxSlots = 12;
 constexpr int kMulticastCounterBytes = 128;
-constexpr int kMulticastPublishers = 4;  // warpgroups that have the units of a chunk
 constexpr int kMulticastSharedBytes = 225 * 1024;
 
-constexpr int multicast_shared_chunks(int chunks) {
-  return chunks > kMulticastRegisterChunks ? chunks - kMulticastRegisterChunks : 0;
+constexpr int multicast_chunk(int element) { return 128 / element; }  // elements of K
+// Sequences of a replica in a pass, at most.
+constexpr int multicast_columns(int element) { return 256 / element; }
+// A larger layer's weights leave room for two pairs of chunks of states, or none.
+constexpr int multicast_max_hidden(int element) { return 2048 / element; }
+// Chunks whose weights a warpgroup keeps in registers: as many as leave it enough for the rest. And in shared memory.
+constexpr int multicast_register_chunks(int element, bool backward) { return element == 4 && backward ? 10 : 8; }
+constexpr int multicast_shared_chunks(int element, bool backward, int chunks) {
+  const int in_registers = multicast_register_chunks(element, backward);
+  return chunks > in_registers ? chunks - in_registers : 0;
 }
-// Pairs of chunks of states that a block's shared memory holds beside `chunks` of weights.
-constexpr int multicast_slots(int chunks, int columns, int of_column) {
-  const int taken = 2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
+// Warpgroups that have the units of a chunk.
+constexpr int multicast_publishers(int element) { return multicast_chunk(element) / kWgmmaUnits; }
+
+// Pairs of chunks of states that a block's shared memory holds beside each warpgroup's `in_shared` chunks of weights.
+constexpr int multicast_slots(int in_shared, int columns, int of_column) {
+  const int taken = 2 * (in_shared * kWgmmaTileBytes + columns * of_column);
   const int room = (kMulticastSharedBytes - taken) / (2 * columns * 128);
   return room < kMulticastMaxSlots ? room : kMulticastMaxSlots;
 }
 // Bytes of shared memory for a column of a warpgroup: of a step's input and output, and, backward, of what each group
 // carries. Backward, groups have rooms of their own if there is room for some pairs of states beside them: what one
 // group reads is then copied while the other is multiplied.
-constexpr int kMulticastBackwardColumn = 240, kMulticastCarried = 64, kMulticastRoomSlots = 4;
-constexpr int multicast_forward_column(int groups) { return 144 * groups + 96; }
-constexpr int multicast_rooms(int chunks, int columns, int groups) {
-  const int of_column = (kMulticastBackwardColumn + kMulticastCarried) * groups;
-  return multicast_slots(chunks, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
+constexpr int kMulticastCarried = 4 * kWgmmaUnits, kMulticastRoomSlots = 4;
+// 16 bytes keep banks apart.
+constexpr int multicast_input_column(int element) { return 4 * kWgmmaUnits * element + 16; }
+constexpr int multicast_staged_column(int element) { return kWgmmaUnits * element + 16; }
+constexpr int multicast_forward_column(int element, int groups) {
+  return multicast_input_column(element) * groups + 2 * multicast_staged_column(element);
 }
-constexpr int multicast_backward_column(int chunks, int columns, int groups) {
-  return kMulticastBackwardColumn * multicast_rooms(chunks, columns, groups) + kMulticastCarried * groups;
+constexpr int multicast_saved_column(int element) { return 7 * kWgmmaUnits * element + 16; }
+constexpr int multicast_rooms(int element, int in_shared, int columns, int groups) {
+  const int of_column = (multicast_saved_column(element) + kMulticastCarried) * groups;
+  return multicast_slots(in_shared, columns, of_column) < kMulticastRoomSlots ? 1 : groups;
+}
+constexpr int multicast_backward_column(int element, int in_shared, int columns, int groups) {
+  return multicast_saved_column(element) * multicast_rooms(element, in_shared, columns, groups) +
+         kMulticastCarried * groups;
 }
 // The ring also stages the weights.
 constexpr int multicast_ring_bytes(int slots, int columns) {
   return slots * columns * 256 > 2 * kWgmmaTileBytes ? slots * columns * 256 : 2 * kWgmmaTileBytes;
 }
-constexpr int multicast_shared_bytes(int chunks, int columns, int of_column) {
-  return multicast_ring_bytes(multicast_slots(chunks, columns, of_column), columns) +
-         2 * (multicast_shared_chunks(chunks) * kWgmmaTileBytes + columns * of_column);
+constexpr int multicast_shared_bytes(int in_shared, int columns, int of_column) {
+  return multicast_ring_bytes(multicast_slots(in_shared, columns, of_column), columns) +
+         2 * (in_shared * kWgmmaTileBytes + columns * of_column);
 }
-// What a replica's blocks exchange; `chunks` of K.
-constexpr int64_t multicast_exchange_bytes(int hidden, int chunks, int columns, int groups) {
-  return int64_t{groups} * (2 * chunks * columns * 128 + hidden / kWgmmaChunk * kMulticastCounterBytes);
+// What a replica's blocks exchange; chunks of units, and of K.
+constexpr int64_t multicast_exchange_bytes(int unit_chunks, int chunks, int columns, int groups) {
+  return int64_t{groups} * (2 * chunks * columns * 128 + unit_chunks * kMulticastCounterBytes);
 }
 // Backward, the chunks of K are split in kMulticastParts of whole pairs: the first chunk of a part, and how many the
 // largest part has.
@@ -87,10 +101,12 @@ constexpr int multicast_part_chunks(int chunks) { return (chunks / 2 + kMulticas
 
 // Backward, the sums that kMulticastParts blocks give each other. Where a part of K is one gate of all units, a product
 // needs what all blocks have published, which had read the sums of the step before. Blocks of other cells may be a step
-// behind: the sums of even and odd steps have places of their own.
-constexpr int multicast_sums_places(int gates) { return gates == kMulticastParts ? 1 : 2; }
+// behind: the sums of even and odd steps have places of their own, or, of several groups, whose sums would take too
+// much of the L2 cache, a block waits for the set while it works for another group.
+constexpr int multicast_sums_places(int gates, int groups) { return gates == kMulticastParts || groups > 1 ? 1 : 2; }
 constexpr int64_t multicast_sums_bytes(int blocks, int gates, int columns, int groups) {
-  return int64_t{blocks} * multicast_sums_places(gates) * groups * kMulticastParts * kMulticastUnits * columns * 4;
+  return int64_t{blocks} * multicast_sums_places(gates, groups) * groups * kMulticastParts * kMulticastUnits * columns *
+         4;
 }
 
 // The same of a forward kernel's replicas: ForwardDirection::exchange.

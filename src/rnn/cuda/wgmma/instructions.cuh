@@ -1,11 +1,13 @@
-// The wgmma instruction, D[64 rows, COLUMNS] += A[64, 16] B[16, COLUMNS] by the 4 warps of a warpgroup, and how its
-// operands lie in shared memory.
+// The wgmma instruction, D[64 rows, COLUMNS] += A[64, K] B[K, COLUMNS] by the 4 warps of a warpgroup, and how its
+// operands lie in shared memory. K is 32 bytes: 16 elements of 16 bits, 8 tf32 numbers.
 #pragma once
 
 #include "core/cuda/features.cuh"
 #include "rnn/cuda/common/element.cuh"
 
 namespace prnn {
+
+struct Tf32;  // common/tf32.cuh
 
 #if PRNN_HAS_WGMMA
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -25,13 +27,14 @@ __device__ __forceinline__ void fence_for_wgmma() { asm volatile("fence.proxy.as
 // clang-format off
 #define PRNN_WGMMA(type, columns, sums, d_names, a_names, b_of_registers, a_of_shared, b_of_shared)                    \
   __device__ __forceinline__ void wgmma(const type*, float (&d)[columns / 2], const uint32_t (&a)[4], uint64_t b) {    \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." PRNN_WGMMA_TYPE "." PRNN_WGMMA_TYPE           \
-                 " {" d_names "},{" a_names "}," b_of_registers ",1,1,1,0;"                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns PRNN_WGMMA_TYPES                                         \
+                 " {" d_names "},{" a_names "}," b_of_registers ",1,1,1" PRNN_WGMMA_TRANSPOSES_B ";"                   \
                  : sums(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                      \
   }                                                                                                                    \
   __device__ __forceinline__ void wgmma(const type*, float (&d)[columns / 2], uint64_t a, uint64_t b) {                \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." PRNN_WGMMA_TYPE "." PRNN_WGMMA_TYPE           \
-                 " {" d_names "}," a_of_shared "," b_of_shared ",1,1,1,0,0;" : sums(0) : "l"(a), "l"(b));              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns PRNN_WGMMA_TYPES                                         \
+                 " {" d_names "}," a_of_shared "," b_of_shared ",1,1,1" PRNN_WGMMA_TRANSPOSES_BOTH ";"                 \
+                 : sums(0) : "l"(a), "l"(b));                                                                          \
   }
 #define PRNN_NAMES4 "%0,%1,%2,%3"
 #define PRNN_NAMES8 PRNN_NAMES4 ",%4,%5,%6,%7"
@@ -43,12 +46,24 @@ __device__ __forceinline__ void fence_for_wgmma() { asm volatile("fence.proxy.as
   PRNN_WGMMA(type, 32, PRNN_SUMS16, PRNN_NAMES16, "%16,%17,%18,%19", "%20", "%16", "%17") \
   PRNN_WGMMA(type, 64, PRNN_SUMS32, PRNN_NAMES32, "%32,%33,%34,%35", "%36", "%32", "%33")
 // clang-format on
-#define PRNN_WGMMA_TYPE "f16"
+#define PRNN_WGMMA_TRANSPOSES_B ",0"
+#define PRNN_WGMMA_TRANSPOSES_BOTH ",0,0"
+#define PRNN_WGMMA_TYPES "k16.f32.f16.f16"
 PRNN_WGMMA_OF(__half)
-#undef PRNN_WGMMA_TYPE
-#define PRNN_WGMMA_TYPE "bf16"
+#undef PRNN_WGMMA_TYPES
+#define PRNN_WGMMA_TYPES "k16.f32.bf16.bf16"
 PRNN_WGMMA_OF(__nv_bfloat16)
-#undef PRNN_WGMMA_TYPE
+#undef PRNN_WGMMA_TYPES
+#undef PRNN_WGMMA_TRANSPOSES_B
+#undef PRNN_WGMMA_TRANSPOSES_BOTH
+// Operands of 32 bits cannot be transposed.
+#define PRNN_WGMMA_TRANSPOSES_B
+#define PRNN_WGMMA_TRANSPOSES_BOTH
+#define PRNN_WGMMA_TYPES "k8.f32.tf32.tf32"
+PRNN_WGMMA_OF(Tf32)
+#undef PRNN_WGMMA_TYPES
+#undef PRNN_WGMMA_TRANSPOSES_B
+#undef PRNN_WGMMA_TRANSPOSES_BOTH
 #undef PRNN_WGMMA_OF
 #undef PRNN_WGMMA
 #undef PRNN_NAMES32

@@ -1,5 +1,5 @@
 // How the blocks of a cluster fetch the states that all of them multiply: each reads its share from L2 once and
-// multicasts it to the shared memory of all. 16-bit types.
+// multicasts it to the shared memory of all. 16-bit types and tf32.
 #pragma once
 
 #include "rnn/cuda/common/block.cuh"
@@ -60,9 +60,38 @@ __device__ __forceinline__ void take_registers() {
 #endif
 }
 
+// Elements in shared memory: one, or four that lie together.
 template <class T>
-__device__ __forceinline__ void store_shared_word(uint32_t address, const T& element) {
-  asm volatile("st.shared.u16 [%0],%1;" ::"r"(address), "h"(reinterpret_cast<const uint16_t&>(element)) : "memory");
+__device__ __forceinline__ float load_shared_element(uint32_t address) {
+  if constexpr (sizeof(T) == 4) {
+    float value;
+    load_shared(address, value);
+    return value;
+  } else {
+    uint16_t bits;
+    asm volatile("ld.shared.u16 %0,[%1];" : "=h"(bits) : "r"(address) : "memory");
+    return Element<T>::to_float(reinterpret_cast<const T&>(bits));
+  }
+}
+template <class T>
+__device__ __forceinline__ void store_shared_element(uint32_t address, float value) {
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared.f32 [%0],%1;" ::"r"(address), "f"(value) : "memory");
+  } else {
+    const T element = Element<T>::from_float(value);
+    asm volatile("st.shared.u16 [%0],%1;" ::"r"(address), "h"(reinterpret_cast<const uint16_t&>(element)) : "memory");
+  }
+}
+template <class T>
+__device__ __forceinline__ void store_shared_four(uint32_t address, const float (&values)[4]) {
+  if constexpr (sizeof(T) == 4) {
+    store_shared(address, {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+                           __float_as_uint(values[3])});
+  } else {
+    asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(address), "r"(Element<T>::pack(values[0], values[1])),
+                 "r"(Element<T>::pack(values[2], values[3]))
+                 : "memory");
+  }
 }
 
 // The columns of a replica, in groups.
@@ -81,9 +110,9 @@ struct GroupColumns {
 };
 
 // What a replica's blocks exchange: states, or, backward, the gates' gradients, of even and odd steps, in chunks of
-// COLUMNS rows of 128 bytes as they lie in shared memory, and a counter for each kWgmmaChunk units, which starts from
+// COLUMNS rows of 128 bytes as they lie in shared memory, and a counter for each chunk of units, which starts from
 // `first_count`.
-template <int COLUMNS, int GROUPS>
+template <class T, int COLUMNS, int GROUPS>
 struct MulticastExchange {
   static constexpr int kChunkBytes = COLUMNS * 128;
 
@@ -102,7 +131,7 @@ struct MulticastExchange {
   // Whether all of a chunk has been published.
   __device__ __forceinline__ bool has_states(int s, int group, int chunk) const {
     const unsigned count = load_acquired(counter(group, chunk)) - first_count;
-    return static_cast<int>(count - static_cast<unsigned>((s + 1) * kMulticastPublishers)) >= 0;
+    return static_cast<int>(count - static_cast<unsigned>((s + 1) * multicast_publishers(sizeof(T)))) >= 0;
   }
 };
 
@@ -152,10 +181,11 @@ struct Ring {
 };
 
 // A warp's work: fetches the block's share of chunks [first, first + count) of all steps and groups, as they become
-// ready. A lane has one of them.
-template <int COLUMNS, int GROUPS>
-__device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GROUPS>& exchange, int first, int count,
-                                             Ring ring, int steps, int* fault) {
+// ready. A lane has one of them. Those of the last pair also wait for may_end(step, group, lane % 2), without which no
+// block that this one fetches for ends its product.
+template <class T, int COLUMNS, int GROUPS, class MayEnd>
+__device__ __forceinline__ void fetch_states(const MulticastExchange<T, COLUMNS, GROUPS>& exchange, int first,
+                                             int count, Ring ring, int steps, int* fault, const MayEnd& may_end) {
   constexpr int kChunkBytes = COLUMNS * 128;
   const int lane = static_cast<int>(threadIdx.x % 32), of_pair = lane % 2;
   const int pairs = count / 2;
@@ -176,7 +206,8 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
       SpinTimeout timeout;
       for (unsigned waiting; (waiting = __ballot_sync(kWholeWarp, waits)) != 0;) {
         if (waits && (waiting & same_slot) == 0 && exchange.has_states(s, group, first + chunk) &&
-            (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1))) {
+            (ring.use == 0 || has_arrived(ring.empty + ring.slot * 8, (ring.use - 1) >> own_uses & 1)) &&
+            (pair + 1 < pairs || may_end(s, group, of_pair))) {
           fence_for_bulk_copies();
           copy_to_cluster(ring.chunks + (ring.slot * 2 + of_pair) * kChunkBytes,
                           exchange.states(s, group, first + chunk), kChunkBytes, ring.full_at(), ranks);
@@ -192,15 +223,16 @@ __device__ __forceinline__ void fetch_states(const MulticastExchange<COLUMNS, GR
   }
 }
 
-// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more.
-template <class T, int COLUMNS, int FEWEST>
+// The product: each warpgroup has a tile of 64 rows, and multiplies it with the chunks of the ring, FEWEST or more. The
+// weights of REGISTERS chunks are in registers.
+template <class T, int COLUMNS, int REGISTERS, int FEWEST>
 struct MulticastProduct {
   static constexpr int kChunkBytes = COLUMNS * 128;
   using Sums = float[COLUMNS / 2];
 
   const Warpgroup warpgroup;
   Ring ring;
-  uint32_t weights[kMulticastRegisterChunks][4][4];
+  uint32_t weights[REGISTERS][4][4];
   uint32_t more_weights;  // shared address of this warpgroup's weights beyond the registers
   int chunks;
   // Where a pair is given back: slot 0's empty barrier of the block that fetches the slot's next pair. With each pair
@@ -231,7 +263,7 @@ struct MulticastProduct {
   __device__ __forceinline__ void run(Sums& sums, int* fault, bool& timed_out) {
     int before = 0;
 #pragma unroll
-    for (int p = 0; p < kMulticastRegisterChunks / 2; ++p) {
+    for (int p = 0; p < REGISTERS / 2; ++p) {
       if (2 * p >= FEWEST && 2 * p >= chunks) break;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, weights[2 * p], states);
@@ -239,8 +271,8 @@ struct MulticastProduct {
       });
     }
 #pragma unroll 1
-    for (int p = kMulticastRegisterChunks / 2; p < chunks / 2; ++p) {
-      const uint64_t from = matrix_descriptor(more_weights) + (2 * p - kMulticastRegisterChunks) * 512;
+    for (int p = REGISTERS / 2; p < chunks / 2; ++p) {
+      const uint64_t from = matrix_descriptor(more_weights) + (2 * p - REGISTERS) * 512;
       step(p, before, fault, timed_out, [&](uint64_t states) {
         multiply_chunk<T>(sums, from, states);
         multiply_chunk<T>(sums, from + 512, states + kChunkBytes / 16);

@@ -1,4 +1,4 @@
-// The multicast wgmma backward kernel: gated cells in 16 bits, many sequences a replica.
+// The multicast wgmma backward kernel: gated cells in 16 bits and tf32, many sequences a replica.
 #pragma once
 
 #include "rnn/cuda/common/launch.cuh"
@@ -19,6 +19,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kSetUnits = kMulticastParts * kMulticastUnits;
+  constexpr int kElement = sizeof(T), kPerWord = Element<T>::kPerWord, kChunk = multicast_chunk(kElement),
+                kVec = 16 / kElement;
   constexpr int kCells = COLUMNS / 8;  // a thread finishes so many of a group
   static_assert(kCells % 4 == 0);
 
@@ -26,7 +28,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   const BlockPlace place = place_of_block(sizes, kMulticastUnits);
   const BackwardDirection& dir = params.direction[place.direction];
   if (place.columns <= 0) return;
-  const int hidden = sizes.hidden, unit_chunks = hidden / kWgmmaChunk;
+  const int hidden = sizes.hidden, unit_chunks = hidden / kChunk;
   constexpr int kBlocksOfSets = kMulticastParts * kMulticastCluster;  // of two sets
   const int block = blockIdx.x % sizes.blocks, first_of_sets = block / kBlocksOfSets * kBlocksOfSets;
   const bool shares = first_of_sets + kMulticastParts < sizes.blocks;
@@ -36,25 +38,26 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   // Of this part, and, for what all blocks have alike, of the largest one.
   const int all_chunks = kGates * unit_chunks, first_chunk = multicast_part_begin(all_chunks, part),
             own_chunks = multicast_part_begin(all_chunks, part + 1) - first_chunk,
-            chunks = multicast_part_chunks(all_chunks);
+            in_shared = multicast_shared_chunks(kElement, true, multicast_part_chunks(all_chunks));
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int of_column = multicast_backward_column(chunks, COLUMNS, GROUPS),
-            rooms = multicast_rooms(chunks, COLUMNS, GROUPS);
-  const int slots = multicast_slots(chunks, COLUMNS, of_column);
+  const int of_column = multicast_backward_column(kElement, in_shared, COLUMNS, GROUPS),
+            rooms = multicast_rooms(kElement, in_shared, COLUMNS, GROUPS);
+  const int slots = multicast_slots(in_shared, COLUMNS, of_column);
   const uint32_t ring_at = shared_address(ring), weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
   // Of a replica and direction: what is exchanged, and the sums.
-  const int64_t exchange_bytes = multicast_exchange_bytes(hidden, all_chunks, COLUMNS, GROUPS);
+  const int64_t exchange_bytes = multicast_exchange_bytes(unit_chunks, all_chunks, COLUMNS, GROUPS);
+  constexpr int kPlaces = multicast_sums_places(kGates, GROUPS);
   const int64_t sums_bytes = multicast_sums_bytes(sizes.blocks, kGates, COLUMNS, GROUPS);
   char* const of_replica = reinterpret_cast<char*>(params.sums) +
                            (place.direction * sizes.replicas + place.replica) * (exchange_bytes + sums_bytes);
-  const MulticastExchange<COLUMNS, GROUPS> exchange{of_replica + sums_bytes, all_chunks, unit_chunks, 0};
+  const MulticastExchange<T, COLUMNS, GROUPS> exchange{of_replica + sums_bytes, all_chunks, unit_chunks, 0};
   const int timesteps = steps_of_column(sizes, place.first_column),
             last_step = last_backward_step(dir, sizes, timesteps);
 
   const GroupColumns<GROUPS> group_columns(place);
-  const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * multicast_shared_chunks(chunks) * 8192;
+  const int room_offset = static_cast<int>(weights_at - ring_at) + 2 * in_shared * 8192;
   const auto io_of = [&](int warpgroup) {
     const uint32_t room = ring_at + room_offset + warpgroup * COLUMNS * of_column;
     return BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
@@ -73,8 +76,21 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
+      // Of one place, a product must not end, and its sums overwrite those of the step before, until the set's have
+      // read these, as they have when they have published what the step multiplies. A part of four gates has that from
+      // all blocks; others may lack the chunks of the units of the set, or of both sets of a cluster: a lane waits for
+      // half.
+      const int first_of_lanes = first_of_sets / kMulticastParts * (kSetUnits / kChunk),
+                of_lane = (shares ? kMulticastCluster : 1) * kSetUnits / kChunk / 2;
       fetch_states(exchange, first_chunk, own_chunks, Ring(ring_at, barriers, slots, shares), last_step + 1,
-                   sizes.timed_out);
+                   sizes.timed_out, [&](int s, int group, int lane_of_pair) {
+                     if constexpr (kGates == kMulticastParts || kPlaces > 1) return true;
+                     bool all = true;
+                     for (int i = 0; i < of_lane; ++i) {
+                       all = all && exchange.has_states(s, group, first_of_lanes + lane_of_pair * of_lane + i);
+                     }
+                     return all;
+                   });
     } else if (warp < 3) {
       io_of(warp - 1).run(timesteps, last_step);
     }
@@ -84,28 +100,37 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   }
   take_registers<true>();
 
-  constexpr int kFewest = multicast_part_begin(kMulticastMinHidden / kWgmmaChunk * kGates, 1);
-  MulticastProduct<T, COLUMNS, kFewest> product{{}, Ring(ring_at, barriers, slots, shares)};
+  constexpr int kFewest = multicast_part_begin(kMulticastMinHidden / kChunk * kGates, 1);
+  MulticastProduct<T, COLUMNS, multicast_register_chunks(kElement, true), kFewest> product{
+      {}, Ring(ring_at, barriers, slots, shares)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   product.chunks = own_chunks;
-  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  product.more_weights = weights_at + warpgroup.index * in_shared * 8192;
   const BackwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   char* const saved_here = ring + room_offset + warpgroup.index * COLUMNS * of_column;
   const T* const matrix = static_cast<const T*>(dir.weights);
-  load_weight_tiles<true>(product.weights, own_chunks, ring_at + warpgroup.index * 8192, product.more_weights,
-                          warpgroup, [&](int chunk, int row, int vec) {
-                            const int64_t k = (first_chunk + chunk) * kWgmmaChunk + row;
-                            const int unit = first_of_set + warpgroup.index * 64 + vec * 8;
-                            return load_row_fragment(matrix, k * hidden + unit, chunk < own_chunks ? 8 : 0);
-                          });
+  const auto weight_at = [&](int chunk, int k, int row) {
+    return int64_t{(first_chunk + chunk) * kChunk + k} * hidden + (first_of_set + warpgroup.index * 64 + row);
+  };
+  if constexpr (kElement == 4) {
+    gather_weight_tiles(product.weights, own_chunks, product.more_weights, warpgroup, [&](int chunk, int k, int row) {
+      const float weight = chunk < own_chunks ? load_float<T>(matrix, weight_at(chunk, k, row)) : 0;
+      return Element<T>::factor(__float_as_uint(weight));
+    });
+  } else {
+    load_weight_tiles<true>(product.weights, own_chunks, ring_at + warpgroup.index * 8192, product.more_weights,
+                            warpgroup, [&](int chunk, int k, int vec) {
+                              return load_row_fragment(matrix, weight_at(chunk, k, vec * kVec),
+                                                       chunk < own_chunks ? kVec : 0);
+                            });
+  }
   __syncthreads();
   sync_cluster();
 
   // Sums that blocks of a set give each other: [block][place][group][half of its units][part][kCells / 4][thread][4].
   // Those of a warp are of one block's half. Why nobody overwrites sums that are still to be read:
   // docs/resident_kernels.md.
-  constexpr int kPlaces = multicast_sums_places(kGates);
   constexpr int kPartSums = kCells / 4 * kWarpgroupThreads * 16, kGroupSums = 2 * kMulticastParts * kPartSums;
   const auto sums_at = [&](int of_part, int half, int from) {
     const int to = first_of_sets + (shares ? of_part * kMulticastCluster + rank_of_set : of_part);
@@ -116,7 +141,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 
   // A thread finishes units lane / 4 and 8 more, of columns 8 j + 2 (lane % 4) and the next, for kCells / 4 values of
   // j. The gradient that goes past the matrix lies in shared memory, [group][cell][thread].
-  float* const carried = reinterpret_cast<float*>(saved_here + rooms * COLUMNS * kSavedColumn) + warpgroup.thread;
+  float* const carried = reinterpret_cast<float*>(saved_here + rooms * COLUMNS * io.kSavedColumn) + warpgroup.thread;
   float bias_sums[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) bias_sums[i / 4][i % 4] = 0;
@@ -160,7 +185,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         }
       };
       load_given(given, 0);
-      char* const saved_of_group = saved_here + io.set_of(group) * (COLUMNS * kSavedColumn);
+      char* const saved_of_group = saved_here + io.set_of(group) * (COLUMNS * io.kSavedColumn);
       io.wait(io.set_of(group));
 #pragma unroll 1
       for (int i = 0; i < kCells / 4; ++i) {
@@ -182,7 +207,7 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
           add_to(sum, float4{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)});
         }
         const float dh_of[4] = {sum.x, sum.y, sum.z, sum.w};
-        uint32_t gradients[4][2];
+        uint32_t gradients[4][4 / kPerWord];
         const int first_column = (warp * (kCells / 4) + i) * 8 + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -196,27 +221,32 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
           }
           begin_or_end_sequence<T, MODE>(dir, int64_t{pin_in_register(n)} * hidden + unit, true, is_active, was_active,
                                          dh, past, kWholeUnit);
-          const char* const from = saved_of_group + column * kSavedColumn;
+          const char* const from = saved_of_group + column * io.kSavedColumn;
           const auto value = [&](int array) {
-            return Element<T>::to_float(*reinterpret_cast<const T*>(from + array + own_unit * 2));
+            return Element<T>::to_float(*reinterpret_cast<const T*>(from + array + own_unit * kElement));
           };
           float da[4];
-          backward_unit<T, MODE>(*reinterpret_cast<const Four<T>*>(from + own_unit * 8),
-                                 MODE == PRNN_LSTM ? value(kSavedState) : 0, value(kSavedBefore), dh + value(kSavedDy),
-                                 is_active, past, da);
+          backward_unit<T, MODE>(*reinterpret_cast<const Four<T>*>(from + own_unit * (4 * kElement)),
+                                 MODE == PRNN_LSTM ? value(io.kSavedState) : 0, value(io.kSavedBefore),
+                                 dh + value(io.kSavedDy), is_active, past, da);
           carried[(group * kCells + i * 4 + c) * kWarpgroupThreads] = past;
 #pragma unroll
           for (int g = 0; g < 4; ++g) bias_sums[c / 2][g] += da[g];
-          gradients[c][0] = Element<T>::pack(da[0], da[1]);
-          gradients[c][1] = Element<T>::pack(da[2], da[3]);
+#pragma unroll
+          for (int g = 0; g < 4; g += kPerWord) {
+            gradients[c][g / kPerWord] = Element<T>::pack(da[g], da[g + kPerWord - 1]);
+          }
         }
         __syncwarp();  // the gates have been read, all of these columns by this warp: gradients take their place
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          char* const to = saved_of_group + (first_column + c % 2) * kSavedColumn + (lane / 4 + c / 2 * 8) * 2;
+          char* const to =
+              saved_of_group + (first_column + c % 2) * io.kSavedColumn + (lane / 4 + c / 2 * 8) * kElement;
 #pragma unroll
           for (int g = 0; g < 4; ++g) {
-            *reinterpret_cast<uint16_t*>(to + g * 32) = static_cast<uint16_t>(gradients[c][g / 2] >> g % 2 * 16);
+            using Bits = std::conditional_t<kElement == 4, uint32_t, uint16_t>;
+            *reinterpret_cast<Bits*>(to + g * io.kUnits) =
+                static_cast<Bits>(gradients[c][g / kPerWord] >> g % kPerWord * 16);
           }
         }
 #pragma unroll

@@ -5,18 +5,19 @@
 
 namespace prnn {
 
-// Of a column of a warpgroup in shared memory, in bytes: [unit][gate] of what the forward pass saved, where the gates'
-// gradients, [gate][unit], go then; dy, the state of a timestep earlier (c of an LSTM, h of a GRU) and c, [unit] each;
-// Restarts.
-constexpr int kSavedColumn = kMulticastBackwardColumn, kSavedDy = 128, kSavedBefore = 160, kSavedState = 192,
-              kSavedRestarts = 224;
-
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   using Io = MulticastIo<T, COLUMNS, GROUPS>;
   using Io::columns, Io::first_unit, Io::lane, Io::room;
+  using Io::kVec, Io::kUnits, Io::kLanes, Io::kMoved;
   using Starting = Restarts<RESETS, COLUMNS>;
   using LoadedStarting = LoadedRestarts<RESETS, COLUMNS>;
+
+  // Of a column of a warpgroup in shared memory, in bytes: [unit][gate] of what the forward pass saved, where the
+  // gates' gradients, [gate][unit], go then; dy, the state of a timestep earlier (c of an LSTM, h of a GRU) and c,
+  // [unit] each; Restarts.
+  static constexpr int kSavedColumn = multicast_saved_column(sizeof(T)), kSavedDy = 4 * kUnits,
+                       kSavedBefore = 5 * kUnits, kSavedState = 6 * kUnits, kSavedRestarts = 7 * kUnits;
 
   const BackwardParams& params;
   const BackwardDirection& dir;
@@ -61,8 +62,8 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
         char* to = Io::published_at(s + 1, group, 0);
 #pragma unroll 2
         for (int g = 0; g < kGates; ++g) {
-          Io::publish(to, own + g * 32, kSavedColumn, present, [](int, const uint4&) {});
-          to += hidden / kWgmmaChunk * Io::kChunkBytes;
+          Io::publish(to, own + g * kUnits, kSavedColumn, present, [](int, const uint4&) {});
+          to += hidden / Io::kChunk * Io::kChunkBytes;
         }
         Io::announce(group);
         // The other group's copies have had a product's time.
@@ -72,12 +73,12 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
         const int64_t row = current.row + columns.sequence(group, 0);
 #pragma unroll 1
         for (int g = 0; g < kGates; ++g) {
-          Io::store_units(own + g * 32, kSavedColumn, static_cast<T*>(dir.dgates) + (row * kGates + g) * hidden,
+          Io::store_units(own + g * kUnits, kSavedColumn, static_cast<T*>(dir.dgates) + (row * kGates + g) * hidden,
                           int64_t{kGates} * hidden, present, true);
         }
         if (MODE == PRNN_GRU) {
-          Io::store_units(own + 3 * 32, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden, present,
-                          true);
+          Io::store_units(own + 3 * kUnits, kSavedColumn, static_cast<T*>(dir.dcandidate) + row * hidden, hidden,
+                          present, true);
         }
         __syncwarp();
         copy_saved(here, after, copied, loaded);
@@ -104,31 +105,32 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     return {{dir, columns, group, here, previous}, {dir, columns, group, next, here}};
   }
 
-  // 16 bytes at a time, of every fourth column: 8 times gates, and twice each of the others. `after`: the next step,
-  // which has the timestep earlier.
+  // 16 bytes at a time, of every kColumns-th column: of its gates by all its lanes, of the others by a quarter each.
+  // `after`: the next step, which has the timestep earlier.
   __device__ __forceinline__ void copy_saved(const Step& here, const Step& after, int group,
                                              const LoadedPair& loaded) const {
     loaded.after.of_all_lanes().store(room_of(group) + kSavedRestarts, kSavedColumn);
     const Starting starting = loaded.here.of_all_lanes();
-    const int hidden = params.sizes.hidden, vec = lane() % 8, unit = Io::own_unit();
+    constexpr int kOfColumn = 4 * kLanes, kColumns = kMoved / 4;  // lanes; columns at a time
+    const int hidden = params.sizes.hidden, vec = lane() % kOfColumn, unit = Io::own_unit();
     const int present = columns.count(group, here.batch), continuing = min(present, columns.count(group, after.batch));
-    // What a lane copies besides gates: of vec / 2 = 0 dy, 1 the state of the timestep earlier, 2 c of an LSTM.
-    const int array = vec / 2;
+    // What a lane copies besides gates: of vec / kLanes = 0 dy, 1 the state of the timestep earlier, 2 c of an LSTM.
+    const int array = vec / kLanes;
     const bool is_before = array == 1, is_of_rows = array == 0 || (is_before && MODE == PRNN_GRU);
     const void* const arrays = array == 0 ? dir.dy : MODE == PRNN_GRU ? dir.y : dir.cells;
     const int64_t row_elements = is_of_rows ? params.y_row : hidden;
-    const int first = lane() / 8, first_n = columns.sequence(group, first);
+    const int first = lane() / kOfColumn, first_n = columns.sequence(group, first);
     const T* other =
         static_cast<const T*>(arrays) + ((is_before ? after.row : here.row) + first_n) * row_elements + unit;
     const T* gates =
-        static_cast<const T*>(dir.gates) + (int64_t{here.row + first_n} * hidden + first_unit) * 4 + vec * 8;
+        static_cast<const T*>(dir.gates) + (int64_t{here.row + first_n} * hidden + first_unit) * 4 + vec * kVec;
     const bool copies_other = array < (MODE == PRNN_LSTM ? 3 : 2);
     const bool aligned = ((reinterpret_cast<uintptr_t>(arrays) | row_elements * sizeof(T)) % 16) == 0;
     const int there = is_before ? continuing : present;
-    static_assert(kSavedBefore == kSavedDy + 32 && kSavedState == kSavedBefore + 32);
+    static_assert(kSavedBefore == kSavedDy + kUnits && kSavedState == kSavedBefore + kUnits);
     uint32_t to = room_of(group) + first * kSavedColumn + vec * 16;
 #pragma unroll 2
-    for (int column = first; column < COLUMNS; column += 4) {
+    for (int column = first; column < COLUMNS; column += kColumns) {
       Io::copy_vec(to, gates, column < present, true);
       if (copies_other) {
         const bool starts = is_before && column < present && (column >= continuing || starting.has(column));
@@ -140,9 +142,9 @@ struct BackwardIo : MulticastIo<T, COLUMNS, GROUPS> {
           Io::copy_vec(to + kSavedDy, other, column < there, aligned);
         }
       }
-      to += 4 * kSavedColumn;
-      gates += int64_t{4 * 4} * hidden;
-      other += 4 * row_elements;
+      to += kColumns * kSavedColumn;
+      gates += int64_t{kColumns * 4} * hidden;
+      other += kColumns * row_elements;
     }
   }
 };

@@ -1,4 +1,4 @@
-// The multicast wgmma forward kernel: gated cells in 16 bits, many sequences a replica.
+// The multicast wgmma forward kernel: gated cells in 16 bits and tf32, many sequences a replica.
 #pragma once
 
 #include "rnn/cuda/common/launch.cuh"
@@ -17,26 +17,28 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   if constexpr (!kHasWgmma) return;
   constexpr int kGates = gate_count(MODE);
   constexpr int kRounds = COLUMNS / 8;  // columns that a thread finishes of a group
+  constexpr int kChunk = multicast_chunk(sizeof(T)), kVec = 16 / sizeof(T),
+                kOfColumn = multicast_forward_column(sizeof(T), GROUPS);
 
   const ResidentSizes& sizes = params.sizes;
   const BlockPlace place = place_of_block(sizes, kMulticastUnits);
   const ForwardDirection& dir = params.direction[place.direction];
-  const int hidden = sizes.hidden, chunks = hidden / kWgmmaChunk;
+  const int hidden = sizes.hidden, chunks = hidden / kChunk,
+            in_shared = multicast_shared_chunks(sizeof(T), false, chunks);
   if (place.columns <= 0) return;
 
   extern __shared__ __align__(1024) char ring[];
   __shared__ RingBarriers barriers;
-  const int slots = multicast_slots(chunks, COLUMNS, multicast_forward_column(GROUPS));
+  const int slots = multicast_slots(in_shared, COLUMNS, kOfColumn);
   const uint32_t ring_at = shared_address(ring);
   const uint32_t weights_at = ring_at + multicast_ring_bytes(slots, COLUMNS);
-  const MulticastExchange<COLUMNS, GROUPS> exchange{
-      static_cast<char*>(dir.exchange) + place.replica * multicast_exchange_bytes(hidden, chunks, COLUMNS, GROUPS),
+  const MulticastExchange<T, COLUMNS, GROUPS> exchange{
+      static_cast<char*>(dir.exchange) + place.replica * multicast_exchange_bytes(chunks, chunks, COLUMNS, GROUPS),
       chunks, chunks, kEmpty};
   const GroupColumns<GROUPS> group_columns(place);
   const int count = steps_of_column(sizes, place.first_column);
   const auto io_of = [&](int warpgroup) {
-    const uint32_t room = weights_at + 2 * multicast_shared_chunks(chunks) * 8192 +
-                          warpgroup * COLUMNS * multicast_forward_column(GROUPS);
+    const uint32_t room = weights_at + 2 * in_shared * 8192 + warpgroup * COLUMNS * kOfColumn;
     return ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS>{
         {exchange, group_columns, warpgroup, place.first_unit + warpgroup * kWgmmaUnits, room}, params, dir};
   };
@@ -48,7 +50,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
     sync_cluster();
     const int warp = __shfl_sync(kWholeWarp, threadIdx.x / 32, 0) - kResidentWarps;
     if (warp == 0) {
-      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots, true), count, sizes.timed_out);
+      fetch_states(exchange, 0, chunks, Ring(ring_at, barriers, slots, true), count, sizes.timed_out,
+                   [](int, int, int) { return true; });
     } else if (warp < 3) {
       io_of(warp - 1).run(count);
     }
@@ -58,20 +61,21 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
   }
   take_registers<true>();
 
-  MulticastProduct<T, COLUMNS, kMulticastRegisterChunks> product{{}, Ring(ring_at, barriers, slots, true)};
+  constexpr int kRegisters = multicast_register_chunks(sizeof(T), false);
+  MulticastProduct<T, COLUMNS, kRegisters, kRegisters> product{{}, Ring(ring_at, barriers, slots, true)};
   const Warpgroup& warpgroup = product.warpgroup;
   const int lane = threadIdx.x % 32, warp = warpgroup.thread / 32;
   const ForwardIo<T, MODE, COLUMNS, GROUPS, RESETS> io = io_of(warpgroup.index);
   product.chunks = chunks;
-  product.more_weights = weights_at + warpgroup.index * multicast_shared_chunks(chunks) * 8192;
+  product.more_weights = weights_at + warpgroup.index * in_shared * 8192;
   const T* const matrix = static_cast<const T*>(dir.weights);
   load_weight_tiles<false>(product.weights, chunks, ring_at + warpgroup.index * 8192, product.more_weights, warpgroup,
                            [&](int chunk, int row, int vec) {
                              const int unit = io.first_unit + row / 16 * 4 + row % 8 / 2,
                                        gate = row % 16 / 8 * 2 + row % 2;
-                             const int k = chunk * kWgmmaChunk + vec * 8;
+                             const int k = chunk * kChunk + vec * kVec;
                              const int64_t index = (int64_t{gate} * hidden + unit) * hidden + k;
-                             return load_row_fragment(matrix, index, gate < kGates ? 8 : 0);
+                             return factors_of<T>(load_row_fragment(matrix, index, gate < kGates ? kVec : 0));
                            });
   __syncthreads();
   sync_cluster();
@@ -101,12 +105,8 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
 #pragma unroll
       for (int i = 0; i < COLUMNS / 2; ++i) {
         const int column = i / 4 * 8 + lane % 4 * 2 + i % 2, gate_value = pair + i % 4 / 2 * 2;
-        uint16_t bits;
-        asm volatile("ld.shared.u16 %0,[%1];"
-                     : "=h"(bits)
-                     : "r"(io.inputs(group) + column * kInputColumn + gate_value * 32 + own_unit * 2)
-                     : "memory");
-        const float input = Element<T>::to_float(reinterpret_cast<const T&>(bits));
+        const float input = load_shared_element<T>(io.inputs(group) + column * io.kInputColumn +
+                                                   gate_value * io.kUnits + own_unit * sizeof(T));
         sums[i] = (MODE == PRNN_GRU && gate_value == 2 ? 0 : input) + bias[i % 4 / 2];
       }
       product.run(sums, sizes.timed_out, timed_out);
@@ -131,16 +131,11 @@ __global__ void __launch_bounds__(kMulticastThreads, 1)
         for (int g = 0; g < 4; ++g) gate[g] = Cell<MODE>::template activate<false>(gate[g], g, 0);
         const UnitForward done = Cell<MODE>::template forward<false>(gate, carried[0][r]);
         carried[0][r] = done.carried;
-        store_shared_word(io.staged_h() + column * kStagedColumn + own_unit * 2, Element<T>::from_float(done.h));
-        if (MODE == PRNN_LSTM) {
-          store_shared_word(io.staged_c() + column * kStagedColumn + own_unit * 2,
-                            Element<T>::from_float(done.carried));
-        }
+        const uint32_t staged = column * io.kStagedColumn + own_unit * sizeof(T);
+        store_shared_element<T>(io.staged_h() + staged, done.h);
+        if (MODE == PRNN_LSTM) store_shared_element<T>(io.staged_c() + staged, done.carried);
         if (saves) {
-          asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(io.inputs(group) + column * kInputColumn + own_unit * 8),
-                       "r"(Element<T>::pack(done.saved[0], done.saved[1])),
-                       "r"(Element<T>::pack(done.saved[2], done.saved[3]))
-                       : "memory");
+          store_shared_four<T>(io.inputs(group) + column * io.kInputColumn + own_unit * (4 * sizeof(T)), done.saved);
         }
       }
       io.hand_over();

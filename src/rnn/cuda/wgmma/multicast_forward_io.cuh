@@ -5,18 +5,21 @@
 
 namespace prnn {
 
-// Of a column of a warpgroup in shared memory: [gate][unit] of a step's input products, where [unit][gate] of what is
-// saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
-// Beyond a column's products: Restarts.
-constexpr int kInputColumn = 144, kInputRestarts = 128, kStagedColumn = 48;
-static_assert(multicast_forward_column(1) == kInputColumn + 2 * kStagedColumn);
-
 template <class T, prnnRNNMode_t MODE, int COLUMNS, int GROUPS, bool RESETS>
 struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   using Io = MulticastIo<T, COLUMNS, GROUPS>;
   using Io::columns, Io::first_unit, Io::lane, Io::room;
+  using Io::kVec, Io::kUnits, Io::kLanes, Io::kMoved;
   using Starting = Restarts<RESETS, COLUMNS>;
   using LoadedStarting = LoadedRestarts<RESETS, COLUMNS>;
+
+  // Of a column of a warpgroup in shared memory: [gate][unit] of a step's input products, where [unit][gate] of what is
+  // saved goes then, for each group; new states, [unit]; and c. Bytes, with what keeps banks apart.
+  // Beyond a column's products: Restarts.
+  static constexpr int kInputColumn = multicast_input_column(sizeof(T)), kInputRestarts = 4 * kUnits,
+                       kStagedColumn = multicast_staged_column(sizeof(T));
+  // Lanes that move the gates of a column, and columns whose gates a warp moves at a time.
+  static constexpr int kGateLanes = 4 * kLanes, kGatesMoved = kMoved / 4;
 
   const ForwardParams& params;
   const ForwardDirection& dir;
@@ -81,39 +84,40 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
   // The lane's units of [N, H] states, or zeros.
   __device__ __forceinline__ uint4 initial_units(const void* states, int group, int column, bool wanted) const {
     const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
-    return load_row_fragment(static_cast<const T*>(states), index, states != nullptr && wanted ? 8 : 0);
+    return load_row_fragment(static_cast<const T*>(states), index, states != nullptr && wanted ? kVec : 0);
   }
 
   // For the first step, and for columns that begin later.
   __device__ __forceinline__ void publish_initial(int group, const Starting& starting) const {
     const int present = columns.count(group, params.sizes.batch);
 #pragma unroll 1
-    for (int i = 0; i < COLUMNS / 16; ++i) {
-      const int column = i * 16 + lane() / 2;
+    for (int i = 0; i < COLUMNS / kMoved; ++i) {
+      const int column = i * kMoved + lane() / kLanes;
       const uint4 initial =
-          initial_units(starting.has(column) ? dir.reset_hx : dir.hx, group, column, column < present);
-      *reinterpret_cast<uint4*>(Io::published_at(0, group, 0) + i * 2048) = initial;
-      *reinterpret_cast<uint4*>(Io::published_at(1, group, 0) + i * 2048) = initial;
+          factors_of<T>(initial_units(starting.has(column) ? dir.reset_hx : dir.hx, group, column, column < present));
+      *reinterpret_cast<uint4*>(Io::published_at(0, group, 0) + i * kMoved * 128) = initial;
+      *reinterpret_cast<uint4*>(Io::published_at(1, group, 0) + i * kMoved * 128) = initial;
     }
   }
 
   __device__ __forceinline__ void store_gates(int group, int64_t row, int present) const {
     const int64_t row_elements = int64_t{4} * params.sizes.hidden;
-    uint32_t from = inputs(group) + lane() / 8 * kInputColumn + lane() % 8 * 16;
-    T* to = static_cast<T*>(dir.gates) + (row + lane() / 8) * row_elements + first_unit * 4 + lane() % 8 * 8;
+    const int first = lane() / kGateLanes, vec = lane() % kGateLanes;
+    uint32_t from = inputs(group) + first * kInputColumn + vec * 16;
+    T* to = static_cast<T*>(dir.gates) + (row + first) * row_elements + first_unit * 4 + vec * kVec;
 #pragma unroll 4
-    for (int column = lane() / 8; column < present; column += 4) {
+    for (int column = first; column < present; column += kGatesMoved) {
       *reinterpret_cast<uint4*>(to) = load_shared(from);
-      from += 4 * kInputColumn;
-      to += 4 * row_elements;
+      from += kGatesMoved * kInputColumn;
+      to += kGatesMoved * row_elements;
     }
   }
 
   // Of columns [remaining, present), whose sequences are over.
   __device__ __forceinline__ void store_final(int group, int present, int remaining) const {
 #pragma unroll 1
-    for (int column = max(remaining, 0) + lane() / 2; column < present; column += 16) {
-      const uint32_t at = column * kStagedColumn + lane() % 2 * 16;
+    for (int column = max(remaining, 0) + lane() / kLanes; column < present; column += kMoved) {
+      const uint32_t at = column * kStagedColumn + lane() % kLanes * 16;
       const int64_t index = int64_t{columns.sequence(group, column)} * params.sizes.hidden + Io::own_unit();
       if (dir.hy != nullptr) Io::store_elements(static_cast<T*>(dir.hy) + index, load_shared(staged_h() + at));
       if (MODE == PRNN_LSTM && dir.cy != nullptr) {
@@ -122,18 +126,19 @@ struct ForwardIo : MulticastIo<T, COLUMNS, GROUPS> {
     }
   }
 
-  // 16 bytes of gate value lane % 8 / 2 of every fourth column; zeros beyond the step's sequences.
+  // 16 bytes of a gate value of every kGatesMoved-th column; zeros beyond the step's sequences.
   __device__ __forceinline__ void copy_inputs(const Step& step, int group) const {
-    const int gate_value = lane() % 8 / 2, present = columns.count(group, step.batch);
+    const int first = lane() / kGateLanes, gate_value = lane() % kGateLanes / kLanes,
+              present = columns.count(group, step.batch);
     if (MODE == PRNN_GRU && gate_value == 2) return;
-    uint32_t to = inputs(group) + lane() / 8 * kInputColumn + gate_value * 32 + lane() % 2 * 16;
+    uint32_t to = inputs(group) + first * kInputColumn + lane() % kGateLanes * 16;
     const T* const xw = static_cast<const T*>(dir.xw) + input_gate<MODE>(gate_value) * params.xw_gate + Io::own_unit();
-    int64_t row = step.row + columns.sequence(group, lane() / 8);
+    int64_t row = step.row + columns.sequence(group, first);
 #pragma unroll 4
-    for (int column = lane() / 8; column < COLUMNS; column += 4, row += 4) {
+    for (int column = first; column < COLUMNS; column += kGatesMoved, row += kGatesMoved) {
       const bool exists = column < present;
       Io::copy_vec(to, xw + (exists ? row : 0) * params.xw_row, exists);
-      to += 4 * kInputColumn;
+      to += kGatesMoved * kInputColumn;
     }
   }
 };

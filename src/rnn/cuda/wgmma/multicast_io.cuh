@@ -61,9 +61,13 @@ struct LoadedRestarts {
 
 template <class T, int COLUMNS, int GROUPS>
 struct MulticastIo {
-  static constexpr int kChunkBytes = MulticastExchange<COLUMNS, GROUPS>::kChunkBytes;
+  static constexpr int kChunk = multicast_chunk(sizeof(T)), kVec = 16 / sizeof(T);  // elements
+  static constexpr int kChunkBytes = COLUMNS * 128;
+  static constexpr int kUnits = kWgmmaUnits * sizeof(T);  // bytes of a warpgroup's units
+  // Lanes that move them, and columns whose units a warp moves at a time.
+  static constexpr int kLanes = kUnits / 16, kMoved = 32 / kLanes;
 
-  MulticastExchange<COLUMNS, GROUPS> exchange;
+  MulticastExchange<T, COLUMNS, GROUPS> exchange;
   GroupColumns<GROUPS> columns;
   int warpgroup, first_unit;  // the warpgroup's
   uint32_t room;              // shared address of its columns
@@ -78,9 +82,10 @@ struct MulticastIo {
   }
 
  protected:
-  // The warp's side. A lane moves 8 units, half `lane % 2` of the warpgroup's, of every 16th column.
+  // The warp's side. A lane moves 16 bytes of the warpgroup's units, those of number lane % kLanes, of every kMoved-th
+  // column.
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32); }
-  __device__ __forceinline__ int own_unit() const { return first_unit + lane() % 2 * 8; }
+  __device__ __forceinline__ int own_unit() const { return first_unit + lane() % kLanes * kVec; }
 
   __device__ __forceinline__ void take_over(int set = 0) const {
     asm volatile("bar.sync %0,160;" ::"r"(3 + warpgroup + 4 * set) : "memory");
@@ -95,24 +100,26 @@ struct MulticastIo {
   // Tells the other blocks that this warp's stores are there.
   __device__ __forceinline__ void announce(int group) const {
     __syncwarp();
-    if (lane() == 0) add_released(exchange.counter(group, first_unit / kWgmmaChunk));
+    if (lane() == 0) add_released(exchange.counter(group, first_unit / kChunk));
   }
-  // Where the lane's units of its first column go in the operand of step `s`; 2048 bytes on, those of the next.
+  // Where the lane's units of its first column go in the operand of step `s`; kMoved rows on, those of the next.
   // `first_chunk`: of K, what has unit 0.
   __device__ __forceinline__ char* published_at(int s, int group, int first_chunk) const {
-    return exchange.states(s, group, first_chunk + first_unit / kWgmmaChunk) +
-           swizzled(lane() / 2, first_unit % kWgmmaChunk / 8 + lane() % 2);
+    return exchange.states(s, group, first_chunk + first_unit / kChunk) +
+           swizzled(lane() / kLanes, first_unit % kChunk / kVec + lane() % kLanes);
   }
-  // Publishes the first `present` columns of units at `staged`, `stride` bytes a column, after change(column, units).
+  // Publishes the first `present` columns of units at `staged`, `stride` bytes a column, after change(column, units),
+  // as factors.
   template <class Change>
   __device__ __forceinline__ void publish(char* to, uint32_t staged, int stride, int present,
                                           const Change& change) const {
-    const uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
+    const uint32_t from = staged + lane() / kLanes * stride + lane() % kLanes * 16;
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 16; ++i) {
-      uint4 units = load_shared(from + i * 16 * stride);
-      change(i * 16 + lane() / 2, units);
-      if (i * 16 + lane() / 2 < present) *reinterpret_cast<uint4*>(to + i * 2048) = units;
+    for (int i = 0; i < COLUMNS / kMoved; ++i) {
+      const int column = i * kMoved + lane() / kLanes;
+      uint4 units = load_shared(from + i * kMoved * stride);
+      change(column, units);
+      if (column < present) *reinterpret_cast<uint4*>(to + i * kMoved * 128) = factors_of<T>(units);
     }
   }
 
@@ -122,26 +129,26 @@ struct MulticastIo {
   }
   __device__ __forceinline__ void store_units(uint32_t staged, int stride, T* rows, int64_t row_elements, int present,
                                               bool aligned) const {
-    uint32_t from = staged + lane() / 2 * stride + lane() % 2 * 16;
-    T* to = rows + lane() / 2 * row_elements + own_unit();
+    uint32_t from = staged + lane() / kLanes * stride + lane() % kLanes * 16;
+    T* to = rows + lane() / kLanes * row_elements + own_unit();
 #pragma unroll 2
-    for (int column = lane() / 2; column < present; column += 16) {
+    for (int column = lane() / kLanes; column < present; column += kMoved) {
       const uint4 units = load_shared(from);
       if (aligned) {
         *reinterpret_cast<uint4*>(to) = units;
       } else {
         store_elements(to, units);
       }
-      from += 16 * stride;
-      to += 16 * row_elements;
+      from += kMoved * stride;
+      to += kMoved * row_elements;
     }
   }
   static __device__ __forceinline__ void store_elements(T* to, const uint4& units) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = reinterpret_cast<const T*>(&units)[i];
+    for (int i = 0; i < kVec; ++i) to[i] = reinterpret_cast<const T*>(&units)[i];
   }
 
-  // Copies 8 elements to shared memory without waiting for them, or zeros. `aligned`: `from` is, to 16 bytes.
+  // Copies 16 bytes to shared memory without waiting for them, or zeros. `aligned`: `from` is, to 16 bytes.
   static __device__ __forceinline__ void copy_vec(uint32_t to, const T* from, bool wanted) {
     copy_vec(to, from, wanted, reinterpret_cast<uintptr_t>(from) % 16 == 0);
   }
@@ -149,7 +156,7 @@ struct MulticastIo {
     if (aligned) {
       asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
     } else {
-      store_shared(to, load_row_fragment(from, 0, wanted ? 8 : 0));
+      store_shared(to, load_row_fragment(from, 0, wanted ? kVec : 0));
     }
   }
 };

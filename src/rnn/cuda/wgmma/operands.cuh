@@ -1,6 +1,6 @@
 // The operands of the wgmma kernels: weights, staged once into registers and shared memory, and states, which a
-// warpgroup polls in batches of chunks and stores to shared memory. 16-bit types. A chunk is kWgmmaChunk elements of K,
-// 128 bytes of a row.
+// warpgroup polls in batches of chunks and stores to shared memory. 16-bit types; weights of tf32 too. A chunk is 128
+// bytes of a row: kWgmmaChunk elements of K, or 32 of tf32.
 #pragma once
 
 #include "rnn/cuda/common/exchange.cuh"
@@ -16,29 +16,12 @@ struct Warpgroup {
   __device__ __forceinline__ void sync() const { asm volatile("bar.sync %0,128;" ::"r"(1 + index) : "memory"); }
 };
 
-// Loads `count` tiles of 64 rows by one chunk: the first ones into registers, as operand A, those beyond to `more` in
-// shared memory, 8192 bytes each. `load(i, row, vec)` is 16 bytes of tile i, or zeros: of row `row` K elements 8 vec
-// onwards of the chunk; TRANSPOSED: of K element `row` of the chunk, rows 8 vec onwards. `scratch`: 8192 bytes of the
-// warpgroup. Shared addresses, aligned to 1024 bytes.
-template <bool TRANSPOSED, int REGISTERS, class Load>
-__device__ __forceinline__ void load_weight_tiles(uint32_t (&weights)[REGISTERS][4][4], int count, uint32_t scratch,
-                                                  uint32_t more, const Warpgroup& warpgroup, const Load& load) {
-  const int thread = warpgroup.thread, lane = thread % 32, warp = thread / 32;
-  const int half = lane / 8 % 2, side = lane / 16;  // of the four matrices that a lane's address is one of
-  const auto fetch = [&](int tile, uint32_t (&fragment)[4][4]) {
-    warpgroup.sync();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = i * 16 + thread / 8, vec = thread % 8;
-      store_shared(scratch + swizzled(row, vec), load(tile, row, vec));
-    }
-    warpgroup.sync();
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const int row = TRANSPOSED ? s * 16 + side * 8 + lane % 8 : warp * 16 + half * 8 + lane % 8;
-      load_matrices<TRANSPOSED>(fragment[s], scratch + swizzled(row, TRANSPOSED ? warp * 2 + half : s * 2 + side));
-    }
-  };
+// Keeps `count` tiles of 64 rows by one chunk: the first ones in registers, as operand A, those beyond at `more` in
+// shared memory, 8192 bytes each. fetch(i, fragment) makes tile i's operand A.
+template <int REGISTERS, class Fetch>
+__device__ __forceinline__ void keep_weight_tiles(uint32_t (&weights)[REGISTERS][4][4], int count, uint32_t more,
+                                                  const Warpgroup& warpgroup, const Fetch& fetch) {
+  const int lane = warpgroup.thread % 32, warp = warpgroup.thread / 32;
 #pragma unroll
   for (int i = 0; i < REGISTERS; ++i) fetch(i, weights[i]);
 #pragma unroll 1
@@ -53,6 +36,44 @@ __device__ __forceinline__ void load_weight_tiles(uint32_t (&weights)[REGISTERS]
     }
   }
   fence_for_wgmma();
+}
+
+// The same by way of shared memory. `load(i, row, vec)` is 16 bytes of tile i, or zeros: of row `row` the vec-th 16
+// bytes of the chunk; TRANSPOSED, of 16 bits: of K element `row` of the chunk, rows 8 vec onwards. `scratch`: 8192
+// bytes of the warpgroup. Shared addresses, aligned to 1024 bytes.
+template <bool TRANSPOSED, int REGISTERS, class Load>
+__device__ __forceinline__ void load_weight_tiles(uint32_t (&weights)[REGISTERS][4][4], int count, uint32_t scratch,
+                                                  uint32_t more, const Warpgroup& warpgroup, const Load& load) {
+  const int thread = warpgroup.thread, lane = thread % 32, warp = thread / 32;
+  const int half = lane / 8 % 2, side = lane / 16;  // of the four matrices that a lane's address is one of
+  keep_weight_tiles(weights, count, more, warpgroup, [&](int tile, uint32_t (&fragment)[4][4]) {
+    warpgroup.sync();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = i * 16 + thread / 8, vec = thread % 8;
+      store_shared(scratch + swizzled(row, vec), load(tile, row, vec));
+    }
+    warpgroup.sync();
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const int row = TRANSPOSED ? s * 16 + side * 8 + lane % 8 : warp * 16 + half * 8 + lane % 8;
+      load_matrices<TRANSPOSED>(fragment[s], scratch + swizzled(row, TRANSPOSED ? warp * 2 + half : s * 2 + side));
+    }
+  });
+}
+
+// The same, TRANSPOSED, of elements of 32 bits, which ldmatrix does not transpose: `load(i, k, row)` is one element of
+// tile i.
+template <int REGISTERS, class Load>
+__device__ __forceinline__ void gather_weight_tiles(uint32_t (&weights)[REGISTERS][4][4], int count, uint32_t more,
+                                                    const Warpgroup& warpgroup, const Load& load) {
+  const int lane = warpgroup.thread % 32, warp = warpgroup.thread / 32;
+  keep_weight_tiles(weights, count, more, warpgroup, [&](int tile, uint32_t (&fragment)[4][4]) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      fragment[j / 4][j % 4] = load(tile, j / 2 * 4 + lane % 4, warp * 16 + j % 2 * 8 + lane / 4);
+    }
+  });
 }
 
 // How a thread of a warpgroup loads states: 16 bytes of kLoads rows of a batch of BATCH chunks. Chunk i of warpgroup w

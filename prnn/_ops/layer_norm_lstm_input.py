@@ -1,0 +1,109 @@
+"""The products of the input of a layer that runs on layer_norm_lstm as a torch operator: schema, fake kernel, autograd.
+
+layer_norm_lstm_input(input, weight) -> x, (T, N, I) and (4 H, I) to (T, N, 4 H). On a GPU float32 follows the switch
+that the products of the recurrence follow, which need not agree with that of torch's own matrix products.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prnn import _C
+from prnn._ops._handles import device_of, handle
+from prnn._ops._operator import differentiate, operator, with_own_node, without_dispatch
+from prnn._ops.layer_norm_lstm import NORMALIZE, library_options
+
+__all__ = ["input_products"]
+
+
+def _options(x: Tensor) -> _C.LayerNormLstmOptions:
+    return library_options(x, NORMALIZE["none"], False, 0.0, 0.0)
+
+
+def _fake(input: Tensor, weight: Tensor) -> Tensor:
+    return input.new_empty(*input.shape[:2], weight.shape[0])
+
+
+def _check(input: Tensor, weight: Tensor) -> None:
+    """Before addresses are handed over: parameters may have been replaced, or converted one by one."""
+    features = input.shape[2]
+    if weight.dim() != 2 or weight.shape[0] % 4 != 0 or weight.shape[1] != features:
+        raise ValueError(f"weight_ih has shape {tuple(weight.shape)}; it must be (4 * hidden_size, {features})")
+    if weight.dtype != input.dtype or weight.device != input.device:
+        raise ValueError(
+            f"weight_ih is {weight.dtype} on {weight.device}, but input is {input.dtype} on {input.device}"
+        )
+
+
+def _kernel(input: Tensor, weight: Tensor) -> Tensor:
+    _check(input, weight)
+    input, weight = input.contiguous(), weight.contiguous()
+    x = _fake(input, weight)
+    if x.numel() == 0:
+        return x
+    addresses = [tensor.data_ptr() for tensor in (input, weight, x)]
+    with device_of(x):
+        _C.layer_norm_lstm_input_forward(handle(x.device), _options(x), input.shape[2], *addresses)
+    return x
+
+
+def _backward_fake(
+    dx: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
+) -> tuple[Tensor, Tensor]:
+    """Empty tensors for what is not wanted."""
+    return (
+        input.new_empty(input.shape if wants_input else 0),
+        weight.new_empty(weight.shape if wants_weight else 0),
+    )
+
+
+def _backward_kernel(
+    dx: Tensor, input: Tensor, weight: Tensor, wants_input: bool, wants_weight: bool
+) -> tuple[Tensor, Tensor]:
+    dx, input, weight = dx.contiguous(), input.contiguous(), weight.contiguous()
+    gradients = _backward_fake(dx, input, weight, wants_input, wants_weight)
+    if dx.numel() == 0:
+        return gradients[0].zero_(), gradients[1].zero_()
+    addresses = [tensor.data_ptr() for tensor in (input, weight, dx)]
+    addresses += [tensor.data_ptr() if tensor.numel() else 0 for tensor in gradients]
+    with device_of(dx):
+        _C.layer_norm_lstm_input_backward(handle(dx.device), _options(dx), input.shape[2], *addresses)
+    return gradients
+
+
+layer_norm_lstm_input = operator("layer_norm_lstm_input(Tensor input, Tensor weight) -> Tensor", _kernel, _fake)
+layer_norm_lstm_input_backward = operator(
+    "layer_norm_lstm_input_backward(Tensor dx, Tensor input, Tensor weight, bool wants_input, bool wants_weight) -> "
+    "(Tensor dinput, Tensor dweight)",
+    _backward_kernel,
+    _backward_fake,
+)
+_backward = without_dispatch(layer_norm_lstm_input_backward, 1)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+    wanted = ctx.needs_input_grad
+    results = _backward(dx, *ctx.saved_tensors, *wanted)
+    return tuple(result if want else None for result, want in zip(results, wanted, strict=True))
+
+
+differentiate(layer_norm_lstm_input, _setup, _gradients, layer_norm_lstm_input_backward)
+_call = with_own_node(layer_norm_lstm_input, _kernel, _setup, _gradients)
+
+
+def _wants_own(input: Tensor) -> bool:
+    return input.is_cuda and input.dtype == torch.float32
+
+
+def input_products(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """functional.linear(input, weight, bias) of input (T, N, I)."""
+    if not _wants_own(input):
+        return functional.linear(input, weight, bias)
+    x: Tensor = _call(input, weight)
+    return x if bias is None else x + bias

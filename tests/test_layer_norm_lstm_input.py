@@ -1,0 +1,152 @@
+"""The products of the input of layers that run on layer_norm_lstm: the C API on the CPU, and the operator, which
+layers use on a GPU (test_layer_norm_lstm_tf32_cuda.py)."""
+
+import ctypes
+from typing import Any
+
+import capi
+import pytest
+import torch
+from layer_norm_lstm_c_case import CCase
+from torch.nn import functional
+
+import prnn
+from prnn._ops import layer_norm_lstm_input as operators
+
+NAMES = ("InputForward", "InputBackward")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(1, 1, 1), (4, 3, 6), (9, 7, 40)])
+def test_c_api_agrees_with_torch(steps: int, batch: int, hidden: int, dtype: torch.dtype) -> None:
+    case = CCase(dtype, steps, batch, hidden)
+    input, weight = (case.data[name].clone().requires_grad_() for name in ("input", "weight"))
+    expected = functional.linear(input, weight)
+    expected.backward(case.data["dx"])
+    case.check("InputForward")
+    torch.testing.assert_close(case.data["x"], expected.detach())
+    for wanted in (("dInput", "dWeight"), ("dInput",), ("dWeight",), ()):
+        for name in ("dInput", "dWeight"):
+            case.data[name].fill_(torch.nan)
+        case.check("InputBackward", **{name: None for name in ("dInput", "dWeight") if name not in wanted})
+        for name, leaf in (("dInput", input), ("dWeight", weight)):
+            torch.testing.assert_close(
+                case.data[name], leaf.grad if name in wanted else torch.full_like(leaf, torch.nan), equal_nan=True
+            )
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"inputSize": 0}, "inputSize is 0; it must be 1 to 2147483647"),
+    ({"inputSize": -3}, "inputSize is -3; it must be 1 to 2147483647"),
+    ({"inputSize": 2**31}, "inputSize is 2147483648; it must be 1 to 2147483647"),
+    ({"input": None}, "input is NULL"),
+    ({"weight": None}, "weight is NULL"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_arguments(name: str, changes: dict[str, Any], message: str) -> None:
+    case = CCase()
+    check_refused(case, name, changes, message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_options(name: str) -> None:
+    case = CCase()
+    case.options.allowTf32 = 2
+    check_refused(case, name, {}, "allowTf32 is 2; it must be 0 to 1")
+    case = CCase()
+    case.options.steps = case.options.batch = 2**31 - 1
+    check_refused(case, name, {}, "the sizes in options are too large: their product does not fit 64 bits")
+    case = CCase()
+    assert case.call(name, handle=None) == capi.NOT_INITIALIZED
+    check_refused(case, name, {"options": None}, "options is NULL")
+    check_refused(case, name, {"dx" if name == "InputBackward" else "x": None}, f"{'d' * (len(name) > 12)}x is NULL")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arrays_that_are_not_aligned(name: str) -> None:
+    case = CCase(torch.float64)
+    odd = torch.zeros(2**12, dtype=torch.uint8)[2:]
+    for field in ("input", "weight", "x", "dx", "dInput", "dWeight"):
+        if field in capi.FUNCTIONS[f"prnnLayerNormLSTM{name}"].parameters:
+            text = f"{field} is at address {odd.data_ptr():#x}; it must be aligned to 8 bytes"
+            check_refused(case, name, {field: ctypes.c_void_p(odd.data_ptr())}, text)
+
+
+def check_refused(case: CCase, name: str, changes: dict[str, Any], message: str) -> None:
+    before = [tensor.clone() for tensor in case.outputs()[:-2]]
+    assert case.call(name, **changes) == capi.BAD_PARAM
+    assert capi.message(case.handle.pointer) == message
+    assert all(torch.equal(a, b) for a, b in zip(case.outputs(), before, strict=False))
+
+
+def arguments(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(3, 2, 5, dtype=dtype).requires_grad_(), torch.randn(8, 5, dtype=dtype).requires_grad_()
+
+
+def test_operator() -> None:
+    input, weight = arguments()
+    torch.library.opcheck(torch.ops.prnn.layer_norm_lstm_input.default, (input, weight))
+    assert torch.autograd.gradcheck(operators._call, (input, weight))
+    x = operators._call(input.transpose(0, 1), weight)  # not contiguous
+    torch.testing.assert_close(x, functional.linear(input.transpose(0, 1), weight))
+    for leaf in (input, weight):
+        frozen = [tensor.detach() if tensor is not leaf else tensor for tensor in (input, weight)]
+        (found,) = torch.autograd.grad(operators._call(*frozen).sin().sum(), leaf)
+        (expected,) = torch.autograd.grad(functional.linear(input, weight).sin().sum(), leaf)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_with_it(bias: bool, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they run on a GPU in float32."""
+    modules = [prnn.nn.LayerNormLSTM(5, 6, 2, normalize="products", bidirectional=True)]
+    modules += [prnn.nn.LayerNormLSTM(5, 6), prnn.nn.LSTM(5, 6, bias=bias, zoneout=0.2).eval()]
+    for module in modules:
+        input = torch.randn(4, 3, 5, requires_grad=True)
+        parameters = [input, *module.parameters()]
+        results = []
+        for is_own in (False, True):
+            with monkeypatch.context() as patch:
+                patch.setattr(operators, "_wants_own", lambda _, is_own=is_own: is_own)
+                run = torch.compile(module, fullgraph=True, backend="aot_eager") if is_compiled else module
+                output = run(input)[0]
+                results.append([output, *torch.autograd.grad(output.sin().sum(), parameters)])
+                torch._dynamo.reset()
+        torch.testing.assert_close(*results)
+
+
+def test_no_sequences() -> None:
+    input, weight = torch.randn(3, 0, 5, requires_grad=True), torch.randn(8, 5, requires_grad=True)
+    x = operators._call(input, weight)
+    assert x.shape == (3, 0, 8)
+    gradients = torch.autograd.grad(x.sum(), (input, weight))
+    assert gradients[0].shape == input.shape
+    assert torch.equal(gradients[1], torch.zeros_like(weight))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(8, 4), r"weight_ih has shape \(8, 4\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(6, 5), r"weight_ih has shape \(6, 5\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(40), r"weight_ih has shape \(40,\); it must be \(4 \* hidden_size, 5\)"),
+        (torch.ones(8, 5).double(), "weight_ih is torch.float64 on cpu, but input is torch.float32 on cpu"),
+        (torch.ones(8, 5, device="meta"), "weight_ih is torch.float32 on meta, but input is torch.float32 on cpu"),
+    ],
+)
+def test_bad_weights(weight: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        operators._kernel(torch.ones(3, 2, 5), weight)
+
+
+def test_transforms() -> None:
+    input, weights = torch.randn(3, 2, 5), torch.randn(4, 8, 5)
+    found = torch.func.vmap(operators._call, (None, 0))(input, weights)
+    torch.testing.assert_close(found, torch.stack([functional.linear(input, weight) for weight in weights]))
+    gradient = torch.func.grad(lambda weight: operators._call(input, weight).sin().sum())(weights[0])
+    expected = torch.func.grad(lambda weight: functional.linear(input, weight).sin().sum())(weights[0])
+    torch.testing.assert_close(gradient, expected)

@@ -1,0 +1,79 @@
+"""torch's switch for tf32 in recurrent layers, as the operator layer_norm_lstm reads it. What it does on a GPU:
+test_layer_norm_lstm_tf32_cuda.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import prnn
+from prnn import _C
+
+Make = Callable[[torch.dtype], torch.nn.Module]
+
+LAYERS: dict[str, Make] = {
+    "LayerNormLSTM": lambda dtype: prnn.nn.LayerNormLSTM(3, 4, dtype=dtype),
+    "LSTM with masks": lambda dtype: prnn.nn.LSTM(3, 4, zoneout=0.2, recurrent_dropout=0.1, dtype=dtype).eval(),
+}
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What the calls of the library were allowed, one by one."""
+    found: list[bool] = []
+
+    class Options(_C.LayerNormLstmOptions):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            found.append(values[-1])
+
+    monkeypatch.setattr(_C, "LayerNormLstmOptions", Options)
+    return found
+
+
+def run(module: Callable[..., Any], dtype: torch.dtype, first: bool, second: bool) -> list[torch.Tensor]:
+    """Output and the input's gradient, with the switch in one position forward and in another backward."""
+    x = torch.linspace(-1, 1, 5 * 2 * 3, dtype=dtype).view(5, 2, 3).requires_grad_()
+    torch.backends.cudnn.allow_tf32 = first
+    output = module(x)[0]
+    torch.backends.cudnn.allow_tf32 = second
+    output.sum().backward()
+    assert x.grad is not None
+    return [output.detach(), x.grad]
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_each_call_reads_torchs_switch(make: Make, is_compiled: bool, allowed: list[bool]) -> None:
+    """Which has no effect on the CPU. A compiled module is not compiled again."""
+    module = make(torch.float32)
+    run_module = torch.compile(module, fullgraph=True, backend="aot_eager") if is_compiled else module
+    expected = run(run_module, torch.float32, False, False)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for first, second in ((True, True), (False, True), (True, False)):
+            allowed.clear()
+            found = run(run_module, torch.float32, first, second)
+            assert allowed == [first, second]
+            assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_only_float32_may_be_rounded(make: Make, allowed: list[bool]) -> None:
+    run(make(torch.float64), torch.float64, True, True)
+    assert allowed == [False, False]
+
+
+def test_the_newer_switch(allowed: list[bool]) -> None:
+    rnn = getattr(torch.backends.cudnn, "rnn", None)
+    if rnn is None:
+        pytest.skip("torch has no torch.backends.cudnn.rnn.fp32_precision before 2.9")
+    module, x = prnn.nn.LayerNormLSTM(3, 4), torch.randn(5, 2, 3)
+    before = rnn.fp32_precision
+    try:
+        for precision in ("tf32", "ieee"):
+            rnn.fp32_precision = precision
+            module(x)
+    finally:
+        rnn.fp32_precision = before
+    assert allowed == [True, False]
