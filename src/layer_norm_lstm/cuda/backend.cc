@@ -93,7 +93,6 @@ class Pass {
     p_.epsilon = static_cast<Real>(o.epsilon);
     p_.zoneout = static_cast<Real>(o.zoneout);
     p_.timed_out = cuda_state(*handle).timed_out_on_device;
-    p_.overlaps = cuda_gpu_row(*handle).largest_cluster > 1;
     p_.x = in.x;
     p_.h0 = in.h0;
     p_.c0 = in.c0;

@@ -26,7 +26,6 @@ struct LayerNormLstmParams {
   int normalizes;  // not PRNN_NORMALIZE_NONE, which runs as GATES with LN(v) = v, gains of 1 and biases of 0
   Real epsilon;
   Real zoneout;    // where there is no mask
-  int overlaps;    // steps: a kernel may begin while the one before it ends; of GPUs with clusters
   int* timed_out;  // host memory: becomes 1 when a block's wait exceeds SpinTimeout
 
   const void* x;  // {T, N, 4, H}

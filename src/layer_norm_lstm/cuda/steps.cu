@@ -68,23 +68,6 @@ __device__ Real load_parameter(const void* base, int64_t at, Real otherwise) {
   return base != nullptr ? Access<T, Real>::get(base, at) : otherwise;
 }
 
-// Has part of an array on its way to L2. A line that its end shares with what follows may be left out.
-template <class T>
-__device__ void prefetch(const void* base, int64_t first, int64_t elements) {
-  constexpr int64_t kLine = 128;
-  const char* const from = static_cast<const char*>(base) + first * static_cast<int64_t>(sizeof(T));
-  for (int64_t i = threadIdx.x * kLine; i < elements * static_cast<int64_t>(sizeof(T)); i += blockDim.x * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
-  }
-}
-
-// Waits for the kernel before, which this one may have begun beside: nothing that a kernel writes is read earlier.
-__device__ void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // What turns LN(a) of a unit into the sums of its gates. All of it is loaded before anything is stored: the compiler
 // takes every store for one that may change what a later load reads.
 template <class T, class Real>
@@ -145,12 +128,6 @@ __global__ void __launch_bounds__(kMostThreads)
   const int H = p.sizes.hidden, n = blockIdx.x;
   const int64_t row = p.row_of(s) + n, state = int64_t{n} * H;
   Real *const gates = shared_values<Real>(), *const cells = gates + 4 * H;
-  if (s + 1 < p.sizes.steps) {  // what the next step reads of the caller's: its product takes longer than the loads
-    const int64_t next = p.row_of(s + 1) + n;
-    prefetch<T>(p.x, next * 4 * H, 4 * H);
-    if (p.zoneout_mask != nullptr) prefetch<T>(p.zoneout_mask, next * H, H);
-  }
-  wait_for_kernel_before();
   if (p.timestep_of(s) >= p.length_of(n)) {
     pass_by_forward<T>(p, s, n, c, masked);
     return;
@@ -265,15 +242,6 @@ __global__ void __launch_bounds__(kMostThreads)
   const bool is_first = s == p.sizes.steps - 1;
   Real *const gradients = shared_values<Real>(), *const dv = gradients + 4 * H;
   Real* const sums = p.sums + int64_t{n} * kLayerNormLstmParameterRows * H;
-  if (s > 0) {  // of what the forward pass kept, and the caller's
-    const int64_t next = p.row_of(s - 1) + n;
-    prefetch<T>(p.gates, next * 4 * H, 4 * H);
-    prefetch<T>(p.cells, next * H, H);
-    prefetch<T>(p.dy, next * H, H);
-    if (p.products) prefetch<T>(p.x, next * 4 * H, 4 * H);
-    if (p.zoneout_mask != nullptr) prefetch<T>(p.zoneout_mask, next * H, H);
-  }
-  wait_for_kernel_before();
   if (p.timestep_of(s) >= p.length_of(n)) {
     pass_by_backward<T>(p, s, n, product, direct, sums);
     return;
@@ -418,17 +386,7 @@ void launch_step(const char* name, void (*kernel)(LayerNormLstmParams<Real>, int
   const int bytes = static_cast<int>(layer_norm_lstm_step_bytes<Real>(params.sizes.hidden));
   if (bytes > 40 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const int threads = std::min(kMostThreads, (params.sizes.hidden + 31) / 32 * 32);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(params.sizes.batch));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = params.overlaps != 0 ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, params, s, arguments...);
+  kernel<<<static_cast<unsigned>(params.sizes.batch), threads, bytes, stream>>>(params, s, arguments...);
   check_launch(name);
 }
 
