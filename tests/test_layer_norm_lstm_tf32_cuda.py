@@ -32,14 +32,20 @@ def error_in_norm(found: torch.Tensor, expected: torch.Tensor) -> float:
     return ((found - expected).norm() / expected.norm()).item()
 
 
+def is_exact(case: Case) -> bool:
+    """Whether float32's kernel is the faster one: on clusters, which are at most 15 of an H200's, of up to 4 sequences."""
+    return case.hidden <= 128 and case.batch <= 4 * 15
+
+
 def check(case: Case) -> tuple[Results, Results]:
-    """tf32's accuracy, and not float32's. The results, and those in float64."""
+    """tf32's accuracy, and not float32's, where that costs more. The results, and those in float64."""
     ours, exact = results(case, torch.float32, "cuda", False), results(case, torch.float32, "cuda", True)
     assert ours.keys() == exact.keys()
     for name, expected in exact.items():
         error = ((ours[name] - expected).abs().max() / expected.abs().max().clamp_min(1e-3)).item()
         assert error <= TOLERANCE, f"{name} is off by {error:.2e} in {case}"
-    assert error_in_norm(ours["y"], exact["y"]) > BORDER
+    if "H200" in torch.cuda.get_device_name():
+        assert (error_in_norm(ours["y"], exact["y"]) <= BORDER) == is_exact(case)
     return ours, exact
 
 
@@ -47,6 +53,8 @@ def check_resident(case: Case) -> None:
     """Over two timesteps, factors rounded once each, to the nearest, explain the results; later, float32's sums have
     had some states rounded in another direction."""
     check(case)
+    if is_exact(case):
+        return
     case = dataclasses.replace(case, steps=2)
     ours, exact = check(case)
     rounded = results(case, torch.float32, "cuda", True, rounds_to_tf32=True)
@@ -55,7 +63,20 @@ def check_resident(case: Case) -> None:
             assert error_in_norm(ours[name], rounded[name]) <= 0.5 * error_in_norm(ours[name], exact[name]), name
 
 
-CLUSTER_SIZES = [(64, 1), (128, 9), (130, 3), (200, 40), (256, 1), (256, 130), (300, 20), (512, 1), (512, 9), (512, 64)]
+CLUSTER_SIZES = [
+    (64, 1),
+    (64, 70),
+    (128, 9),
+    (128, 61),
+    (130, 3),
+    (200, 40),
+    (256, 1),
+    (256, 130),
+    (300, 20),
+    (512, 1),
+    (512, 9),
+    (512, 64),
+]
 GRID_SIZES = [(513, 1), (770, 3), (1024, 12), (640, 32), (1024, 32)]
 
 
@@ -76,7 +97,7 @@ def test_steps(hidden: int, batch: int, normalize: str) -> None:
 
 
 @pytest.mark.parametrize("normalize", KINDS)
-@pytest.mark.parametrize("hidden", [72, 500, 530])
+@pytest.mark.parametrize("hidden", [72, 132, 500, 530])
 @pytest.mark.parametrize(
     "options",
     [

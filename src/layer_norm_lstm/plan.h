@@ -10,6 +10,10 @@ namespace prnn {
 struct LayerNormLstmClusters {
   int hidden, cluster;  // of the kernel: H at most, and blocks
   int clusters, columns_per_cluster;
+
+  // Whether tf32's kernel is faster than float32's. Of few sequences that multiplies on the multiply-add units, without
+  // rounding. Measured on an H200.
+  bool wants_tf32() const { return hidden > 128 || columns_per_cluster > 4; }
 };
 
 // Sequences of a cluster whose blocks have so many units, at most: what shared memory has room for.

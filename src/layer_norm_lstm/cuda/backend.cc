@@ -174,9 +174,10 @@ class Pass {
   bool run_resident(bool is_backward) {
     if constexpr (sizeof(Real) == sizeof(float)) {
       if (plan_.on_clusters()) {
-        launch("cluster", plan_.clusters, is_backward, p_, launch_layer_norm_lstm_cluster<float>,
-               launch_layer_norm_lstm_cluster<Tf32>, launch_layer_norm_lstm_cluster<__half>,
-               launch_layer_norm_lstm_cluster<__nv_bfloat16>);
+        launch(
+            "cluster", plan_.clusters, is_backward, p_, launch_layer_norm_lstm_cluster<float>,
+            plan_.clusters.wants_tf32() ? launch_layer_norm_lstm_cluster<Tf32> : launch_layer_norm_lstm_cluster<float>,
+            launch_layer_norm_lstm_cluster<__half>, launch_layer_norm_lstm_cluster<__nv_bfloat16>);
         return true;
       }
       if (plan_.on_grid()) {
