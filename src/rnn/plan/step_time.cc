@@ -22,7 +22,9 @@ PassTime pass_time(const ResidentShape& shape, bool backward, const RnnProblem& 
     case Engine::kSimt: return backward ? PassTime{1.2, 0, 2.0} : PassTime{0.55, 0, 3.0};
     case Engine::kWgmma: return backward ? PassTime{1.3, 0.41, 1.6} : PassTime{0.95, 0.2, 1.4};
     case Engine::kWgmmaSplitK: return backward ? PassTime{4.6, 0.05, 8.3} : PassTime{3.8, 0, 1.6};
-    case Engine::kWgmmaMulticast: return backward ? PassTime{3.6, 0.55, 0.33} : PassTime{2.8, 0.32, 0.25};
+    case Engine::kWgmmaMulticast:
+      if (is_float) return backward ? PassTime{4.6, 0.78, 0} : PassTime{3.2, 0.52, 0};
+      return backward ? PassTime{3.6, 0.55, 0.33} : PassTime{2.8, 0.32, 0.25};
     case Engine::kMmaLarge:
       if (!is_float) return backward ? PassTime{8.5, 0, 0} : PassTime{5.0, 0, 0};
       return backward ? PassTime{2, 0, 20} : PassTime{2.7, 0, 5.5};
@@ -109,10 +111,7 @@ double estimate_call(const GpuRow& row, const RnnProblem& problem, const Residen
 
 }  // namespace
 
-StepEstimate estimate_step(const GpuRow& gpu, const RnnProblem& problem, bool training) {
-  // Estimates are of the kernels that were measured. Those of tf32 were no wgmma kernels.
-  GpuRow row = gpu;
-  row.has_wgmma = gpu.has_wgmma && problem.type != PRNN_DATA_FLOAT;
+StepEstimate estimate_step(const GpuRow& row, const RnnProblem& problem, bool training) {
   ResidentShape forward, backward;
   if (!plan_shapes(row, problem, &forward, &backward)) return {};
   const double time = estimate_pass(row, problem, forward, false) +
