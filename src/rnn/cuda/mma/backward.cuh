@@ -94,26 +94,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
     const int next_columns = s < last_step ? min(replica_columns, max(next.batch, current.batch) - replica_column) : 0;
 
     for (int wave = 0; wave == 0 || !SINGLE; ++wave) {
-      const int first = wave * kWave * kTileColumns;
+      const TileWave<kWave, SINGLE> of_wave(wave, columns, next_columns);
+      const int first = of_wave.first, count = of_wave.count;
       if (first >= columns) break;
-      const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
-      // The next wave's loads may be issued ahead: its gradients are of this step, or every block has published them.
-      const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
 
       // Where this lane finds the gradients of its column (lane / 4) of a tile.
       const auto gradients_at = [&](int tile) {
-        const bool of_next = is_last_wave && tile >= count;
-        const int row_before = of_next ? current.row : previous.row;
-        const int column =
-            (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane);
+        const int row_before = of_wave.is_of_next_step(tile) ? current.row : previous.row;
+        const int column = of_wave.column(tile) + product.column_of(lane);
         const T* const row = dgates + int64_t{row_before + replica_column + column} * row_elements;
         return reinterpret_cast<const char*>(row) + lane_bytes;
       };
       const auto reads = [&](int tile) {
-        const bool of_next = is_last_wave && tile >= count;
-        const int batch_before = of_next ? current.batch : previous.batch;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
-               min(replica_columns, batch_before - replica_column);
+        const int batch_before = of_wave.is_of_next_step(tile) ? current.batch : previous.batch;
+        return of_wave.column(tile) + product.column_of(lane) < min(replica_columns, batch_before - replica_column);
       };
 
       // What the forward pass saved of this lane's units: in flight while the gradients are.
@@ -142,7 +136,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
 
       const int buffer = round & 1;
       float* const wave_sums = sums + buffer * kWave * kResidentWarps * kSumFloats;
-      prefetched = product.template run<kWave>(count, follows, gradients_at, reads, sizes.timed_out, timed_out,
+      prefetched = product.template run<kWave>(count, of_wave.follows, gradients_at, reads, sizes.timed_out, timed_out,
                                                wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 

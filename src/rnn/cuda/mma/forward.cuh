@@ -139,23 +139,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
     const int next_columns = min(replica_columns, next.batch - replica_column);
 
     for (int wave = 0; wave == 0 || !SINGLE; ++wave) {
-      const int first = wave * kWave * kTileColumns;
+      const TileWave<kWave, SINGLE> of_wave(wave, columns, next_columns);
+      const int first = of_wave.first, count = of_wave.count;
       if (first >= columns) break;
-      const int left = SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns, count = min(left, kWave);
-      // The next wave's loads may be issued ahead: its states are of this step, or every block has published them.
-      const bool is_last_wave = left <= kWave, follows = !SINGLE && (!is_last_wave || (wave > 0 && next_columns > 0));
 
       // Where this lane finds the states of its column (lane / 4) of a tile.
       const auto states_at = [&](int tile) {
-        const bool of_next = is_last_wave && tile >= count;
+        const bool of_next = of_wave.is_of_next_step(tile);
         const int tile_of_replica = of_next ? tile - count : wave * kWave + tile;
         const int64_t at = int64_t{s + (of_next ? 1 : 0)} * step_elements + tile_of_replica * tile_elements;
         return (kTight && UNIT_TILES == 3 ? states_of(pin_in_register(lane)) : states_of_lane) + at * sizeof(T);
       };
       const auto reads = [&](int tile) {
-        const bool of_next = is_last_wave && tile >= count;
-        return (of_next ? (tile - count) * kTileColumns : first + tile * kTileColumns) + product.column_of(lane) <
-               (of_next ? next_columns : columns);
+        return of_wave.column(tile) + product.column_of(lane) <
+               (of_wave.is_of_next_step(tile) ? next_columns : columns);
       };
 
       // The input products of this lane's units: in flight while the states are. Without branches, so that no load
@@ -187,7 +184,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       uint32_t sums_of_lane = shared_address(wave_sums + first_sum);
       T* out_of_lane = exchange + (int64_t{s + 1} * step_elements + state_at(first_unit, warp)) + 2 * lane;
       if constexpr (kReady) asm volatile("" : "+r"(sums_of_lane), "+l"(out_of_lane));  // computed before the wait
-      prefetched = product.template run<kWave>(count, follows, states_at, reads, sizes.timed_out, timed_out,
+      prefetched = product.template run<kWave>(count, of_wave.follows, states_at, reads, sizes.timed_out, timed_out,
                                                wave_sums + warp * kSumFloats, kResidentWarps * kSumFloats);
       __syncthreads();
 

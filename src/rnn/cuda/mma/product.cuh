@@ -310,6 +310,30 @@ struct MmaProduct {
   }
 };
 
+// The tiles that are multiplied together, up to TILES: wave `wave` of a replica's columns in a step. SINGLE: there is
+// one tile. Tiles are numbered as for MmaProduct::run().
+template <int TILES, bool SINGLE>
+struct TileWave {
+  const int first;  // column
+  const int left;   // tiles of the step from here on
+  const int count;  // tiles of the wave
+  const bool is_last;
+  const bool follows;  // the next wave's loads may be issued ahead: it is of this step, or all blocks have published it
+
+  __device__ __forceinline__ TileWave(int wave, int columns, int next_columns)
+      : first(wave * TILES * kTileColumns),
+        left(SINGLE ? 1 : (columns - first + kTileColumns - 1) / kTileColumns),
+        count(min(left, TILES)),
+        is_last(left <= TILES),
+        follows(!SINGLE && (!is_last || (wave > 0 && next_columns > 0))) {}
+
+  __device__ __forceinline__ bool is_of_next_step(int tile) const { return is_last && tile >= count; }
+  // A tile's first column.
+  __device__ __forceinline__ int column(int tile) const {
+    return is_of_next_step(tile) ? (tile - count) * kTileColumns : first + tile * kTileColumns;
+  }
+};
+
 // Sum over the warps of element `index` of their sums.
 __device__ __forceinline__ float sum_over_warps(const float* sums, int floats_per_warp, int index) {
   float value[kResidentWarps];
