@@ -3,6 +3,7 @@
 //   d cost / d logit_k = softmax_k (sum of the shares) - (shares of the arcs that score k)
 // for the tokens and for the durations alike.
 #include "core/cuda/logits.cuh"
+#include "rnnt/cuda/clamp.cuh"
 #include "rnnt/cuda/duration_cells.cuh"
 
 namespace prnn::duration_cuda {
@@ -49,16 +50,6 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// What the gradients of a row of logits have in common.
-template <class Real>
-struct Limits {
-  Real limit, scale;
-  __device__ Real operator()(Real gradient) const {
-    gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
-    return gradient * scale;
-  }
-};
-
 template <class Shape, class Real>
 __global__ void __launch_bounds__(kRowThreads, 2)
     gradients_kernel(const __grid_constant__ Problem p, const Sequence* sequences, Shares<Real> shares,
@@ -75,14 +66,15 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const Real* slots = record + kSums;
   Real token_total = 0, entry_total = 0, token_norm = 0, duration_norm = 0;
   int symbol = -1;
-  Limits<Real> limits{p.clamp > 0 ? static_cast<Real>(p.clamp) : static_cast<Real>(CUDART_INF), 1};
+  const Real limit = clamp_limit<Real>(p);
+  Real scale = 1;
   if (cell.real) {
     token_total = record[0];
     entry_total = record[1];
     token_norm = shares.token_normalisers[index];
     if (entries > 0) duration_norm = shares.duration_normalisers[index];
     if (cell.u < cell.sequence.targets) symbol = p.targets[cell.n * p.max_targets + cell.u];
-    limits.scale = cost_gradients(cell.n);
+    scale = cost_gradients(cell.n);
   }
   // Softmax times zero is not zero where the softmax is NaN: a cell without probability, padding above all, is not
   // read.
@@ -96,7 +88,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
       const unsigned blank = last_blank - v;
       if (blank < static_cast<unsigned>(blanks)) value -= slots[1 + blank];
     }
-    return limits(value);
+    return clamped(value, limit) * scale;
   };
   const Element* tokens = static_cast<const Element*>(p.tokens) + index * p.token_stride;
   const Element* durations = static_cast<const Element*>(p.durations) + index * p.duration_stride;
@@ -110,7 +102,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     if (at >= entries) continue;
     Real value = 0;
     if (reads_entries) value = entry_total * fast_exp(few.held[i] - duration_norm) - slots[1 + blanks + at];
-    from_real(duration_gradients[at], limits(value));
+    from_real(duration_gradients[at], clamped(value, limit) * scale);
   }
 }
 

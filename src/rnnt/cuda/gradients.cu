@@ -3,6 +3,7 @@
 //   d cost / d logit_v = (b + l) softmax_v - [v is the blank] b - [v is the label] l.
 #include "core/cuda/logits.cuh"
 #include "rnnt/cuda/cells.cuh"
+#include "rnnt/cuda/clamp.cuh"
 
 namespace prnn::rnnt_cuda {
 namespace {
@@ -50,14 +51,12 @@ struct Gradient {
   int blank_at;
 
   __device__ explicit Gradient(const Problem& p)
-      : limit(p.clamp > 0 ? static_cast<Real>(p.clamp) : static_cast<Real>(-kNever)),
-        blank_at(p.input == PRNN_LOSS_GATHERED ? 0 : p.blank) {}
+      : limit(clamp_limit<Real>(p)), blank_at(p.input == PRNN_LOSS_GATHERED ? 0 : p.blank) {}
   __device__ __forceinline__ Real operator()(const Row<Real>& row, int v, Real x) const {
     Real gradient = row.reads ? row.both * fast_exp(x - row.normaliser) : Real(0);
     if (v == blank_at) gradient -= row.blank;
     if (v == row.label_at) gradient -= row.label;
-    gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
-    return gradient * row.scale;
+    return clamped(gradient, limit) * row.scale;
   }
 };
 

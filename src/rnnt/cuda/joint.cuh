@@ -5,6 +5,7 @@
 
 #include "core/cuda/logits.cuh"
 #include "rnnt/cuda/cells.cuh"
+#include "rnnt/cuda/clamp.cuh"
 #include "rnnt/cuda/joint.h"
 
 namespace prnn::rnnt_cuda {
@@ -181,13 +182,7 @@ __device__ __forceinline__ Real logit_gradient(const CellShares<Real>& cell, Rea
   Real gradient = (cell.blank + cell.label) * fast_exp(logit - cell.normaliser);
   if (v == blank) gradient -= cell.blank;
   if (v == cell.label_at) gradient -= cell.label;
-  gradient = gradient > limit ? limit : gradient < -limit ? -limit : gradient;  // NaN stays NaN
-  return gradient * cell.scale;
-}
-
-template <class Real>
-__device__ __forceinline__ Real clamp_limit(const Problem& p) {
-  return p.clamp > 0 ? static_cast<Real>(p.clamp) : static_cast<Real>(CUDART_INF);
+  return clamped(gradient, limit) * cell.scale;
 }
 
 template <class Real>
