@@ -72,6 +72,30 @@ PRNN_INLINE void prefetch_tile(const Bfloat16* tile) {
   for (int64_t row = 0; row < kSide; ++row) __builtin_prefetch(tile + row * kDepth);
 }
 
+// Tiles 0 and 1, of 32 columns at `first`, and 2 and 3, at `second`: zeros, or what C holds.
+PRNN_INLINE void start_sums(bool with_zeros, const float* first, const float* second, int64_t ldc) {
+  if (with_zeros) {
+    PRNN_TILE_ZERO(0);
+    PRNN_TILE_ZERO(1);
+    PRNN_TILE_ZERO(2);
+    PRNN_TILE_ZERO(3);
+    return;
+  }
+  PRNN_TILE_LOAD_C(0, first, ldc);
+  PRNN_TILE_LOAD_C(1, first + kSide, ldc);
+  if (second == nullptr) return;
+  PRNN_TILE_LOAD_C(2, second, ldc);
+  PRNN_TILE_LOAD_C(3, second + kSide, ldc);
+}
+
+PRNN_INLINE void store_sums(float* first, float* second, int64_t ldc) {
+  PRNN_TILE_STORE_C(0, first, ldc);
+  PRNN_TILE_STORE_C(1, first + kSide, ldc);
+  if (second == nullptr) return;
+  PRNN_TILE_STORE_C(2, second, ldc);
+  PRNN_TILE_STORE_C(3, second + kSide, ldc);
+}
+
 // 17 to 32 rows.
 inline void multiply_group(const TileProduct& o) {
   float* const lower = o.c + kSide * o.ldc;
@@ -81,16 +105,8 @@ inline void multiply_group(const TileProduct& o) {
       __builtin_prefetch(o.c + row * o.ldc, 1);
       __builtin_prefetch(o.c + row * o.ldc + kSide, 1);
     }
-    PRNN_TILE_ZERO(0);
-    PRNN_TILE_ZERO(1);
-    PRNN_TILE_ZERO(2);
-    PRNN_TILE_ZERO(3);
-  } else {
-    PRNN_TILE_LOAD_C(0, o.c, o.ldc);
-    PRNN_TILE_LOAD_C(1, o.c + kSide, o.ldc);
-    PRNN_TILE_LOAD_C(2, lower, o.ldc);
-    PRNN_TILE_LOAD_C(3, lower + kSide, o.ldc);
   }
+  start_sums(o.start, o.c, lower, o.ldc);
   for (int64_t i = 0; i < o.blocks; ++i) {
     PRNN_TILE_LOAD(6, o.right + i * kTile);
     PRNN_TILE_LOAD(7, o.right + o.half + i * kTile);
@@ -107,10 +123,7 @@ inline void multiply_group(const TileProduct& o) {
       PRNN_TILE_DOT(3, 5, 7);
     }
   }
-  PRNN_TILE_STORE_C(0, o.c, o.ldc);
-  PRNN_TILE_STORE_C(1, o.c + kSide, o.ldc);
-  PRNN_TILE_STORE_C(2, lower, o.ldc);
-  PRNN_TILE_STORE_C(3, lower + kSide, o.ldc);
+  store_sums(o.c, lower, o.ldc);
 }
 
 // Up to 16 rows: one panel, or with `next` two, whose right operand and C lie so far behind the first one's.
@@ -119,20 +132,8 @@ struct NextPanel {
 };
 template <bool kTwo>
 inline void multiply_few(const TileProduct& o, NextPanel next) {
-  float* const c = o.c + next.c;
-  if (o.start) {
-    PRNN_TILE_ZERO(0);
-    PRNN_TILE_ZERO(1);
-    PRNN_TILE_ZERO(2);
-    PRNN_TILE_ZERO(3);
-  } else {
-    PRNN_TILE_LOAD_C(0, o.c, o.ldc);
-    PRNN_TILE_LOAD_C(1, o.c + kSide, o.ldc);
-    if (kTwo) {
-      PRNN_TILE_LOAD_C(2, c, o.ldc);
-      PRNN_TILE_LOAD_C(3, c + kSide, o.ldc);
-    }
-  }
+  float* const second = kTwo ? o.c + next.c : nullptr;
+  start_sums(o.start, o.c, second, o.ldc);
   const bool has_low = o.left_low != nullptr;
   for (int64_t i = 0; i < o.blocks; ++i) {
     const Bfloat16* right = o.right + i * kTile;
@@ -167,12 +168,7 @@ inline void multiply_few(const TileProduct& o, NextPanel next) {
       PRNN_TILE_DOT(1, 4, 7);
     }
   }
-  PRNN_TILE_STORE_C(0, o.c, o.ldc);
-  PRNN_TILE_STORE_C(1, o.c + kSide, o.ldc);
-  if (kTwo) {
-    PRNN_TILE_STORE_C(2, c, o.ldc);
-    PRNN_TILE_STORE_C(3, c + kSide, o.ldc);
-  }
+  store_sums(o.c, second, o.ldc);
 }
 
 // 16 numbers of each of two vectors, one behind the other.
