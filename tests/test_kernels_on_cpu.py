@@ -6,10 +6,7 @@ import pytest
 from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
-pytestmark = [
-    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
-    pytest.mark.xdist_group("kernels_on_cpu"),
-]
+pytestmark = build.marks("kernels_on_cpu")
 # Of storing the results; of tf32, of sums, whose last digits change how some states are rounded.
 TOLERANCE = {"half": 4e-4, "bfloat16": 3e-3, "tf32": 5e-5}
 GRU = "kWgmmaMulticast half gru 32, 1"

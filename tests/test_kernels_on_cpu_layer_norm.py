@@ -6,10 +6,7 @@ import pytest
 from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
-pytestmark = [
-    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
-    pytest.mark.xdist_group("kernels_on_cpu_layer_norm"),
-]
+pytestmark = build.marks("kernels_on_cpu_layer_norm")
 TOLERANCE = {"float": 5e-6, "half": 2e-3}
 NAMES = {"y", "cy", "dx", "dh0", "dc0"}
 PARAMETERS = {"gate_gain", "gate_bias", "cell_gain", "cell_bias"}

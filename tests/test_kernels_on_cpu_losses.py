@@ -6,10 +6,7 @@ import pytest
 from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
-pytestmark = [
-    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
-    pytest.mark.xdist_group("kernels_on_cpu_losses"),
-]
+pytestmark = build.marks("kernels_on_cpu_losses")
 TOLERANCE = {"float": 2e-6, "double": 1e-12}
 NAMES = {"costs", "blanks", "labels", "best", "path"}
 

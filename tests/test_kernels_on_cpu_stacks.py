@@ -6,10 +6,7 @@ import pytest
 from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
-pytestmark = [
-    pytest.mark.skipif(build.find_headers() is None, reason="CUDA's headers are not here"),
-    pytest.mark.xdist_group("kernels_on_cpu_stacks"),
-]
+pytestmark = build.marks("kernels_on_cpu_stacks")
 TOLERANCE = {"half": 4e-4, "bfloat16": 3e-3}  # of storing the results
 LSTM = {"kWavefrontMma bfloat16 lstm 1, 1, 1", "kWavefrontMma bfloat16 lstm 2, 4, 1"}
 KERNELS = LSTM | {

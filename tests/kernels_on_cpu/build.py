@@ -2,10 +2,12 @@
 
 import dataclasses
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
 
+import pytest
 from kernels_on_cpu.translate import make_sources
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -22,6 +24,13 @@ def find_headers() -> pathlib.Path | None:
     folders = [pathlib.Path(nvcc).resolve().parents[1] / "include"] if nvcc else []
     folders += pathlib.Path("/usr/local").glob("cuda*/include")
     return next((folder for folder in folders if (folder / "cuda_bf16.h").exists()), None)
+
+
+def marks(group: str) -> list[pytest.MarkDecorator]:
+    """Of a file of tests: where it runs, and which of its tests share what they compile."""
+    reason = "CUDA's headers are not here" if find_headers() is None else "coroutines are written for x86-64 alone"
+    runs = find_headers() is not None and platform.machine() == "x86_64"
+    return [pytest.mark.skipif(not runs, reason=reason), pytest.mark.xdist_group(group)]
 
 
 @dataclasses.dataclass(frozen=True)
