@@ -229,6 +229,8 @@ def graph_of(step: Callable[[], list[torch.Tensor]]) -> tuple[torch.cuda.CUDAGra
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         captured = step()
+    # On that stream torch has written the generator's state, which a replay overwrites on its own stream.
+    stream.synchronize()
     return graph, captured
 
 
