@@ -155,6 +155,9 @@ def test_spaces_that_are_too_small(name: str, space: str) -> None:
     assert case.call(name, **{f"{space}SizeInBytes": 64}) == capi.BAD_PARAM
     assert " has 64 bytes; it needs " in capi.message(case.handle.pointer)
     key = "workspace" if space == "workspace" else "reserveSpace"
+    size = case.data[key].numel()  # as the query says, which rounds up
+    assert case.call(name, **{f"{space}SizeInBytes": size - 1}) == capi.BAD_PARAM
+    assert capi.message(case.handle.pointer) == f"{key} has {size - 1} bytes; it needs {size}"
     assert case.call(name, **{key: case.data[key].data_ptr() + 4}) == capi.BAD_PARAM
     assert "it must be aligned to 16 bytes" in capi.message(case.handle.pointer)
 

@@ -149,6 +149,7 @@ def test_null_arguments(family: str) -> None:
         refused(case, name, "sizeInBytes is NULL", sizeInBytes=None)
 
 
+FAMILIES = {"CTC": loss_case.ctc_case, "RNNT": loss_case.rnnt_case, "DurationRNNT": loss_case.duration_case}
 ARRAYS = {
     "CTC": ("activations", "targets", "frameLengths", "targetLengths", "costs", "gradients", "costGradients", "scores"),
     "RNNT": (
@@ -168,8 +169,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("family", ARRAYS)
 def test_arrays_that_are_not_aligned(family: str) -> None:
-    make = {"CTC": loss_case.ctc_case, "RNNT": loss_case.rnnt_case, "DurationRNNT": loss_case.duration_case}[family]
-    case = make()
+    case = FAMILIES[family]()
     tried = set()
     for name in (f"{family}Loss", f"{family}LossForward", f"{family}LossBackward", f"{family}Align"):
         for array in (*ARRAYS[family], "begins", "ends", "frames"):
@@ -195,6 +195,9 @@ def test_arrays_of_pruned_rnnt_that_are_not_aligned() -> None:
             assert capi.message(handle.pointer) == message
 
 
+SPACES = (("", "Workspace"), ("Forward", "Workspace"), ("Forward", "Reserve"), ("Backward", "Reserve"))
+
+
 @pytest.mark.parametrize("family", ["CTC", "RNNT"])
 def test_spaces_too_small_or_misaligned(family: str) -> None:
     case = loss_case.ctc_case() if family == "CTC" else loss_case.rnnt_case()
@@ -208,6 +211,28 @@ def test_spaces_too_small_or_misaligned(family: str) -> None:
     for name in (forward, backward):
         refused(case, name, "reserveSpace has 16 bytes; it needs", reserveSizeInBytes=16)
         refused(case, name, "aligned to 16 bytes", reserveSpace=case.data["reserve"].data_ptr() + 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "space"),
+    [
+        *((make, f"{family}Loss{part}", space) for family, make in FAMILIES.items() for part, space in SPACES),
+        (loss_case.ctc_case, "CTCAlign", "Workspace"),
+        (loss_case.rnnt_case, "RNNTAlign", "Workspace"),
+        (loss_case.mutual_information_case, "MutualInformation", "Workspace"),
+    ],
+)
+def test_spaces_of_a_byte_less_than_the_query_says(make: Any, call: str, space: str) -> None:
+    """Whatever the arrays in them need, which the query rounds up."""
+    case = make()
+    loss = call.removesuffix("Forward").removesuffix("Backward")
+    size = case.size(f"Get{loss}{space}Size")
+    if call.endswith("Loss"):  # with gradients
+        size += case.size(f"Get{loss}ReserveSize")
+    assert size % 256 == 0
+    name = "reserveSpace" if space == "Reserve" else "workspace"
+    changes = {f"{space[0].lower()}{space[1:]}SizeInBytes": size - 1}
+    refused(case, call, f"{name} has {size - 1} bytes; it needs {size}", **changes)
 
 
 @pytest.mark.parametrize("family", ["CTC", "RNNT"])

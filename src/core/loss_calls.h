@@ -7,12 +7,6 @@
 
 namespace prnn {
 
-// Answers a query of bytes, whose options were checked.
-inline void write_size(size_t size, size_t* out) {
-  require_not_null(out, "sizeInBytes");
-  *out = whole_blocks(size);
-}
-
 // The part of the workspace that follows `used` bytes.
 template <class Params>
 void set_workspace(Params& params, void* workspace, size_t size, size_t used, size_t needed) {

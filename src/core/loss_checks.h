@@ -90,8 +90,15 @@ inline void require_costs(const void* costs, prnnDataType_t type, const prnnLoss
 // Sizes of workspace and reserve space are rounded up, so that the two can lie one after the other.
 inline size_t whole_blocks(size_t size) { return (size + 255) / 256 * 256; }
 
-// Workspace and reserve space.
-inline void require_space(const void* space, size_t size, size_t needed, const char* name) {
+// Answers a query of bytes, whose options were checked.
+inline void write_size(size_t size, size_t* out) {
+  require_not_null(out, "sizeInBytes");
+  *out = whole_blocks(size);
+}
+
+// Workspace and reserve space, which must be as large as the query said.
+inline void require_space(const void* space, size_t size, size_t used, const char* name) {
+  const size_t needed = whole_blocks(used);
   if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s has %zu bytes; it needs %zu", name, size, needed);
   if (needed > 0) require_not_null(space, name);
   if (reinterpret_cast<uintptr_t>(space) % 16 != 0)

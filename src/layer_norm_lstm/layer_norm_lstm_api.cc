@@ -107,8 +107,7 @@ extern "C" prnnStatus_t prnnGetLayerNormLSTMWorkspaceSize(prnnHandle_t handle,
                                                           size_t* sizeInBytes) {
   return guarded(handle, [&] {
     const LayerNormLstmBackend& backend = checked_backend(handle, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.workspace_size(handle, *options));
+    write_size(backend.workspace_size(handle, *options), sizeInBytes);
   });
 }
 
@@ -116,8 +115,7 @@ extern "C" prnnStatus_t prnnGetLayerNormLSTMReserveSize(prnnHandle_t handle, con
                                                         size_t* sizeInBytes) {
   return guarded(handle, [&] {
     const LayerNormLstmBackend& backend = checked_backend(handle, options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.reserve_size(handle, *options));
+    write_size(backend.reserve_size(handle, *options), sizeInBytes);
   });
 }
 

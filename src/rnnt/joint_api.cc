@@ -92,8 +92,7 @@ extern "C" prnnStatus_t prnnGetJointRNNTLossWorkspaceSize(prnnHandle_t handle,
   return guarded(handle, [&] {
     const JointBackend& backend = joint_backend(handle);
     check_options(options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.workspace_size(handle, *options));
+    write_size(backend.workspace_size(handle, *options), sizeInBytes);
   });
 }
 
@@ -102,8 +101,7 @@ extern "C" prnnStatus_t prnnGetJointRNNTLossReserveSize(prnnHandle_t handle, con
   return guarded(handle, [&] {
     const JointBackend& backend = joint_backend(handle);
     check_options(options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = whole_blocks(backend.reserve_size(*options));
+    write_size(backend.reserve_size(*options), sizeInBytes);
   });
 }
 

@@ -44,8 +44,7 @@ extern "C" prnnStatus_t prnnGetMutualInformationWorkspaceSize(prnnHandle_t handl
   return guarded(handle, [&] {
     const RnntBackend& backend = rnnt_backend(handle);
     check_options(options);
-    require_not_null(sizeInBytes, "sizeInBytes");
-    *sizeInBytes = backend.mutual_information_workspace_size(*options);
+    write_size(backend.mutual_information_workspace_size(*options), sizeInBytes);
   });
 }
 

@@ -364,7 +364,6 @@ class Losses(Client):
         random = self.random
         what = random.choice(("handle", "options", "field", "data", "null", "space", "align"))
         changes: dict[str, Any] = {}
-        must_fail: bool | None = True
         if what == "handle":
             changes["handle"] = self.wrong("Handle")
         elif what == "options":
@@ -401,16 +400,15 @@ class Losses(Client):
                 return
             if what == "align":
                 changes = {space: arguments[space] + random.choice((1, 4, 8))}
-            else:  # the query rounds up, so that somewhat less may do
+            else:
                 less = random.choice((1, arguments[sizes[space]] // 2, arguments[sizes[space]] - 1))
                 smaller = self.memory.space(less)
                 if space == "reserveSpace":
                     smaller.copy_(outputs[-1][:less])
                 changes = {space: smaller.data_ptr(), sizes[space]: less}
-                must_fail = True if less == 1 else None
         for tensor in outputs[:-1]:
             poison(tensor)
-        self.call(name, arguments, outputs, must_fail, changes=changes)
+        self.call(name, arguments, outputs, must_fail=True, changes=changes)
 
     def align(self, trial: Trial, common: dict[str, Any]) -> None:
         options, batch, most = trial.options, trial.options.batch, trial.options.maxTargets

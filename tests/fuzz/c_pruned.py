@@ -32,7 +32,7 @@ class Pruned(Losses):
         changes: list[dict[str, Any]] = [{self.random.choice(required): None}, {"handle": self.wrong("Handle")}]
         changes.append({"options": self.placed(changed)})
         if arguments.get("workspaceSizeInBytes"):
-            changes.append({"workspaceSizeInBytes": 1})
+            changes.append({"workspaceSizeInBytes": self.random.choice((1, arguments["workspaceSizeInBytes"] - 1))})
             changes.append({"workspace": arguments["workspace"] + 4})
         for change in changes:
             for tensor in outputs:

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/cuda/cuda_state.h"
+#include "core/cuda/launch.h"
 
 namespace prnn {
 
@@ -101,7 +102,8 @@ bool is_capturing(cudaStream_t stream) {
 // The workspace for the stream's next product, which waits for the last one, of another stream perhaps.
 void* take_workspace(const CublasState& state, cudaStream_t stream) {
   if (is_capturing(stream)) return state.graph_workspace;
-  cudaStreamWaitEvent(stream, state.done, 0);
+  require_success(cudaStreamWaitEvent(stream, state.done, 0), PRNN_STATUS_EXECUTION_FAILED,
+                  "the last matrix product could not be waited for");
   return state.workspace;
 }
 
@@ -190,11 +192,13 @@ void run_gemm(prnnContext& context, int64_t m, int64_t n, int64_t k, double alph
                       sizes[1], sizes[2], alpha_at, b.data, cuda_type(b.type), sizes[3], a.data, cuda_type(a.type),
                       sizes[4], beta_at, c, cuda_type(c_type), sizes[5], compute, kDefaultAlgorithm);
   }
-  if (workspace == state->workspace) cudaEventRecord(state->done, context.stream);
+  cudaError_t recorded = cudaSuccess;
+  if (workspace == state->workspace) recorded = cudaEventRecord(state->done, context.stream);
   if (status != 0) {
     fail(PRNN_STATUS_EXECUTION_FAILED, "cuBLAS refused a product of {%d, %d} and {%d, %d} with status %d", sizes[1],
          sizes[2], sizes[2], sizes[0], status);
   }
+  require_success(recorded, PRNN_STATUS_EXECUTION_FAILED, "the end of a matrix product could not be recorded");
 }
 
 }  // namespace prnn

@@ -11,15 +11,13 @@
 #include "core/cuda/cudnn.h"
 #include "core/cuda/device_probe.h"
 #include "core/cuda/dropout_states.h"
+#include "core/cuda/launch.h"
 
 namespace prnn {
 namespace {
 
-void require_success(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // not to be taken for a later call's
-  fail(PRNN_STATUS_NOT_INITIALIZED, "%s: %s", what, cudaGetErrorString(error));
-}
+// For what a handle is made of.
+void require_ready(cudaError_t error, const char* what) { require_success(error, PRNN_STATUS_NOT_INITIALIZED, what); }
 
 // The table's row, cut down to what the device has and what this build has code for.
 void set_row(CudaState& state, const cudaDeviceProp& properties) {
@@ -62,20 +60,20 @@ void set_row(CudaState& state, const cudaDeviceProp& properties) {
 void init_cuda_state(prnnContext& context) {
   int device = 0;
   cudaDeviceProp properties;
-  require_success(cudaGetDevice(&device), "there is no usable CUDA device");
-  require_success(cudaGetDeviceProperties(&properties, device), "the current CUDA device cannot be asked what it is");
+  require_ready(cudaGetDevice(&device), "there is no usable CUDA device");
+  require_ready(cudaGetDeviceProperties(&properties, device), "the current CUDA device cannot be asked what it is");
   auto made = std::make_unique<CudaState>();
   set_row(*made, properties);
   context.cuda = made.release();
   context.device = device;
   try {
     CudaState& state = cuda_state(context);
-    require_success(cudaHostAlloc(reinterpret_cast<void**>(&state.timed_out), sizeof(int),
-                                  cudaHostAllocPortable | cudaHostAllocMapped),
-                    "host memory that the GPU can write could not be had");
+    require_ready(cudaHostAlloc(reinterpret_cast<void**>(&state.timed_out), sizeof(int),
+                                cudaHostAllocPortable | cudaHostAllocMapped),
+                  "host memory that the GPU can write could not be had");
     *state.timed_out = 0;
-    require_success(cudaHostGetDevicePointer(reinterpret_cast<void**>(&state.timed_out_on_device), state.timed_out, 0),
-                    "host memory could not be mapped for the GPU");
+    require_ready(cudaHostGetDevicePointer(reinterpret_cast<void**>(&state.timed_out_on_device), state.timed_out, 0),
+                  "host memory could not be mapped for the GPU");
     create_cublas(context);
   } catch (...) {
     destroy_cuda_state(context);
@@ -103,7 +101,7 @@ const GpuRow& cuda_gpu_row(const prnnContext& context) {
 
 std::string describe_gpu(const prnnContext& context) {
   cudaDeviceProp properties;
-  require_success(cudaGetDeviceProperties(&properties, context.device), "the CUDA device cannot be asked what it is");
+  require_ready(cudaGetDeviceProperties(&properties, context.device), "the CUDA device cannot be asked what it is");
   const int arch = 10 * properties.major + properties.minor, sms = properties.multiProcessorCount;
   const int shared = static_cast<int>(properties.sharedMemPerBlockOptin);
   const std::string vendor = "NVIDIA ", full_name = properties.name;

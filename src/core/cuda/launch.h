@@ -9,6 +9,13 @@
 
 namespace prnn {
 
+// Throws `status` with what could not be done, and CUDA's reason, unless the call succeeded.
+inline void require_success(cudaError_t error, prnnStatus_t status, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // not to be taken for a later call's
+  fail(status, "%s: %s", what, cudaGetErrorString(error));
+}
+
 // Throws EXECUTION_FAILED if the launch just made was refused. It does not wait for the kernel.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();

@@ -2,16 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include "core/cuda/launch.h"
+
 namespace prnn {
-namespace {
-
-void require_success(cudaError_t error, prnnStatus_t status, const char* what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // not to be taken for a later call's
-  fail(status, "%s: %s", what, cudaGetErrorString(error));
-}
-
-}  // namespace
 
 int current_cuda_device() {
   int device = 0;

@@ -233,9 +233,8 @@ class Pass {
   }
 
   void clear(void* words, int64_t size) {
-    const cudaError_t error = cudaMemsetAsync(words, 0xFF, static_cast<size_t>(size), stream_);
-    if (error != cudaSuccess)
-      fail(PRNN_STATUS_EXECUTION_FAILED, "a memset could not be enqueued: %s", cudaGetErrorString(error));
+    require_success(cudaMemsetAsync(words, 0xFF, static_cast<size_t>(size), stream_), PRNN_STATUS_EXECUTION_FAILED,
+                    "a memset could not be enqueued");
   }
 
   void multiply(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, void* c,
