@@ -66,29 +66,28 @@ def _run_stack(
         weight_ih, weight_hh, *biases = (weights[name] for name in module._all_weights[index])
         x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
         masks = masks_of(index, x)
-        by_head = zip(
-            x.chunk(heads, -1),
-            weight_hh.view(heads, -1, weight_hh.size(-1)),
-            zip(*map(of_heads, states), strict=True),
-            zip(*map(of_heads, masks), strict=True),
-            strict=True,
-        )
-        results = [
-            run_layer(
-                own_x,
-                own_states,
+
+        def run_head(
+            x: Tensor, recurrent: Tensor, states: tuple[Tensor | None, Tensor | None], masks: Masks
+        ) -> tuple[Tensor, Tensor]:
+            return run_layer(
+                x,
+                states,
                 recurrent,
                 (None,) * 4,
                 lengths,
-                own_masks,
+                masks,
                 normalize="none",
                 reverse=direction == 1,
                 zoneout=0.0 if module.training else module.zoneout,
             )
-            for own_x, recurrent, own_states, own_masks in by_head
-        ]
+
+        if heads == 1:
+            return run_head(x, weight_hh, states, masks)
+        own_states, own_masks = (zip(*map(of_heads, pair), strict=True) for pair in (states, masks))
+        results = map(run_head, x.chunk(heads, -1), weight_hh.unbind(), own_states, own_masks)
         y, cy = zip(*results, strict=True)
-        return (y[0], cy[0]) if heads == 1 else (torch.cat(y, -1), torch.cat(cy, -1))
+        return torch.cat(y, -1), torch.cat(cy, -1)
 
     dropout = module.dropout if module.training else 0.0
     return run_layers(input, hx, lengths, module.num_layers, directions, dropout, run)

@@ -241,16 +241,17 @@ def test_one_mask_of_recurrent_dropout_for_all_segments() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("make", [GRU, RNN])
+@CELLS
 def test_compiles(make: Callable[..., Any], training: bool) -> None:
+    """Those of an LSTM with heads alone: the next test."""
     torch.compiler.reset()
     module = make(3, 4, 2, heads=2, **BOTH).train(training)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    input, reset = torch.randn(5, 2, 3, requires_grad=True), torch.rand(5, 2) < 0.3
-    results = []
+    input, results = torch.randn(5, 2, 3, requires_grad=True), []
+    options = {} if make is LSTM else {"reset": torch.rand(5, 2) < 0.3}
     for call in (module, compiled):
         torch.manual_seed(1)
-        results.append(call(input, reset=reset)[0])
+        results.append(call(input, **options)[0])
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(torch.autograd.grad(result.sum(), input)[0] for result in results))
 
