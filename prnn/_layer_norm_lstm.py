@@ -12,7 +12,7 @@ from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_size, is_autocast
-from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import draw_masks, lengths_on_device, run_layer, run_layers
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability
@@ -351,10 +351,9 @@ class LayerNormLSTM(NotScriptable):
             weight("weight_hh"),
             norm,
             lengths,
+            draw_masks(self, x, *x.shape[:2]),
             normalize=self.normalize,
             reverse=direction == 1,
-            zoneout=self.zoneout,
-            recurrent_dropout=self.recurrent_dropout,
-            training=self.training,
+            zoneout=0.0 if self.training else self.zoneout,
             eps=self.eps,
         )

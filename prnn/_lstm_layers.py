@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from torch.nn import functional
 
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
-__all__ = ["lengths_on_device", "run_layer", "run_layers"]
+__all__ = ["Masks", "draw_masks", "lengths_on_device", "run_layer", "run_layers"]
+
+Masks = tuple[Tensor | None, Tensor | None]  # of a layer and direction: zoneout's (T, N, H), and the recurrent (N, H)
 
 
 def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
@@ -31,40 +34,43 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     return lengths.to(input.device, torch.int32, non_blocking=True)
 
 
+def draw_masks(module: Any, x: Tensor, steps: int, batch: int) -> Masks:
+    """Of a call of prnn.nn.LSTM or LayerNormLSTM, in the type of x; None where there is none."""
+    zoneout = recurrent = None
+    if module.training and module.zoneout > 0:
+        zoneout = x.new_empty(steps, batch, module.hidden_size).bernoulli_(module.zoneout)
+    if module.training and module.recurrent_dropout > 0:
+        kept = 1 - module.recurrent_dropout
+        recurrent = x.new_empty(batch, module.hidden_size).bernoulli_(kept).div_(kept)
+    return zoneout, recurrent
+
+
 def run_layer(
     x: Tensor,
     states: tuple[Tensor | None, Tensor | None],
     recurrent: Tensor,
     norm: Sequence[Tensor | None],
     lengths: Tensor | None,
+    masks: Masks,
     *,
     normalize: str,
     reverse: bool,
     zoneout: float,
-    recurrent_dropout: float,
-    training: bool,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    """One layer and direction: y (T, N, H) and the last c. Draws the masks.
+    """One layer and direction: y (T, N, H) and the last c.
 
     Args:
         x: (T, N, 4 H), the products of the input with what is added to them.
         states: h0 and c0, (N, H); None is zeros.
         norm: gain and bias of the gates, gain and bias of the cell state; None each where nothing is normalised.
         lengths: of lengths_on_device(); None: all are T.
+        zoneout: the expectation that evaluation takes in place of a mask; 0 in training.
     """
-    hidden = recurrent.size(1)
-    zoneout_mask = recurrent_mask = None
-    if training and zoneout > 0:
-        zoneout_mask = x.new_empty(*x.shape[:-1], hidden).bernoulli_(zoneout)
-    if training and recurrent_dropout > 0:
-        kept = 1 - recurrent_dropout
-        recurrent_mask = x.new_empty(x.size(1), hidden).bernoulli_(kept).div_(kept)
-    arrays: list[Tensor | None] = [x, *states, recurrent, *norm, zoneout_mask, recurrent_mask, lengths]
+    arrays: list[Tensor | None] = [x, *states, recurrent, *norm, *masks, lengths]
     arrays = [None if array is None else array.contiguous() for array in arrays]
     keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
-    expected = 0.0 if training else zoneout
-    y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(expected), keep)
+    y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(zoneout), keep)
     return y, cy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,20 +12,22 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import call_dtypes, check_not_empty, is_autocast
-from prnn._lstm_layers import lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import Masks, draw_masks, lengths_on_device, run_layer, run_layers
 from prnn._ops._autocast import autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
+from prnn._ops._segments import Group, cut, run_padded
+from prnn._ops._segments import run as run_segments
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._state_masks import given
 
 __all__ = ["run_masked_lstm"]
 
+MasksOf = Callable[[int, Tensor], Masks]  # of layer and direction, counted together; the tensor has the type of theirs
 
-def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None, return_cells: bool) -> None:
-    if reset is not None:
-        raise NotSupportedError(f"reset is given, {given(module)}: such a layer takes no resets")
+
+def _require_served(module: Any, input: Tensor, batch: int, return_cells: bool) -> None:
     if return_cells:
         raise NotSupportedError(f"return_cells is True, {given(module)}: such a layer returns the last c alone")
     if input.dtype not in DTYPES:
@@ -34,12 +36,95 @@ def _require_served(module: Any, input: Tensor, batch: int, reset: Tensor | None
         return
     if module.backend == "cudnn":
         raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
-    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), module.hidden_size)
+    units = module.hidden_size // module.heads
+    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
     if engine == "steps":
         raise NotSupportedError(
             f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
-            f"{module.hidden_size} units in {input.dtype}"
+            f"{units} units in {input.dtype}"
         )
+
+
+def _run_stack(
+    module: Any,
+    weights: dict[str, Tensor],
+    input: Tensor,
+    hx: tuple[Tensor | None, Tensor | None],
+    lengths: Tensor | None,
+    masks_of: MasksOf,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All layers; arguments and results as run_layers()'s."""
+    directions, heads = 2 if module.bidirectional else 1, module.heads
+
+    def of_heads(tensor: Tensor | None) -> Sequence[Tensor | None]:
+        return (None,) * heads if tensor is None else tensor.chunk(heads, -1)
+
+    def run(
+        input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
+    ) -> tuple[Tensor, Tensor]:
+        index = layer * directions + direction
+        weight_ih, weight_hh, *biases = (weights[name] for name in module._all_weights[index])
+        x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
+        masks = masks_of(index, x)
+
+        def run_head(
+            x: Tensor, recurrent: Tensor, states: tuple[Tensor | None, Tensor | None], masks: Masks
+        ) -> tuple[Tensor, Tensor]:
+            return run_layer(
+                x,
+                states,
+                recurrent,
+                (None,) * 4,
+                lengths,
+                masks,
+                normalize="none",
+                reverse=direction == 1,
+                zoneout=0.0 if module.training else module.zoneout,
+            )
+
+        if heads == 1:
+            return run_head(x, weight_hh, states, masks)
+        own_states, own_masks = (zip(*map(of_heads, pair), strict=True) for pair in (states, masks))
+        results = map(run_head, x.chunk(heads, -1), weight_hh.unbind(), own_states, own_masks)
+        y, cy = zip(*results, strict=True)
+        return torch.cat(y, -1), torch.cat(cy, -1)
+
+    dropout = module.dropout if module.training else 0.0
+    return run_layers(input, hx, lengths, module.num_layers, directions, dropout, run)
+
+
+@torch.compiler.disable  # how many pieces there are, and how long, differs from call to call
+def _run_cut(
+    module: Any,
+    weights: dict[str, Tensor],
+    input: Tensor,
+    hx: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    reset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of sequences that start anew, for kernels that know no resets. hx: h and c, and those of reset_hx."""
+    segments = cut(reset, None, lengths)
+    drawn: dict[int, Masks] = {}
+
+    def call_group(input: Tensor, h: Tensor | None, c: Tensor | None, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        def masks_of(index: int, x: Tensor) -> Masks:
+            if index not in drawn:  # of the sequences, which one group after the other takes from
+                drawn[index] = segments.cut_masks(*draw_masks(module, x, *reset.shape))
+            zoneout, recurrent = drawn[index]
+            return (
+                None if zoneout is None else group.pad(zoneout),
+                None if recurrent is None else recurrent[group.begin : group.end],
+            )
+
+        return _run_stack(module, weights, input, (h, c), group.lengths, masks_of)
+
+    def call(
+        data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return run_padded(call_group, data, h, c, segments)
+
+    output, hy, cy, _ = run_segments(call, input, hx[:2], hx[2:], segments, 2 if module.bidirectional else 1)
+    return output, hy, cy
 
 
 def run_masked_lstm(
@@ -51,42 +136,30 @@ def run_masked_lstm(
     reset: Tensor | None,
     return_cells: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c."""
+    """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c, and those of
+    reset_hx."""
     if batch_sizes is not None:
+        if reset is not None:
+            reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes))
         input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
     check_not_empty(input)
     weights = {name: getattr(module, name) for group in module._all_weights for name in group}
     dtype, result_dtype = call_dtypes(input, weights["weight_ih_l0"])
-    cell_dtype, (h0, c0) = result_dtype, states
+    cell_dtype, (h0, c0) = result_dtype, states[:2]
     if dtype == torch.float32 and not input.is_cuda and is_autocast(input):
         result_dtype, cell_dtype = autocast_cpu_dtypes(input, h0, c0, batch_sizes, lengths, MODES["LSTM"])
     with torch.autocast(input.device.type, enabled=False) if is_autocast(input) else nullcontext():
         input = input.to(dtype)
-        _require_served(module, input, input.size(1), reset, return_cells)
-        hx = tuple(None if state is None else state.to(dtype) for state in states)
+        _require_served(module, input, input.size(1), return_cells)
+        hx = [None if state is None else state.to(dtype) for state in states]
         weights = {name: weight.to(dtype) for name, weight in weights.items()}
         on_device = None if lengths is None else lengths_on_device(lengths, input)
-        directions = 2 if module.bidirectional else 1
-
-        def run(
-            input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
-        ) -> tuple[Tensor, Tensor]:
-            weight_ih, weight_hh, *biases = (weights[n] for n in module._all_weights[layer * directions + direction])
-            return run_layer(
-                input_products(input, weight_ih, biases[0] + biases[1] if biases else None),
-                states,
-                weight_hh,
-                (None,) * 4,
-                on_device,
-                normalize="none",
-                reverse=direction == 1,
-                zoneout=module.zoneout,
-                recurrent_dropout=module.recurrent_dropout,
-                training=module.training,
+        if reset is None:
+            output, hy, cy = _run_stack(
+                module, weights, input, (hx[0], hx[1]), on_device, lambda _, x: draw_masks(module, x, *x.shape[:2])
             )
-
-        dropout = module.dropout if module.training else 0.0
-        output, hy, cy = run_layers(input, hx, on_device, module.num_layers, directions, dropout, run)  # type: ignore[arg-type]
+        else:
+            output, hy, cy = _run_cut(module, weights, input, hx, on_device, reset)
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
     output, hy = output.to(result_dtype), hy.to(result_dtype)

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prnn._errors import NotSupportedError
-
 __all__ = [
     "check_masks",
     "check_probability",
@@ -34,14 +32,12 @@ def check_probability(value: object, name: str) -> None:
         raise ValueError(f"{name} is {value}; it must be at least 0 and less than 1")
 
 
-def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int, heads: int) -> None:
+def check_masks(zoneout: float, recurrent_dropout: float, proj_size: int) -> None:
     """The constructor's arguments."""
     for name, value in (("zoneout", zoneout), ("recurrent_dropout", recurrent_dropout)):
         check_probability(value, name)
         if value > 0 and proj_size > 0:
             raise ValueError(f"{name} is {value}, but proj_size is {proj_size}: a projected LSTM has none")
-        if value > 0 and heads > 1:
-            raise ValueError(f"{name} is {value}, but heads is {heads}: a layer with heads has none")
 
 
 def uses_masks(module: Any) -> bool:
@@ -55,20 +51,22 @@ def operator_mode(module: Any) -> str:
     return "GRU" if mode == "RNN_TANH" and module.zoneout > 0 else mode
 
 
-def gru_weights(weights: list[Tensor], hidden: int) -> list[Tensor]:
+def gru_weights(weights: list[Tensor], hidden: int, heads: int) -> list[Tensor]:
     """An RNN's packed weights as those of a GRU that computes the same: its reset gate is 1, and its update gate, which
     zoneout sets to 1 where h is to stay, 0. weights: matrices, two for each layer and direction, then as many biases,
     or, without, all of their zeros in one."""
-    matrices = [weight for weight in weights if weight.dim() == 2]
+    matrices = [weight for weight in weights if weight.dim() > 1]
     biases = weights[len(matrices) :]
     if len(biases) < len(matrices):
         biases = list(biases[0].split(hidden))
-    gates = biases[0].new_full((2, hidden), _SATURATES)
-    gates[1] = -_SATURATES
-    zeros = torch.zeros_like(gates)
-    return [torch.cat([matrix.new_zeros(2 * hidden, matrix.size(1)), matrix]) for matrix in matrices] + [
-        torch.cat([(zeros if is_recurrent else gates).flatten(), bias])
-        for bias, is_recurrent in zip(biases, [False, True] * (len(biases) // 2), strict=True)
+    units = hidden // heads
+    gates = biases[0].new_full((heads, 2, units), _SATURATES)
+    gates[:, 1] = -_SATURATES
+    gates = gates.flatten(1)
+    of_biases = (gates, torch.zeros_like(gates))  # of the input, recurrent
+    by_head = [matrix.reshape(heads, units, -1) for matrix in matrices]
+    return [torch.cat([matrix.new_zeros(heads, 2 * units, matrix.size(2)), matrix], 1) for matrix in by_head] + [
+        torch.cat([of_biases[index % 2], bias.reshape(heads, units)], 1) for index, bias in enumerate(biases)
     ]
 
 
@@ -87,14 +85,10 @@ def given(module: Any) -> str:
     return f"but {name} is {getattr(module, name)}"
 
 
-def draw_masks(
-    module: Any, input: Tensor, batch: int, reset: Tensor | None
-) -> tuple[tuple[Tensor | None, ...], float, int]:
-    """Of a call of a GRU or RNN: the operator's masks, and its configuration's `zoneout` and `mask_kinds`.
+def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[tuple[Tensor | None, ...], float, int]:
+    """Of a call of a GRU or RNN: the operator's masks for one head, and its configuration's `zoneout` and `mask_kinds`.
 
     input: (T, N, I), or a PackedSequence's rows."""
-    if reset is not None:
-        raise NotSupportedError(f"reset is given, {given(module)}: such a layer takes no resets")
     if not module.training:
         return (), float(module.zoneout), 0
     states = module.num_layers * (2 if module.bidirectional else 1)

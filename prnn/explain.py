@@ -153,7 +153,7 @@ def _explain_layer_norm(
     weight = next(layer.parameters())
     dtype = dtype or weight.dtype
     device = torch.device("cpu") if gpu is not None else weight.device
-    shape = (getattr(layer, "normalize", "none"), batch, layer.hidden_size)
+    shape = (getattr(layer, "normalize", "none"), batch, layer.hidden_size // getattr(layer, "heads", 1))
     names = [row for row in _C.gpu_names() if gpu is not None and row.lower() == gpu.lower()]
     on = names[0] if names else "CPU" if weight.device.type == "cpu" else torch.cuda.get_device_name(weight.device)
     notes: tuple[str, ...] = ()

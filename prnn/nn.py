@@ -81,7 +81,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         super().__init__(mode, input_size, hidden_size, *args, **kwargs)
         if heads > 1 and self.proj_size > 0:
             raise ValueError(f"proj_size is {self.proj_size}, but heads is {heads}: heads have no projection")
-        check_masks(zoneout, recurrent_dropout, self.proj_size, heads)
+        check_masks(zoneout, recurrent_dropout, self.proj_size)
         self.backend = backend
         self.zoneout = zoneout
         self.recurrent_dropout = recurrent_dropout
@@ -281,10 +281,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         batch = input.size(1) if max_batch is None else max_batch
         masks: tuple[Tensor | None, ...] = ()
         zoneout, mask_kinds = 0.0, 0
+        if reset is not None and reset.numel() == 0:
+            reset, states = None, (*states[:2], None, None)
         if uses_masks(self):
             if isinstance(self, LSTM):
-                return run_masked_lstm(self, input, states[:2], batch_sizes, lengths, reset, return_cells)
-            masks, zoneout, mask_kinds = draw_masks(self, input, batch, reset)
+                return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, return_cells)
+            masks, zoneout, mask_kinds = draw_masks(self, input, batch)
         elif (
             input.is_cpu
             and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
@@ -297,9 +299,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 return results
         mode = operator_mode(self)
         if mode != self.mode:
-            weights = gru_weights(weights, self.hidden_size)
-        if reset is not None and reset.numel() == 0:
-            reset, states = None, (*states[:2], None, None)
+            weights = gru_weights(weights, self.hidden_size, self.heads)
         dropout = self.dropout if self.training and self.num_layers > 1 else 0.0
         seed = draw_seed(input.device, 2) if dropout > 0 else None
         config = Config(
@@ -324,10 +324,11 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         def call_segments(
             data: Tensor, hx: Tensor | None, cx: Tensor | None, sizes: Tensor, batch: int
         ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, (), seed, batch, whole))
+            return _compute(data, (hx, cx, None, None), weights, (sizes, None, None, of_pieces, seed, batch, whole))
 
         whole = config._replace(has_reset=False)
         pieces = cut(reset, batch_sizes, lengths)
+        of_pieces = pieces.cut_masks(*masks) if masks else ()
         directions = 2 if self.bidirectional else 1
         return run_segments(call_segments, input, states[:2], states[2:], pieces, directions)
 
@@ -335,15 +336,19 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
 def _compute(
     input: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor], rest: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """call(). States, hx, cx and those of reset_hx, are (L D, N, H), of which the operator has one for each head."""
+    """call(). States, hx, cx and those of reset_hx, are (L D, N, H), as is the recurrent mask; of each the operator has
+    one for every head."""
     config = rest[-1]
     heads = config.heads
     if heads == 1 and not config.has_reset:
         return call(input, states[0], states[1], weights, *rest)
     if heads > 1:
-        states = [
-            None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for state in states
+        batch_sizes, lengths, reset, masks, *others = rest
+        *states, recurrent = [
+            None if state is None else state.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
+            for state in (*states, masks[1] if masks else None)
         ]
+        rest = (batch_sizes, lengths, reset, (masks[0], recurrent) if masks else (), *others)
     hx, cx, *at_reset = states
     if config.has_reset:
         hx, cx = _with_reset_state(hx, at_reset[0]), _with_reset_state(cx, at_reset[1])

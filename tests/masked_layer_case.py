@@ -3,9 +3,120 @@
 import copy
 import io
 import math
+from typing import Any
 
+import pytest
 import torch
+from heads_case import gradients_of_heads, whole_layer
+from reference import rnn as reference
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import prnn
+
+MODES = {
+    "LSTM": reference.LSTM,
+    "GRU": reference.GRU,
+    "RNN_TANH": reference.RNN_TANH,
+    "RNN_RELU": reference.RNN_RELU,
+}
+
+
+def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:
+    """The masks of a call of prnn.nn.LSTM, GRU or RNN, drawn in the module's order. input: (T, N, I)."""
+    steps, batch, hidden = *input.shape[:2], module.hidden_size
+    states = module.num_layers * (2 if module.bidirectional else 1)
+    if not module.training:
+        return reference.Masks(expectation=module.zoneout)
+    kept = 1 - module.recurrent_dropout
+    parts = [1] * states if module.mode == "LSTM" else [states]  # drawn together
+    zoneout, recurrent = [], []
+    for count in parts:
+        if module.zoneout > 0:
+            dtype = input.dtype if module.mode == "LSTM" else torch.bool
+            mask = torch.empty(steps, batch, count * hidden, dtype=dtype, device=input.device)
+            zoneout.append(mask.bernoulli_(module.zoneout).view(steps * batch, count, hidden))
+        if module.recurrent_dropout > 0:
+            recurrent.append(input.new_empty(count, batch, hidden).bernoulli_(kept) / kept)
+    return reference.Masks(torch.cat(recurrent) if recurrent else None, torch.cat(zoneout, 1) if zoneout else None)
+
+
+def run_written_out(
+    module: Any,
+    input: torch.Tensor,
+    states: Any = None,
+    reset: torch.Tensor | None = None,
+    reset_hx: Any = None,
+    weights: Any = None,
+) -> Any:
+    """prnn.nn.LSTM, GRU or RNN from the reference, with masks drawn in the module's order. input: (T, N, I); reset
+    (T, N); weights: another module that has them."""
+    steps, batch, width = input.shape
+    directions = 2 if module.bidirectional else 1
+    stack = reference.Stack(MODES[module.mode], width, module.hidden_size, module.num_layers, directions)
+    w = torch.cat([weight.reshape(-1) for weight in (weights or module)._packed_weights()])
+    is_lstm = module.mode == "LSTM"
+    hx, cx = (None, None) if states is None else states if is_lstm else (states, None)
+    anew = None
+    if reset_hx is not None:
+        anew = reset_hx if is_lstm else (reset_hx, torch.zeros_like(reset_hx))
+    y, h, c, _ = reference.forward_with_cells(
+        stack,
+        input.flatten(0, 1),
+        [batch] * steps,
+        w,
+        hx,
+        cx,
+        reset=None if reset is None else reset.flatten(),
+        reset_states=anew,
+        masks=draw_masks(module, input),
+    )
+    return y.view(steps, batch, -1), (h, c) if is_lstm else h
+
+
+def layer_of(module: Any) -> Any:
+    """The same weights without heads, in float64: prnn.nn's layer, for run_written_out()."""
+    return prnn.convert(whole_layer(module)) if module.heads > 1 else copy.deepcopy(module).double()
+
+
+def weight_gradients(module: Any, plain: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Of the module, and of layer_of() it."""
+    if module.heads > 1:
+        return [(own, expected) for _, own, expected in gradients_of_heads(module, plain)]
+    return [(p.grad, q.grad) for p, q in zip(module.parameters(), plain.parameters(), strict=True)]
+
+
+def flatten(results: Any) -> list[torch.Tensor]:
+    """Output and states."""
+    output, states = results
+    return [output, *states] if isinstance(states, tuple) else [output, states]
+
+
+def check_formulas_on_gpu(module: Any, tolerance: float, **options: Any) -> list[torch.Size]:
+    """Beside the reference in float64 with the same masks, whose shapes are returned. A module on a GPU, 40 wide.
+    options: of run_written_out()."""
+    plain = layer_of(module).cuda()
+    input = torch.randn(6, 3, 40, device="cuda", dtype=module.weight_ih_l0.dtype, requires_grad=True)
+    exact = input.detach().double().requires_grad_()
+    drawn: list[torch.Tensor] = []
+    bernoulli = torch.Tensor.bernoulli_
+
+    def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
+        drawn.append(bernoulli(tensor, probability).clone())
+        return tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "bernoulli_", draw)
+        results = flatten(module(input, **options))
+    sum(result.sum() for result in results).backward()
+    masks = iter(drawn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor))
+        expected = flatten(run_written_out(module, exact, weights=plain, **options))
+    sum(result.sum() for result in expected).backward()
+    pairs = [*zip(results, expected, strict=True), (input.grad, exact.grad), *weight_gradients(module, plain)]
+    for ours, theirs in pairs:
+        assert (ours.double() - theirs).abs().max() <= tolerance * theirs.abs().max()
+    return [mask.shape for mask in drawn]
 
 
 def check_lengths(module: torch.nn.Module) -> None:

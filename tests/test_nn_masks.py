@@ -3,7 +3,6 @@ served and what is refused. Of the operator: test_layer_norm_lstm.py."""
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,47 +11,12 @@ from masked_layer_case import (
     check_lengths,
     check_masks_follow_torchs_generator,
     check_packed_sequences,
+    run_written_out,
 )
-from reference.layer_norm_lstm import layer_norm_lstm as reference
 
 import prnn
 
 LSTM = prnn.nn.LSTM
-
-
-def run_written_out(module: prnn.nn.LSTM, input: torch.Tensor, hx: Any = None) -> Any:
-    """The module from the reference's one layer, with masks drawn in the module's order."""
-    last_h, last_c = [], []
-    for layer in range(module.num_layers):
-        outputs = []
-        for direction in range(2 if module.bidirectional else 1):
-            end = f"_l{layer}{'_reverse' if direction else ''}"
-            p = {name.removesuffix(end): value for name, value in module.named_parameters() if name.endswith(end)}
-            x = input @ p["weight_ih"].t()
-            x = x + p["bias_ih"] + p["bias_hh"] if module.bias else x
-            masks: list[torch.Tensor | None] = [None, None]
-            if module.training and module.zoneout > 0:
-                masks[0] = x.new_empty(*x.shape[:2], module.hidden_size).bernoulli_(module.zoneout)
-            if module.training and module.recurrent_dropout > 0:
-                kept = 1 - module.recurrent_dropout
-                masks[1] = x.new_empty(x.size(1), module.hidden_size).bernoulli_(kept) / kept
-            index = len(last_h)
-            states = (None, None) if hx is None else (hx[0][index], hx[1][index])
-            y, c = reference(
-                x,
-                *states,
-                p["weight_hh"],
-                *(None,) * 4,
-                *masks,
-                normalize="none",
-                reverse=bool(direction),
-                zoneout=0.0 if module.training else module.zoneout,
-            )
-            outputs.append(y)
-            last_h.append(y[0 if direction else -1])
-            last_c.append(c)
-        input = torch.cat(outputs, -1)
-    return input, (torch.stack(last_h), torch.stack(last_c))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -174,14 +138,8 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: LSTM(3, 4, zoneout=math.nan), ValueError, "zoneout is nan"),
     (lambda: LSTM(3, 4, zoneout="no"), TypeError, "zoneout is 'no'; it must be a number"),
     (lambda: LSTM(3, 4, proj_size=2, **MASKED), ValueError, "zoneout is 0.25, but proj_size is 2"),
-    (lambda: LSTM(3, 4, heads=2, recurrent_dropout=0.5), ValueError, "recurrent_dropout is 0.5, but heads is 2"),
     (lambda: LSTM(3, 4, **MASKED)(torch.zeros(0, 2, 3)), ValueError, "input has 0 timesteps; it must have at least 1"),
     (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), lengths=[3]), ValueError, r"lengths\[0\] is 3; it must be 1"),
-    (
-        lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), reset=torch.zeros(2, 1, dtype=torch.bool)),
-        prnn.NotSupportedError,
-        "reset is given, but zoneout is 0.25",
-    ),
     (
         lambda: LSTM(3, 4, recurrent_dropout=0.5)(torch.zeros(2, 1, 3), return_cells=True),
         prnn.NotSupportedError,

@@ -5,16 +5,17 @@ import torch
 from masked_layer_case import (
     check_autocast_on_gpu,
     check_each_replay_draws_masks,
+    check_formulas_on_gpu,
     check_graph_reads_lengths_anew,
     check_packed_sequences_on_gpu,
 )
-from test_nn_masks import LSTM, run_written_out
 from test_rnn_cuda import why_not
 
 import prnn
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
+LSTM = prnn.nn.LSTM
 MASKS = {"zoneout": 0.2, "recurrent_dropout": 0.1}
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
@@ -22,36 +23,8 @@ TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, to
 @pytest.mark.parametrize("hidden", [64, 600])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_equals_its_formulas(dtype: torch.dtype, hidden: int) -> None:
-    """Beside torch operations in float64 with the same masks."""
     module = LSTM(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS)
-    twin = LSTM(40, hidden, 2, bidirectional=True, device="cuda", dtype=torch.float64)
-    twin.load_state_dict(module.state_dict())
-    twin.zoneout = twin.recurrent_dropout = 0.0
-    input = torch.randn(6, 3, 40, device="cuda", dtype=dtype, requires_grad=True)
-    drawn: list[torch.Tensor] = []
-    bernoulli = torch.Tensor.bernoulli_
-
-    def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
-        drawn.append(bernoulli(tensor, probability).clone())
-        return tensor
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", draw)
-        output, (h, c) = module(input)
-    (output.sum() + h.sum() + c.sum()).backward()
-    assert [mask.shape for mask in drawn] == [(6, 3, hidden), (3, hidden)] * 4
-
-    masks = iter(drawn)
-    twin.zoneout, twin.recurrent_dropout = MASKS["zoneout"], MASKS["recurrent_dropout"]
-    exact = input.detach().double().requires_grad_()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor))
-        expected, (h2, c2) = run_written_out(twin, exact)
-    (expected.sum() + h2.sum() + c2.sum()).backward()
-    pairs = [(output, expected), (h, h2), (c, c2), (input.grad, exact.grad)]
-    pairs += [(p.grad, q.grad) for p, q in zip(module.parameters(), twin.parameters(), strict=True)]
-    for ours, theirs in pairs:
-        assert (ours.double() - theirs).abs().max() <= TOLERANCES[dtype] * theirs.abs().max()
+    assert check_formulas_on_gpu(module, TOLERANCES[dtype]) == [(6, 3, hidden), (3, hidden)] * 4
 
 
 @pytest.mark.parametrize("hidden", [64, 600])

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from masked_layer_case import check_each_replay_draws_masks
-from test_nn_state_masks import EVERY, GRU, RNN, run_written_out
+from masked_layer_case import check_each_replay_draws_masks, check_formulas_on_gpu
+from test_nn_state_masks import EVERY, GRU, RNN
 from test_rnn_cuda import why_not
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -28,33 +28,9 @@ def true_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("make", [GRU, RNN])
 def test_equals_its_formulas(make: Callable[..., Any], dtype: torch.dtype, hidden: int, training: bool) -> None:
-    """Beside torch operations in float64 with the same masks."""
     module = make(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS).train(training)
-    twin = make(40, hidden, 2, bidirectional=True, device="cuda", dtype=torch.float64, **MASKS).train(training)
-    twin.load_state_dict(module.state_dict())
-    input = torch.randn(6, 3, 40, device="cuda", dtype=dtype, requires_grad=True)
-    drawn: list[torch.Tensor] = []
-    bernoulli = torch.Tensor.bernoulli_
-
-    def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
-        drawn.append(bernoulli(tensor, probability).clone())
-        return tensor
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", draw)
-        output, h = module(input)
-    (output.sum() + h.sum()).backward()
-    assert [mask.shape for mask in drawn] == ([(6, 3, 4 * hidden), (4, 3, hidden)] if training else [])
-    masks = iter(drawn)
-    exact = input.detach().double().requires_grad_()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor))
-        expected, h2 = run_written_out(twin, exact)
-    (expected.sum() + h2.sum()).backward()
-    pairs = [(output, expected), (h, h2), (input.grad, exact.grad)]
-    pairs += [(p.grad, q.grad) for p, q in zip(module.parameters(), twin.parameters(), strict=True)]
-    for ours, theirs in pairs:
-        assert (ours.double() - theirs).abs().max() <= TOLERANCES[dtype] * theirs.abs().max()
+    shapes = check_formulas_on_gpu(module, TOLERANCES[dtype])
+    assert shapes == ([(6, 3, 4 * hidden), (4, 3, hidden)] if training else [])
 
 
 @EVERY

@@ -7,7 +7,8 @@ import capi
 import pytest
 import torch
 from reference import rnn as reference
-from rnn_case import OUTPUTS, RnnCase
+from rnn_case import RnnCase
+from test_rnn_extras import ExtrasCase, extras_of
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "gru": reference.GRU}
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
@@ -52,10 +53,14 @@ class MasksCase(RnnCase):
         self.set_masks(names)
         self.train()
         inputs = {name: self.data[name] for name in ("x", "w", "hx", "cx", "dy", "dhy", "dcy")}
-        masks = self.reference_masks(names)
-        expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, masks=masks))
+        given = {"masks": self.reference_masks(names)} | self.reset_inputs()
+        expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, **given))
         results = self.results()
-        return {name: (results[name], expected[name]) for name in OUTPUTS if name not in ("cy", "dcx")}
+        return {name: (results[name], expected[name]) for name in results if name not in ("cy", "dcx")}
+
+    def reset_inputs(self) -> dict[str, torch.Tensor]:
+        """To the reference, besides the data."""
+        return {}
 
     def compare(self, names: tuple[str, ...]) -> None:
         for name, (result, expected) in self.run(names).items():
@@ -69,6 +74,26 @@ class MasksCase(RnnCase):
             )
 
 
+class ResetMasksCase(MasksCase, ExtrasCase):
+    """The same with resets to given states, or to zeros."""
+
+    to_given_states = True
+
+    def extras(self) -> tuple[str, ...]:
+        names = extras_of(self.stack.mode)
+        return names if self.to_given_states else ("reset",)
+
+    def set_masks(self, names: tuple[str, ...]) -> None:
+        super().set_masks(names)
+        self.set_extras(self.extras())
+
+    def reset_inputs(self) -> dict[str, torch.Tensor]:
+        return {name: getattr(self, name) for name in self.extras() if not name.startswith("d")}
+
+    def results(self) -> dict[str, torch.Tensor]:
+        return super().results() | ({"dreset_hx": self.dreset_hx} if self.to_given_states else {})
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("options", STACKS.values(), ids=STACKS)
@@ -79,10 +104,23 @@ def test_training_step(mode: int, options: dict[str, Any], batches: list[int], d
         MasksCase(reference.Stack(mode, 6, 19, **options), batches, dtype).compare(names)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("options", STACKS.values(), ids=STACKS)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_inference(mode: int) -> None:
+def test_training_step_with_resets(mode: int, options: dict[str, Any], batches: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(mode)
+    for names in masks_of(mode):
+        case = ResetMasksCase(reference.Stack(mode, 6, 19, **options), batches, dtype)
+        case.to_given_states = len(names) != 1 or "zoneout" in names
+        case.compare(names)
+
+
+@pytest.mark.parametrize("make", [MasksCase, ResetMasksCase])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_inference(mode: int, make: type[MasksCase]) -> None:
     torch.manual_seed(5)
-    case = MasksCase(reference.Stack(mode, 4, 21, 2, 2), [5] * 300)  # several chunks of inference
+    case = make(reference.Stack(mode, 4, 21, 2, 2), [5] * 300)  # several chunks of inference
     for names in masks_of(mode):
         case.set_masks(names)
         case.check("RNNForwardTraining")
@@ -138,21 +176,9 @@ def test_what_the_setter_refuses() -> None:
 
 def test_what_calls_refuse() -> None:
     case = MasksCase(reference.Stack(reference.GRU, 6, 6), [2, 2])
-    case.set_masks(("recurrent",))
-
-    def message() -> str:
-        assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
-        assert (case.data["y"] == case.UNTOUCHED).all()
-        return capi.message(case.handle.pointer)
-
-    flags = ctypes.create_string_buffer(4)
-    extras = capi.Extras(reset=ctypes.addressof(flags))
-    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
-    assert message() == "a layer with masks (prnnSetRNNMasks) has no resets (prnnSetRNNExtras)"
-    capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=None)
-    capi.check("SetRNNHeads", rnnDesc=case.rnn.pointer, heads=2)
-    assert message() == "a layer with masks (prnnSetRNNMasks) has no heads (prnnSetRNNHeads)"
     case.set_rnn(inputMode=1)
-    case.set_masks_only = capi.Masks(recurrent=case.recurrent.data_ptr())
-    capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(case.set_masks_only))
-    assert message() == "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT"
+    masks = capi.Masks(recurrent=case.recurrent.data_ptr())
+    capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(masks))
+    assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
+    assert (case.data["y"] == case.UNTOUCHED).all()
+    assert capi.message(case.handle.pointer) == "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT"

@@ -9,7 +9,7 @@ import torch
 from reference import rnn as reference
 from test_rnn_cuda import MODES, TOLERANCE, CudaCase, why_not
 from test_rnn_extras_cuda import GpuCase
-from test_rnn_masks import MasksCase, masks_of
+from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
@@ -73,6 +73,37 @@ def test_engines(
     torch.manual_seed(2)
     for names in masks_of(mode):
         case = GpuMasksCase(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
+        case.compare(names)
+        if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
+            assert case.engines() == (engine, engine)
+
+
+class GpuResetMasksCase(ResetMasksCase, CudaCase):
+    """ResetMasksCase in GPU memory."""
+
+    engines = GpuCase.engines
+    compare = GpuCase.compare
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "hidden", "directions", "batch_sizes", "dtype"),
+    [
+        ("cluster", GRU, 256, 2, [40, 33, 33, 2], BFLOAT16),
+        ("cluster", TANH, 500, 1, [8] * 5, HALF),
+        ("simt", GRU, 256, 2, [2] * 6, FLOAT),
+        ("simt", RELU, 400, 2, [3, 2, 2], FLOAT),
+        ("mma", GRU, 1024, 1, [72, 60, 9, 9], BFLOAT16),
+        ("mma", TANH, 700, 2, [9, 9, 8], FLOAT),
+        ("mma-large", GRU, 1700, 2, [2, 2, 1], FLOAT),
+        ("mma-large", TANH, 4500, 1, [3, 1], HALF),
+    ],
+)
+def test_with_resets(
+    engine: str, mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(4)
+    for names in masks_of(mode):
+        case = GpuResetMasksCase(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
         case.compare(names)
         if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
             assert case.engines() == (engine, engine)

@@ -34,14 +34,36 @@ class Segments(NamedTuple):
     first: Tensor  # (N,): the segment that each sequence begins with
     last: Tensor
 
+    def cut_masks(self, zoneout: Tensor | None, recurrent: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """zoneout: of every row of the data, (..., W), then (R, W); recurrent: (..., N, H), then (..., S, H), in which
+        all segments of a sequence have its mask."""
+        return (
+            None if zoneout is None else zoneout.flatten(0, -2).index_select(0, self.rows),
+            None if recurrent is None else recurrent.index_select(-2, self.owner),
+        )
+
+
+class Group(NamedTuple):
+    """Segments [begin, end), padded to t timesteps."""
+
+    begin: int
+    end: int
+    lengths: Tensor  # (end - begin,) int32
+    rows: Tensor  # (t, end - begin): the packed row of each timestep; R, which is none, in the padding
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """(R, W) to (t, end - begin, W), with anything in the padding."""
+        rows = self.rows.clamp(max=packed.size(0) - 1)
+        return packed.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
 
 def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Segments:
     """reset: (T, N) with lengths (N,) or None, or (sum of batch_sizes,)."""
     device = reset.device
     if reset.is_cuda and torch.cuda.is_current_stream_capturing():
         raise ValueError(
-            f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; the resident "
-            "kernels, which would read them, do not serve this layer"
+            f"reset is on {device}, and a CUDA graph is being captured, which cannot wait for its values; kernels that "
+            "would read them do not serve this layer"
         )
     steps_of(reset.unsqueeze(-1), batch_sizes, lengths)  # raises what the kernels would
     if batch_sizes is not None:
@@ -80,6 +102,45 @@ def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Se
         rank[is_first],
         rank[is_last],
     )
+
+
+def groups(segments: Segments) -> list[Group]:
+    """All segments, for kernels of padded sequences. The shortest of a group has more than half of the timesteps of
+    its longest, so that less than half of a group is padding."""
+    device, sizes = segments.rows.device, segments.batch_sizes.tolist()
+    batches = segments.batch_sizes.to(device).unsqueeze(1)
+    first_rows = batches.cumsum(0) - batches
+    found, begin = [], 0
+    while begin < sizes[0]:
+        steps = sum(size > begin for size in sizes)
+        end = sizes[steps // 2]
+        places = torch.arange(begin, end, device=device)
+        exists = places < batches[:steps]
+        rows = torch.where(exists, first_rows[:steps] + places, segments.rows.size(0))
+        found.append(Group(begin, end, exists.sum(0, dtype=torch.int32), rows))
+        begin = end
+    return found
+
+
+def run_padded(
+    call: Callable[[Tensor, Tensor | None, Tensor | None, Group], tuple[Tensor, Tensor, Tensor]],
+    data: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    segments: Segments,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For run(), of layers that take padded sequences. call: (input (t, n, I), hx, cx, group) -> (output, hy, cy)."""
+    all_groups = groups(segments)
+    outputs, last_h, last_c = [], [], []
+    for group in all_groups:
+        h, c = (None if state is None else state[:, group.begin : group.end] for state in (hx, cx))
+        output, hy, cy = call(group.pad(data), h, c, group)
+        outputs.append(output.flatten(0, 1))
+        last_h.append(hy)
+        last_c.append(cy)
+    padded, rows = torch.cat(outputs), torch.cat([group.rows.flatten() for group in all_groups])
+    packed = padded.new_zeros(data.size(0) + 1, padded.size(-1)).index_copy(0, rows, padded)[:-1]
+    return packed, torch.cat(last_h, 1), torch.cat(last_c, 1), packed.new_empty(0)
 
 
 def run(

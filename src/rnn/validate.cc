@@ -25,12 +25,8 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   problem.backward_plan = rnn.backward_plan;
   problem.extras = rnn.extras;
   problem.masks = rnn.masks;
-  if (problem.has_masks()) {
-    const char* const other = problem.extras.reset != nullptr ? "resets (prnnSetRNNExtras)"
-                              : problem.heads > 1             ? "heads (prnnSetRNNHeads)"
-                              : problem.skip_input            ? "PRNN_SKIP_INPUT"
-                                                              : nullptr;
-    if (other != nullptr) fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no %s", other);
+  if (problem.has_masks() && problem.skip_input) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT");
   }
   problem.tf32 = rnn.math == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   if (rnn.dropout != nullptr) {

@@ -82,6 +82,8 @@ ForwardWorkspace<T>::ForwardWorkspace(const RnnProblem& p, bool training, void* 
   for (T** states : {&masked[0], &masked[1], &masked_initial}) {
     *states = carver.take<T>(p.masks.recurrent != nullptr ? p.max_batch() * p.hidden : 0);
   }
+  masked_reset =
+      carver.take<T>(p.masks.recurrent != nullptr && p.extras.reset != nullptr ? p.max_batch() * p.hidden : 0);
   cells = carver.take<T>(!training && p.mode == PRNN_LSTM ? p.max_batch() * p.hidden : 0);
   unprojected = carver.take<T>(!training && p.projection > 0 ? p.max_batch() * p.hidden : 0);
   size = carver.size();

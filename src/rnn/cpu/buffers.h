@@ -73,8 +73,9 @@ struct ForwardWorkspace {
   T* between;  // inference, L > 1: a layer's output
   T* dropped;  // training with dropout: a layer's input, [rows][D P]
   T* zeros;    // [N][H], initial states that are NULL
-  // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, and in the first.
-  T *masked[2], *masked_initial;
+  // With prnnRNNMasks_t::recurrent: what R reads, [N][H] each, in even and odd steps, in the first, and where a
+  // sequence starts anew.
+  T *masked[2], *masked_initial, *masked_reset;
   T* cells;        // inference: [N][H]
   T* unprojected;  // inference: [N][H]
   size_t size;

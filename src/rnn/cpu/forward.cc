@@ -129,6 +129,7 @@ class ForwardPass {
       if (!training_ && p_.mode == PRNN_LSTM) std::memcpy(ws_.cells, d.cx, p_.max_batch() * H * sizeof(T));
       for (int64_t i = 0; d.mask != nullptr && i < p_.max_batch() * H; ++i) {
         ws_.masked_initial[i] = d.hx[i] * d.mask[i];
+        if (p_.extras.reset != nullptr) ws_.masked_reset[i] = d.reset_hx[i] * d.mask[i];
       }
       run_team(threads, [&](const Team& team) { run_direction(team, d, layer_input); });
       copy_last_states(d);
@@ -274,7 +275,9 @@ class ForwardPass {
     segment.read = segment.h_prev;
     segment.ld_read = segment.ld_h_prev;
     if (d.mask != nullptr) {
-      const T* const states = before == StateBefore::kPrevious ? ws_.masked[(&step - d.steps) % 2] : ws_.masked_initial;
+      const T* const states = before == StateBefore::kPrevious ? ws_.masked[(&step - d.steps) % 2]
+                              : before == StateBefore::kReset  ? ws_.masked_reset
+                                                               : ws_.masked_initial;
       segment.read = states + n * H;
       segment.ld_read = H;
     }

@@ -108,12 +108,12 @@ class Forward : LayerRun {
     }
   }
 
-  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite.
-  void zone_out(int64_t layer, int64_t direction, const void* xw) {
+  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite. xw: of all heads.
+  void zone_out(int64_t layer, int64_t recurrence, const void* xw) {
     ZonedGates gates{};
-    gates.gate = at(const_cast<void*>(xw), p.hidden);
-    gates.row = p.gates() * p.hidden;
-    gates.mask = p.masks.zoneout + (layer * p.recurrences() + direction) * p.hidden;
+    gates.gate = at(const_cast<void*>(xw), (recurrence % p.heads * p.gates() + 1) * p.hidden);
+    gates.row = p.heads * p.gates() * p.hidden;
+    gates.mask = p.masks.zoneout + (layer * p.recurrences() + recurrence) * p.hidden;
     gates.mask_row = p.layers * p.recurrences() * p.hidden;
     gates.rows = p.rows;
     gates.hidden = static_cast<int>(p.hidden);
