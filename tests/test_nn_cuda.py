@@ -220,6 +220,33 @@ def test_the_same_bits_under_load(resident_layers: list[tuple[torch.nn.Module, t
     torch.cuda.synchronize()
 
 
+@pytest.mark.parametrize(
+    ("cell", "hidden", "options"),
+    [
+        ("RNN", 36, {"bidirectional": True}),
+        ("GRU", 36, {"bidirectional": True}),
+        ("GRU", 64, {}),
+        ("LSTM", 36, {"bidirectional": True}),
+        ("LSTM", 64, {}),
+        ("LSTM", 64, {"proj_size": 24}),
+    ],
+)
+def test_gradients_of_many_rows_in_tf32(
+    cell: str, hidden: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 4096 rows on the products with the gates' matrices are of transposed ones."""
+    theirs = make(torch.nn, cell, 40, hidden, num_layers=2, dtype=torch.float64, **options)
+    ours = make(prnn.nn, cell, 40, hidden, num_layers=2, device="cuda", backend="persistent", **options)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(65, 64, 40)
+    expected = train_step(theirs, dict(theirs.named_parameters()), x.double().requires_grad_())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    found = train_step(ours, dict(ours.named_parameters()), x.cuda().requires_grad_())
+    for name, wanted in expected.items():
+        error = (found[name].double().cpu() - wanted).norm() / wanted.norm()
+        assert error < 2e-3, name
+
+
 def graph_of(step: Callable[[], list[torch.Tensor]]) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor]]:
     """A graph of the step, captured after it has run once, and the tensors that a replay fills."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

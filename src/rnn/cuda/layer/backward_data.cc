@@ -322,8 +322,10 @@ class BackwardData : LayerRun {
     multiply_gates(own, first, rows, weights, width, direction > 0 ? 1 : 0, out);
     const int64_t both = gates_of_both_products(p);
     if (both < gates) {
-      multiply(rows, width, p.hidden, 1, view(at(own.dcandidate, first * p.hidden), p.hidden),
-               view(at(weights, both * p.hidden * width), width), 1, out, p.type, width);
+      const MatrixView matrix = gate_matrices(at(weights, both * p.hidden * width), 1, p.hidden, width, rows,
+                                              at(work.input_weights, both * gate_pitch(p) * width));
+      multiply(rows, width, p.hidden, 1, view(at(own.dcandidate, first * p.hidden), p.hidden), matrix, 1, out, p.type,
+               width);
     }
   }
 
@@ -331,22 +333,32 @@ class BackwardData : LayerRun {
   // `width` columns.
   void multiply_gates(const Reserve::PerDirection& own, int64_t first, int64_t rows, const void* weights, int64_t width,
                       double beta, void* out) {
-    const int64_t both = gates_of_both_products(p), row = p.gates() * padded;
-    const bool pads = both > 1 && padded > p.hidden;
-    multiply(rows, width, pads ? both * padded : both * p.hidden, 1, view(at(own.dgates, first * row), row),
-             view(pads ? padded_weights(weights, both, width) : weights, width), beta, out, p.type, width);
+    const int64_t both = gates_of_both_products(p), row = p.gates() * padded, pitch = gate_pitch(p);
+    multiply(rows, width, both * pitch, 1, view(at(own.dgates, first * row), row),
+             gate_matrices(weights, both, pitch, width, rows, work.input_weights), beta, out, p.type, width);
+  }
+
+  // The gates' matrices `pitch` rows apart, for a product of so many rows; at `copy` where they do not lie so.
+  MatrixView gate_matrices(const void* weights, int64_t gates, int64_t pitch, int64_t width, int64_t rows, char* copy) {
+    if (transposes_weights(p, rows)) {
+      require_launch(run_transpose_gates(static_cast<const float*>(weights), reinterpret_cast<float*>(copy),
+                                         static_cast<int>(gates), static_cast<int>(p.hidden), static_cast<int>(pitch),
+                                         static_cast<int>(width), stream),
+                     "the kernel that transposes the gates' matrices");
+      return view(copy, gates * pitch, true);
+    }
+    return view(pitch > p.hidden ? pad(weights, gates, width, copy) : weights, width);
   }
 
   // The gates' matrices with zeros between them, as far apart as the gates' gradients are: one product then adds up all
   // gates, in float.
-  const void* padded_weights(const void* weights, int64_t gates, int64_t width) {
+  const void* pad(const void* weights, int64_t gates, int64_t width, char* copy) {
     const size_t used = static_cast<size_t>(p.hidden * width * element),
                  pitch = static_cast<size_t>(padded * width * element), count = static_cast<size_t>(gates);
-    require_launch(
-        cudaMemcpy2DAsync(work.input_weights, pitch, weights, used, used, count, cudaMemcpyDeviceToDevice, stream),
-        "a copy");
-    require_launch(cudaMemset2DAsync(work.input_weights + used, pitch, 0, pitch - used, count, stream), "a memset");
-    return work.input_weights;
+    require_launch(cudaMemcpy2DAsync(copy, pitch, weights, used, used, count, cudaMemcpyDeviceToDevice, stream),
+                   "a copy");
+    require_launch(cudaMemset2DAsync(copy + used, pitch, 0, pitch - used, count, stream), "a memset");
+    return copy;
   }
 
   const RnnBackwardDataArgs& args_;

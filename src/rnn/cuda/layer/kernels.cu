@@ -29,6 +29,23 @@ __global__ void pad_states(const T* from, T* to, int64_t batch, int hidden, int 
   }
 }
 
+// A block for each kTile x kTile elements, of kTile x kTile / 4 threads.
+constexpr int kTile = 32;
+__global__ void transpose_gates(const float* from, float* to, int gates, int hidden, int pitch, int width) {
+  __shared__ float tile[kTile][kTile + 1];
+  const int rows = gates * pitch, row = blockIdx.y * kTile, column = blockIdx.x * kTile;
+  for (int i = threadIdx.y; i < kTile; i += blockDim.y) {
+    const int gate = (row + i) / pitch, unit = (row + i) % pitch, k = column + threadIdx.x;
+    const bool is_there = gate < gates && unit < hidden && k < width;
+    tile[i][threadIdx.x] = is_there ? from[(int64_t{gate} * hidden + unit) * width + k] : 0;
+  }
+  __syncthreads();
+  for (int i = threadIdx.y; i < kTile && column + i < width; i += blockDim.y) {
+    const int to_row = row + threadIdx.x;
+    if (to_row < rows) to[int64_t{column + i} * rows + to_row] = tile[threadIdx.x][i];
+  }
+}
+
 constexpr int kStepsAtOnce = 384;
 struct StepChunk {
   StepSizes step[kStepsAtOnce];
@@ -339,6 +356,14 @@ cudaError_t run_sum_reset_rows(prnnDataType_t type, const ResetRows& from, void*
     using T = std::remove_pointer_t<decltype(tag)>;
     sum_reset_rows<T><<<std::min(from.batch, 65535), kThreads, 0, stream>>>(from, static_cast<T*>(sums));
   });
+}
+
+cudaError_t run_transpose_gates(const float* from, float* to, int gates, int hidden, int pitch, int width,
+                                cudaStream_t stream) {
+  const auto tiles = [](int64_t count) { return static_cast<unsigned>((count + kTile - 1) / kTile); };
+  transpose_gates<<<dim3(tiles(width), tiles(int64_t{gates} * pitch)), dim3(kTile, kTile / 4), 0, stream>>>(
+      from, to, gates, hidden, pitch, width);
+  return cudaGetLastError();
 }
 
 cudaError_t run_round(prnnDataType_t type, const float* from, void* to, int64_t count, cudaStream_t stream) {

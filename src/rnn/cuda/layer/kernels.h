@@ -74,6 +74,11 @@ struct ZonedGates {
 };
 cudaError_t run_zone_out(prnnDataType_t type, const ZonedGates& params, cudaStream_t stream);
 
+// to[k, gate * pitch + u] <- from[gate * hidden + u, k], with zeros for u from `hidden` to `pitch`; from [gates *
+// hidden, width].
+cudaError_t run_transpose_gates(const float* from, float* to, int gates, int hidden, int pitch, int width,
+                                cudaStream_t stream);
+
 // Floats, rounded to the type.
 cudaError_t run_round(prnnDataType_t type, const float* from, void* to, int64_t count, cudaStream_t stream);
 

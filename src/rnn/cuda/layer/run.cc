@@ -10,15 +10,17 @@
 namespace prnn {
 namespace {
 
-// Of BackwardData's padded_weights(), where they are wanted.
+// Of BackwardData's gate_matrices(), where they are copies.
 int64_t input_weights_bytes(const RnnProblem& p) {
-  const int64_t gates = gates_of_both_products(p), padded = padded_hidden(p);
+  const int64_t gates = gates_of_both_products(p), pitch = gate_pitch(p);
   int64_t widest = 0;
   for (int64_t layer = 0; layer < p.layers; ++layer) {
     if (p.has_input_matrices(layer)) widest = std::max(widest, p.layer_input(layer));
   }
   widest = std::max(widest, p.projection);
-  return gates > 1 && padded > p.hidden ? gates * padded * widest * type_bytes(p.type) : 0;
+  int64_t rows = pitch > p.hidden ? gates * pitch : 0;
+  if (transposes_weights(p, p.rows)) rows = gates * pitch + (p.gates() - gates) * p.hidden;
+  return rows * widest * type_bytes(p.type);
 }
 
 // Of ForwardDirection::exchange, or, backward, Projection::exchange. The first pass is the largest.

@@ -2,6 +2,7 @@
 // other. Each call has a file of its own: forward.cc, backward_data.cc, backward_weights.cc.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/cuda/arena.h"
@@ -18,6 +19,17 @@ void require_launch(cudaError_t error, const char* what);
 
 // Gates whose gradients with respect to W x and to R h are the same.
 inline int64_t gates_of_both_products(const RnnProblem& p) { return p.mode == PRNN_GRU ? p.gates() - 1 : p.gates(); }
+
+// How far apart these gates' gradients are in Reserve::PerDirection::dgates, and the matrices that one product has for
+// them.
+inline int64_t gate_pitch(const RnnProblem& p) { return gates_of_both_products(p) > 1 ? padded_hidden(p) : p.hidden; }
+
+// Whether products of so many rows of gates' gradients with the layer's matrices are faster with transposed ones, the
+// copy included: in tf32, whose instructions take both operands with k as their inner dimension
+// (docs/resident_kernels_measured.md).
+inline bool transposes_weights(const RnnProblem& p, int64_t rows) {
+  return p.tf32 && p.type == PRNN_DATA_FLOAT && rows >= std::max<int64_t>(4096, 4 * p.hidden);
+}
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 // Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
@@ -60,7 +72,7 @@ struct Workspace {
   std::vector<char*> initial;   // [layer * D K + recurrence]: [N, padded], without gaps; empty where no kernel reads
                                 // them
   // Backward, data.
-  char* input_weights;  // [gates, padded, layer input]
+  char* input_weights;  // copies of a direction's input matrices, as BackwardData::gate_matrices() makes them
   float* sums;          // BackwardParams::sums
   // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [2, N, H].
   std::vector<float*> reset_sums;
