@@ -127,6 +127,16 @@ def _run_cut(
     return output, hy, cy
 
 
+def _initial_state(state: Tensor | None, at_reset: Tensor | None, reset: Tensor, directions: int) -> Tensor | None:
+    """What a call of one timestep begins with, (L D, N, H); reset: (N,). States that go backwards cross no border."""
+    some = state if state is not None else at_reset
+    if some is None:
+        return None
+    state, at_reset = (torch.zeros_like(some) if each is None else each for each in (state, at_reset))
+    is_forward = torch.arange(some.size(0), device=some.device)[:, None, None] % directions == 0
+    return torch.where(is_forward & reset[:, None], at_reset, state)
+
+
 def run_masked_lstm(
     module: Any,
     input: Tensor,
@@ -154,6 +164,10 @@ def run_masked_lstm(
         hx = [None if state is None else state.to(dtype) for state in states]
         weights = {name: weight.to(dtype) for name, weight in weights.items()}
         on_device = None if lengths is None else lengths_on_device(lengths, input)
+        if reset is not None and input.size(0) == 1:  # an agent acts: nothing to cut, and nothing to wait for
+            directions = 2 if module.bidirectional else 1
+            hx[:2] = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
+            reset = None
         if reset is None:
             output, hy, cy = _run_stack(
                 module, weights, input, (hx[0], hx[1]), on_device, lambda _, x: draw_masks(module, x, *x.shape[:2])

@@ -420,10 +420,9 @@ class RNN(_SingleState):
             the whole input, but not the others' states. weight_hh is (heads, G H / heads, H / heads), with G gates,
             and the rows of weight_ih and of the biases are head after head, gates within each.
         zoneout: as GRU's, of "tanh" alone: such a layer is computed as a GRU whose reset gate is 1 and whose update
-            gate is the mask, with three times the arithmetic. With it no heads and no reset.
+            gate is the mask, with three times the arithmetic.
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
-            all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction. With it no heads and no
-            reset.
+            all timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
     """
 
     def __init__(
@@ -464,7 +463,7 @@ class GRU(_SingleState):
         backend, heads, recurrent_dropout: as RNN's. What recurrent dropout leaves out is what weight_hh reads; the
             z * h_{t-1} of the new state is whole.
         zoneout: probability p, less than 1, with which an element of h keeps its value of the timestep before in
-            training (Krueger et al. 2017); in evaluation h_t is p h_{t-1} + (1 - p) h_t. With it no heads and no reset.
+            training (Krueger et al. 2017); in evaluation h_t is p h_{t-1} + (1 - p) h_t.
     """
 
     def __init__(
@@ -501,9 +500,9 @@ class LSTM(_Recurrent):
         zoneout: probability z, less than 1, with which an element of h keeps its value of the timestep before in
             training (Krueger et al. 2017); in evaluation h_t is z h_{t-1} + (1 - z) h_t. c is not zoned out.
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
-            all timesteps of a call (Gal and Ghahramani 2016), for each layer and direction.
+            all timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
 
-    With zoneout or recurrent_dropout there are no projection, heads, reset and return_cells.
+    With zoneout or recurrent_dropout there are no projection and return_cells, and the host waits for a reset on a GPU.
     """
 
     forget_bias: float | None = None

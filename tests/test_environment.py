@@ -1,15 +1,20 @@
 """scripts/environment.sh and scripts/install_torch.py: environments are whole or made anew, and torch needs no CUDA."""
 
 import ctypes
+import importlib.metadata
 import os
 import pathlib
 import runpy
 import subprocess
 import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent.parent / "scripts"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
 
 # Makes environments of a python that installs whatever does not say "broken".
 PYTHON = """#!/bin/sh
@@ -109,3 +114,52 @@ def test_a_torch_that_cannot_be_imported_is_installed_whole(
     expected = [("--no-deps", "torch==1.0"), ("nvidia-cuda-runtime-cu12==1", "sympy")]
     assert installed == expected + [("torch==1.0",)] * whole
     assert (tmp_path / "lazy_binding.pth").exists() is not whole
+
+
+def brought(requirements: list[str]) -> set[str]:
+    """The packages that pip installs for these, with their own requirements, of those that are here."""
+    found: set[str] = set()
+    left = [(requirement, "") for requirement in requirements]
+    while left:
+        text, extra = left.pop()
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            needed = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of CUDA, beside a torch without
+        if name not in found or requirement.extras:
+            left += [(inner, wanted) for inner in needed for wanted in ("", *requirement.extras)]
+        found.add(name)
+    return found
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+from importlib.machinery import PathFinder
+
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in sys.argv[1].split(",") else super().find_spec(name, path, target)
+
+sys.meta_path[:] = [Present if finder is PathFinder else finder for finder in sys.meta_path]
+import prnn.asr
+for module in pkgutil.walk_packages(prnn.asr.__path__, "prnn.asr."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_the_extras_name_all_that_is_imported(tmp_path: pathlib.Path) -> None:
+    """Also what a package imports and does not require itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    known = brought([*project["dependencies"], *extras["asr"], *extras["export"]])
+    modules = importlib.metadata.packages_distributions()
+    absent = {module for module, names in modules.items() if not known & {canonicalize_name(name) for name in names}}
+    assert {"pytest", "pip"} < absent
+    command = [sys.executable, "-c", IMPORTS, ",".join(absent - {"prnn"})]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

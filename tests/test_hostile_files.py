@@ -168,6 +168,22 @@ def test_an_mp3_that_does_not_give_its_length(tmp_path: Path, mode: str) -> None
                 list(pieces)
 
 
+@pytest.mark.parametrize("rate", [8000, 44_100])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_mp3s_of_any_length(tmp_path: Path, rate: int, channels: int) -> None:
+    """Of some lengths a whole frame of padding follows the last sample."""
+    path, tagged = tmp_path / "a.mp3", tmp_path / "tagged.mp3"
+    noise = 0.1 * np.random.default_rng(0).standard_normal((10_000, channels))
+    for samples in range(6000, 7300, 60):
+        soundfile.write(path, noise[:samples], rate)
+        assert len(read_audio(path)[0]) == samples
+        tagged.write_bytes(b"ID3\4\0\0\0\0\2\4" + bytes(260) + path.read_bytes())
+        assert len(read_audio(tagged)[0]) == samples
+        for first, second in ((path, path), (path, tagged), (tagged, tagged)):
+            (tmp_path / "two.mp3").write_bytes(first.read_bytes() + second.read_bytes())
+            assert "and it is longer: several in one file" in refused_audio(tmp_path / "two.mp3")
+
+
 @pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
 @pytest.mark.parametrize("seconds", [1, 30])
 def test_a_chained_ogg(tmp_path: Path, codec: str, seconds: int) -> None:

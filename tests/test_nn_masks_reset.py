@@ -35,9 +35,9 @@ def leaves_of(*states: Any) -> list[torch.Tensor]:
     return [leaf for state in states if state is not None for leaf in (state if isinstance(state, tuple) else (state,))]
 
 
-def compare(module: Any, with_states: bool, with_reset: bool = True) -> None:
+def compare(module: Any, with_states: bool, with_reset: bool = True, steps: int = 7) -> None:
     """Results and all gradients."""
-    plain, steps, batch = layer_of(module), 7, 3
+    plain, batch = layer_of(module), 3
     input = torch.randn(steps, batch, module.input_size, **DOUBLE, requires_grad=True)
     options = {}
     if with_reset:
@@ -67,6 +67,19 @@ def test_reset(
     make: Callable[..., Any], masks: dict[str, Any], options: dict[str, Any], with_states: bool, training: bool
 ) -> None:
     compare(make(5, 6, **DOUBLE, **masks, **options).train(training), with_states)
+
+
+@pytest.mark.parametrize("with_states", [False, True])
+@EVERY
+def test_reset_in_a_call_of_one_timestep(make: Callable[..., Any], masks: dict[str, Any], with_states: bool) -> None:
+    compare(make(5, 6, 2, bidirectional=True, **DOUBLE, **masks), with_states, steps=1)
+
+
+def test_one_timestep_waits_for_no_flag() -> None:
+    module, input = LSTM(3, 4, **BOTH).eval(), torch.randn(1, 2, 3)
+    reset, anew = torch.tensor([[True, False]]), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))
+    found = torch.func.vmap(lambda reset: module(input, None, reset=reset, reset_hx=anew)[0])(torch.stack([reset] * 3))
+    torch.testing.assert_close(found[2], module(input, None, reset=reset, reset_hx=anew)[0])
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -68,6 +68,23 @@ def test_a_graph_reads_flags_and_draws_masks_anew(make: Callable[..., Any], head
     assert torch.equal(output, module(x, reset=reset)[0])
 
 
+def test_a_graph_of_one_timestep_of_an_lstm() -> None:
+    """An agent acts: nothing is cut."""
+    module = LSTM(8, 64, device="cuda", **BOTH).eval()
+    x, reset = torch.randn(1, 3, 8, device="cuda"), flags(1)
+    state = torch.randn(1, 3, 64, device="cuda"), torch.randn(1, 3, 64, device="cuda")
+    with torch.no_grad():
+        module(x, state, reset=reset)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output, _ = module(x, state, reset=reset)
+        reset.logical_not_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(output, module(x, state, reset=reset)[0])
+
+
 @CELLS
 def test_lengths_and_layouts(make: Callable[..., Any]) -> None:
     module = make(8, 64, batch_first=True, device="cuda", **BOTH).eval()

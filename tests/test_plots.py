@@ -1,6 +1,7 @@
 """Pictures of a training and of an alignment, and the posterior that the latter shows."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -67,6 +68,23 @@ def test_pictures(tmp_path: Path, recogniser: Recogniser) -> None:
         Recogniser.load(best), load_features(utterance, recogniser.features), utterance.text, tmp_path / "alignment.png"
     )
     assert is_picture(tmp_path / "alignment.png")
+
+
+@pytest.mark.filterwarnings("error:Glyph")
+def test_pictures_of_any_text(tmp_path: Path) -> None:
+    """Dollar signs begin no formula; characters that the font lacks are boxes."""
+    texts = ["$5^ and $_6", "$\\no$", "$$ $", "\u306f\u3044 \U0001f44d"]
+    manifest = write_corpus(tmp_path / "data", "tones", ["ab", "ab", "ab", "ab"])
+    entries = [json.loads(line) | {"text": text} for line, text in zip(manifest.open(), texts, strict=True)]
+    manifest.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    model = {"encoder_hidden": 4, "encoder_layers": 1, "predictor": "stateless", "predictor_hidden": 4, "joiner_dim": 4}
+    options = TrainingOptions(
+        manifest, manifest, tmp_path / "out", model=model, accelerator="cpu", epochs=1, pictures=4
+    )
+    recogniser = Recogniser.load(train(options, progress=False))
+    for text in texts:
+        plot_alignment(recogniser, torch.randn(40, 80), text, tmp_path / "alignment.png")
+        assert is_picture(tmp_path / "alignment.png")
 
 
 def test_a_training_that_has_logged_nothing_yet(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,21 @@ def test_the_command_makes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     assert out.read_bytes() == before
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_the_command_writes_to_links_and_pipes(tmp_path: Path) -> None:
+    """A device or a pipe stays what it is: as root, a file took the place of /dev/null."""
+    manifest = write_corpus(tmp_path, "t", ["ab abc", "c"])
+    link, out, pipe = tmp_path / "link", tmp_path / "out", tmp_path / "pipe"
+    link.symlink_to(out)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (link, pipe):
+        assert main(["tokenizer", "--manifest", str(manifest), "--vocab", "8", "--out", str(place)]) == 0
+    assert link.is_symlink()
+    assert pipe.is_fifo()
+    assert os.read(reader, 2**20) == out.read_bytes()
+    os.close(reader)
 
 
 def test_train_with_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

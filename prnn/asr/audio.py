@@ -18,7 +18,11 @@ _MOST_SAMPLES = 2**29  # of one channel: 9 hours at 16 kHz
 _BLOCK = 2**20
 _OGG_PAGE = 2**16  # bytes; none is longer
 _UNKNOWN = 2**62  # more than this libsndfile gives as the length of a FLAC that does not give it, and fails at its end
-
+_MP3_FIRST_FRAME = 4096  # bytes, in which it begins
+# Its header, side information and the tag of LAME and others, with how many bytes all frames have.
+_MP3_LENGTH = re.compile(
+    rb"\xff[\xe0-\xff]..(?:..)?(?:.{9}|.{17}|.{32})(?:Xing|Info)...[\x03\x07\x0b\x0f].{4}(.{4})", re.DOTALL
+)
 
 _LENGTHLESS = "an MP3 of variable bit rate without its length; convert it, to FLAC for instance"
 
@@ -35,10 +39,23 @@ class _Mp3(soundfile.SoundFile):
         self._bytes.close()
 
     def goes_on(self) -> bool:
-        """Whether after the last sample another frame follows. libsndfile estimates the length of an MP3 that does not
-        give its own from its first frames, which is wrong where the bit rate varies, and knows no second part."""
-        head = self._bytes.read(2)
-        return len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE0
+        """Whether another frame follows after the last sample, or after the end that the first frame gives: frames of
+        padding may follow the last sample. libsndfile estimates the length of an MP3 that does not give its own from
+        its first frames, which is wrong where the bit rate varies, and knows no second part."""
+        here = self._bytes.tell()
+        head = self._frames(0, _MP3_FIRST_FRAME)
+        found = _MP3_LENGTH.search(head)
+        end = here if found is None else self._bytes.tell() - len(head) + found.start() + int.from_bytes(found[1])
+        following = self._frames(end, 2)
+        return len(following) == 2 and following[0] == 0xFF and following[1] >= 0xE0
+
+    def _frames(self, place: int, size: int) -> bytes:
+        """What lies at a place of the file, or behind the ID3 tag there."""
+        self._bytes.seek(place)
+        if (tag := self._bytes.read(10))[:3] == b"ID3" and len(tag) == 10:
+            place += 10 + sum(byte << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
+        self._bytes.seek(place)
+        return self._bytes.read(size)
 
 
 def _ogg_pages(data: bytes) -> Iterator[tuple[int, bytes]]:

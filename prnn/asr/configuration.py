@@ -94,7 +94,7 @@ def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dic
         arguments = option(cls, name, defaults.get(name))
         if "choices" not in arguments:
             arguments["metavar"] = "X"
-        group.add_argument(*flags, help=docs[name].replace("%", "%%"), **arguments)
+        group.add_argument(*flags, help=docs[name], **arguments)
 
 
 _LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml

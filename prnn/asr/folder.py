@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
@@ -80,6 +80,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         if cause is None:
             raise
         raise OSError(cause.errno, cause.strerror, str(path)) from error
+
+
+def written(path: Path) -> AbstractContextManager[BinaryIO]:
+    """A file for results, which takes its place whole; devices, pipes and links are written to as they are."""
+    return path.open("wb") if path.is_symlink() or (path.exists() and not path.is_file()) else replacing(path)
 
 
 @contextmanager

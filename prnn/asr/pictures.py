@@ -8,7 +8,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib import pyplot
 
 from .dataset import Shown
-from .plots import alignment_figure
+from .plots import alignment_figure, boxes_for_unknown_glyphs
 from .recogniser import Recogniser
 from .task import TransducerTask
 
@@ -37,6 +37,7 @@ class Pictures(Callback):
                 log.add_audio(f"valid/{number}", audio.clamp(-1, 1), step, module.features.sample_rate)
             if module.model.config.loss != "tdt":
                 figure = alignment_figure(recogniser, features, text)
-                log.add_figure(f"valid/{number}", figure, step)
+                with boxes_for_unknown_glyphs():
+                    log.add_figure(f"valid/{number}", figure, step)
                 pyplot.close(figure)
         self._heard = True

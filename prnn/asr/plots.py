@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
@@ -98,6 +101,14 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
     return posterior.T.cpu()
 
 
+@contextmanager
+def boxes_for_unknown_glyphs() -> Iterator[None]:
+    """Keeps matplotlib from warnings of characters that its font lacks, in whose places it draws boxes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+        yield
+
+
 def alignment_figure(recogniser: Recogniser, features: Tensor, text: str) -> Figure:
     """Draws where in a recording the symbols of its text are: frames over labels, the posterior as colour, under the
     features.
@@ -117,7 +128,7 @@ def alignment_figure(recogniser: Recogniser, features: Tensor, text: str) -> Fig
     bins = features.shape[1]
     spectrum.imshow(features.T.numpy(), origin="lower", aspect="auto", extent=(0, seconds, 0, bins), cmap="magma")
     spectrum.set_ylabel("mel bin")
-    spectrum.set_title(f"“{text}”")
+    spectrum.set_title(f"“{text}”", parse_math=False)
     image = lattice.imshow(
         posterior.T.numpy(),
         origin="upper",
@@ -129,7 +140,7 @@ def alignment_figure(recogniser: Recogniser, features: Tensor, text: str) -> Fig
         vmax=1,
     )
     symbols = [recogniser.tokenizer.symbols[label].replace(SPACE, "␣") for label in labels]
-    lattice.set_yticks(range(len(labels) + 1), ["start", *symbols])
+    lattice.set_yticks(range(len(labels) + 1), ["start", *symbols], parse_math=False)
     lattice.set_ylabel("last label emitted")
     lattice.set_xlabel("time (s)")
     figure.colorbar(image, ax=lattice, label="posterior", fraction=0.03, pad=0.01)
@@ -139,5 +150,6 @@ def alignment_figure(recogniser: Recogniser, features: Tensor, text: str) -> Fig
 def plot_alignment(recogniser: Recogniser, features: Tensor, text: str, path: str | Path) -> None:
     """Draws that as a PNG."""
     figure = alignment_figure(recogniser, features, text)
-    figure.savefig(path, dpi=120)
+    with boxes_for_unknown_glyphs():
+        figure.savefig(path, dpi=120)
     pyplot.close(figure)

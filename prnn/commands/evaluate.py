@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
 
 from prnn.commands.failure import reported
 from prnn.commands.options import add_accelerator, add_search, check_search, phrases, torch_device
@@ -34,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         from prnn.asr import InputError, Recogniser
         from prnn.asr.data import read_utterances
         from prnn.asr.evaluation import evaluate
-        from prnn.asr.folder import require_place
+        from prnn.asr.folder import require_place, written
         from prnn.asr.formats import TranscriptLines
         from prnn.asr.tokenizer import unknown_characters, unknown_sentence
 
@@ -56,15 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{arguments.manifest}: {unknown_sentence(recogniser.tokenizer, unknown)}")
         if arguments.output:
             lines = TranscriptLines(arguments.format or "jsonl", arguments.nbest)
-            with _written(arguments.output) as file:
+            with written(arguments.output) as file:
                 for utterance, found in zip(utterances, result.transcripts, strict=True):
                     found = found.moved(utterance.offset)
                     for line in lines(utterance.audio, found, text=utterance.text, recognised=found.text):
                         file.write(f"{line}\n".encode())
-
-
-def _written(path: Path) -> AbstractContextManager[BinaryIO]:
-    """A file for results, which takes its place whole; devices, pipes and links are written to as they are."""
-    from prnn.asr.folder import replacing
-
-    return path.open("wb") if path.is_symlink() or (path.exists() and not path.is_file()) else replacing(path)

@@ -34,13 +34,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Writes the model."""
     with reported("prnn tokenizer"):
         from prnn.asr.data import read_utterances
-        from prnn.asr.folder import replacing, require_place
+        from prnn.asr.folder import require_place, written
         from prnn.asr.tokenizer import train_pieces
 
         texts = [utterance.text for path in arguments.manifest for utterance in read_utterances(path)[0]]
         require_place(arguments.out)
         tokenizer = train_pieces(texts, arguments.vocab, arguments.type, arguments.coverage)
-        with replacing(arguments.out) as file:
+        with written(arguments.out) as file:
             file.write(tokenizer.model)
         words = sum(len(text.split()) for text in texts)
         pieces = sum(len(tokenizer.encode_known(text)[0]) for text in texts)
