@@ -53,7 +53,7 @@ def gradients_of_heads(
     for name, parameter in whole.named_parameters():
         assert parameter.grad is not None
         assert own[name].grad is not None
-        expected = parameter.grad.clone()
+        expected = parameter.grad.cpu().clone()
         if name.startswith("weight_hh"):
             expected *= gates_first(layer, name, torch.ones_like(own[name]))
         results.append((name, gates_first(layer, name, own[name].grad), expected))

@@ -110,7 +110,7 @@ def check_formulas_on_gpu(module: Any, tolerance: float, **options: Any) -> list
     sum(result.sum() for result in results).backward()
     masks = iter(drawn)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor))
+        patch.setattr(torch.Tensor, "bernoulli_", lambda tensor, _: next(masks).to(tensor).view_as(tensor))
         expected = flatten(run_written_out(module, exact, weights=plain, **options))
     sum(result.sum() for result in expected).backward()
     pairs = [*zip(results, expected, strict=True), (input.grad, exact.grad), *weight_gradients(module, plain)]

@@ -223,18 +223,18 @@ def test_the_same_bits_under_load(resident_layers: list[tuple[torch.nn.Module, t
 @pytest.mark.parametrize(
     ("cell", "hidden", "options"),
     [
-        ("RNN", 36, {"bidirectional": True}),
-        ("GRU", 36, {"bidirectional": True}),
-        ("GRU", 64, {}),
-        ("LSTM", 36, {"bidirectional": True}),
-        ("LSTM", 64, {}),
-        ("LSTM", 64, {"proj_size": 24}),
+        ("RNN", 260, {"bidirectional": True}),
+        ("GRU", 260, {"bidirectional": True}),
+        ("GRU", 256, {}),
+        ("LSTM", 260, {"bidirectional": True}),
+        ("LSTM", 256, {}),
+        ("LSTM", 256, {"proj_size": 40}),
     ],
 )
 def test_gradients_of_many_rows_in_tf32(
     cell: str, hidden: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 4096 rows on the products with the gates' matrices are of transposed ones."""
+    """From 4096 rows and 256 units on the products with the gates' matrices are of transposed ones."""
     theirs = make(torch.nn, cell, 40, hidden, num_layers=2, dtype=torch.float64, **options)
     ours = make(prnn.nn, cell, 40, hidden, num_layers=2, device="cuda", backend="persistent", **options)
     ours.load_state_dict(theirs.state_dict())

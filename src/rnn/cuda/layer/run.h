@@ -28,7 +28,7 @@ inline int64_t gate_pitch(const RnnProblem& p) { return gates_of_both_products(p
 // copy included: in tf32, whose instructions take both operands with k as their inner dimension
 // (docs/resident_kernels_measured.md).
 inline bool transposes_weights(const RnnProblem& p, int64_t rows) {
-  return p.tf32 && p.type == PRNN_DATA_FLOAT && rows >= std::max<int64_t>(4096, 4 * p.hidden);
+  return p.tf32 && p.type == PRNN_DATA_FLOAT && p.hidden >= 256 && rows >= std::max<int64_t>(4096, 4 * p.hidden);
 }
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
