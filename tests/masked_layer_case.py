@@ -81,7 +81,7 @@ def layer_of(module: Any) -> Any:
 def weight_gradients(module: Any, plain: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Of the module, and of layer_of() it."""
     if module.heads > 1:
-        return [(own, expected) for _, own, expected in gradients_of_heads(module, plain)]
+        return [(own, expected) for _, own, expected in gradients_of_heads(module, plain.cpu())]
     return [(p.grad, q.grad) for p, q in zip(module.parameters(), plain.parameters(), strict=True)]
 
 
