@@ -36,7 +36,8 @@ def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:
             mask = torch.empty(steps, batch, count * hidden, dtype=dtype, device=input.device)
             zoneout.append(mask.bernoulli_(module.zoneout).view(steps * batch, count, hidden))
         if module.recurrent_dropout > 0:
-            recurrent.append(input.new_empty(count, batch, hidden).bernoulli_(kept) / kept)
+            drawn = input.new_empty(count, batch, hidden).bernoulli_(kept)
+            recurrent.append(drawn.view(count, batch, hidden) / kept)  # of a patched bernoulli_(), maybe (N, H)
     return reference.Masks(torch.cat(recurrent) if recurrent else None, torch.cat(zoneout, 1) if zoneout else None)
 
 
@@ -81,7 +82,7 @@ def layer_of(module: Any) -> Any:
 def weight_gradients(module: Any, plain: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Of the module, and of layer_of() it."""
     if module.heads > 1:
-        return [(own, expected) for _, own, expected in gradients_of_heads(module, plain)]
+        return [(own, expected) for _, own, expected in gradients_of_heads(module, plain.cpu())]
     return [(p.grad, q.grad) for p, q in zip(module.parameters(), plain.parameters(), strict=True)]
 
 

@@ -11,7 +11,7 @@ import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS, RnnCase, dropout_descriptor
 from test_rnn_extras import GIVEN_BACK, ExtrasCase, extras_of
-from test_rnn_masks import MasksCase, masks_of
+from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
 from prnn import _C
 
@@ -120,9 +120,10 @@ def test_resets_and_cells(mode: int, batch_sizes: list[int], dtype: torch.dtype)
 
 @of_both_types
 @pytest.mark.parametrize("mode", [mode for mode in MODES.values() if mode != reference.LSTM])
-def test_masks(mode: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("make", [MasksCase, ResetMasksCase])
+def test_masks(make: type[MasksCase], mode: int, dtype: torch.dtype) -> None:
     for names in masks_of(mode):
-        case, float_case = make_pair(MasksCase, reference.Stack(mode, 6, 19, 2), BATCHES["ragged"], dtype=dtype)
+        case, float_case = make_pair(make, reference.Stack(mode, 6, 19, 2), BATCHES["ragged"], dtype=dtype)
         for one in (case, float_case):
             one.set_masks(names)
             one.train()

@@ -107,13 +107,13 @@ def cut(reset: Tensor, batch_sizes: Tensor | None, lengths: Tensor | None) -> Se
 def groups(segments: Segments) -> list[Group]:
     """All segments, for kernels of padded sequences. The shortest of a group has more than half of the timesteps of
     its longest, so that less than half of a group is padding."""
-    device, sizes = segments.rows.device, segments.batch_sizes.tolist()
-    batches = segments.batch_sizes.to(device).unsqueeze(1)
+    device, sizes = segments.rows.device, segments.batch_sizes
+    batches = sizes.to(device).unsqueeze(1)
     first_rows = batches.cumsum(0) - batches
     found, begin = [], 0
-    while begin < sizes[0]:
-        steps = sum(size > begin for size in sizes)
-        end = sizes[steps // 2]
+    while begin < int(sizes[0]):
+        steps = int((sizes > begin).sum())
+        end = int(sizes[steps // 2])
         places = torch.arange(begin, end, device=device)
         exists = places < batches[:steps]
         rows = torch.where(exists, first_rows[:steps] + places, segments.rows.size(0))
