@@ -99,8 +99,8 @@ def _rnnt_forward(
 
 
 def rnnt_costs_cpu(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
-    """As call_rnnt_loss without ranges, where a kernel may be called, the data are on the CPU and no gradient is wanted.
-    Targets and lengths may be int64."""
+    """As call_rnnt_loss without ranges, where a kernel may be called, the data are on the CPU and no gradient is
+    wanted. Targets and lengths may be int64."""
     options, batch = _options(*tensors, *rest[:-1]), tensors[2].shape[0]
     return _costs_cpu(_C.rnnt_costs_cpu, _RNNT_NAMES, options, tensors[:4], batch, reduction)
 
