@@ -245,6 +245,33 @@ class Integers {
   std::vector<int> narrowed_;
 };
 
+// Costs alone, or their reduction, of data on the host. forward(handle, options, symbols, frames, lengths, costs,
+// workspace, workspace_size) is the loss's call. divided_by: one of the two lengths, or 0.
+template <class Options, prnnStatus_t (*query)(prnnHandle_t, const Options*, size_t*), class Forward>
+void define_costs_cpu(py::module_& module, const char* name, Forward forward) {
+  module.def(
+      name,
+      [forward](const Handle& handle, const Options& options, Address activations, Address targets,
+                Address frame_lengths, Address target_lengths, bool targets_int64, bool frames_int64,
+                bool lengths_int64, Address result, bool reduces, double scale, Address divided_by) {
+        const Integers symbols(targets, options.targetElements, targets_int64);
+        const Integers frames(frame_lengths, options.batch, frames_int64);
+        const Integers lengths(target_lengths, options.batch, lengths_int64);
+        const Address divisors = divided_by == 0               ? 0
+                                 : divided_by == frame_lengths ? frames.address()
+                                                               : lengths.address();
+        const size_t workspace = size<Options, query>(handle, options);
+        const size_t costs = reduces ? sizeof(double) * static_cast<size_t>(options.batch) : 0;
+        const std::unique_ptr<char[]> memory(new char[workspace + costs]);  // not cleared, as make_unique's would be
+        const WithReduction reduced(options, reduces, scale, divisors, result);
+        run(handle, [&](prnnHandle_t h) {
+          return forward(h, reduced.get(), pointer(activations), symbols.get(), frames.get(), lengths.get(),
+                         reduces ? memory.get() + workspace : pointer(result), memory.get(), workspace);
+        });
+      },
+      "Costs alone, or their reduction, of data on the host: targets and lengths may be int64.");
+}
+
 void bind_ctc(py::module_& module) {
   using Options = prnnCTCLossOptions_t;
   module.attr("CTC_LOSS_FIELDS") = describe_fields<Options>();
@@ -262,25 +289,13 @@ void bind_ctc(py::module_& module) {
                                            pointer(workspace), workspace_size, pointer(reserve), reserve_size);
                });
              });
-  module.def(
-      "ctc_costs_cpu",
-      [](const Handle& handle, const Options& options, Address activations, Address targets, Address frame_lengths,
-         Address target_lengths, bool targets_int64, bool frames_int64, bool lengths_int64, Address result,
-         bool reduces, double scale, bool divides) {
-        const Integers symbols(targets, options.targetElements, targets_int64);
-        const Integers frames(frame_lengths, options.batch, frames_int64);
-        const Integers lengths(target_lengths, options.batch, lengths_int64);
-        const size_t workspace = size<Options, prnnGetCTCLossWorkspaceSize>(handle, options);
-        const size_t costs = reduces ? sizeof(double) * static_cast<size_t>(options.batch) : 0;
-        const std::unique_ptr<char[]> memory(new char[workspace + costs]);  // not cleared, as make_unique's would be
-        const WithReduction reduced(options, reduces, scale, divides ? lengths.address() : 0, result);
-        run(handle, [&](prnnHandle_t h) {
-          return prnnCTCLossForward(h, reduced.get(), pointer(activations), symbols.get(), frames.get(), lengths.get(),
-                                    reduces ? memory.get() + workspace : pointer(result), memory.get(), workspace,
-                                    nullptr, 0);
-        });
-      },
-      "Costs alone, or their reduction, of data on the host: targets and lengths may be int64.");
+  define_costs_cpu<Options, prnnGetCTCLossWorkspaceSize>(
+      module, "ctc_costs_cpu",
+      [](prnnHandle_t handle, const Options* options, const void* activations, const int* targets, const int* frames,
+         const int* lengths, void* costs, void* workspace, size_t size) {
+        return prnnCTCLossForward(handle, options, activations, targets, frames, lengths, costs, workspace, size,
+                                  nullptr, 0);
+      });
   module.def(
       "ctc_loss_backward", [](const Handle& handle, const Options& options, Address activations, Address targets,
                               Address frame_lengths, Address target_lengths, Address gradients, Address cost_gradients,
@@ -331,6 +346,13 @@ void bind_rnnt(py::module_& module) {
                                   pointer(cost_gradients), pointer(gradients), pointer(reserve), reserve_size);
     });
   });
+  define_costs_cpu<Options, prnnGetRNNTLossWorkspaceSize>(
+      module, "rnnt_costs_cpu",
+      [](prnnHandle_t handle, const Options* options, const void* activations, const int* targets, const int* frames,
+         const int* lengths, void* costs, void* workspace, size_t size) {
+        return prnnRNNTLossForward(handle, options, activations, targets, frames, lengths, nullptr, costs, workspace,
+                                   size, nullptr, 0);
+      });
   module.def("rnnt_align", [](const Handle& handle, const Options& options, Address activations, Address targets,
                               Address frame_lengths, Address target_lengths, Address range_begins, Address scores,
                               Address frames, Address workspace, size_t workspace_size) {

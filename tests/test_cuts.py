@@ -19,6 +19,7 @@ from prnn.asr import CharTokenizer, FeatureConfig, InputError, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.cuts import CutDataset, CutManifest, CutOrder, load_samples
+from prnn.asr.data import open_data
 from prnn.asr.dataset import Position, Request, UtteranceDataset
 from prnn.asr.folder import best_checkpoint
 from prnn.asr.loader import BatchLoader
@@ -170,6 +171,25 @@ def test_trained_on_stored_features(folder: Path, tmp_path: Path, where: str) ->
     mean = read_checkpoint(best_checkpoint(options.output))["state_dict"]["model.encoder.feature_mean"]
     expected = torch.cat([CutDataset(manifest, CharTokenizer("abc "), FeatureConfig()).loaded(c, False) for c in cuts])
     torch.testing.assert_close(mean, expected.mean(dim=0), atol=0.02, rtol=0)
+
+
+def test_cuts_of_a_lower_sample_rate_are_reported(tmp_path: Path) -> None:
+    """Unless it is their stored features that are trained on."""
+    cuts = cut_set(tmp_path / "data", rate=8000)
+    stored = cuts.compute_and_store_features(
+        Fbank(FbankConfig(sampling_rate=8000, num_mel_bins=80, high_freq=-400)),
+        str(tmp_path / "features"),
+        progress_bar=False,
+    )
+    for number, some in enumerate((cuts, stored)):
+        manifest = tmp_path / f"{number}.jsonl.gz"
+        some.to_file(manifest)
+        options = small(manifest, tmp_path / "out")
+        data = open_data(options, 0)
+        report = data.report_rates(manifest, options.features)
+        data.close()
+        assert report.startswith(f"{manifest}: 10 of 10 recordings looked at have") is (some is cuts)
+        assert ("(10 of 8000 Hz)" in report) is (some is cuts)
 
 
 def write_lines(path: Path, lines: list[Any]) -> Path:

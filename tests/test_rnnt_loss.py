@@ -98,6 +98,34 @@ def test_packed_is_padded(rnnt_type, flat_targets):
     assert torch.equal(pack(gradient, targets, frames, symbols)[0], packed_gradient)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("average_frames", [False, True])
+@pytest.mark.parametrize("layout", ["padded", "packed", "concatenated"])
+def test_costs_alone_are_those_beside_a_gradient(reduction, average_frames, layout):
+    """Bit for bit, also in batches of one, whichever of the integers are int64."""
+    options = {"blank": 0, "reduction": reduction, "average_frames": average_frames}
+    for size in (3, 1):
+        x, targets, *lengths = batch()
+        x, targets, lengths = x[:size], targets[:size], [t[:size] for t in lengths]
+        if layout != "padded":
+            x, flat = pack(x, targets, *lengths)
+            targets = flat if layout == "concatenated" else targets
+        expected = prnn.rnnt_loss(x, targets, *lengths, **options)
+        for wide in range(8):
+            integers = (t.long() if wide >> i & 1 else t.int() for i, t in enumerate((targets, *lengths)))
+            assert torch.equal(prnn.rnnt_loss(x.detach(), *integers, **options), expected)
+    bound = {} if layout == "padded" else {"max_frames": 2**31 - 1}
+    with pytest.raises(ValueError, match=r"^logit_lengths\[0\] is 2147483647"):
+        prnn.rnnt_loss(x.detach(), targets, lengths[0] + 2**32, lengths[1], **options, **bound)
+
+
+def test_occupation_of_integers_of_any_type():
+    x, targets, frames, symbols = batch()
+    expected = prnn.rnnt_loss(x.detach(), targets.int(), frames.int(), symbols.int(), 0, return_grad=True)
+    found = prnn.rnnt_loss(x.detach(), targets.long(), frames.long(), symbols.int(), 0, return_grad=True)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("rnnt_type", TYPES)
 @pytest.mark.parametrize("fastemit_lambda", [0.0, 0.4])
 def test_gathered_is_full(rnnt_type, fastemit_lambda):

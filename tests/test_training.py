@@ -20,6 +20,7 @@ from torch import Tensor
 from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_manifest, training
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
+from prnn.asr.data import open_data
 from prnn.asr.dataset import Batch, Position, UtteranceDataset, feature_statistics, feature_sums
 from prnn.asr.evaluation import evaluate
 from prnn.asr.loader import BatchLoader
@@ -249,6 +250,28 @@ def test_learning_rate(warmup: float) -> None:
         assert factors[:2] == pytest.approx([1.0, 1.0])
     assert factors[100] == pytest.approx(0.01)
     assert all(a > b for a, b in pairwise(factors[10:]))
+
+
+def test_recordings_of_a_lower_sample_rate_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opts = options(tmp_path, epochs=1, valid_every=1)
+    write_corpus(tmp_path / "data", "low", TEXTS[:3], rate=8000)
+    low = opts.manifest.with_name("low.jsonl")
+    mixed = opts.manifest.with_name("mixed.jsonl")
+    mixed.write_text(low.read_text() + opts.manifest.read_text())
+    expected = (
+        f"{mixed}: 3 of 7 recordings looked at have a lower sample rate (3 of 8000 Hz) than the features, 16000 Hz. "
+        "They are resampled, and have nothing above half their own rate, where the highest mel bins stay empty; "
+        "--features.sample_rate 8000 leaves these bins out\n"
+    )
+    train(replace(opts, manifest=mixed), progress=False)
+    assert capsys.readouterr().out.count(expected) == 1
+    train(replace(opts, manifest=mixed, epochs=2), progress=False)  # goes on
+    assert "sample rate" not in capsys.readouterr().out
+    narrow = FeatureConfig(sample_rate=8000)
+    for none in (opts, replace(opts, manifest=mixed, features=narrow)):
+        data = open_data(none, 0)
+        assert data.report_rates(none.manifest, none.features) == ""
+        data.close()
 
 
 def test_a_text_with_an_unknown_character_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ where the activations are, if nobody traces or transforms the call.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from prnn._ops._handles import device_of, handle, is_elsewhere
 from prnn._ops._reduction import Reduction, Weights, weights_of
 
-_BYTE = torch.uint8  # each look-up takes time
+_BYTE, _INT64, _FLOAT64 = torch.uint8, torch.int64, torch.float64  # each look-up takes time
 
 
 Options = tuple[Any, ...]  # of a loss: the values of an options struct in the order of python/losses.cc
@@ -122,6 +122,44 @@ def _run_forward(
     except ValueError as error:
         raise _in_python(error, names) from None
     return result, reserve, (options, weights)
+
+
+def _costs_cpu(
+    call: Callable[..., None],
+    names: dict[str, str],
+    options: Options,
+    tensors: Sequence[Tensor],
+    batch: int,
+    reduction: Reduction | None,
+) -> Tensor:
+    """As _run_forward of activations, targets and the lengths of frames and targets, which may be int64, where a kernel
+    may be called, the data are on the CPU and no gradient is wanted."""
+    activations, targets, frame_lengths, target_lengths = tensors
+    device = activations.device
+    dtype = _FLOAT64 if activations.dtype is _FLOAT64 else torch.float32
+    weights = None if reduction is None else weights_of(reduction)
+    if reduction is None:
+        result = activations.new_empty(batch, dtype=dtype)
+    else:
+        result = torch.empty_strided((), (), dtype=dtype, device=device)
+    try:
+        call(
+            handle(device),
+            options,
+            activations.data_ptr(),
+            targets.data_ptr(),
+            frame_lengths.data_ptr(),
+            target_lengths.data_ptr(),
+            targets.dtype is _INT64,
+            frame_lengths.dtype is _INT64,
+            target_lengths.dtype is _INT64,
+            result.data_ptr(),
+            weights is not None,
+            *(weights or (1.0, 0)),
+        )
+    except ValueError as error:
+        raise _in_python(error, names) from None
+    return result
 
 
 def _run_backward(

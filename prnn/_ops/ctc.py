@@ -15,8 +15,8 @@ from prnn._ops._loss import (
     _bound,
     _Calls,
     _Chosen,
+    _costs_cpu,
     _gradients_for,
-    _in_python,
     _Needs,
     _new_costs,
     _pointer,
@@ -28,12 +28,11 @@ from prnn._ops._loss import (
     _workspace,
 )
 from prnn._ops._operator import differentiate_loss, directly, operator
-from prnn._ops._reduction import Reduction, weights_of
+from prnn._ops._reduction import Reduction
 
 _CTC_NAMES = {**_SHARED_NAMES, "frameLengths": "input_lengths"}
 
 
-_INT64, _FLOAT64 = torch.int64, torch.float64  # each look-up takes time
 _CALLS = _Calls(_C.ctc_loss_sizes, _C.ctc_loss_forward, _C.ctc_loss_backward)
 ctc_options = _Chosen(_C.CTC_LOSS_FIELDS, "input")
 
@@ -81,34 +80,9 @@ def _ctc_forward(
 def ctc_costs_cpu(reduction: Reduction | None, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
     """As call_ctc_loss, where a kernel may be called, the data are on the CPU and no gradient is wanted. Targets and
     lengths may be int64."""
-    activations, targets, input_lengths, target_lengths = tensors
-    device = activations.device
-    dtype = _FLOAT64 if activations.dtype is _FLOAT64 else torch.float32
-    weights = None if reduction is None else weights_of(reduction)
-    if reduction is None:
-        result = activations.new_empty(activations.shape[1], dtype=dtype)
-    else:
-        result = torch.empty_strided((), (), dtype=dtype, device=device)
-    scale, lengths = weights or (1.0, 0)
-    try:
-        _C.ctc_costs_cpu(
-            handle(device),
-            _options(activations, targets, target_lengths, *rest[:-1]),
-            activations.data_ptr(),
-            targets.data_ptr(),
-            input_lengths.data_ptr(),
-            target_lengths.data_ptr(),
-            targets.dtype is _INT64,
-            input_lengths.dtype is _INT64,
-            target_lengths.dtype is _INT64,
-            result.data_ptr(),
-            weights is not None,
-            scale,
-            lengths != 0,
-        )
-    except ValueError as error:
-        raise _in_python(error, _CTC_NAMES) from None
-    return result
+    activations, targets, _, target_lengths = tensors
+    options = _options(activations, targets, target_lengths, *rest[:-1])
+    return _costs_cpu(_C.ctc_costs_cpu, _CTC_NAMES, options, tensors, activations.shape[1], reduction)
 
 
 def _ctc_loss(*inputs: Any) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from prnn._ops._loss import (
     _bound,
     _Calls,
     _Chosen,
+    _costs_cpu,
     _gradients_for,
     _Needs,
     _new_costs,
@@ -95,6 +96,13 @@ def _rnnt_forward(
     (N, T, U + 1, V), (rows, V), or with range_begins (N, T) (N, T, R, V)."""
     options, addresses, batch = _options(*tensors, *rest[:-1]), _addresses(tensors), tensors[2].shape[0]
     return _run_forward(_CALLS, _RNNT_NAMES, options, tensors[0], addresses, batch, rest[-1], reduction, reserve)
+
+
+def rnnt_costs_cpu(reduction: Reduction | None, tensors: tuple[Any, ...], rest: tuple[Any, ...]) -> Tensor:
+    """As call_rnnt_loss without ranges, where a kernel may be called, the data are on the CPU and no gradient is
+    wanted. Targets and lengths may be int64."""
+    options, batch = _options(*tensors, *rest[:-1]), tensors[2].shape[0]
+    return _costs_cpu(_C.rnnt_costs_cpu, _RNNT_NAMES, options, tensors[:4], batch, reduction)
 
 
 def _rnnt_loss(*inputs: Any) -> tuple[Tensor, Tensor]:

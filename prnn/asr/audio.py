@@ -106,6 +106,17 @@ def _open(path: Path) -> soundfile.SoundFile:
     return file
 
 
+def sample_rate(path: str | Path) -> int:
+    """A recording's sample rate in hertz, from its header.
+
+    Raises:
+        InputError: there is no such file, or it is no recording.
+    """
+    with _open(Path(path)) as file:
+        rate: int = file.samplerate
+    return rate
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".")
 

@@ -251,12 +251,16 @@ class CutDataset:
 
     def sample(self, cuts: Iterable[Cut]) -> Iterator[Tensor]:
         """Of each cut what batches are made of: samples (S,), or stored features (T, bins)."""
-        return (self.loaded(cut, self._from_audio or not cut.has_features) for cut in cuts)
+        return (self.loaded(cut, self.reads_recording(cut)) for cut in cuts)
+
+    def reads_recording(self, cut: Cut) -> bool:
+        """Whether batches are made of its recording, not of stored features."""
+        return self._from_audio or not cut.has_features
 
     def shown(self, cut: Cut) -> Shown:
         """A cut for the log."""
         audio = self.loaded(cut, audio=True) if _has_recording(cut) else None
-        if audio is not None and (self._from_audio or not cut.has_features):
+        if audio is not None and self.reads_recording(cut):
             features = compute_features(audio.numpy(), self.config.sample_rate, self.config)
         else:
             features = self.loaded(cut, audio=False)

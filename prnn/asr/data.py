@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .audio import sample_rate
 from .dataset import Shown, UtteranceDataset, load_audio, load_features
 from .features import FeatureConfig
 from .loader import Batches, BatchLoader
@@ -41,6 +42,7 @@ class TrainingData:
         hours: of training audio.
         unknown: characters of the validation texts that no label stands for, and how often each occurs.
         sample: samples, or stored features, of this process's share of about 500 training utterances.
+        rates: the sample rates of these utterances' recordings, in hertz, from their headers.
         shown: the first validation utterances, so many of them, for the log.
     """
 
@@ -53,11 +55,25 @@ class TrainingData:
     hours: float
     unknown: Counter[str]
     sample: Callable[[], Iterable[Tensor]]
+    rates: Callable[[], Iterable[int]]
     shown: Callable[[int], list[Shown]]
 
     def report(self, valid: Path) -> str:
         """A sentence on the unknown characters of the validation manifest."""
         return f"{valid}: {unknown_sentence(self.tokenizer, self.unknown)}"
+
+    def report_rates(self, path: Path, config: FeatureConfig) -> str:
+        """A sentence on recordings that are resampled to a higher rate, if there are such; path: of their manifest."""
+        rates = list(self.rates())
+        low = Counter(rate for rate in rates if rate < config.sample_rate)
+        if not low:
+            return ""
+        counts = ", ".join(f"{count} of {rate} Hz" for rate, count in low.most_common())
+        return (
+            f"{path}: {low.total()} of {len(rates)} recordings looked at have a lower sample rate ({counts}) than the "
+            f"features, {config.sample_rate} Hz. They are resampled, and have nothing above half their own rate, where "
+            f"the highest mel bins stay empty; --features.sample_rate {low.most_common(1)[0][0]} leaves these bins out"
+        )
 
     def close(self) -> None:
         """Ends the processes that prepare batches."""
@@ -72,6 +88,7 @@ class _Train(NamedTuple):
     utterances: int
     hours: float
     sample: Callable[[], Iterable[Tensor]]
+    rates: Callable[[], Iterable[int]]
 
 
 class _Valid(NamedTuple):
@@ -119,7 +136,7 @@ def open_data(options: TrainingOptions, process: int) -> TrainingData:
     valid_loader = Batches(valid.dataset, own or valid.batches[:1], options.workers, pinned)
     return TrainingData(
         train.tokenizer, train.dataset, loader, valid_loader, bool(own), train.utterances, train.hours, valid.unknown,
-        train.sample, valid.shown,
+        train.sample, train.rates, valid.shown,
     )  # fmt: skip
 
 
@@ -142,8 +159,16 @@ def _train_utterances(options: TrainingOptions, process: int) -> _Train:
     durations = [utterance.duration for utterance in utterances]
     order = BatchOrder(durations, options.batch_size, options.batch_seconds, options.seed)
     hours = sum(durations) / 3600
-    sample = partial(dataset.sample, _SAMPLED, process, options.processes)
-    return _Train(dataset, order, tokenizer, len(utterances), hours, sample)
+    share = _SAMPLED, process, options.processes
+    return _Train(
+        dataset,
+        order,
+        tokenizer,
+        len(utterances),
+        hours,
+        partial(dataset.sample, *share),
+        lambda: [sample_rate(utterances[index].audio) for index in dataset.sampled(*share)],
+    )
 
 
 def _train_cuts(options: TrainingOptions, process: int) -> _Train:
@@ -153,13 +178,15 @@ def _train_cuts(options: TrainingOptions, process: int) -> _Train:
     tokenizer = _tokenizer(options, order.characters)
     audio = options.features_on == "device"
     dataset = CutDataset(options.manifest, tokenizer, options.features, options.augmentation, options.seed, audio)
+    sampled = order.sampled[process :: options.processes]
     return _Train(
         dataset,
         order,
         tokenizer,
         order.cuts,
         order.hours,
-        lambda: dataset.sample(order.sampled[process :: options.processes]),
+        lambda: dataset.sample(sampled),
+        lambda: [cut.sampling_rate for cut in sampled if dataset.reads_recording(cut)],
     )
 
 

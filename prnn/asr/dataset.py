@@ -207,9 +207,13 @@ class UtteranceDataset:
         return collate([self.example(index, epoch) for index in request.items])._replace(after=request.after)
 
     def sample(self, most: int, process: int = 0, processes: int = 1) -> Iterable[Tensor]:
-        """Samples (S,) of about so many utterances, evenly chosen; of these, the share of one of several processes."""
-        chosen = range(0, len(self), max(1, len(self) // most))[process::processes]
+        """Samples (S,) of the utterances that are `sampled`."""
+        chosen = self.sampled(most, process, processes)
         return (load_audio(self.utterances[index], self.config) for index in chosen)
+
+    def sampled(self, most: int, process: int = 0, processes: int = 1) -> range:
+        """About so many utterances, evenly chosen, by number; of these, the share of one of several processes."""
+        return range(0, len(self), max(1, len(self) // most))[process::processes]
 
 
 def audio_or_features(samples: np.ndarray, audio: bool, config: FeatureConfig) -> Tensor:

@@ -176,6 +176,8 @@ def _fit(
         mean, std = feature_statistics(total(sums))
         data.train.mean = mean
         model.encoder.set_normalization(mean, std)
+        if process == 0 and (sentence := data.report_rates(options.manifest, options.features)):
+            say(sentence)
 
     # In the order of their hooks: pictures are of the averaged weights, checkpoints hold the average of the last step.
     average = MovingAverage(options.ema) if options.ema else None

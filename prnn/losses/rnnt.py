@@ -25,15 +25,21 @@ def batch_arguments(
     gathered: bool = False,
     max_targets: int = -1,
     names: tuple[str, str] = ("logits", "logit_lengths"),
+    takes_int64: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """targets, logit_lengths and target_lengths as the operators take them, for activations (N, T, U + 1, V) or
-    (rows, V). max_targets bounds target_lengths, or is -1. names: of activations and logit_lengths."""
+    (rows, V). max_targets bounds target_lengths, or is -1. names: of activations and logit_lengths. takes_int64: as for
+    _checks.integers."""
     shape, device = x.shape, x.device
     packed = len(shape) == 2
     given = logit_lengths, target_lengths
-    batch = _checks.integers(logit_lengths, names[1], device).numel() if packed else shape[0]
-    frames = _checks.lengths(logit_lengths, names[1], batch, device)
-    lengths = _checks.lengths(target_lengths, "target_lengths", batch, device)
+    if packed:
+        logit_lengths = _checks.integers(logit_lengths, names[1], device, takes_int64)
+        batch = logit_lengths.numel()
+    else:
+        batch = shape[0]
+    frames = _checks.lengths(logit_lengths, names[1], batch, device, takes_int64)
+    lengths = _checks.lengths(target_lengths, "target_lengths", batch, device, takes_int64)
     if targets is None and gathered:
         # Not read, but for its width.
         width = max_targets if packed else shape[2] - 1
@@ -41,7 +47,7 @@ def batch_arguments(
             width = int(lengths.max().clamp(min=0))
         symbols = lengths.new_zeros((batch, width))
     else:
-        symbols = _checks.integers(targets, "targets", device)
+        symbols = _checks.integers(targets, "targets", device, takes_int64)
         found = tuple(symbols.shape)
         if len(found) not in (1, 2):
             raise ValueError(f"targets has the shape {found}; it must be (N, U) or (sum of target_lengths,)")
@@ -238,12 +244,16 @@ def rnnt_loss(
     )
     if return_grad and packed:
         raise ValueError(f"return_grad is True; it is not available for packed logits, here {tuple(x.shape)}")
-    symbols, frames, lengths = batch_arguments(x, targets, logit_lengths, target_lengths, gathered, bounds[1])
-    x = x.contiguous()
     keep = _checks.wants_gradient(x)
+    costs_alone = not keep and _checks.runs_on_cpu(x)
+    symbols, frames, lengths = batch_arguments(
+        x, targets, logit_lengths, target_lengths, gathered, bounds[1], takes_int64=costs_alone
+    )
+    x = x.contiguous()
     if _checks.flag(inplace, "inplace") and keep:
         _checks.overwritable(x, "logits")
-    call = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
+    with_gradient = ops.call_rnnt_loss_inplace if inplace else ops.call_rnnt_loss
+    call = ops.rnnt_costs_cpu if costs_alone else with_gradient
     loss = call(
         _checks.reduction_of(reduction, frames.shape[0], frames if average_frames else None),
         (x, symbols, frames, lengths, None),
