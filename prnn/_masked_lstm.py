@@ -27,16 +27,20 @@ __all__ = ["run_masked_lstm"]
 MasksOf = Callable[[int, Tensor], Masks]  # of layer and direction, counted together; the tensor has the type of theirs
 
 
-def _require_served(module: Any, input: Tensor, batch: int, return_cells: bool) -> None:
+def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
     if return_cells:
         raise NotSupportedError(f"return_cells is True, {given(module)}: such a layer returns the last c alone")
     if input.dtype not in DTYPES:
         raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
-    if not input.is_cuda or module.backend == "best":
-        return
-    if module.backend == "cudnn":
+    if input.is_cuda and module.backend == "cudnn":
         raise NotSupportedError(f"backend is 'cudnn', {given(module)}, which cuDNN does not have")
-    units = module.hidden_size // module.heads
+
+
+def _require_resident(module: Any, input: Tensor) -> None:
+    """Where the backend says so. input: (T, N, I)."""
+    if not input.is_cuda or module.backend != "persistent":
+        return
+    batch, units = input.size(1), module.hidden_size // module.heads
     engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
     if engine == "steps":
         raise NotSupportedError(
@@ -54,6 +58,7 @@ def _run_stack(
     masks_of: MasksOf,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All layers; arguments and results as run_layers()'s."""
+    _require_resident(module, input)
     directions, heads = 2 if module.bidirectional else 1, module.heads
 
     def of_heads(tensor: Tensor | None) -> Sequence[Tensor | None]:
@@ -160,7 +165,7 @@ def run_masked_lstm(
         result_dtype, cell_dtype = autocast_cpu_dtypes(input, h0, c0, batch_sizes, lengths, MODES["LSTM"])
     with torch.autocast(input.device.type, enabled=False) if is_autocast(input) else nullcontext():
         input = input.to(dtype)
-        _require_served(module, input, input.size(1), return_cells)
+        _require_served(module, input, return_cells)
         hx = [None if state is None else state.to(dtype) for state in states]
         weights = {name: weight.to(dtype) for name, weight in weights.items()}
         on_device = None if lengths is None else lengths_on_device(lengths, input)

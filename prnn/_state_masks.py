@@ -86,7 +86,8 @@ def given(module: Any) -> str:
 
 
 def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[tuple[Tensor | None, ...], float, int]:
-    """Of a call of a GRU or RNN: the operator's masks for one head, and its configuration's `zoneout` and `mask_kinds`.
+    """Of a call of a GRU or RNN: the operator's masks, those of a layer without heads, and its configuration's
+    `zoneout` and `mask_kinds`.
 
     input: (T, N, I), or a PackedSequence's rows."""
     if not module.training:

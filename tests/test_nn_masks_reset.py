@@ -76,10 +76,14 @@ def test_reset_in_a_call_of_one_timestep(make: Callable[..., Any], masks: dict[s
 
 
 def test_one_timestep_waits_for_no_flag() -> None:
+    torch.compiler.reset()
     module, input = LSTM(3, 4, **BOTH).eval(), torch.randn(1, 2, 3)
     reset, anew = torch.tensor([[True, False]]), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))
+    expected, _ = module(input, None, reset=reset, reset_hx=anew)
     found = torch.func.vmap(lambda reset: module(input, None, reset=reset, reset_hx=anew)[0])(torch.stack([reset] * 3))
-    torch.testing.assert_close(found[2], module(input, None, reset=reset, reset_hx=anew)[0])
+    torch.testing.assert_close(found[2], expected)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(input, None, reset=reset, reset_hx=anew)[0], expected)
 
 
 @pytest.mark.parametrize("training", [True, False])
