@@ -207,6 +207,8 @@ PRNN_API prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const pr
  * - hx, cx, dhy, dcy NULL: zeros. hy, cy, dhx, dcx, dx NULL: not wanted. Their descriptors may be NULL when the pointer
  *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM.
  * - workspace and reserveSpace are aligned to 16 bytes, as cudaMalloc aligns; on a CPU handle they may lie anywhere.
+ *   The reserve space may be copied to another address between the calls; on a CUDA handle to one that differs by a
+ *   multiple of 256 bytes.
  * - Nothing is allocated and nothing waits for the GPU. */
 
 /* y and, where wanted, the last states, without what a backward pass would need; no dropout. */
