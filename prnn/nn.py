@@ -40,6 +40,8 @@ from prnn._state_masks import check_masks, draw_masks, gru_weights, in_types_of_
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
+_GATES = {"LSTM": 4, "GRU": 3}  # else 1
+
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
 
@@ -96,8 +98,21 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         # The order of the packed weights: matrices, then biases; by layer and direction within each.
         self._packed_names = [n for n, bias in zip(names, is_bias, strict=True) if not bias]
         self._packed_names += [n for n, bias in zip(names, is_bias, strict=True) if bias]
+        self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
         super()._init_flat_weights()
+
+    def _shapes_of_matrices(self) -> list[tuple[int, ...]]:
+        """In the order of _packed_names."""
+        directions, heads = 2 if self.bidirectional else 1, self.heads
+        rows, state = _GATES.get(self.mode, 1) * self.hidden_size, self.proj_size or self.hidden_size
+        recurrent = (rows, state) if heads == 1 else (heads, rows // heads, state // heads)
+        projection = [(state, self.hidden_size)] if self.proj_size > 0 else []
+        shapes: list[tuple[int, ...]] = []
+        for layer in range(self.num_layers):
+            width = directions * state if layer > 0 else self.input_size
+            shapes += [(rows, width), recurrent, *projection] * directions
+        return shapes
 
     def _split_recurrent_weights(self) -> None:
         """Gives weight_hh, which torch makes whole, a block for each head: (heads, G H / heads, H / heads)."""
@@ -157,12 +172,15 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         """Elements of the bias part of the packed weights that bias=False leaves to zeros."""
         if self.bias:
             return 0
-        gates = {"LSTM": 4, "GRU": 3}.get(self.mode, 1)
-        return 2 * gates * self.hidden_size * len(self._all_weights)
+        return 2 * _GATES.get(self.mode, 1) * self.hidden_size * len(self._all_weights)
 
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
         weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
+        matrices = zip(self._packed_names, weights, self._matrix_shapes, strict=False)  # without what follows, biases
+        for name, weight, shape in matrices:
+            if weight.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(weight.shape)}; it must be {shape}")
         if not self.bias:
             zeros = self._zero_biases
             if zeros is None or zeros.dtype != weights[0].dtype or zeros.device != weights[0].device:

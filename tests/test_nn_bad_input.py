@@ -1,5 +1,6 @@
 """Wrong arguments of prnn.nn: an exception that names the argument and its value."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -234,11 +235,32 @@ def test_weights_of_different_dtypes() -> None:
         module(X)
 
 
-def test_weight_of_a_wrong_shape() -> None:
-    module = prnn.nn.GRU(3, 4)
-    module.bias_hh_l0 = torch.nn.Parameter(torch.zeros(11))
-    with pytest.raises(ValueError, match="weights hold 107 elements; the layer has 108"):
-        module(X)
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("weight_hh_l0", (20, 6), {}),
+        ("weight_hh_l0", (5, 20), {}),  # transposed, as many elements
+        ("weight_ih_l1", (10, 20), {"num_layers": 2, "bidirectional": True}),
+        ("weight_hr_l0", (5, 3), {"proj_size": 3}),
+        ("weight_hh_l0", (20, 1), {"heads": 5}),
+    ],
+)
+def test_weight_of_a_wrong_shape(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    module = prnn.nn.LSTM(3, 5, **options)
+    expected = tuple(getattr(module, name).shape)
+    setattr(module, name, torch.nn.Parameter(torch.zeros(shape)))
+    message = rf"^{name} has shape {re.escape(str(shape))}; it must be {re.escape(str(expected))}$"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            module(torch.zeros(2, 1, 3))
+        module.flatten_parameters()
+
+
+def test_bias_of_a_wrong_shape() -> None:
+    module = prnn.nn.GRU(3, 5)
+    module.bias_hh_l0.data = torch.zeros(14)
+    with pytest.raises(ValueError, match="weights hold 149 elements; the layer has 150"):
+        module(torch.zeros(2, 1, 3))
 
 
 @pytest.mark.parametrize("cell", CELLS)
