@@ -67,7 +67,7 @@ PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
  * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras and the masks to none, the
- * math type to DEFAULT and the plan to the library's. */
+ * math type to DEFAULT, the mode of weight gradients to ADD and the plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);

@@ -24,6 +24,7 @@ from prnn._layer_arguments import (
     check_heads,
     check_input,
     check_layout,
+    check_not_empty,
     check_reset,
     check_tensor,
     checked_lengths,
@@ -226,6 +227,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             if lengths is not None:
                 raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
             data, batch_sizes, sorted_indices, unsorted_indices = input
+            check_not_empty(batch_sizes)
             check_input(data, weights[0], self.input_size)
             batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
             states = self._checked(states, reset, batch, names, data)

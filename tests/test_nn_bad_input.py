@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from nn_pairs import CELLS, flat, make
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
 
@@ -144,6 +144,15 @@ def test_packed_input() -> None:
         module(packed._replace(batch_sizes=torch.tensor([2, 1, 1, 1, 1])))
     with pytest.raises(ValueError, match="batch_sizes must be at least 1 and must not grow"):
         module(packed._replace(batch_sizes=torch.tensor([1, 2, 2, 1, 1])))
+
+
+@pytest.mark.parametrize("order", [None, torch.tensor([0])])
+@pytest.mark.parametrize(
+    "module", [prnn.nn.GRU(3, 4), prnn.nn.LSTM(3, 4, zoneout=0.1), prnn.nn.LayerNormLSTM(3, 4)], ids=repr
+)
+def test_packed_input_without_timesteps(module: torch.nn.Module, order: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match="input has 0 timesteps; it must have at least 1"):
+        module(PackedSequence(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), order, order))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
