@@ -178,10 +178,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
         weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
-        matrices = zip(self._packed_names, weights, self._matrix_shapes, strict=False)  # without what follows, biases
-        for name, weight, shape in matrices:
-            if weight.shape != shape:
-                raise ValueError(f"{name} has shape {tuple(weight.shape)}; it must be {shape}")
+        for place, shape in enumerate(self._matrix_shapes):  # before the biases, of which the order is plain
+            if weights[place].shape != shape:
+                name, found = self._packed_names[place], tuple(weights[place].shape)
+                raise ValueError(f"{name} has shape {found}; it must be {shape}")
         if not self.bias:
             zeros = self._zero_biases
             if zeros is None or zeros.dtype != weights[0].dtype or zeros.device != weights[0].device:
