@@ -67,7 +67,7 @@ PRNN_API prnnStatus_t prnnDestroyRNNDescriptor(prnnRNNDescriptor_t rnnDesc);
 
 /* hiddenSize, numLayers >= 1. dropoutDesc may be NULL (no dropout) and must outlive rnnDesc. dataType is that of all
  * data and weights. Resets the backend to BEST, the heads to 1, the projection, the extras and the masks to none, the
- * math type to DEFAULT and the plan to the library's. */
+ * math type to DEFAULT, the mode of weight gradients to ADD and the plan to the library's. */
 PRNN_API prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hiddenSize, int numLayers,
                                            prnnDropoutDescriptor_t dropoutDesc, prnnRNNInputMode_t inputMode,
                                            prnnDirectionMode_t direction, prnnRNNMode_t mode, prnnDataType_t dataType);
@@ -207,6 +207,8 @@ PRNN_API prnnStatus_t prnnGetRNNLinLayerBiasParams(prnnHandle_t handle, const pr
  * - hx, cx, dhy, dcy NULL: zeros. hy, cy, dhx, dcx, dx NULL: not wanted. Their descriptors may be NULL when the pointer
  *   is. cx, cy, dcy, dcx are not looked at unless the mode is LSTM.
  * - workspace and reserveSpace are aligned to 16 bytes, as cudaMalloc aligns; on a CPU handle they may lie anywhere.
+ *   The reserve space may be copied to another address between the calls; on a CUDA handle to one that differs by a
+ *   multiple of 256 bytes.
  * - Nothing is allocated and nothing waits for the GPU. */
 
 /* y and, where wanted, the last states, without what a backward pass would need; no dropout. */

@@ -236,6 +236,7 @@ class LayerNormLSTM(NotScriptable):
         self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
+        check_not_empty(batch_sizes)
         padded, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
         if sorted_indices is not None and hx is not None:
             self._check_states(hx, (self._state_count, lengths.numel(), self.hidden_size), data)

@@ -24,6 +24,7 @@ from prnn._layer_arguments import (
     check_heads,
     check_input,
     check_layout,
+    check_not_empty,
     check_reset,
     check_tensor,
     checked_lengths,
@@ -39,6 +40,8 @@ from prnn._scripting import NotScriptable
 from prnn._state_masks import check_masks, draw_masks, gru_weights, in_types_of_rnn, operator_mode, uses_masks
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
+
+_GATES = {"LSTM": 4, "GRU": 3}  # else 1
 
 Sequences = TypeVar("Sequences", Tensor, PackedSequence)
 States = tuple[Tensor | None, ...]
@@ -96,8 +99,21 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         # The order of the packed weights: matrices, then biases; by layer and direction within each.
         self._packed_names = [n for n, bias in zip(names, is_bias, strict=True) if not bias]
         self._packed_names += [n for n, bias in zip(names, is_bias, strict=True) if bias]
+        self._matrix_shapes = self._shapes_of_matrices()
         self._zero_biases: Tensor | None = None
         super()._init_flat_weights()
+
+    def _shapes_of_matrices(self) -> list[tuple[int, ...]]:
+        """In the order of _packed_names."""
+        directions, heads = 2 if self.bidirectional else 1, self.heads
+        rows, state = _GATES.get(self.mode, 1) * self.hidden_size, self.proj_size or self.hidden_size
+        recurrent = (rows, state) if heads == 1 else (heads, rows // heads, state // heads)
+        projection = [(state, self.hidden_size)] if self.proj_size > 0 else []
+        shapes: list[tuple[int, ...]] = []
+        for layer in range(self.num_layers):
+            width = directions * state if layer > 0 else self.input_size
+            shapes += [(rows, width), recurrent, *projection] * directions
+        return shapes
 
     def _split_recurrent_weights(self) -> None:
         """Gives weight_hh, which torch makes whole, a block for each head: (heads, G H / heads, H / heads)."""
@@ -157,12 +173,15 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         """Elements of the bias part of the packed weights that bias=False leaves to zeros."""
         if self.bias:
             return 0
-        gates = {"LSTM": 4, "GRU": 3}.get(self.mode, 1)
-        return 2 * gates * self.hidden_size * len(self._all_weights)
+        return 2 * _GATES.get(self.mode, 1) * self.hidden_size * len(self._all_weights)
 
     def _packed_weights(self) -> list[Tensor]:
         parameters: dict[str, Any] = self._parameters  # where getattr() looks last; a parametrised weight is elsewhere
         weights = [parameters[name] if name in parameters else getattr(self, name) for name in self._packed_names]
+        for place, shape in enumerate(self._matrix_shapes):  # before the biases, of which the order is plain
+            if weights[place].shape != shape:
+                name, found = self._packed_names[place], tuple(weights[place].shape)
+                raise ValueError(f"{name} has shape {found}; it must be {shape}")
         if not self.bias:
             zeros = self._zero_biases
             if zeros is None or zeros.dtype != weights[0].dtype or zeros.device != weights[0].device:
@@ -208,6 +227,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             if lengths is not None:
                 raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
             data, batch_sizes, sorted_indices, unsorted_indices = input
+            check_not_empty(batch_sizes)
             check_input(data, weights[0], self.input_size)
             batch = int(batch_sizes[0]) if sorted_indices is None else sorted_indices.size(0)
             states = self._checked(states, reset, batch, names, data)

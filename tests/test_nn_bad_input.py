@@ -1,12 +1,13 @@
 """Wrong arguments of prnn.nn: an exception that names the argument and its value."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from nn_pairs import CELLS, flat, make
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import prnn
 
@@ -145,6 +146,15 @@ def test_packed_input() -> None:
         module(packed._replace(batch_sizes=torch.tensor([1, 2, 2, 1, 1])))
 
 
+@pytest.mark.parametrize("order", [None, torch.tensor([0])])
+@pytest.mark.parametrize(
+    "module", [prnn.nn.GRU(3, 4), prnn.nn.LSTM(3, 4, zoneout=0.1), prnn.nn.LayerNormLSTM(3, 4)], ids=repr
+)
+def test_packed_input_without_timesteps(module: torch.nn.Module, order: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match="input has 0 timesteps; it must have at least 1"):
+        module(PackedSequence(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), order, order))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_bias_of_another_type_than_a_half_layer_on_the_cpu(dtype: torch.dtype) -> None:
     module = prnn.nn.LSTM(3, 4, dtype=dtype)
@@ -234,11 +244,32 @@ def test_weights_of_different_dtypes() -> None:
         module(X)
 
 
-def test_weight_of_a_wrong_shape() -> None:
-    module = prnn.nn.GRU(3, 4)
-    module.bias_hh_l0 = torch.nn.Parameter(torch.zeros(11))
-    with pytest.raises(ValueError, match="weights hold 107 elements; the layer has 108"):
-        module(X)
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("weight_hh_l0", (20, 6), {}),
+        ("weight_hh_l0", (5, 20), {}),  # transposed, as many elements
+        ("weight_ih_l1", (10, 20), {"num_layers": 2, "bidirectional": True}),
+        ("weight_hr_l0", (5, 3), {"proj_size": 3}),
+        ("weight_hh_l0", (20, 1), {"heads": 5}),
+    ],
+)
+def test_weight_of_a_wrong_shape(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    module = prnn.nn.LSTM(3, 5, **options)
+    expected = tuple(getattr(module, name).shape)
+    setattr(module, name, torch.nn.Parameter(torch.zeros(shape)))
+    message = rf"^{name} has shape {re.escape(str(shape))}; it must be {re.escape(str(expected))}$"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            module(torch.zeros(2, 1, 3))
+        module.flatten_parameters()
+
+
+def test_bias_of_a_wrong_shape() -> None:
+    module = prnn.nn.GRU(3, 5)
+    module.bias_hh_l0.data = torch.zeros(14)
+    with pytest.raises(ValueError, match="weights hold 149 elements; the layer has 150"):
+        module(torch.zeros(2, 1, 3))
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -138,6 +138,26 @@ def test_second_backward_through_one_graph() -> None:
     torch.testing.assert_close(*grads, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("offset", [16, 40])
+def test_saved_tensors_may_come_back_at_other_addresses(offset: int) -> None:
+    """As from NumPy, whose arrays are aligned to 16 bytes."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        room = torch.empty(tensor.nbytes + 128, dtype=torch.uint8)
+        begin = -room.data_ptr() % 64 + offset
+        return room[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    module = prnn.nn.LSTM(5, 7, num_layers=2)
+    x = torch.randn(4, 3, 5)
+    module(x)[0].square().sum().backward()
+    expected = [parameter.grad for parameter in module.parameters()]
+    module.zero_grad()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach().clone(), moved):
+        module(x)[0].square().sum().backward()
+    for parameter, gradient in zip(module.parameters(), expected, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+
+
 def test_module_used_twice_in_one_graph() -> None:
     theirs, ours = make_pair("LSTM", 4, 4)
 

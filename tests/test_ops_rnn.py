@@ -179,6 +179,14 @@ def test_one_argument_on_the_meta_device(place: int, name: str) -> None:
         RNN(*arguments)
 
 
+def test_no_masks_may_be_none() -> None:
+    """AOTInductor's programs call the kernels with None for an empty list."""
+    arguments = op_arguments("GRU", "lengths", 0.0, False, False)
+    expected = rnn_ops.rnn(*arguments)
+    for kernel in (rnn_ops._rnn_autograd, rnn_ops._rnn):
+        torch.testing.assert_close(kernel(*arguments[:7], None, *arguments[8:]), expected, rtol=0, atol=0)
+
+
 def test_the_masks_follow_from_both_words_of_the_seed_which_stays() -> None:
     arguments = list(op_arguments("LSTM", "padded", 0.5, train=False, requires_grad=False))
     outputs = []

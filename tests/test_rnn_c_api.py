@@ -197,6 +197,29 @@ def test_two_steps_in_flight() -> None:
         assert_results(case, case.expected())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=["double", "float", "half"])
+@pytest.mark.parametrize("projection", [0, 4])
+def test_the_reserve_space_can_be_moved_between_the_calls(projection: int, dtype: torch.dtype) -> None:
+    """To addresses of other alignments: the same results, bit by bit."""
+    stack = reference.Stack(reference.LSTM, 5, 6, 2, 2, projection=projection)
+    case = RnnCase(stack, [3, 2], dtype)
+    case.train()
+    expected, size = case.results(), case.reserve.numel()
+    case.data["dw"].zero_()
+    room = torch.empty(size + 128, dtype=torch.uint8)
+    line = -room.data_ptr() % 64
+    first, second, third = (room[line + offset : line + offset + size] for offset in (0, 16, 3))
+    for name, place in (("RNNForwardTraining", first), ("RNNBackwardData", second), ("RNNBackwardWeights", third)):
+        place.copy_(case.reserve.clone())
+        case.reserve = place
+        case.check(name)
+    for name, value in case.results().items():
+        assert torch.equal(value, expected[name]), name
+    case.data["dw"].zero_()
+    case.check("RNNBackwardWeights")  # once more, where it was moved to
+    assert torch.equal(case.data["dw"], expected["dw"])
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("mode", [reference.RNN_TANH, reference.LSTM, reference.GRU])
 def test_what_is_not_a_number_stays_in_its_sequence(mode: int, bad: float) -> None:

@@ -431,7 +431,8 @@ def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
     if _wants_grad((*data, *weights)) or torch.autograd.forward_ad._current_level >= 0:
         return _rnn_function(*data, *sequences, config, *weights)
     with torch._C._AutoDispatchBelowAutograd():
-        return rnn(*arguments)
+        # AOTInductor's programs give None for a list without elements.
+        return rnn(*arguments[:7], arguments[7] or [], *arguments[8:])
 
 
 def call(

@@ -1,5 +1,6 @@
 #include "rnn/reserve.h"
 #include "core/handle.h"
+#include "rnn/cpu/buffers.h"
 
 #include <cstring>
 
@@ -12,9 +13,12 @@ struct ReserveHeader {
   uint64_t magic;
   uint64_t fingerprint;
   TrainingStage stage;
-  uint64_t unused[5];
+  uint64_t offset;  // of the backend's arrays, from the end of the header
+  uint64_t unused[4];
 };
 static_assert(sizeof(ReserveHeader) == 64, "the backend's part stays aligned to a cache line");
+
+void* after_header(void* reserve) { return static_cast<char*>(reserve) + sizeof(ReserveHeader); }
 
 // FNV-1a over everything that the contents of the reserve space depend on.
 class Fingerprint {
@@ -49,7 +53,7 @@ size_t reserve_header_size(const prnnContext& context) { return context.is_cpu()
 
 void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage) {
   if (!context.is_cpu()) return;
-  const ReserveHeader header{kMagic, fingerprint(problem), stage, {}};
+  const ReserveHeader header{kMagic, fingerprint(problem), stage, Carver::offset(after_header(reserve)), {}};
   std::memcpy(reserve, &header, sizeof header);
 }
 
@@ -57,7 +61,7 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   if (!context.is_cpu()) return;
   ReserveHeader header;
   std::memcpy(&header, reserve, sizeof header);
-  if (header.magic != kMagic) {
+  if (header.magic != kMagic || header.offset >= Carver::kAlign) {
     fail(PRNN_STATUS_BAD_PARAM, "reserveSpace was not filled by prnnRNNForwardTraining");
   }
   if (header.fingerprint != fingerprint(problem)) {
@@ -66,6 +70,18 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   }
   if (header.stage < stage)
     fail(PRNN_STATUS_BAD_PARAM, "prnnRNNBackwardData has not been called with this reserveSpace");
+}
+
+void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve) {
+  if (!handle->is_cpu()) return;
+  ReserveHeader header;
+  std::memcpy(&header, reserve, sizeof header);
+  char* const base = static_cast<char*>(after_header(reserve));
+  const uint64_t offset = Carver::offset(base);
+  if (header.offset == offset) return;
+  std::memmove(base + offset, base + header.offset, backend.reserve_size(handle, problem, false) - Carver::kAlign);
+  header.offset = offset;
+  std::memcpy(reserve, &header, sizeof header);
 }
 
 }  // namespace prnn

@@ -18,4 +18,8 @@ void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& 
 // Throws BAD_PARAM unless the reserve space was stamped with this problem and `stage` or a later one.
 void require_stage(const prnnContext& context, const void* reserve, const RnnProblem& problem, TrainingStage stage);
 
+// The CPU's arrays in the reserve space begin at a cache line, so that their place depends on its address. Where the
+// caller has copied it to another address since it was stamped, this brings them to their place. CPU handles alone.
+void settle_reserve(prnnHandle_t handle, const RnnBackend& backend, const RnnProblem& problem, void* reserve);
+
 }  // namespace prnn

@@ -151,6 +151,7 @@ extern "C" prnnStatus_t prnnRNNBackwardData(
     require_workspace(handle, backend, problem, workspace, workSpaceSizeInBytes);
     take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kForward);
+    settle_reserve(handle, backend, problem, const_cast<void*>(reserveSpace));
     backend.backward_data(handle, problem, args);
     stamp_reserve(*handle, const_cast<void*>(reserveSpace), problem, TrainingStage::kBackwardData);
   });
@@ -184,6 +185,7 @@ extern "C" prnnStatus_t prnnRNNBackwardWeights(prnnHandle_t handle, const prnnRN
     args.adds = rnn.wgrad_mode == PRNN_WGRAD_MODE_ADD;
     take_reserve(handle, backend, problem, reserveSpace, reserveSpaceSizeInBytes, &args);
     require_stage(*handle, reserveSpace, problem, TrainingStage::kBackwardData);
+    settle_reserve(handle, backend, problem, const_cast<void*>(reserveSpace));
     backend.backward_weights(handle, problem, args);
   });
 }

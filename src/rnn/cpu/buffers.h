@@ -12,8 +12,10 @@ namespace prnn {
 // Cuts arrays, aligned to cache lines, from a piece of memory. With a NULL base it only adds up their sizes.
 class Carver {
  public:
-  explicit Carver(void* base)
-      : next_((reinterpret_cast<uintptr_t>(base) + kAlign - 1) & ~(kAlign - 1)), begin_(next_) {}
+  explicit Carver(void* base) : next_(reinterpret_cast<uintptr_t>(base) + offset(base)), begin_(next_) {}
+
+  // Bytes from the base to the first array, less than kAlign.
+  static size_t offset(const void* base) { return -reinterpret_cast<uintptr_t>(base) & (kAlign - 1); }
 
   template <class T>
   T* take(int64_t count) {
@@ -23,8 +25,9 @@ class Carver {
   }
   size_t size() const { return next_ - begin_ + kAlign; }  // with room to align the base
 
- private:
   static constexpr uintptr_t kAlign = 64;
+
+ private:
   uintptr_t next_, begin_;
 };
 
