@@ -9,7 +9,7 @@ import pytest
 import torch
 from asr_data import small_checkpoint, write_corpus
 
-from prnn.asr import Recogniser, read_manifest
+from prnn.asr import Recogniser, plots, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.dataset import load_features
 from prnn.asr.options import TrainingOptions
@@ -51,6 +51,18 @@ def test_label_posterior_is_the_sum_over_alignments(recogniser: Recogniser, labe
     found = label_posterior(recogniser, features, targets)
     torch.testing.assert_close(found.double(), through / total, rtol=0, atol=1e-5)
     assert found.shape == (5, len(labels) + 1)
+
+
+def test_label_posterior_of_a_long_recording(recogniser: Recogniser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of all cells are never held."""
+    utterance = torch.randn(101, 80), torch.randint(1, 4, (20,))
+    whole = label_posterior(recogniser, *utterance)
+    monkeypatch.setattr(plots, "_MOST_LOGITS", 1000)
+    sizes = []
+    recogniser.model.joiner.register_forward_hook(lambda *called: sizes.append(called[-1].numel()))
+    torch.testing.assert_close(label_posterior(recogniser, *utterance), whole, rtol=0, atol=1e-5)
+    assert sum(sizes) == 51 * 21 * 4
+    assert max(sizes) <= 1000
 
 
 def test_pictures(tmp_path: Path, recogniser: Recogniser) -> None:

@@ -202,6 +202,17 @@ def test_an_utterance_of_one_long_word_is_cut() -> None:
     assert "".join(transcript.text for transcript in found) == text
 
 
+def test_a_stream_finishes_once() -> None:
+    stream = tone_recogniser().stream(RATE)
+    stream.feed(tones("ab"))
+    text = stream.finish()
+    for call in (stream.finish, lambda: stream.feed(tones("c")), lambda: stream.accept(tones("c"))):
+        with pytest.raises(ValueError, match=r"^the stream has finished; Recogniser\.stream begins another$"):
+            call()
+    (utterance,) = stream.utterances()
+    assert utterance.text == text
+
+
 def test_nothing_said_is_no_utterance() -> None:
     silence = tones("....")
     assert utterances(silence, 4000, EndpointRules()) == []

@@ -75,6 +75,9 @@ def plot_losses(log: str | Path, path: str | Path) -> None:
     pyplot.close(figure)
 
 
+_MOST_LOGITS = 2**22  # held at once
+
+
 def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -> Tensor:
     """The probability, given the recording and its text, that an encoder frame is left with so many labels emitted.
 
@@ -91,13 +94,19 @@ def label_posterior(recogniser: Recogniser, features: Tensor, targets: Tensor) -
     targets = targets.to(recogniser.device)
     with torch.no_grad():
         encoder_out, lengths = model.encoder(features[None].to(recogniser.device), torch.tensor([len(features)]))
-        logits = model.joiner(encoder_out, model.predictor(targets[None]))
+        predictor_out = model.predictor(targets[None])
+        symbols = torch.full((len(targets) + 1, 2), model.blank, device=targets.device)
+        symbols[:-1, 1] = targets
+        scores = []
+        frames = max(1, _MOST_LOGITS // (len(symbols) * len(recogniser.tokenizer)))
+        for chunk in encoder_out.split(frames, dim=1):
+            log_probs = model.joiner(chunk, predictor_out).log_softmax(-1)
+            scores.append(log_probs.gather(-1, symbols.expand(*log_probs.shape[:2], -1, -1)))
         _, (by_label, by_blank) = prnn.rnnt_loss(
-            logits, targets[None], lengths, torch.tensor([len(targets)]), blank=model.blank, return_grad=True
+            torch.cat(scores, 1), None, lengths, torch.tensor([len(targets)]), gathered=True, return_grad=True
         )
-    frames = int(lengths)
-    posterior = by_blank[0, :, :frames].clone()
-    posterior[:-1] += by_label[0, :, :frames]
+    posterior = by_blank[0, :, : int(lengths)].clone()
+    posterior[:-1] += by_label[0, :, : int(lengths)]
     return posterior.T.cpu()
 
 

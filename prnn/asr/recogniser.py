@@ -152,6 +152,7 @@ class RecogniserStream:
         self._frames = 0
         self._certain = Hypothesis([], 0.0, [], [])  # of the utterance: what the state has no more
         self._utterances: list[Transcript] = []
+        self._finished = False
 
     @property
     def text(self) -> str:
@@ -165,11 +166,14 @@ class RecogniserStream:
 
     def feed(self, samples: np.ndarray) -> None:
         """The same without the text."""
+        self._require_going_on()
         self._features.accept_waveform(samples)
         self._advance()
 
     def finish(self) -> str:
         """Ends the recording and returns the text of its last utterance."""
+        self._require_going_on()
+        self._finished = True
         self._features.input_finished()
         self._advance()
         _, self._state = self._recogniser.model.stream_finish(self._state)
@@ -183,6 +187,10 @@ class RecogniserStream:
         """The utterances that have ended and were not returned before, with up to ``beam`` alternatives."""
         ended, self._utterances = self._utterances, []
         return ended
+
+    def _require_going_on(self) -> None:
+        if self._finished:
+            raise ValueError("the stream has finished; Recogniser.stream begins another")
 
     def _advance(self) -> None:
         frames = self._features.pop()
