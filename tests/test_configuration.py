@@ -55,6 +55,7 @@ def test_every_field_is_an_option_with_a_description(capsys: pytest.CaptureFixtu
     for cls in (TrainingOptions, *NESTED.values()):
         assert field_docs(cls).keys() == {field.name for field in dataclasses.fields(cls)}
     assert "at least 0 and less than 1" in " ".join(help_.split())
+    assert "along a cosine to 1 % (type" in " ".join(help_.split())
 
 
 def test_the_printed_configuration_is_complete_and_is_read_again(

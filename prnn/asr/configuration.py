@@ -27,8 +27,8 @@ from .options import TrainingOptions
 
 _DESCRIPTION = """
 Train a streaming transducer on the recordings of a manifest: one JSON object a line with audio_filepath (relative to
-the manifest, or absolute), duration in seconds, and text. WAV, FLAC and whatever else libsndfile reads, at any sample
-rate. An interrupted training goes on when the same command runs again. OUTPUT/model.ckpt is the best model so far, for
+the manifest, or absolute), duration in seconds, and text; or Lhotse's cuts (*.jsonl.gz), or a folder of Lhotse Shar.
+WAV, FLAC and whatever else libsndfile reads, at any sample rate. An interrupted training goes on when the same command runs again. OUTPUT/model.ckpt is the best model so far, for
 prnn transcribe; tensorboard --logdir OUTPUT shows the curves. A configuration file has the options without their
 dashes; --print_config prints one that is complete. Options that follow --config change what it says.
 """
@@ -94,7 +94,7 @@ def _add(group: Any, cls: type, prefix: str, names: Sequence[str], defaults: dic
         arguments = option(cls, name, defaults.get(name))
         if "choices" not in arguments:
             arguments["metavar"] = "X"
-        group.add_argument(*flags, help=docs[name].replace("%", "%%"), **arguments)
+        group.add_argument(*flags, help=docs[name], **arguments)
 
 
 _LARGEST = 2**14  # bytes of a configuration file: lists nested some 30,000 levels deep end the stack of libyaml
