@@ -23,7 +23,7 @@ class TrainingOptions:
         manifest: training manifest.
         valid: validation manifest.
         output: folder for checkpoints and logs.
-        tokenizer: a sentencepiece model, whose pieces the model is to spell; None makes the characters of the training
+        tokenizer: a sentencepiece model, whose pieces the model is to spell; null makes the characters of the training
             texts its symbols.
         epochs: passes over the training manifest.
         steps: steps of the optimizer at which the training ends, in the place of `epochs`; null is none.
@@ -41,13 +41,13 @@ class TrainingOptions:
             saved as the model; 0 is none.
         average: validated models whose mean is saved at the end, as averaged.ckpt; 0 is none.
         average_of: whether these are the best ones or the last ones.
-        precision: Lightning's name of it.
-        accelerator: Lightning's name of it; auto is a GPU if there is one.
+        precision: of the arithmetic, by Lightning's names: float32, or with float32 weights bfloat16 or float16.
+        accelerator: where to train; auto is a GPU if there is one.
         devices: GPUs, or processes on the CPU, of a node. Each takes batches of its own; their gradients are averaged.
         num_nodes: machines, each with so many devices; torchrun starts the training on every one.
         seed: of weights, order, augmentation and dropout.
         checkpoint_every: steps between the checkpoints from which an interrupted training goes on.
-        valid_every: epochs between validations, at most ``epochs``.
+        valid_every: epochs between validations, at most `epochs`.
         log_every: steps between the entries of the log.
         pictures: validation utterances whose audio and alignment the log has, for each validation.
         workers: processes that prepare batches; 0 prepares them in the training process, with a cache.

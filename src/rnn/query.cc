@@ -1,5 +1,4 @@
 // What would run: prnnQueryRNN and its relatives, which report plans and start nothing.
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "core/cpu/isa.h"
+#include "core/cpu/threads.h"
 #include "core/cuda/cuda_state.h"
 #include "rnn/backend.h"
 #include "rnn/plan/faster.h"
@@ -100,7 +100,7 @@ void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem
 
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   prnnRNNInfo_t info{};
-  const int threads = omp_get_max_threads();
+  const int threads = most_threads();
   // 16-bit weights are packed as float, but for AMX.
   const bool as_they_are = problem.type == PRNN_DATA_BFLOAT16 && cpu_isa() == Isa::kAmx;
   const int64_t bytes_per_weight = problem.gates() * (problem.type == PRNN_DATA_DOUBLE ? 8 : as_they_are ? 2 : 4);

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/cpu/threads.h"
+
 namespace prnn {
 
 // Below about this many elements to read or states to compute, waking threads takes longer than the work.
@@ -15,12 +17,12 @@ constexpr int64_t kWorkForThreads = 1 << 16;
 // How many sequences to work on at once, each with `slot_size` bytes of the workspace: as many as it holds, and no more
 // than there are sequences or threads.
 inline int64_t slots_in(size_t workspace_size, size_t slot_size, int64_t batch) {
-  return std::min({batch, static_cast<int64_t>(workspace_size / slot_size), INT64_C(0) + omp_get_max_threads()});
+  return std::min({batch, static_cast<int64_t>(workspace_size / slot_size), INT64_C(0) + most_threads()});
 }
 
 // The workspace that gives every thread a slot.
 inline size_t slots_size(size_t slot_size, int64_t batch) {
-  return static_cast<size_t>(std::min<int64_t>(batch, omp_get_max_threads())) * slot_size;
+  return static_cast<size_t>(std::min<int64_t>(batch, most_threads())) * slot_size;
 }
 
 // For each sequence n: begin(n, slot), then fill(n, t, slot) for t = 0 .. frames(n) - 1, then finish(n, slot). A slot
@@ -29,8 +31,9 @@ template <class Frames, class Begin, class Fill, class Finish>
 void for_each_sequence(int64_t batch, int64_t slots, int64_t work, int64_t max_frames, Frames frames, Begin begin,
                        Fill fill, Finish finish) {
   const bool threads = work >= kWorkForThreads;
-  if (!threads || slots == omp_get_max_threads()) {
-#pragma omp parallel for schedule(dynamic, 1) if (threads)
+  const int team = region_threads(threads);
+  if (!threads || slots == most_threads()) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
     for (int64_t n = 0; n < batch; ++n) {
       const int64_t slot = omp_get_thread_num();
       begin(n, slot);
@@ -41,7 +44,7 @@ void for_each_sequence(int64_t batch, int64_t slots, int64_t work, int64_t max_f
   }
   for (int64_t first = 0; first < batch; first += slots) {
     const int64_t together = std::min(slots, batch - first);
-#pragma omp parallel
+#pragma omp parallel num_threads(team)
     {
 #pragma omp for schedule(static, 1)
       for (int64_t slot = 0; slot < together; ++slot) begin(first + slot, slot);

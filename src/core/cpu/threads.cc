@@ -1,6 +1,7 @@
 #include "core/cpu/threads.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -13,6 +14,13 @@ namespace {
 
 constexpr int kSpins = 2000;
 constexpr double kFlopsPerThread = 50e3;  // about a microsecond, several times what the barrier costs
+
+std::atomic<pid_t> owner_of_threads{0};  // the process that started some
+
+void own_threads() {
+  if (owner_of_threads.load(std::memory_order_relaxed) == 0)
+    owner_of_threads.store(getpid(), std::memory_order_relaxed);
+}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -40,10 +48,25 @@ void SpinBarrier::wait(int threads) {
   }
 }
 
+int most_threads() {
+#if defined(_OPENMP)
+  const pid_t owner = owner_of_threads.load(std::memory_order_relaxed);
+  return owner == 0 || owner == getpid() ? omp_get_max_threads() : 1;
+#else
+  return 1;
+#endif
+}
+
+int region_threads(bool is_worth_more, int64_t most) {
+  const int threads = is_worth_more ? static_cast<int>(std::min<int64_t>(most, most_threads())) : 1;
+  if (threads > 1) own_threads();
+  return threads;
+}
+
 int team_size(double flops) {
 #if defined(_OPENMP)
   if (omp_in_parallel()) return 1;
-  return static_cast<int>(std::clamp(flops / kFlopsPerThread, 1.0, static_cast<double>(omp_get_max_threads())));
+  return static_cast<int>(std::clamp(flops / kFlopsPerThread, 1.0, static_cast<double>(most_threads())));
 #else
   (void)flops;
   return 1;
@@ -53,6 +76,7 @@ int team_size(double flops) {
 void run_team(int threads, void (*body)(const Team&, void*), void* context) {
 #if defined(_OPENMP)
   if (threads > 1) {
+    own_threads();
     SpinBarrier barrier;
 #pragma omp parallel num_threads(threads)
     body(Team(omp_get_thread_num(), omp_get_num_threads(), &barrier), context);

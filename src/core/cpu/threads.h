@@ -43,8 +43,15 @@ class Team {
   SpinBarrier* barrier_;
 };
 
+// omp_get_max_threads(), but 1 in a process that was forked after prnn had started threads: OpenMP would wait for them,
+// and they exist in the parent alone.
+int most_threads();
+
+// The threads of an OpenMP region, for its num_threads(): at most `most`, and 1 unless the work is worth more.
+int region_threads(bool is_worth_more = true, int64_t most = INT64_MAX);
+
 // Threads worth starting when the work between two barriers is `flops` floating point operations: at most
-// omp_get_max_threads(), one inside somebody else's parallel region.
+// most_threads(), one inside somebody else's parallel region.
 int team_size(double flops);
 
 void run_team(int threads, void (*body)(const Team&, void*), void* context);

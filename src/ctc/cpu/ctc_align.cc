@@ -72,7 +72,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
   const std::vector<int64_t> offsets = ctc_target_offsets(params);
   const size_t slot_size = Slot::size(o);
   const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
+#pragma omp parallel for schedule(static, 1) num_threads(region_threads(true, slots))
   for (int64_t i = 0; i < slots; ++i) {
     const Slot slot(o, static_cast<char*>(params.workspace) + i * slot_size);
     for (int64_t n = i; n < o.batch; n += slots) {

@@ -173,7 +173,7 @@ void backward(const CtcParams& params, const std::vector<int64_t>& offsets, cons
   const prnnCTCLossOptions_t& o = params.options;
   const Reserve<T> reserve(params, const_cast<void*>(reserve_space));
   const CostGradients<T> scales = cost_gradients<T>(o, given_gradients);
-#pragma omp parallel for collapse(2) schedule(dynamic, 16) if (ctc_work(o) >= kWorkForThreads)
+#pragma omp parallel for collapse(2) schedule(dynamic, 16) num_threads(region_threads(ctc_work(o) >= kWorkForThreads))
   for (int64_t t = 0; t < o.maxFrames; ++t) {
     for (int64_t n = 0; n < o.batch; ++n) {
       const int64_t offset = t * o.timeStride + n * o.batchStride;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/cpu/threads.h"
+
 namespace prnn {
 
 void copy_sequences_cpu(const SequenceCopy& copy) {
@@ -9,7 +11,7 @@ void copy_sequences_cpu(const SequenceCopy& copy) {
   for (size_t t = 0; t < copy.batch.size(); ++t) first_row[t + 1] = first_row[t] + copy.batch[t];
   const int64_t steps = copy.steps(), sequences = copy.sequences();
   const size_t size = copy.row_bytes;
-#pragma omp parallel for if (steps * sequences * static_cast<int64_t>(size) > 65536)
+#pragma omp parallel for num_threads(region_threads(steps * sequences * static_cast<int64_t>(size) > 65536))
   for (int64_t t = 0; t < steps; ++t) {
     const size_t step = static_cast<size_t>(t);
     for (int64_t i = 0; i < sequences; ++i) {

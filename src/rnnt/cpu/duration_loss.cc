@@ -167,7 +167,8 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
   const Reserve<T> reserve(params, arcs, const_cast<void*>(reserve_space));
   const T clamp = static_cast<T>(o.clamp);
 
-#pragma omp parallel for collapse(2) schedule(dynamic, 8) if (batch.work(arcs) >= kWorkForThreads)
+#pragma omp parallel for collapse(2) schedule(dynamic, 8) \
+    num_threads(region_threads(batch.work(arcs) >= kWorkForThreads))
   for (int64_t n = 0; n < o.batch; ++n) {
     for (int64_t t = 0; t < o.maxFrames; ++t) {
       const T scale = scales(n);

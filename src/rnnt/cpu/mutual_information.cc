@@ -21,7 +21,7 @@ void run(const MutualInformationParams& params) {
   const size_t slot_size = Lattice::scratch_size(max_steps(o), o.symbols + 1);
   const int64_t slots = slots_in(params.workspace_size, slot_size, o.batch);
 
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slots))
+#pragma omp parallel for schedule(static, 1) num_threads(region_threads(true, slots))
   for (int64_t slot = 0; slot < slots; ++slot) {
     Lattice lattice(static_cast<char*>(params.workspace) + slot * slot_size, max_steps(o), o.symbols + 1);
     for (int64_t n = slot; n < o.batch; n += slots) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/cpu/threads.h"
 #include "rnnt/cpu/mutual_information.h"
 
 namespace prnn {
@@ -12,7 +13,7 @@ void run(const PruneRangesParams& params) {
   const int64_t starts = o.symbols + 1 - range + 1;  // first cells that leave room for a whole window
   const int64_t growth = o.type == PRNN_RNNT_REGULAR ? range - 1 : 1;
 
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(region_threads(true, o.batch))
   for (int64_t n = 0; n < o.batch; ++n) {
     const Boundary b = boundary_of(o, params.boundary, n);
     const T* px = static_cast<const T*>(params.px_gradients) + n * o.symbols * columns;

@@ -95,7 +95,8 @@ void backward(const RnntParams& params, const std::vector<RnntSequence>& sequenc
   const int64_t classes = o.classes;
   const int64_t packed_rows = sequences.back().first_row + sequences.back().frames * sequences.back().frame_rows;
 
-#pragma omp parallel for collapse(2) schedule(dynamic, 8) if (rnnt_work(params) >= kWorkForThreads)
+#pragma omp parallel for collapse(2) schedule(dynamic, 8) \
+    num_threads(region_threads(rnnt_work(params) >= kWorkForThreads))
   for (int64_t n = 0; n < o.batch; ++n) {
     for (int64_t t = 0; t < o.maxFrames; ++t) {
       const RnntSequence& s = sequences[n];
