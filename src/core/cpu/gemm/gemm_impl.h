@@ -45,27 +45,28 @@ PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n, int vectors) {
   return (count + groups - 1) / groups;
 }
 
-// Of the panel that is used after the one at hand, each of this one's tiles brings so many bytes for each k.
-template <class T>
+// Of the panel that is used after the one at hand, packed or the rows of S that it is packed from, each of this one's
+// tiles brings so many bytes for each k.
+template <class S>
 PRNN_INLINE int64_t bytes_to_bring(int64_t tiles) {
-  return (kPanel<T> * static_cast<int64_t>(sizeof(T)) + tiles - 1) / tiles;
+  return (kPanel<Compute<S>> * static_cast<int64_t>(sizeof(S)) + tiles - 1) / tiles;
 }
 template <class T>
-PRNN_INLINE void bring(const T* panel, int64_t tile, int64_t bytes, TileOperands<T>* o) {
+PRNN_INLINE void bring(const void* panel, int64_t tile, int64_t bytes, TileOperands<T>* o) {
   if (panel == nullptr) return;
   o->next = reinterpret_cast<const char*>(panel) + tile * o->k * bytes;
   o->next_step = bytes;
 }
 
 // Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense. `next`:
-// a slice that is used afterwards, or NULL.
-template <class T>
+// what is used after the last one, or NULL.
+template <class T, class S = T>
 PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t rows, int64_t k,
-                               const T* b, int64_t ldb, int64_t n, bool start, T* out, const T* next) {
+                               const T* b, int64_t ldb, int64_t n, bool start, T* out, const S* next) {
   constexpr int64_t W = kPanel<T>;
   const int vectors = vectors_of<T>(rows);
   const int64_t together = panels_at_once(count, n, vectors);
-  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors, bytes = bytes_to_bring<T>(blocks);
+  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors, bytes = bytes_to_bring<S>(blocks);
   for (int64_t p = 0; p < count; p += together) {
     const int64_t taken = count - p < together ? count - p : together;
     for (int64_t block = 0; block < blocks; ++block) {
@@ -82,7 +83,8 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
       o.init = start ? kZeros<T> : o.c;
       o.init_panel_stride = start ? 0 : o.c_panel_stride;
       o.ld_init = start ? 0 : W;
-      const T* const after = p + taken < count ? panels + (p + taken) * panel_stride : next;
+      const void* const after =
+          p + taken < count ? static_cast<const void*>(panels + (p + taken) * panel_stride) : next;
       if (blocks > 1) bring(after, block, bytes, &o);
       kTiles<T>.tiles[vectors - 1][taken - 1][r - 1](o);
     }
@@ -94,7 +96,7 @@ void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b
              const T* next) {
   constexpr int64_t W = kPanel<T>;
   const int64_t slice = n > kMaxVectors ? kSliceBytes / sizeof(T) : k;
-  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out, nullptr);
+  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out, next);
   for (int64_t begin = 0; begin < k; begin += slice) {
     const int64_t depth = k - begin < slice ? k - begin : slice, end = begin + depth;
     product_slice<T>(panels + begin * W, k * W, count, rows, depth, b + begin, ldb, n, begin == 0, out,
@@ -124,7 +126,8 @@ void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_
   for (int64_t begin = 0; begin < k; begin += most) {
     const int64_t depth = k - begin < most ? k - begin : most, stride = most * W;
     for (int64_t p = 0; p < count; ++p) pack_rows<S>(sources[p] + begin, ld, rows, depth, panels + p * stride);
-    product_slice<T>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out, nullptr);
+    product_slice<T, S>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out,
+                        sources[count - 1] + rows * ld + begin * rows);
   }
 }
 
@@ -132,6 +135,7 @@ void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_
 // of k. Few rows of the matrix at a time, which are read in long runs.
 template <class T>
 PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, int64_t n) {
+  constexpr int64_t W = kPanel<T>;
   const int64_t together = panels_at_once(count, n, 2), blocks = (n + kMaxVectors - 1) / kMaxVectors;
   for (int64_t begin = 0; begin < whole.k; begin += kColumnsK) {
     for (int64_t p = 0; p < count; p += together) {
@@ -143,6 +147,11 @@ PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, in
         o.k = o.k - begin < kColumnsK ? o.k - begin : kColumnsK;
         o.b += j * o.ldb + begin;
         o.c += p * o.c_panel_stride + j * o.ldc;
+        // The next panel's part of a row lies behind this one's.
+        if (block < 2 && p + taken < count) {
+          o.next = o.panel + W + block * (W / 2);
+          o.next_step = o.step * static_cast<int64_t>(sizeof(T));
+        }
         if (begin == 0) {
           o.init += p * o.init_panel_stride + j * o.ld_init;
         } else {
@@ -170,7 +179,8 @@ void product_from_columns(const S* source, int64_t ld, int64_t count, int64_t k,
       for (int64_t begin = 0; begin < k; begin += kColumnsK) {
         const int64_t depth = k - begin < kColumnsK ? k - begin : kColumnsK;
         pack_columns<S>(source + begin * ld + p * W, ld, taken * W, depth, panels);
-        product_slice<T>(panels, depth * W, taken, W, depth, b + begin, ldb, n, begin == 0, out + p * n * W, nullptr);
+        product_slice<T>(panels, depth * W, taken, W, depth, b + begin, ldb, n, begin == 0, out + p * n * W,
+                         static_cast<const T*>(nullptr));
       }
     }
   }
@@ -192,7 +202,7 @@ constexpr size_t block_bytes() {
 template <class S, class T>
 PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_stride, int64_t count, int64_t depth,
                            const T* a, int64_t lda, bool grouped, int64_t row, int64_t r, int64_t column, bool first,
-                           const T* next, int64_t tile, int64_t next_bytes) {
+                           const void* next, int64_t tile, int64_t next_bytes) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
   alignas(64) T edge[kMaxVectors * W];
@@ -245,7 +255,7 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
   const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && (given || rows.size() <= kMaxInPlace);
   const int64_t most_columns = few ? kMaxPanels * W : some ? W : B::kColumns;
   const int64_t most_deep = few ? kUnpackedK : some ? kMaxPanels * kUnpackedK : B::kK;
-  const int64_t bytes = bytes_to_bring<T>((rows.size() + R - 1) / R);
+  const int64_t tiles = (rows.size() + R - 1) / R, bytes = given ? bytes_to_bring<T>(tiles) : bytes_to_bring<S>(tiles);
   for (int64_t column = columns.begin; column < columns.end; column += most_columns) {
     const int64_t width = columns.end - column < most_columns ? columns.end - column : most_columns;
     const int64_t together = few && width >= W ? panels_at_once(width / W, rows.size(), 2) : 1;
@@ -254,9 +264,15 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
       const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
       const T* const panels = given ? g.panels + column * g.k + k * W : packed;
       const int64_t length = given ? g.k : depth;
-      // Slices of panels that are given follow one another, those of the last panel the first one's.
+      // Slices of panels that are given follow one another. Those of few rows are packed while the tiles of the last
+      // one bring a part of all its rows.
       const bool is_last = k + depth == g.k && column + width == columns.end;
-      const T* const next = !given ? nullptr : is_last ? g.panels + columns.begin * g.k : panels + depth * W;
+      const void* next = nullptr;
+      if (given) {
+        next = is_last ? g.panels + columns.begin * g.k : panels + depth * W;
+      } else if (some && g.b_transposed && column + width < columns.end) {
+        next = g.b + (column + width) * g.ldb + k * W;
+      }
       if (!given && g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
           pack_rows<S>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, packed + i * depth);
