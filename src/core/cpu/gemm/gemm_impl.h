@@ -85,7 +85,7 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
       o.ld_init = start ? 0 : W;
       const void* const after =
           p + taken < count ? static_cast<const void*>(panels + (p + taken) * panel_stride) : next;
-      if (blocks > 1) bring(after, block, bytes, &o);
+      bring(after, block, bytes, &o);
       kTiles<T>.tiles[vectors - 1][taken - 1][r - 1](o);
     }
   }
