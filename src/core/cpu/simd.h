@@ -107,17 +107,34 @@ PRNN_INLINE void store_part(T* p, Vector<T> v, int count) {
 }
 #endif
 
+// minimum, maximum: b where one of the two is NaN.
 #if defined(__AVX512F__)
+PRNN_INLINE FloatVector minimum(FloatVector a, FloatVector b) { return _mm512_maskz_min_ps(0xffff, a, b); }
+PRNN_INLINE FloatVector maximum(FloatVector a, FloatVector b) { return _mm512_maskz_max_ps(0xffff, a, b); }
+PRNN_INLINE DoubleVector minimum(DoubleVector a, DoubleVector b) { return _mm512_maskz_min_pd(0xff, a, b); }
+PRNN_INLINE DoubleVector maximum(DoubleVector a, DoubleVector b) { return _mm512_maskz_max_pd(0xff, a, b); }
 PRNN_INLINE FloatVector broadcast(float x) { return _mm512_set1_ps(x); }
 PRNN_INLINE DoubleVector broadcast(double x) { return _mm512_set1_pd(x); }
 PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return _mm512_fmadd_ps(a, b, c); }
 PRNN_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) { return _mm512_fmadd_pd(a, b, c); }
 #elif defined(__AVX2__) && defined(__FMA__)
+PRNN_INLINE FloatVector minimum(FloatVector a, FloatVector b) { return _mm256_min_ps(a, b); }
+PRNN_INLINE FloatVector maximum(FloatVector a, FloatVector b) { return _mm256_max_ps(a, b); }
+PRNN_INLINE DoubleVector minimum(DoubleVector a, DoubleVector b) { return _mm256_min_pd(a, b); }
+PRNN_INLINE DoubleVector maximum(DoubleVector a, DoubleVector b) { return _mm256_max_pd(a, b); }
 PRNN_INLINE FloatVector broadcast(float x) { return _mm256_set1_ps(x); }
 PRNN_INLINE DoubleVector broadcast(double x) { return _mm256_set1_pd(x); }
 PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return _mm256_fmadd_ps(a, b, c); }
 PRNN_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) { return _mm256_fmadd_pd(a, b, c); }
 #else
+template <class V>
+PRNN_INLINE V minimum(V a, V b) {
+  return a < b ? a : b;
+}
+template <class V>
+PRNN_INLINE V maximum(V a, V b) {
+  return a > b ? a : b;
+}
 PRNN_INLINE FloatVector broadcast(float x) { return FloatVector{x, x, x, x}; }
 PRNN_INLINE DoubleVector broadcast(double x) { return DoubleVector{x, x}; }
 PRNN_INLINE FloatVector fma(FloatVector a, FloatVector b, FloatVector c) { return a * b + c; }

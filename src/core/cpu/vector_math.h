@@ -44,8 +44,7 @@ constexpr double inverse_factorial(int n) {
 template <class T>
 PRNN_INLINE Vector<T> clamp(Vector<T> x, T limit) {
   const Vector<T> high = broadcast(limit), low = broadcast(-limit);
-  x = x > high ? high : x;
-  return x < low ? low : x;
+  return maximum(low, minimum(high, x));
 }
 
 // exp(y) = scale * (1 + value), value = exp(r) - 1 to full relative accuracy.

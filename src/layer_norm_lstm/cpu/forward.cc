@@ -15,11 +15,15 @@ void panel_product(const Team& team, const T* packed, int64_t rows, int64_t k, c
   alignas(64) T products[kPanels * kVectors * kMostWidth];
   const int64_t groups = (panels.size() + kPanels - 1) / kPanels;
   for (int64_t i = 0; i < groups; ++i) {
+    const auto panels_of = [&](int64_t group) {
+      return packed + (panels.begin + (downwards ? groups - 1 - group : group) * kPanels) * width * k;
+    };
     const int64_t first = panels.begin + (downwards ? groups - 1 - i : i) * kPanels;
     const int64_t count = std::min(kPanels, panels.end - first);
     for (int64_t begin = 0; begin < n; begin += kVectors) {
       const int64_t vectors = std::min(kVectors, n - begin);
-      kernels.product(packed + first * width * k, count, width, k, b + begin * k, k, vectors, products);
+      kernels.product(panels_of(i), count, width, k, b + begin * k, k, vectors, products,
+                      i + 1 < groups ? panels_of(i + 1) : nullptr);
       for (int64_t p = 0; p < count; ++p) {
         const int64_t row = (first + p) * width, size = std::min(width, rows - row);
         for (int64_t j = 0; j < vectors; ++j) {

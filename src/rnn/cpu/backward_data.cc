@@ -139,7 +139,9 @@ class BackwardDataPass {
       for (int64_t b = 0; b < states.size(); b += kernels_.most_panels) {
         const int64_t size = std::min(kernels_.most_panels, states.size() - b);
         const int64_t first = downwards ? states.end - b - size : states.begin + b;
-        run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size});
+        const int64_t next = downwards ? first - kernels_.most_panels : first + size;
+        run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size},
+                   std::clamp(next, states.begin, states.end - 1));
       }
       downwards = !downwards;
       if (p_.projection > 0) {
@@ -179,8 +181,9 @@ class BackwardDataPass {
     if (begin < end) kernels_.pack_columns(m.matrix + begin, m.columns, end - begin, m.rows, packed_panel(m, first));
   }
 
-  // A group of the matrix's panels times n vectors, ld apart.
-  void multiply(const Transposed& m, Range group, const T* vectors, int64_t ld, int64_t n, T* products) const {
+  // A group of the matrix's panels times n vectors, ld apart. next: the first panel of the group that follows.
+  void multiply(const Transposed& m, Range group, int64_t next, const T* vectors, int64_t ld, int64_t n,
+                T* products) const {
     const int64_t whole = packs_ ? group.begin : std::min(group.end, std::max(group.begin, m.columns / W));
     if (group.begin < whole) {
       kernels_.product_from_columns(m.matrix + group.begin * W, m.columns, whole - group.begin, m.rows, vectors, ld, n,
@@ -188,12 +191,12 @@ class BackwardDataPass {
     }
     if (whole < group.end) {
       kernels_.product(packed_panel(m, whole), group.end - whole, std::min(W, m.columns - whole * W), m.rows, vectors,
-                       ld, n, products + (whole - group.begin) * n * W);
+                       ld, n, products + (whole - group.begin) * n * W, packs_ ? packed_panel(m, next) : nullptr);
     }
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
-  void run_states(const Direction& d, const Step& step, const Step* after, Range group) const {
+  void run_states(const Direction& d, const Step& step, const Step* after, Range group, int64_t next) const {
     alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const auto run_kept = [&](Range part, StateBefore before) {
@@ -201,7 +204,7 @@ class BackwardDataPass {
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, part.end - begin);
         if (!is_lost || d.dreset_hx != nullptr) {
-          multiply(recurrent(d), group, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
+          multiply(recurrent(d), group, next, d.reserve.dgates + (after->row + begin) * G * H, G * H, n, products);
           if (d.mask != nullptr) mask_products(d, group, begin, n, products);
         }
         for (int64_t b = group.begin; b < group.end; ++b) {
@@ -327,7 +330,8 @@ class BackwardDataPass {
     for (int64_t b = units.begin; b < units.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
-        multiply(projection(d), {b, b + 1}, d.reserve.dh + (step.row + begin) * P, P, n, products);
+        multiply(projection(d), {b, b + 1}, std::min(b + 1, units.end - 1), d.reserve.dh + (step.row + begin) * P, P, n,
+                 products);
         run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
       }
     }
@@ -339,7 +343,7 @@ class BackwardDataPass {
     T* products = reinterpret_cast<T*>(scratch);
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
-      multiply(recurrent(d), group, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
+      multiply(recurrent(d), group, group.begin, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {
         for (int64_t j = 0; j < n; ++j) {

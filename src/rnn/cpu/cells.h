@@ -17,7 +17,7 @@ struct ForwardCell {
   int64_t hidden = 0;          // H
   const T* product = nullptr;  // R h, [G] gates product_stride apart, of [n][panel width]
   int64_t product_stride = 0;
-  T* gates = nullptr;  // [n][G H]: in, the input's part with its biases; out, if `keep`, the activated gates
+  T* gates = nullptr;  // [n][G H]: in, the input's part with its biases; out, the activated gates, all only if `keep`
   bool keep = false;   // training
   const T* recurrent_bias = nullptr;  // GRU: bR of gate n
   const T* h_prev = nullptr;          // GRU

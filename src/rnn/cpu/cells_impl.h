@@ -67,13 +67,17 @@ void lstm_forward(const ForwardCell<T>& a) {
     const Vector<T> o = sigmoid<T>(lanes.get(gates + 3 * H) + load(product + 3 * a.product_stride));
     const Vector<T> c = fma(f, lanes.get(a.c_prev + j * H + u), i * g);
     lanes.put(a.c + j * H + u, c);
-    lanes.put(a.h + j * a.ld_h + u, o * tanh<T>(c));
+    lanes.put(gates + 3 * H, o);
     if (a.keep) {
       lanes.put(gates, i);
       lanes.put(gates + H, f);
       lanes.put(gates + 2 * H, g);
-      lanes.put(gates + 3 * H, o);
     }
+  });
+  // In a loop of its own: one vector's whole chain, of two exponentials, is longer than what a processor looks ahead.
+  for_vectors<T>(a.n, a.units, [&](auto lanes, int64_t j, int64_t u) __attribute__((always_inline)) {
+    const Vector<T> o = lanes.get(a.gates + j * 4 * H + 3 * H + u);
+    lanes.put(a.h + j * a.ld_h + u, o * tanh<T>(lanes.get(a.c + j * H + u)));
   });
 }
 

@@ -249,11 +249,12 @@ class ForwardPass {
   void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
     const int64_t together = packs ? std::max<int64_t>(kernels_.most_panels / G, 1) : 1;  // blocks a product
     const int64_t groups = (blocks.size() + together - 1) / together;
+    const auto first_of = [&](int64_t i) { return blocks.begin + (downwards ? groups - 1 - i : i) * together; };
     for (int64_t i = 0; i < groups; ++i) {
-      const int64_t first = blocks.begin + (downwards ? groups - 1 - i : i) * together;
+      const int64_t first = first_of(i), next = i + 1 < groups ? first_of(i + 1) : first;
       const Range group = {first, std::min(first + together, blocks.end)};
       for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
-        run_segment(d, step, group, segment_of(d, step, part, before), gates, packs);
+        run_segment(d, step, group, next, segment_of(d, step, part, before), gates, packs);
         if (d.mask != nullptr) mask_states(d, step, group, part);
       });
     }
@@ -284,7 +285,9 @@ class ForwardPass {
     return segment;
   }
 
-  void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, bool packs) const {
+  // next: the first block of the group that follows.
+  void run_segment(const Direction& d, const Step& step, Range group, int64_t next, Segment segment, T* gates,
+                   bool packs) const {
     alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const int64_t rows = std::min(W, H - group.begin * W);
@@ -295,7 +298,7 @@ class ForwardPass {
       const T* read = segment.read + begin * segment.ld_read;
       if (packs) {
         kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
-                         products);
+                         products, ws_.recurrent + next * G * W * P);
       } else {
         const S* sources[kMaxGates];
         for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
@@ -348,7 +351,8 @@ class ForwardPass {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
         if (packs) {
-          kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products);
+          kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products,
+                           ws_.projection + std::min(b + 1, projected.end - 1) * W * H);
         } else {
           const S* const rows = d.projection_weights + b * W * H;
           kernels_.product_from_rows(&rows, H, std::min(W, P - b * W), 1, H, unprojected + begin * H, H, n, products);

@@ -55,8 +55,9 @@ struct GemmKernels {
   void (*pack_columns)(const S* source, int64_t ld, int64_t columns, int64_t k, T* panels);
 
   // out[p][j][i] = sum over k of panel p's (i, k) * b[j * ldb + k]: `count` consecutive panels, n vectors, for i below
-  // `rows`; beyond, out may hold anything.
-  void (*product)(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out);
+  // `rows`; beyond, out may hold anything. `next`: panels that are used afterwards, which may come to the cache before.
+  void (*product)(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out,
+                  const T* next);
   // The same from matrices that are not packed: panel p is the first `rows` rows of sources[p].
   void (*product_from_rows)(const S* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k, const T* b,
                             int64_t ldb, int64_t n, T* out);

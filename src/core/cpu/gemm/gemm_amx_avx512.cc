@@ -97,8 +97,8 @@ void multiply_panels(const TileProduct& first, int64_t rows, int64_t count, Next
 }
 
 void product_amx(const float* panels, int64_t count, int64_t rows, int64_t k, const float* b, int64_t ldb, int64_t n,
-                 float* out) {
-  if (k <= kShallowest) return product(panels, count, rows, k, b, ldb, n, out);
+                 float* out, const float* next) {
+  if (k <= kShallowest) return product(panels, count, rows, k, b, ldb, n, out, next);
   alignas(64) Bfloat16 high[kGroup * kSlice], low[kGroup * kSlice];
   const int64_t half = tiles_of(k) * kTile;
   for (int64_t j = 0; j < n; j += kGroup) {

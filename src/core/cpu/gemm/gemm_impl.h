@@ -19,11 +19,11 @@ struct Blocks {
   static constexpr int64_t kColumns = kTransposed ? 512 : 192;
   static constexpr int64_t kRows = kTransposed ? 48 : 24;
 };
-constexpr int64_t kSliceBytes = 1024;  // of k: a panel of a recurrent product that stays in the L1 cache
-constexpr int64_t kUnpackedK = 64;     // depth of kMaxPanels panels that stay in the L1 cache
-constexpr int64_t kShallow = 32;       // of a product in which what takes time is to write C, row after row
-constexpr int64_t kMaxInPlace = 48;    // rows of A that columns of B as they lie, or panels in the L1 cache, serve
-constexpr int64_t kColumnsK = 64;      // depth of what a product of columns as they lie takes at a time
+constexpr int64_t kSliceBytes = 512;  // of k: a panel of a recurrent product that stays in the L1 cache
+constexpr int64_t kUnpackedK = 64;    // depth of kMaxPanels panels that stay in the L1 cache
+constexpr int64_t kShallow = 32;      // of a product in which what takes time is to write C, row after row
+constexpr int64_t kMaxInPlace = 48;   // rows of A that columns of B as they lie, or panels in the L1 cache, serve
+constexpr int64_t kColumnsK = 64;     // depth of what a product of columns as they lie takes at a time
 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
@@ -45,14 +45,28 @@ PRNN_INLINE int64_t panels_at_once(int64_t count, int64_t n, int vectors) {
   return (count + groups - 1) / groups;
 }
 
-// Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense.
+// Of the panel that is used after the one at hand, packed or the rows of S that it is packed from, each of this one's
+// tiles brings so many bytes for each k.
+template <class S>
+PRNN_INLINE int64_t bytes_to_bring(int64_t tiles) {
+  return (kPanel<Compute<S>> * static_cast<int64_t>(sizeof(S)) + tiles - 1) / tiles;
+}
 template <class T>
+PRNN_INLINE void bring(const void* panel, int64_t tile, int64_t bytes, TileOperands<T>* o) {
+  if (panel == nullptr) return;
+  o->next = reinterpret_cast<const char*>(panel) + tile * o->k * bytes;
+  o->next_step = bytes;
+}
+
+// Adds a slice of `k` of the panels' product to out, or starts it. Panels lie panel_stride apart; out is dense. `next`:
+// what is used after the last one, or NULL.
+template <class T, class S = T>
 PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t count, int64_t rows, int64_t k,
-                               const T* b, int64_t ldb, int64_t n, bool start, T* out) {
+                               const T* b, int64_t ldb, int64_t n, bool start, T* out, const S* next) {
   constexpr int64_t W = kPanel<T>;
   const int vectors = vectors_of<T>(rows);
   const int64_t together = panels_at_once(count, n, vectors);
-  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors;
+  const int64_t blocks = (n + kMaxVectors - 1) / kMaxVectors, bytes = bytes_to_bring<S>(blocks);
   for (int64_t p = 0; p < count; p += together) {
     const int64_t taken = count - p < together ? count - p : together;
     for (int64_t block = 0; block < blocks; ++block) {
@@ -69,18 +83,24 @@ PRNN_INLINE void product_slice(const T* panels, int64_t panel_stride, int64_t co
       o.init = start ? kZeros<T> : o.c;
       o.init_panel_stride = start ? 0 : o.c_panel_stride;
       o.ld_init = start ? 0 : W;
+      const void* const after =
+          p + taken < count ? static_cast<const void*>(panels + (p + taken) * panel_stride) : next;
+      bring(after, block, bytes, &o);
       kTiles<T>.tiles[vectors - 1][taken - 1][r - 1](o);
     }
   }
 }
 
 template <class T>
-void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out) {
+void product(const T* panels, int64_t count, int64_t rows, int64_t k, const T* b, int64_t ldb, int64_t n, T* out,
+             const T* next) {
+  constexpr int64_t W = kPanel<T>;
   const int64_t slice = n > kMaxVectors ? kSliceBytes / sizeof(T) : k;
-  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out);
+  if (k == 0) product_slice<T>(panels, 0, count, rows, 0, b, ldb, n, true, out, next);
   for (int64_t begin = 0; begin < k; begin += slice) {
-    const int64_t depth = k - begin < slice ? k - begin : slice;
-    product_slice<T>(panels + begin * kPanel<T>, k * kPanel<T>, count, rows, depth, b + begin, ldb, n, begin == 0, out);
+    const int64_t depth = k - begin < slice ? k - begin : slice, end = begin + depth;
+    product_slice<T>(panels + begin * W, k * W, count, rows, depth, b + begin, ldb, n, begin == 0, out,
+                     end < k ? panels + end * W : next);
   }
 }
 
@@ -106,7 +126,8 @@ void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_
   for (int64_t begin = 0; begin < k; begin += most) {
     const int64_t depth = k - begin < most ? k - begin : most, stride = most * W;
     for (int64_t p = 0; p < count; ++p) pack_rows<S>(sources[p] + begin, ld, rows, depth, panels + p * stride);
-    product_slice<T>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out);
+    product_slice<T, S>(panels, stride, count, rows, depth, b + begin, ldb, n, begin == 0, out,
+                        sources[count - 1] + rows * ld + begin * rows);
   }
 }
 
@@ -114,6 +135,7 @@ void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_
 // of k. Few rows of the matrix at a time, which are read in long runs.
 template <class T>
 PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, int64_t n) {
+  constexpr int64_t W = kPanel<T>;
   const int64_t together = panels_at_once(count, n, 2), blocks = (n + kMaxVectors - 1) / kMaxVectors;
   for (int64_t begin = 0; begin < whole.k; begin += kColumnsK) {
     for (int64_t p = 0; p < count; p += together) {
@@ -125,6 +147,11 @@ PRNN_INLINE void columns_product(const TileOperands<T>& whole, int64_t count, in
         o.k = o.k - begin < kColumnsK ? o.k - begin : kColumnsK;
         o.b += j * o.ldb + begin;
         o.c += p * o.c_panel_stride + j * o.ldc;
+        // The next panel's part of a row lies behind this one's.
+        if (block < 2 && p + taken < count) {
+          o.next = o.panel + W + block * (W / 2);
+          o.next_step = o.step * static_cast<int64_t>(sizeof(T));
+        }
         if (begin == 0) {
           o.init += p * o.init_panel_stride + j * o.ld_init;
         } else {
@@ -152,7 +179,8 @@ void product_from_columns(const S* source, int64_t ld, int64_t count, int64_t k,
       for (int64_t begin = 0; begin < k; begin += kColumnsK) {
         const int64_t depth = k - begin < kColumnsK ? k - begin : kColumnsK;
         pack_columns<S>(source + begin * ld + p * W, ld, taken * W, depth, panels);
-        product_slice<T>(panels, depth * W, taken, W, depth, b + begin, ldb, n, begin == 0, out + p * n * W);
+        product_slice<T>(panels, depth * W, taken, W, depth, b + begin, ldb, n, begin == 0, out + p * n * W,
+                         static_cast<const T*>(nullptr));
       }
     }
   }
@@ -173,7 +201,8 @@ constexpr size_t block_bytes() {
 // One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
 template <class S, class T>
 PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_stride, int64_t count, int64_t depth,
-                           const T* a, int64_t lda, bool grouped, int64_t row, int64_t r, int64_t column, bool first) {
+                           const T* a, int64_t lda, bool grouped, int64_t row, int64_t r, int64_t column, bool first,
+                           const void* next, int64_t tile, int64_t next_bytes) {
   constexpr int64_t W = kPanel<T>;
   const int64_t width = g.n - column < W ? g.n - column : W;
   alignas(64) T edge[kMaxVectors * W];
@@ -185,6 +214,7 @@ PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_strid
   o.k = depth;
   o.b = a;
   o.ldb = lda;
+  bring(next, tile, next_bytes, &o);
   const bool from_c = !first || g.accumulate;
   if (width == W) {
     o.c = c;
@@ -204,8 +234,8 @@ PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_strid
     }
   }
   // The next row group's part of C arrives while this one is computed.
-  const int64_t ahead = g.m - row - r < r ? g.m - row - r : r;
-  for (int64_t j = 0; j < ahead; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
+  const int64_t coming = g.m - row - r < r ? g.m - row - r : r;
+  for (int64_t j = 0; j < coming; ++j) __builtin_prefetch(c + (r + j) * g.ldc, 1);
   const int vectors = vectors_of<T>(width);
   (grouped ? kTiles<T>.grouped[vectors - 1][r - 1] : kTiles<T>.tiles[vectors - 1][count - 1][r - 1])(o);
   if (width < W) {
@@ -221,18 +251,28 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
   T* packed = reinterpret_cast<T*>(scratch);
   T* groups = packed + B::kColumns * B::kK;
   // What is packed for few rows stays in the L1 cache. Of very few, several panels at a time keep the registers full.
-  const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && rows.size() <= kMaxInPlace;
+  const bool given = g.panels != nullptr;
+  const bool few = !kTransposed && rows.size() <= R / 2, some = !kTransposed && (given || rows.size() <= kMaxInPlace);
   const int64_t most_columns = few ? kMaxPanels * W : some ? W : B::kColumns;
   const int64_t most_deep = few ? kUnpackedK : some ? kMaxPanels * kUnpackedK : B::kK;
+  const int64_t tiles = (rows.size() + R - 1) / R, bytes = given ? bytes_to_bring<T>(tiles) : bytes_to_bring<S>(tiles);
   for (int64_t column = columns.begin; column < columns.end; column += most_columns) {
     const int64_t width = columns.end - column < most_columns ? columns.end - column : most_columns;
     const int64_t together = few && width >= W ? panels_at_once(width / W, rows.size(), 2) : 1;
     int64_t k = 0;
     do {  // once at least: a product of depth 0 is its initial value
       const int64_t depth = g.k - k < most_deep ? g.k - k : most_deep;
-      const bool given = g.panels != nullptr;
       const T* const panels = given ? g.panels + column * g.k + k * W : packed;
       const int64_t length = given ? g.k : depth;
+      // Slices of panels that are given follow one another. Those of few rows are packed while the tiles of the last
+      // one bring a part of all its rows.
+      const bool is_last = k + depth == g.k && column + width == columns.end;
+      const void* next = nullptr;
+      if (given) {
+        next = is_last ? g.panels + columns.begin * g.k : panels + depth * W;
+      } else if (some && g.b_transposed && column + width < columns.end) {
+        next = g.b + (column + width) * g.ldb + k * W;
+      }
       if (!given && g.b_transposed) {
         for (int64_t i = 0; i < width; i += W) {
           pack_rows<S>(g.b + (column + i) * g.ldb + k, g.ldb, width - i < W ? width - i : W, depth, packed + i * depth);
@@ -246,7 +286,7 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
         const auto run = [&](int64_t i, int64_t count, int64_t j) __attribute__((always_inline)) {
           const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
           gemm_tile(g, panels + i * length, W * length, count, depth, a, g.lda, kTransposed, row + j,
-                    height - j < R ? height - j : R, column + i, k == 0);
+                    height - j < R ? height - j : R, column + i, k == 0, next, (row - rows.begin + j) / R, bytes);
         };
         if (kTransposed && depth <= kShallow) {
           for (int64_t j = 0; j < height; j += R) {

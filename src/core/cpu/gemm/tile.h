@@ -11,6 +11,8 @@
 namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
+alignas(64) inline constexpr char kNothing[64] = {};
+
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
 // set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
 // + i]. A tile reads them one by one: vectors of several would wait for the stores that have just written them.
@@ -26,6 +28,10 @@ struct TileOperands {
   T* c;
   int64_t c_panel_stride, ldc;
   int64_t step = 2 * Simd<T>::kWidth;  // from a panel's element (i, k) to (i, k + 1)
+  // What is used next: for each k, whole tiles of one panel bring a line of it to the L2 cache, next_step bytes
+  // further.
+  const void* next = kNothing;
+  int64_t next_step = 0;
 };
 
 template <class T>
@@ -62,6 +68,12 @@ void tile(const TileOperands<T>& o) {
   const T* b = o.b;
   T* const c = o.c;
   const int64_t c_panel_stride = o.c_panel_stride, ldc = o.ldc;
+  const auto* next = static_cast<const char*>(o.next);
+  const int64_t next_step = o.next_step;
+  // The vectors from kNear on have a pointer of their own, or their offsets would not all find a register.
+  constexpr int kNear = !kGrouped && R > 6 ? 6 : R;
+  const T* far = b + kNear * ldb;
+  __asm__("" : "+r"(far));
   int64_t k = 0;
   do {  // once at least, or the sums would leave their registers around the loop
 #pragma GCC unroll 4
@@ -71,13 +83,18 @@ void tile(const TileOperands<T>& o) {
       for (int v = 0; v < V; ++v) weights[v] = load(panel + p * panel_stride + v * W);
 #pragma GCC unroll 12
       for (int j = 0; j < R; ++j) {
-        const Vector<T> x = broadcast(kGrouped ? b[j] : b[j * ldb]);
+        const Vector<T> x = broadcast(kGrouped ? b[j] : j < kNear ? b[j * ldb] : far[(j - kNear) * ldb]);
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) sums[p][j][v] = fma(weights[v], x, sums[p][j][v]);
       }
     }
+    if constexpr (V == 2 && P == 1) {
+      __builtin_prefetch(next, 0, 2);
+      next += next_step;
+    }
     panel += step;
     b += kGrouped ? R : 1;
+    ++far;
   } while (++k < length);
 #pragma GCC unroll 4
   for (int p = 0; p < P; ++p) {
