@@ -1,6 +1,7 @@
 """Compiles kernels of rnn/plan/kernels.h for the CPU, and runs layers with them."""
 
 import dataclasses
+import functools
 import pathlib
 import platform
 import shutil
@@ -15,6 +16,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(ROOT / "site_scons"))
 import kernel_instances  # noqa: E402
 
+# Of programs that follow the order of accesses; with addresses that addr2line finds.
+ORDER = ("-DPRNN_ORDER", "-fno-pie", "-no-pie")
 CELLS, TYPES = ("rnn", "gru", "lstm"), ("float", "tf32", "half", "bfloat16")
 
 
@@ -51,16 +54,27 @@ class Builder:
         self.objects = [self._compile(source, "-O0", ROOT / "src") for source in plan]
         self.objects += [self._compile(HERE / name, "-O2", ROOT / "src") for name in ("gpu.cc", "layer.cc")]
 
-    def _compile(self, source: pathlib.Path, level: str, *folders: pathlib.Path) -> pathlib.Path:
+    def _compile(
+        self, source: pathlib.Path, level: str, *folders: pathlib.Path, more: tuple[str, ...] = ()
+    ) -> pathlib.Path:
         target = self.folder / f"{source.stem}.o"
         includes = [f"-I{path}" for path in (*folders, ROOT / "include", HERE)]
-        command = ["g++", "-std=c++17", "-w", "-fno-strict-aliasing", level, *includes, *self.options]
+        command = ["g++", "-std=c++17", "-w", "-fno-strict-aliasing", level, *includes, *self.options, *more]
         subprocess.run([*command, "-isystem", str(find_headers()), "-c", str(source), "-o", str(target)], check=True)
         return target
 
-    def run_layer(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
-        """A program with the kernels "engine type cell shape" of both passes, as the table spells them."""
-        return self._program("run_layer", name, kernels, edits)
+    @functools.cached_property
+    def _order(self) -> pathlib.Path:
+        return self._compile(HERE / "order.cc", "-O3", more=ORDER)
+
+    def run_layer(
+        self, name: str, kernels: set[str], edits: tuple[Edit, ...] = (), *, order: bool = False
+    ) -> pathlib.Path:
+        """A program with the kernels "engine type cell shape" of both passes, as the table spells them.
+
+        `order`: it follows the order of accesses, for find_unordered(), and multiplies nothing.
+        """
+        return self._program("run_layer", name, kernels, edits, order=order)
 
     def run_stack(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
         """The same of wavefront kernels."""
@@ -74,7 +88,9 @@ class Builder:
         """A program with the kernels of the recursions of CTC, "ctc", or of the RNN-T lattice, "rnnt"."""
         return self._program(f"run_{loss}", name, set(), edits)
 
-    def _program(self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...]) -> pathlib.Path:
+    def _program(
+        self, program: str, name: str, kernels: set[str], edits: tuple[Edit, ...], *, order: bool = False
+    ) -> pathlib.Path:
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         make_sources(ROOT / "src", folder / "src", [(edit.file, edit.old, edit.new) for edit in edits])
@@ -85,15 +101,18 @@ class Builder:
         assert kernels <= set(names.values()), kernels - set(names.values())
         chosen = [kernel for kernel in names if names[kernel] in kernels]
         (folder / "launchers.inc").write_text(kernel_instances.launchers_text(chosen))
-        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src")]
+        options = ORDER if order else ()
+        objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
+        objects += [self._order] if order else []
         for kind in TYPES:  # in files of their own: floats are not loaded as where there is tf32
             group = [kernel for kernel in chosen if TYPES[kernel.type] == kind]
             if not group:
                 continue
             source = folder / f"kernels_{kind}.cc"
             source.write_text(f'#include "instructions.h"\n{kernel_instances.instances_text(group)}')
-            objects.append(self._compile(source, "-O1", folder / "src"))
-        subprocess.run(["g++", *self.options, *self.objects, *objects, "-o", folder / program], check=True)
+            more = (*options, "-fsanitize=thread", "-g1") if order else ()
+            objects.append(self._compile(source, "-O1", folder / "src", more=more))
+        subprocess.run(["g++", *self.options, *options, *self.objects, *objects, "-o", folder / program], check=True)
         return folder / program
 
 
@@ -108,6 +127,29 @@ def compare(program: pathlib.Path, tolerance: float, names: set[str], **options:
         errors[result] = max(float(error), errors.get(result, 0))
     assert errors.keys() == names
     assert all(error < tolerance for error in errors.values()), f"{words}: {errors}"
+
+
+def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, str]]:
+    """Pairs of accesses that nothing orders, the earlier one first: "read" or "write", and the lines of the kernel that
+    make it, "FILE:LINE CODE", from the inmost one, separated by " < "."""
+    words = [f"{name}={value}" for name, value in options.items()]
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=300)
+    pairs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("unordered ")]
+    assert done.returncode == 0 or pairs, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    lines = {address: _kernel_lines(program, address) for pair in pairs for address in pair[1::2]}
+    return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
+
+
+def _kernel_lines(program: pathlib.Path, address: str) -> str:
+    """Those of a call that returns to `address`."""
+    command = ["addr2line", "-i", "-e", str(program), hex(int(address, 16) - 1)]
+    places = [line.split()[0] for line in subprocess.check_output(command, text=True).splitlines()]
+    inlined = [place.rpartition(":") for place in places]
+    return " < ".join(
+        f"{pathlib.Path(file).name}:{line} {pathlib.Path(file).read_text().splitlines()[int(line) - 1].strip()}"
+        for file, _, line in inlined
+        if pathlib.Path(file).is_relative_to(program.parent)
+    )
 
 
 def run(

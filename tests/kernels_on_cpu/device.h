@@ -12,7 +12,7 @@
 #undef __launch_bounds__
 #define __device__
 #define __global__
-#define __forceinline__ inline
+#define __forceinline__ PRNN_IN_CALLER
 #define __grid_constant__
 #define __launch_bounds__(...)
 
@@ -117,7 +117,13 @@ inline unsigned __ballot_sync(unsigned, bool value) {
 }
 inline bool __all_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
-inline void __syncwarp() { gpu::exchange(0); }
+inline void __syncwarp() {
+  gpu::Warp& warp = *gpu::current->warp;
+  order::arrive(warp.order);
+  if (warp.arrived % 32 == 31) order::end(warp.order);
+  gpu::exchange(0);
+  order::acquire(warp.order);
+}
 inline void __syncthreads() { gpu::join(gpu::current->block->barriers[0], gpu::grid.threads, true); }
 inline void __threadfence_system() {}
 inline size_t __cvta_generic_to_shared(const void* pointer) {

@@ -1,5 +1,3 @@
-#include "gpu.h"
-
 // Saves the registers that a call must keep on this stack, and goes on with another.
 asm(R"(
   .text

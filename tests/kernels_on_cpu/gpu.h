@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "order.h"
+
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #else
@@ -46,11 +48,13 @@ struct Mbarrier {
   int arrivals = 0, pending = 0;
   long bytes = 0;
   long phase = 0;
+  order::Phase order;
   void check();
 };
 struct Barrier {
   int arrived = 0;
   long phase = 0;
+  order::Phase order;
 };
 struct Block {
   int index = 0, running = 0;  // threads
@@ -63,6 +67,7 @@ struct Block {
 struct Warp {
   uint64_t values[2][32][4];  // of even and odd exchanges
   long arrived = 0, asleep_until = 0;
+  order::Phase order;  // of __syncwarp()
 };
 // What is done now or when it is waited for. Group: number of those committed before.
 struct Pending {
@@ -192,14 +197,15 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
     threads[i].block = &blocks[i / grid.threads];
     threads[i].warp = &warps[i / 32];
   }
-  std::vector<int> order(warps.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  order::start(grid.blocks, grid.threads, shared, kSharedBytes);
+  std::vector<int> turns(warps.size());
+  for (size_t i = 0; i < turns.size(); ++i) turns[i] = static_cast<int>(i);
   size_t left = count;
   last_progress = 0;
   for (turn = 0; left > 0 && turn - last_progress < kIdleTurns; ++turn) {
     if (one_in(30)) put_to_sleep(warps);
-    std::shuffle(order.begin(), order.end(), random_bits);
-    for (const int warp : order) {
+    std::shuffle(turns.begin(), turns.end(), random_bits);
+    for (const int warp : turns) {
       if (warps[warp].asleep_until > turn || one_in(4)) continue;
       const unsigned first = random_bits() % 32;
       for (unsigned i = 0; i < 32; ++i) {
@@ -212,6 +218,7 @@ inline bool launch(const Grid& shape, std::function<void()> body) {
     }
     do_some(in_flight);
   }
+  order::finish();
   release(shared, shared_bytes);
   release(stacks, count * kStackBytes);
   return left == 0;
@@ -229,7 +236,7 @@ T& static_shared(int number) {
   if (is_new) {
     block.end = found->second + sizeof(T);
     ASAN_UNPOISON_MEMORY_REGION(at, sizeof(T));
-    std::memset(at, 0x7B, sizeof(T));
+    order::fill(at, 0x7B, sizeof(T));
   }
   return *reinterpret_cast<T*>(at);
 }
@@ -250,16 +257,18 @@ inline char* at(uint32_t address, uint32_t bytes) {
 }
 inline void Mbarrier::check() {
   if (pending > 0 || bytes != 0) return;
+  order::end_counted_phase(order, phase);
   ++phase;
   pending = arrivals;
   last_progress = turn;
 }
 inline Mbarrier& mbarrier(uint32_t address) { return block_of(address).mbarriers[address & 0xFFFFFF]; }
 inline void arrive_at(Mbarrier& barrier) {
+  order::arrive_alone(barrier.order);
   if (--barrier.pending < 0) fail("more arrivals than an mbarrier expects");
   barrier.check();
 }
-inline void join(Barrier& barrier, int threads, bool waits) {
+inline void meet(Barrier& barrier, int threads, bool waits) {
   const long phase = barrier.phase;
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
@@ -267,6 +276,13 @@ inline void join(Barrier& barrier, int threads, bool waits) {
     last_progress = turn;
   }
   if (waits && barrier.phase == phase) yield_until(barrier.phase, phase + 1);
+}
+// The same by all lanes of warps, which orders what they did before and do after.
+inline void join(Barrier& barrier, int threads, bool waits) {
+  order::arrive(barrier.order);
+  if (barrier.arrived + 1 == threads) order::end(barrier.order);
+  meet(barrier, threads, waits);
+  if (waits) order::acquire(barrier.order);
 }
 
 // The values of all lanes of the warp, which wait for each other.

@@ -58,17 +58,25 @@ void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint
 
 // ---- wgmma: each warp has 16 rows; a row of B is a column of the product ----
 
+inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 inline uint32_t swizzled_word(uint32_t address) {
   uint32_t word;
-  std::memcpy(&word, at(address ^ (address >> 7 & 7) << 4, 4), 4);
+  order::copy(&word, at(swizzled(address), 4), 4);
   return word;
+}
+inline uint32_t start_of(uint64_t descriptor) { return static_cast<uint32_t>(descriptor & 0x3FFF) << 4; }
+// Of an operand that a warp reads: 32 bytes of each row.
+PRNN_IN_CALLER void follow_rows(uint32_t start, int rows) {
+  if (!order::kOn || lane() != 0) return;
+  for (int i = 0; i < 2 * rows; ++i)
+    order::read_by_product(at(swizzled(start + i / 2 * 128 + i % 2 * 16), 16), 16, current->product_groups);
 }
 struct Rows {
   uint32_t words[2][8];  // of two rows of A: 32 bytes each
 };
 template <class T>
 void multiply_rows(float* sums, int count, const Rows& a, uint64_t b) {
-  const uint32_t start = static_cast<uint32_t>(b & 0x3FFF) << 4;
+  const uint32_t start = start_of(b);
   for (int i = 0; i < count; ++i) {
     const int column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
     float sum = 0;
@@ -84,7 +92,7 @@ struct Fragment {
   uint32_t words[4];
 };
 template <class T, int HALF_COLUMNS>
-void multiply(float (&sums)[HALF_COLUMNS], const uint32_t (&a)[4], uint64_t b) {
+PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], const uint32_t (&a)[4], uint64_t b) {
   const auto all = exchange(Fragment{{a[0], a[1], a[2], a[3]}});
   Rows rows;
   for (int w = 0; w < 8; ++w) {
@@ -93,17 +101,22 @@ void multiply(float (&sums)[HALF_COLUMNS], const uint32_t (&a)[4], uint64_t b) {
     for (int half = 0; half < 2; ++half) rows.words[half][w] = fragment.words[w / 4 * 2 + half];
   }
   float* const to = sums;
+  follow_rows(start_of(b), 2 * HALF_COLUMNS);
+  if (order::kOn) return;  // the values have no effect on the order
   issue(current->products, current->product_groups, [=] { multiply_rows<T>(to, HALF_COLUMNS, rows, b); });
 }
 template <class T, int HALF_COLUMNS>
-void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
+PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
   exchange(0);
   float* const to = sums;
+  const uint32_t start = start_of(a) + current->number / 32 % 4 * 16 * 128;  // of the warp's rows
+  follow_rows(start, 16);
+  follow_rows(start_of(b), 2 * HALF_COLUMNS);
+  if (order::kOn) return;  // the values have no effect on the order
   issue(current->products, current->product_groups, [=] {
-    const uint32_t start = static_cast<uint32_t>(a & 0x3FFF) << 4;
     Rows rows;
     for (int half = 0; half < 2; ++half) {
-      const int row = current->number / 32 % 4 * 16 + half * 8 + lane() / 4;
+      const int row = half * 8 + lane() / 4;
       for (int w = 0; w < 8; ++w) rows.words[half][w] = swizzled_word(start + row * 128 + w * 4);
     }
     multiply_rows<T>(to, HALF_COLUMNS, rows, b);
@@ -113,7 +126,7 @@ void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
 // ---- ldmatrix, stmatrix: lane l has the address of row l % 8 of matrix l / 8 ----
 
 template <class Access>
-void access_matrices(uint32_t address, bool is_transposed, const Access& access) {
+PRNN_IN_CALLER void access_matrices(uint32_t address, bool is_transposed, const Access& access) {
   const auto addresses = exchange(static_cast<uint64_t>(address));
   uint32_t rows[32];
   for (int i = 0; i < 32; ++i) rows[i] = static_cast<uint32_t>(addresses[i][0]);
@@ -125,7 +138,7 @@ void access_matrices(uint32_t address, bool is_transposed, const Access& access)
     }
   }
 }
-inline Fragment load_matrices(uint32_t address, bool is_transposed) {
+PRNN_IN_CALLER Fragment load_matrices(uint32_t address, bool is_transposed) {
   Fragment fragment;
   access_matrices(address, is_transposed, [&](const char* from, int matrix, int i) {
     std::memcpy(reinterpret_cast<char*>(&fragment.words[matrix]) + 2 * i, from, 2);

@@ -55,10 +55,12 @@ class Run {
     params.masks = masks();
     const int element = bytes_of(layer_.options.type);
     const int64_t rows = shape.exchanges_rows() ? layer_.rows : params.sizes.steps * params.sizes.exchange_columns(),
-                  bytes = shape.kernel.is(Engine::kWgmmaMulticast)
+                  bytes = shape.exchanges_in_cluster() ? 0
+                          : shape.kernel.is(Engine::kWgmmaMulticast)
                               ? multicast_exchange_bytes(problem_, shape, params.sizes.replicas)
                               : rows * layer_.padded * element;
-    Array exchange = Array::of_bytes(shape.exchanges_in_cluster() ? 0 : bytes, 0xFF);
+    Array exchange = Array::of_bytes(bytes, 0xFF);
+    order::follow(exchange.data(), bytes);
     Array initial = Array::of_bytes(size_t(layer_.batch) * layer_.padded * element, 0);
     for (int n = 0; n < layer_.batch; ++n)
       std::memcpy(initial.data() + size_t(n) * layer_.padded * element,
@@ -79,7 +81,9 @@ class Run {
     params.sizes = layer_.sizes_of(shape, 1, &timed_out_);
     params.y_row = params.sizes.hidden;
     params.masks = masks();
-    Array sums = Array::of_bytes(wgmma_sums_bytes(problem_, shape, params.sizes.replicas, 1), 0);
+    const int64_t sums_bytes = wgmma_sums_bytes(problem_, shape, params.sizes.replicas, 1);
+    Array sums = Array::of_bytes(sums_bytes, 0);
+    order::follow(sums.data(), sums_bytes);
     params.sums = sums.floats();
     layer_.dgates.fill(0xFF);
     params.timesteps[0] = {params.sizes.table, params.sizes.steps, params.sizes.batch};
@@ -110,5 +114,5 @@ int main(int count, char** words) {
   const Options options = parse_options(count, words);
   gpu::seed = options.seed;
   prnn::Run run(options);
-  return run.forward() && run.backward() ? 0 : 3;
+  return run.forward() && (!options.has_backward || run.backward()) ? 0 : 3;
 }

@@ -20,7 +20,7 @@ PTX = {
     "fence.mbarrier_init.release.cluster;": "nothing",
     "wgmma.fence.sync.aligned;": "nothing",
     # global memory
-    "ld.acquire.gpu.global.u32 %0,[%1];": "load<4>",
+    "ld.acquire.gpu.global.u32 %0,[%1];": "load_acquired",
     "ld.relaxed.gpu.global.u32 %0,[%1];": "load<4>",
     "ld.global.cs.u32 %0,[%1];": "load<4>",
     "{.reg .u16 h; ld.global.cs.u16 h,[%1]; cvt.u32.u16 %0,h;}": "load<2>",
@@ -192,7 +192,9 @@ def translate_statements(text: str) -> str:
         instructions, outputs, inputs, *_ = [*split(text[match.end() : end - 1], ":"), "", ""]
         name = PTX.get("".join(_STRING.findall(instructions)), "unknown")
         result += text[at : match.start()]
+        start = len(result)
         result += f"ptx({', '.join([f'gpu::{name}()', *operands(outputs), *operands(inputs)])})"
+        result += "\n" * (text.count("\n", match.start(), end) - result.count("\n", start))
         at = end
     return result + text[at:]
 

@@ -1,0 +1,93 @@
+// Follows in what order threads access memory: two accesses to one place, one of them a write, must be ordered by what
+// the kernel waits for, in whatever order a schedule made them. Every thread knows up to which of their steps it comes
+// after the other warps, products and mbarriers (vector clocks); each place in memory knows its last accesses. What the
+// kernels access in C++ and in PTX statements is seen by the compiler's hooks of -fsanitize=thread, which order.cc
+// defines; what is done later by the functions here. Programs without PRNN_ORDER have none of this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace order {
+
+#ifdef PRNN_ORDER
+
+// Of functions whose accesses have the address, and so the line, of the kernel that calls them. The compiler has no
+// hook for a store of what a call returns: the kernels' functions are all inlined, too.
+#define PRNN_IN_CALLER inline __attribute__((always_inline))
+constexpr bool kOn = true;
+using Clock = int16_t;
+using Clocks = std::vector<Clock>;  // of each actor; empty: zeros
+
+// Of a barrier: what those know who arrived in this phase, and in the last one.
+struct Phase {
+  Clocks arriving, last;
+  int actor = -1;  // of the copies that an mbarrier counts
+};
+
+// Of one launch. Global memory is followed where follow() said so last before.
+void follow(const void* memory, size_t bytes);
+void start(int blocks, int threads, char* shared, size_t bytes_of_block);
+// Prints a line for each pair of instructions with unordered accesses: "unordered read|write ADDRESS read|write
+// ADDRESS", addresses in the program, of the earlier and the later.
+void finish();
+
+// The thread arrives with all lanes of its warp; alone, with what the warp did before its last __syncwarp().
+void arrive(Phase& phase);
+void arrive_alone(Phase& phase);
+void end(Phase& phase);
+void acquire(const Phase& phase);
+// red.release and ld.acquire.
+void release_counter(const void* counter);
+void acquire_counter(const void* counter);
+// Words of global memory that say by their values whether they are there: what they depend on was before.
+void store_words(const void* to);
+void load_words(const void* from);
+
+// cp.async: of the thread's group number `group`, and the end of all groups before `group`.
+void begin_copy(const void* to, size_t bytes, long group);
+void end_copies(long group);
+// Copies that an mbarrier counts, in its phase number `phase`. begin returns what the barrier knows from them.
+Clocks begin_counted(Phase& barrier, long phase, const void* to, const void* from, size_t bytes);
+void end_counted(Phase& barrier, const Clocks& issued);
+void end_counted_phase(Phase& barrier, long phase);
+// What a product of the warpgroup's group number `group` reads, and the end of all groups before `group`.
+void read_by_product(const void* from, size_t bytes, long group);
+void end_products(long group);
+
+// memcpy() and memset() that are not followed.
+void copy(void* to, const void* from, size_t bytes);
+void fill(void* to, int byte, size_t bytes);
+
+#else
+
+#define PRNN_IN_CALLER inline
+constexpr bool kOn = false;
+struct Phase {};
+struct Clocks {};
+inline void follow(const void*, size_t) {}
+inline void start(int, int, char*, size_t) {}
+inline void finish() {}
+inline void arrive(Phase&) {}
+inline void arrive_alone(Phase&) {}
+inline void end(Phase&) {}
+inline void acquire(const Phase&) {}
+inline void release_counter(const void*) {}
+inline void acquire_counter(const void*) {}
+inline void store_words(const void*) {}
+inline void load_words(const void*) {}
+inline void begin_copy(const void*, size_t, long) {}
+inline void end_copies(long) {}
+inline Clocks begin_counted(Phase&, long, const void*, const void*, size_t) { return {}; }
+inline void end_counted(Phase&, const Clocks&) {}
+inline void end_counted_phase(Phase&, long) {}
+inline void read_by_product(const void*, size_t, long) {}
+inline void end_products(long) {}
+inline void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+inline void fill(void* to, int byte, size_t bytes) { std::memset(to, byte, bytes); }
+
+#endif
+
+}  // namespace order
