@@ -20,6 +20,19 @@ from prnn._ops.layer_norm_lstm import call_layer_norm_lstm, layer_norm_lstm_plan
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
 KINDS = ["gates", "products", "none"]
+OPTIONS = pytest.mark.parametrize(
+    "options",
+    [
+        {"reverse": True},
+        {"states": False},
+        {"zoneout": 0.25},
+        {"masks": True},
+        {"steps": 1},
+        {"steps": 2},
+        {"has_lengths": True},
+        {"has_lengths": True, "reverse": True, "masks": True},
+    ],
+)
 # Of the largest element of each result.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 HALVES = (torch.float16, torch.bfloat16)
@@ -79,19 +92,7 @@ def test_cluster(hidden: int, batch: int, normalize: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("hidden", [72, 530])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"reverse": True},
-        {"states": False},
-        {"zoneout": 0.25},
-        {"masks": True},
-        {"steps": 1},
-        {"steps": 2},
-        {"has_lengths": True},
-        {"has_lengths": True, "reverse": True, "masks": True},
-    ],
-)
+@OPTIONS
 def test_options(options: dict[str, object], hidden: int, normalize: str, dtype: torch.dtype) -> None:
     case = Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options})
     compare(case, dtype, TOLERANCES[dtype], "cuda")

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 from layer_norm_lstm_case import Case, results
-from test_layer_norm_lstm_cuda import KINDS, engine_of
+from test_layer_norm_lstm_cuda import KINDS, OPTIONS, engine_of
 from test_rnn_cuda import why_not
 
 import prnn
@@ -98,16 +98,7 @@ def test_steps(hidden: int, batch: int, normalize: str) -> None:
 
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("hidden", [72, 132, 500, 530])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"reverse": True},
-        {"states": False},
-        {"zoneout": 0.25},
-        {"masks": True},
-        {"has_lengths": True, "reverse": True, "masks": True},
-    ],
-)
+@OPTIONS
 def test_options(options: dict[str, object], hidden: int, normalize: str) -> None:
     check_resident(Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options}))
 

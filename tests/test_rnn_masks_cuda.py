@@ -24,6 +24,28 @@ class GpuMasksCase(MasksCase, CudaCase):
     compare = GpuCase.compare
 
 
+class GpuResetMasksCase(ResetMasksCase, CudaCase):
+    """ResetMasksCase in GPU memory."""
+
+    engines = GpuCase.engines
+    compare = GpuCase.compare
+
+
+def check_engine(
+    kind: type[GpuMasksCase | GpuResetMasksCase],
+    engine: str,
+    stack: reference.Stack,
+    batch_sizes: list[int],
+    dtype: torch.dtype,
+) -> None:
+    """Each of the masks, by the engine that an H200 plans for them."""
+    for names in masks_of(stack.mode):
+        case = kind(stack, batch_sizes, dtype)
+        case.compare(names)
+        if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
+            assert case.engines() == (engine, engine)
+
+
 @pytest.mark.parametrize(
     ("batch_sizes", "dtype"),
     [
@@ -71,18 +93,7 @@ def test_engines(
     engine: str, mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(2)
-    for names in masks_of(mode):
-        case = GpuMasksCase(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
-        case.compare(names)
-        if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
-            assert case.engines() == (engine, engine)
-
-
-class GpuResetMasksCase(ResetMasksCase, CudaCase):
-    """ResetMasksCase in GPU memory."""
-
-    engines = GpuCase.engines
-    compare = GpuCase.compare
+    check_engine(GpuMasksCase, engine, reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +113,7 @@ def test_with_resets(
     engine: str, mode: int, hidden: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(4)
-    for names in masks_of(mode):
-        case = GpuResetMasksCase(reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
-        case.compare(names)
-        if "H200" in torch.cuda.get_device_name() and "zoneout" not in names:
-            assert case.engines() == (engine, engine)
+    check_engine(GpuResetMasksCase, engine, reference.Stack(mode, 24, hidden, 1, directions), batch_sizes, dtype)
 
 
 @pytest.mark.parametrize(

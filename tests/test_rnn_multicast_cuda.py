@@ -26,6 +26,17 @@ class MulticastCase(WgmmaCase):
 class MulticastResetCase(GpuCase, MulticastCase):
     """With resets."""
 
+    def check_training_and_inference(self, given: bool, slack: float = 1) -> None:
+        """To zeros, or to given states: a training step beside the reference, inference equal to it."""
+        names = RESETS_OF[self.stack.mode] if given else ("reset",)
+        self.compare(names, slack)
+        assert self.engines() == ("wgmma-multicast", "wgmma-multicast")
+        trained = self.data["y"].clone()
+        self.data["y"].fill_(self.UNTOUCHED)
+        self.set_extras(tuple(name for name in names if name not in GIVEN_BACK))
+        self.check("RNNForwardInference")
+        assert torch.equal(self.data["y"], trained)
+
 
 # Of what extras a layer has, what multicast kernels take backward.
 RESETS_OF = {
@@ -124,15 +135,7 @@ def test_resets(
 ) -> None:
     torch.manual_seed(7)
     stack = reference.Stack(MODES[cell], 24, HIDDEN[cell], 1, directions)
-    case = MulticastResetCase(stack, batch_sizes, dtype, replicas)
-    names = RESETS_OF[stack.mode] if given else ("reset",)
-    case.compare(names)
-    assert case.engines() == ("wgmma-multicast", "wgmma-multicast")
-    trained = case.data["y"].clone()
-    case.data["y"].fill_(case.UNTOUCHED)
-    case.set_extras(tuple(name for name in names if name not in GIVEN_BACK))
-    case.check("RNNForwardInference")
-    assert torch.equal(case.data["y"], trained)
+    MulticastResetCase(stack, batch_sizes, dtype, replicas).check_training_and_inference(given)
 
 
 @pytest.mark.parametrize("batch", [130, 500])

@@ -5,7 +5,6 @@ import torch
 from reference import rnn as reference
 from test_rnn_cluster_cuda import TF32_SLACK, Tf32Case, by_gated_mode
 from test_rnn_cuda import assert_results, why_not
-from test_rnn_extras import GIVEN_BACK
 from test_rnn_extras_cuda import GpuCase
 from test_rnn_multicast_cuda import RESETS_OF, SEQUENCES, MulticastCase, MulticastResetCase
 
@@ -47,14 +46,7 @@ def test_training_step(mode: int, batch_sizes: list[int], replicas: int, directi
 def test_resets(mode: int, batch_sizes: list[int], replicas: int, directions: int, given: bool) -> None:
     torch.manual_seed(2)
     case = Tf32ResetCase(stack_of(mode, directions), batch_sizes, replicas)
-    names = RESETS_OF[mode] if given else ("reset",)
-    case.compare(names, slack=TF32_SLACK)
-    assert case.engines() == ("wgmma-multicast", "wgmma-multicast")
-    trained = case.data["y"].clone()
-    case.data["y"].fill_(case.UNTOUCHED)
-    case.set_extras(tuple(name for name in names if name not in GIVEN_BACK))
-    case.check("RNNForwardInference")
-    assert torch.equal(case.data["y"], trained)
+    case.check_training_and_inference(given, TF32_SLACK)
 
 
 @pytest.mark.parametrize("batch_sizes", [[70, 70, 3], [300, 299, 7, 7], [700] * 4], ids=str)
