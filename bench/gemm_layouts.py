@@ -6,6 +6,9 @@ An LSTM's gates' gradients times its matrices (4 H, H), the same with a transpos
 the weights. The workspace is as large as the library's (src/core/cuda/cublas.cc). Replayed from CUDA graphs.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from prnn.bench.rnn_gpu import time_graph
@@ -15,6 +18,11 @@ HIDDEN = (256, 512, 640, 1024, 1536, 2048)
 ROWS = (1024, 4096, 16384, 65536)
 MOST = 2**26  # elements of H columns
 PRODUCTS = 4  # in a graph
+
+
+def repeat(product: Callable[[], torch.Tensor]) -> None:
+    for _ in range(PRODUCTS):
+        product()
 
 
 def times_of(hidden: int, rows: int, dtype: torch.dtype) -> list[float]:
@@ -28,7 +36,7 @@ def times_of(hidden: int, rows: int, dtype: torch.dtype) -> list[float]:
         lambda: torch.mm(gradients, transposed.t(), out=out),
         lambda: torch.mm(gradients.t(), input, out=sums),
     ]
-    return [time_graph(lambda run=run: [run() for _ in range(PRODUCTS)], 9) / PRODUCTS for run in products]
+    return [time_graph(partial(repeat, product), 9) / PRODUCTS for product in products]
 
 
 def main() -> None:
