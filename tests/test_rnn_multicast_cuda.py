@@ -22,6 +22,14 @@ class MulticastCase(WgmmaCase):
 
     ENGINE = 4
 
+    def check_calls_are_the_same(self) -> None:
+        self.train()
+        first = self.results()
+        for _ in range(20):
+            self.data["dw"].zero_()
+            self.train()
+            assert all(torch.equal(first[name], self.data[name]) for name in first)
+
 
 class MulticastResetCase(GpuCase, MulticastCase):
     """With resets."""
@@ -185,13 +193,8 @@ def test_states_that_are_not_given() -> None:
 
 def test_results_are_the_same_in_every_call() -> None:
     torch.manual_seed(5)
-    case = MulticastCase(reference.Stack(reference.LSTM, 24, 1024), [256] * 20, torch.bfloat16, 4)
-    case.train()
-    first = case.results()
-    for _ in range(20):
-        case.data["dw"].zero_()
-        case.train()
-        assert all(torch.equal(first[name], case.data[name]) for name in first)
+    stack = reference.Stack(reference.LSTM, 24, 1024)
+    MulticastCase(stack, [256] * 20, torch.bfloat16, 4).check_calls_are_the_same()
 
 
 def test_a_number_that_is_not_finite_reaches_the_caller() -> None:
