@@ -138,23 +138,24 @@ typedef struct {
  * wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
-/* Recurrent dropout (Gal and Ghahramani 2016) of a GRU or RNN and zoneout (Krueger et al. 2017) of a GRU. The caller
- * draws the masks. Pointers are to memory of the handle's device, owned by the caller. (An LSTM with either:
- * prnn_layer_norm_lstm.h.) */
+/* Recurrent dropout (Gal and Ghahramani 2016), and zoneout (Krueger et al. 2017) of a GRU's or LSTM's h; an LSTM's c has
+ * none. The caller draws the masks. Pointers are to memory of the handle's device, owned by the caller. */
 typedef struct {
   const void* recurrent;        /* {L D, N, H} of the data type, or NULL: what h_{t-1} is multiplied with where R reads
                                    it, in all timesteps; y, and the z * h_{t-1} of a GRU, have h as it is. 0 where h is
                                    dropped, else 1 / (1 - probability). {L D K, N, H/K} with K heads. */
-  const unsigned char* zoneout; /* GRU: {rows, L D, H}, rows in x's order, or NULL: where it is not 0, h_t is h_{t-1},
-                                   exact to a unit in the last place; {rows, L D K, H/K} with K heads */
-  double zoneoutExpectation;    /* GRU, 0 to 1: h_t = e h_{t-1} + (1 - e) h'_t, with h'_t of the equation above: what
-                                   evaluation takes in place of `zoneout` */
+  const unsigned char* zoneout; /* GRU, LSTM: {rows, L D, H}, rows in x's order, or NULL: where it is not 0, h_t is
+                                   h_{t-1}, a GRU's to a unit in the last place; {rows, L D K, H/K} with K heads. A
+                                   backward call asks no more than whether it is NULL. */
+  double zoneoutExpectation;    /* GRU, LSTM, 0 to 1: h_t = e h_{t-1} + (1 - e) h'_t, with h'_t of the equation above:
+                                   what evaluation takes in place of `zoneout` */
 } prnnRNNMasks_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
  * before them want the same ones. Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks
- * take as any other. No SKIP_INPUT with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma
- * and mma-large serve them, and wgmma those with `zoneout` alone; cuDNN has none. */
+ * take as any other. No SKIP_INPUT and no projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels
+ * cluster, simt, mma and mma-large serve them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger
+ * LSTMs with masks, and in double: prnn_layer_norm_lstm.h.) */
 PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.

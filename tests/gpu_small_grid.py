@@ -239,12 +239,13 @@ class MasksCase(GpuMasksCase):
 
 def masks() -> Iterator[MasksCase]:
     """Of cluster, mma and simt, and the large mma kernels."""
-    for cell, dtype in itertools.product(("tanh", "gru"), TYPES.values()):
+    for cell, dtype in itertools.product(("tanh", "gru", "lstm"), TYPES.values()):
         yield MasksCase(reference.Stack(MODES[cell], 24, 72, 1, 2), [9, 9, 4], dtype)
         yield MasksCase(reference.Stack(MODES[cell], 24, 520), [33, 20], dtype)
-    for cell, hidden in itertools.product(("tanh", "gru"), (72, 300, 800)):
+    for cell, hidden in itertools.product(("tanh", "gru", "lstm"), (72, 300, 800)):
         yield MasksCase(reference.Stack(MODES[cell], 8, hidden), [1] * 3, torch.float32)
     yield MasksCase(reference.Stack(MODES["gru"], 8, 1600), [3, 1], torch.float32)
+    yield MasksCase(reference.Stack(MODES["lstm"], 8, 1500), [3, 1], torch.float32)
     yield MasksCase(reference.Stack(MODES["tanh"], 8, 4300), [3, 1], torch.bfloat16)
 
 

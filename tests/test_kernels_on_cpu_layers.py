@@ -33,7 +33,11 @@ CASES = {
         "lstm",
         "kMmaExtras",
         ["2", "2, 2"],
-        [(64, "9,9,3", {"resets": 1, "masks": 1}), (64, "7,5,5", {"resets": 1, "reverse": 1})],
+        [
+            (64, "9,9,3", {"resets": 1, "masks": 1}),
+            (64, "7,5,5", {"resets": 1, "reverse": 1}),
+            (64, "7,7,5", {"masks": 1, "reverse": 1}),
+        ],
     ),
     "mma, masks and resets": (
         "mma",
@@ -52,13 +56,26 @@ CASES = {
         [(64, "9,9,3", {"resets": 1, "masks": 1})],
     ),
     "mma, large": ("mma-large", "half", "lstm", "kMmaLarge", [""], [(76, "7,5,5", {})]),
+    "mma, large, extras": (
+        "mma-large",
+        "half",
+        "lstm",
+        "kMmaLargeExtras",
+        [""],
+        [(76, "7,5,5", {"masks": 1, "resets": 1}), (76, "3,3,3", {"masks": 1, "reverse": 1})],
+    ),
     "cluster": (
         "cluster",
         "bfloat16",
         "lstm",
         "kCluster",
         ["4, 8"],
-        [(128, "7,7,5,5,5", {}), (100, "7,5,5,5", {"resets": 1, "replicas": 2, "reverse": 1})],
+        [
+            (128, "7,7,5,5,5", {}),
+            (100, "7,5,5,5", {"resets": 1, "replicas": 2, "reverse": 1}),
+            (100, "7,7,5,5,3", {"resets": 1, "masks": 1}),
+            (128, "7,5,5", {"masks": 1, "reverse": 1}),
+        ],
     ),
     "cluster, tf32": (
         "cluster",
@@ -68,7 +85,18 @@ CASES = {
         ["8, 8"],
         [(128, "7,5,5,5", {"masks": 1}), (128, "7,5,5,5", {"resets": 1, "masks": 1})],
     ),
-    "simt": ("simt", "float", "lstm", "kSimt", ["8, 4, 1, 1"], [(512, "1,1,1", {})]),
+    "simt": (
+        "simt",
+        "float",
+        "lstm",
+        "kSimt",
+        ["8, 4, 1, 1"],
+        [
+            (512, "1,1,1", {}),
+            (512, "1,1,1,1,1,1,1,1", {"resets": 1, "masks": 1}),
+            (512, "1,1,1", {"masks": 1, "reverse": 1}),
+        ],
+    ),
     "simt, cluster": (
         "simt",
         "float",

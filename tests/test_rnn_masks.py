@@ -1,4 +1,4 @@
-"""prnnSetRNNMasks on the CPU: recurrent dropout of GRU and RNN, and zoneout of GRU, against the float64 reference."""
+"""prnnSetRNNMasks on the CPU: recurrent dropout, and zoneout of GRU and LSTM, against the float64 reference."""
 
 import ctypes
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import RnnCase
-from test_rnn_extras import ExtrasCase, extras_of
+from test_rnn_extras import GIVEN_BACK, ExtrasCase, extras_of
 
-MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "gru": reference.GRU}
+MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
 STACKS = {"one": {}, "stack": {"layers": 3, "directions": 2}}
 BATCHES = {"uniform": [4] * 7, "ragged": [6, 6, 4, 3, 3, 1], "one": [1], "wide": [60, 51, 51]}
@@ -19,7 +19,7 @@ EXPECTATION = 0.3
 
 def masks_of(mode: int) -> list[tuple[str, ...]]:
     """The sets of masks that the cell has."""
-    if mode != reference.GRU:
+    if mode in (reference.RNN_RELU, reference.RNN_TANH):
         return [("recurrent",)]
     return [("recurrent",), ("zoneout",), ("expectation",), ("recurrent", "zoneout"), ("recurrent", "expectation")]
 
@@ -56,7 +56,8 @@ class MasksCase(RnnCase):
         given = {"masks": self.reference_masks(names)} | self.reset_inputs()
         expected = vars(reference.train_step(self.stack, batch_sizes=self.batch_sizes, **inputs, **given))
         results = self.results()
-        return {name: (results[name], expected[name]) for name in results if name not in ("cy", "dcx")}
+        absent = () if self.stack.mode == reference.LSTM else ("cy", "dcx")
+        return {name: (results[name], expected[name]) for name in results if name not in absent}
 
     def reset_inputs(self) -> dict[str, torch.Tensor]:
         """To the reference, besides the data."""
@@ -78,20 +79,21 @@ class ResetMasksCase(MasksCase, ExtrasCase):
     """The same with resets to given states, or to zeros."""
 
     to_given_states = True
+    trains = True
 
     def extras(self) -> tuple[str, ...]:
-        names = extras_of(self.stack.mode)
-        return names if self.to_given_states else ("reset",)
+        names = extras_of(self.stack.mode) if self.to_given_states else ("reset",)
+        return names if self.trains else tuple(name for name in names if name != "cells")
 
     def set_masks(self, names: tuple[str, ...]) -> None:
         super().set_masks(names)
         self.set_extras(self.extras())
 
     def reset_inputs(self) -> dict[str, torch.Tensor]:
-        return {name: getattr(self, name) for name in self.extras() if not name.startswith("d")}
+        return {name: getattr(self, name) for name in self.extras() if name not in GIVEN_BACK}
 
     def results(self) -> dict[str, torch.Tensor]:
-        return super().results() | ({"dreset_hx": self.dreset_hx} if self.to_given_states else {})
+        return super().results() | {name: getattr(self, name) for name in self.extras() if name in GIVEN_BACK}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
@@ -121,6 +123,7 @@ def test_training_step_with_resets(mode: int, options: dict[str, Any], batches: 
 def test_inference(mode: int, make: type[MasksCase]) -> None:
     torch.manual_seed(5)
     case = make(reference.Stack(mode, 4, 21, 2, 2), [5] * 300)  # several chunks of inference
+    case.trains = False
     for names in masks_of(mode):
         case.set_masks(names)
         case.check("RNNForwardTraining")
@@ -162,16 +165,11 @@ def test_what_the_setter_refuses() -> None:
     )
     rnn = MasksCase(reference.Stack(reference.RNN_TANH, 3, 5), [2, 2])
     assert refused(rnn, capi.NOT_SUPPORTED, **given) == (
-        "masks->zoneout is given with mode 1; only PRNN_GRU has zoneout"
+        "masks->zoneout is given with mode 1; only PRNN_GRU and PRNN_LSTM have zoneout"
     )
     assert refused(rnn, capi.NOT_SUPPORTED, zoneoutExpectation=0.5) == (
-        "masks->zoneoutExpectation is given with mode 1; only PRNN_GRU has zoneout"
+        "masks->zoneoutExpectation is given with mode 1; only PRNN_GRU and PRNN_LSTM have zoneout"
     )
-    lstm = RnnCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
-    for fields in (given, {"recurrent": ctypes.addressof(address)}):
-        assert refused(lstm, capi.NOT_SUPPORTED, **fields) == (
-            "masks are given with PRNN_LSTM; prnnLayerNormLSTMForward takes those of an LSTM"
-        )
 
 
 def test_what_calls_refuse() -> None:

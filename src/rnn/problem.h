@@ -53,8 +53,12 @@ struct RnnProblem {
     return extras.reset != nullptr || extras.cells != nullptr || extras.dcells != nullptr || has_masks();
   }
   bool has_masks() const { return masks_in_kernels() || masks.zoneout != nullptr; }
-  // Of the masks, what the recurrent kernels do: `zoneout` is in their input.
-  bool masks_in_kernels() const { return masks.recurrent != nullptr || masks.zoneoutExpectation > 0; }
+  bool zones_out() const { return masks.zoneout != nullptr || masks.zoneoutExpectation > 0; }
+  // Of the masks, what the recurrent kernels do: a GRU's `zoneout` is in their input.
+  bool masks_in_kernels() const {
+    return masks.recurrent != nullptr || masks.zoneoutExpectation > 0 ||
+           (mode == PRNN_LSTM && masks.zoneout != nullptr);
+  }
   bool has_input_matrices(int64_t layer) const { return layer > 0 || !skip_input; }
 };
 

@@ -171,12 +171,8 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
            "masks->zoneout is given and masks->zoneoutExpectation is %g; one stands for the other", expectation);
     }
     const bool zones_out = wanted.zoneout != nullptr || expectation > 0;
-    if (rnn.mode == PRNN_LSTM && (zones_out || wanted.recurrent != nullptr)) {
-      fail(PRNN_STATUS_NOT_SUPPORTED,
-           "masks are given with PRNN_LSTM; prnnLayerNormLSTMForward takes those of an LSTM");
-    }
-    if (rnn.mode != PRNN_GRU && zones_out) {
-      fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with mode %d; only PRNN_GRU has zoneout",
+    if (rnn.mode != PRNN_GRU && rnn.mode != PRNN_LSTM && zones_out) {
+      fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with mode %d; only PRNN_GRU and PRNN_LSTM have zoneout",
            expectation > 0 ? "zoneoutExpectation" : "zoneout", static_cast<int>(rnn.mode));
     }
     rnnDesc->masks = wanted;

@@ -28,6 +28,10 @@ RnnProblem problem_from_descriptor(const prnnRNNStruct& rnn) {
   if (problem.has_masks() && problem.skip_input) {
     fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT");
   }
+  if (problem.has_masks() && problem.projection > 0) {
+    fail(PRNN_STATUS_NOT_SUPPORTED, "a layer with masks (prnnSetRNNMasks) has no projection; its size is %lld",
+         static_cast<long long>(problem.projection));
+  }
   problem.tf32 = rnn.math == PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
   if (rnn.dropout != nullptr) {
     require_alive(rnn.dropout, "the dropout descriptor of rnnDesc");

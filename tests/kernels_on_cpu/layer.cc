@@ -1,6 +1,7 @@
 #include "layer.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -94,10 +95,15 @@ Layer::Layer(const Options& chosen)
   }
   for (int i = 0; i < rows; ++i) reset.push_back(bits() % 10 < 3);
   for (size_t i = 0; i < states; ++i) mask.set(i, bits() % 4 == 0 ? 0 : 1.25);
-  if (options.masks && is_gru) zoneout = 0.25;
+  if (options.masks && (is_gru || (is_lstm && options.reverse))) zoneout = 0.25;
   for (size_t i = 0; i < size_t(gates) * options.hidden * options.hidden; ++i)
     factors_.push_back(rounded(options.type, weights[i], true));
   for (size_t i = 0; i < gates * all; ++i) products.push_back(xw[i]);
+  for (size_t i = 0; i < all && options.masks && is_lstm && !options.reverse; ++i) {
+    stays.push_back(bits() % 10 < 3);
+    const size_t row = i / options.hidden, unit = i % options.hidden;
+    if (stays[i]) xw.set((row * gates + 3) * options.hidden + unit, -std::numeric_limits<double>::infinity());
+  }
   for (size_t i = 0; i < all; ++i) output_gradients.push_back(dy[i]);
 }
 
@@ -185,7 +191,12 @@ Layer::Gates Layer::forward_unit(int s, int n, int unit, const Gates& recurrent,
   if (is_lstm) {
     gate.of[2] = std::tanh(recurrent.of[2] + input[2]);
     carried = gate.of[1] * carried + gate.of[0] * gate.of[2];
-    h = gate.of[3] * std::tanh(carried);
+    const double next = gate.of[3] * std::tanh(carried);
+    if (!stays.empty() && stays[at(row_of(s) + n, unit)]) {
+      gate.of[3] = 0;
+    } else {
+      h = next + zoneout * (h - next);
+    }
   } else if (is_gru) {
     gate.of[3] = recurrent.of[2];
     gate.of[2] = std::tanh(input[2] + gate.of[0] * gate.of[3]);
@@ -207,7 +218,7 @@ void Layer::compare_forward() const {
       for (int u = 0; u < options.hidden; ++u) {
         if (first_h != nullptr) h[at(n, u)] = (*first_h)[at(n, u)];
         if (first_carried != nullptr) carried[at(n, u)] = (*first_carried)[at(n, u)];
-        factor[u] = rounded(options.type, h[at(n, u)] * (options.masks && !is_lstm ? mask[at(n, u)] : 1), true);
+        factor[u] = rounded(options.type, h[at(n, u)] * (options.masks ? mask[at(n, u)] : 1), true);
       }
       for (int u = 0; u < options.hidden; ++u) {
         Gates recurrent{};
@@ -230,8 +241,8 @@ void Layer::compare_forward() const {
   }
 }
 
-// What remains of `past` goes to the step before.
-Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, double& past) const {
+// What remains of `past`, and of an LSTM's h `past_h`, goes to the step before.
+Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, double& past, double& past_h) const {
   const size_t element = at(row_of(s) + n, unit);
   const Array* const initial = first(s, n, true);
   const double before = initial != nullptr ? (*initial)[at(n, unit)]
@@ -243,6 +254,8 @@ Layer::Gates Layer::backward_unit(int s, int n, int unit, double dh, double& pas
   Gates d{};
   if (is_lstm) {
     if (options.masks) past += dcells[element];
+    past_h = (!stays.empty() && stays[element] ? 1 : zoneout) * dh;
+    dh -= past_h;
     const double squashed = std::tanh(cells[element]), dc = past + dh * gate[3] * (1 - squashed * squashed);
     d.of[0] = dc * gate[2] * gate[0] * (1 - gate[0]);
     d.of[1] = dc * before * gate[1] * (1 - gate[1]);
@@ -268,8 +281,8 @@ void Layer::compare_backward() const {
   Comparison of_dgates{"dgates"}, of_dcandidate{"dcandidate"}, of_dhx{"dhx"}, of_dcx{"dcx"}, of_biases{"biases"},
       of_dreset_hx{"dreset_hx"}, of_dreset_cx{"dreset_cx"};
   const int hidden = options.hidden;
-  std::vector<double> carried(states), gradients(gates * states), sums(biases * hidden), reset_h(states),
-      reset_c(states);
+  std::vector<double> carried(states), carried_h(states), gradients(gates * states), sums(biases * hidden),
+      reset_h(states), reset_c(states);
   for (int s = static_cast<int>(steps.size()) - 1; s >= -1; --s) {
     const int present = batch_of(s), were = batch_of(s + 1);
     for (int n = 0; n < std::max(present, were); ++n) {
@@ -280,7 +293,7 @@ void Layer::compare_backward() const {
       }
       for (int u = 0; u < hidden; ++u) {
         const size_t state = at(n, u);
-        double dh = through[u] * (options.masks && !is_lstm ? mask[state] : 1), &past = carried[state];
+        double dh = through[u] * (options.masks ? mask[state] : 1) + carried_h[state], &past = carried[state];
         if (n < were && is_reset(s + 1, n)) {
           reset_h[state] += is_gru ? dh + past : dh;
           reset_c[state] += past;
@@ -294,7 +307,7 @@ void Layer::compare_backward() const {
           if (is_lstm) of_dcx.add(dcx[state], past);
           continue;
         }
-        const Gates d = backward_unit(s, n, u, dh, past);
+        const Gates d = backward_unit(s, n, u, dh, past, carried_h[state]);
         const size_t row = row_of(s) + n;
         if (is_gru) of_dcandidate.add(dcandidate[row * hidden + u], d.of[3]);
         for (int g = 0; g < biases; ++g) sums[g * hidden + u] += d.of[g];

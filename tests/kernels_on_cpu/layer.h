@@ -36,6 +36,8 @@ class Layer {
   Array weights, input_bias, recurrent_bias, hx, cx, reset_hx, reset_cx, hy, cy, dhy, dcy, dhx, dcx, mask;
   Array xw, y, saved, cells, dy, dcells, dgates, dcandidate, bias_sums, dreset_hx, dreset_cx;
   std::vector<uint8_t> reset;
+  // Of an LSTM's h either a mask, of all timesteps, or, in layers that go backwards, the expectation.
+  std::vector<uint8_t> stays;
   double zoneout = 0;
   // What the reference has in place of xw and dy.
   std::vector<double> products, output_gradients;
@@ -62,7 +64,7 @@ class Layer {
   bool is_reset(int s, int n) const;
   const Array* first(int s, int n, bool of_cells) const;
   Gates forward_unit(int s, int n, int unit, const Gates& recurrent, double& carried, double& h) const;
-  Gates backward_unit(int s, int n, int unit, double dh, double& past) const;
+  Gates backward_unit(int s, int n, int unit, double dh, double& past, double& past_h) const;
 
   std::vector<double> factors_;
 };

@@ -18,7 +18,7 @@ RnnProblem problem_of(const Layer& layer) {
   RnnProblem problem = layer.problem();
   if (options.resets) problem.extras.reset = layer.reset.data();
   if (options.masks && layer.is_lstm) problem.extras.dcells = &layer;
-  if (options.masks && !layer.is_lstm) problem.masks.recurrent = &layer;
+  if (options.masks) problem.masks.recurrent = &layer;
   return problem;
 }
 
@@ -96,9 +96,10 @@ class Run {
  private:
   StateMasks masks() {
     StateMasks masks{};
-    if (!layer_.options.masks || layer_.is_lstm) return masks;
+    if (!layer_.options.masks) return masks;
     masks.recurrent[0] = layer_.mask.data();
     masks.zoneout = static_cast<float>(layer_.zoneout);
+    masks.marked = !layer_.stays.empty();
     return masks;
   }
 

@@ -2,6 +2,7 @@
 // (packed like R in the forward pass) is what the timestep before receives; the gradients of the layer's input are one
 // matrix product at the end.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/cpu/gemm/gemm.h"
@@ -290,16 +291,44 @@ class BackwardDataPass {
         cell.dcandidate = d.reserve.dcandidate + row * H + unit;
         cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
       }
+      const int64_t at = part.begin * H + unit;
+      if (ws_.carried_h != nullptr) split_gradient(at, cell);
       cells_.backward[p_.mode](cell);
-      if (is_reset && cell.carry != nullptr) {  // which goes to the states given there, and not to the step before
-        T* const to = p_.mode == PRNN_LSTM ? d.dreset_cx : d.dreset_hx;
-        for (int64_t j = 0; j < cell.n; ++j) {
-          T* const carry = cell.carry + j * H;
-          for (int64_t i = 0; i < cell.units && to != nullptr; ++i) to[(part.begin + j) * H + unit + i] += carry[i];
-          std::fill_n(carry, cell.units, T(0));
-        }
-      }
+      if (!is_reset) return;
+      if (cell.carry != nullptr) give_to_reset(cell, cell.carry, p_.mode == PRNN_LSTM ? d.dreset_cx : d.dreset_hx, at);
+      if (ws_.carried_h != nullptr) give_to_reset(cell, ws_.carried_h + at, d.dreset_hx, at);
     });
+  }
+
+  // An LSTM's zoneout: of the gradients of h, a part belongs to the h before; the cells get the others. `at`: the first
+  // element of [N][H].
+  void split_gradient(int64_t at, BackwardCell<T>& cell) const {
+    const T expectation = static_cast<T>(p_.masks.zoneoutExpectation);
+    const bool is_marked = p_.masks.zoneout != nullptr;
+    for (int64_t j = 0; j < cell.n; ++j) {
+      const T* const dy = cell.dy + j * cell.ld_dy;
+      const T* const dh = cell.dh == nullptr ? nullptr : cell.dh + j * cell.ld_dh;
+      T* const past = ws_.carried_h + at + j * H;
+      const T* const o = cell.gates + (j * G + 3) * H;
+      for (int64_t i = 0; i < cell.units; ++i) {
+        const T sum = dy[i] + (dh == nullptr ? T(0) : dh[i]) + (cell.has_carry ? past[i] : T(0));
+        const bool stays = is_marked && o[i] == 0 && std::signbit(o[i]);
+        past[i] = stays ? sum : expectation * sum;
+        ws_.dh_of_cells[at + j * H + i] = stays ? T(0) : sum - past[i];
+      }
+    }
+    cell.dy = ws_.dh_of_cells + at;
+    cell.ld_dy = H;
+    cell.dh = nullptr;
+  }
+
+  // What a cell sends past the matrix goes to the states given where its sequences start anew, and not to the step
+  // before. `at`: the element of [N][H].
+  void give_to_reset(const BackwardCell<T>& cell, T* carry, T* to, int64_t at) const {
+    for (int64_t j = 0; j < cell.n; ++j) {
+      for (int64_t i = 0; i < cell.units && to != nullptr; ++i) to[at + j * H + i] += carry[j * H + i];
+      std::fill_n(carry + j * H, cell.units, T(0));
+    }
   }
 
   // Adds the gradient of the c that the caller was given to dc, of sequences whose first has this row.
@@ -351,9 +380,10 @@ class BackwardDataPass {
           const bool is_reset = state_before(p_, p_.direction_of(d.index), step, begin + j) == StateBefore::kReset;
           if (is_reset && d.dreset_hx != nullptr) add_reset_gradient(d, b, begin + j, 1, product);
           if (d.dhx == nullptr) continue;
+          const T* const past = p_.mode == PRNN_GRU ? ws_.carry : ws_.carried_h;
           for (int64_t i = 0; i < std::min(W, P - b * W); ++i) {
             const int64_t at = (begin + j) * P + b * W + i;
-            d.dhx[at] = is_reset ? T(0) : p_.mode == PRNN_GRU ? product[i] + ws_.carry[at] : product[i];
+            d.dhx[at] = is_reset ? T(0) : past != nullptr ? product[i] + past[at] : product[i];
           }
         }
       }

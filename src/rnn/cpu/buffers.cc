@@ -98,6 +98,10 @@ BackwardDataWorkspace<T>::BackwardDataWorkspace(const RnnProblem& p, void* base)
   dy[0] = carver.take<T>(p.layers > 1 ? all : 0);
   dy[1] = carver.take<T>(p.layers > 2 ? all : 0);
   carry = carver.take<T>(p.mode == PRNN_LSTM || p.mode == PRNN_GRU ? p.max_batch() * p.hidden : 0);
+  const bool zones_out = p.mode == PRNN_LSTM && p.zones_out();
+  carried_h = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);
+  dh_of_cells = carver.take<T>(zones_out ? p.max_batch() * p.hidden : 0);
+  if (!zones_out) carried_h = nullptr;
   zeros = carver.take<T>(p.max_batch() * p.hidden);
   size = carver.size();
 }

@@ -92,6 +92,9 @@ struct BackwardDataWorkspace {
   T* projection;  // packed Wp^T, panels of H, likewise
   T* dy[2];       // gradients of the layers' outputs, [rows][D P]
   T* carry;       // [N][H]
+  // LSTM with zoneout, [N][H], or NULL: as the carry of a GRU, which is h's; and the part of h's gradients that is the
+  // cells'.
+  T *carried_h, *dh_of_cells;
   T* zeros;       // [N][H]
   size_t size;
 };

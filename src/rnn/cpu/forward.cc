@@ -168,7 +168,7 @@ class ForwardPass {
       T* gates = training_ ? d.gates + first_row * G * H : d.gates;
       input_products(team, d, input + first_row * p_.layer_input(d.layer), last_row - first_row, gates);
       team.sync();
-      if (p_.masks.zoneout != nullptr) {
+      if (p_.masks.zoneout != nullptr && p_.mode == PRNN_GRU) {
         zone_out(team, d, first_row, last_row - first_row, gates);
         team.sync();
       }
@@ -217,12 +217,36 @@ class ForwardPass {
     team_gemm(team, gemm);
   }
 
+  // prnnRNNMasks_t::zoneout of a row: [H].
+  const unsigned char* zoneout_of(const Direction& d, int64_t row) const {
+    return p_.masks.zoneout + ((row * p_.layers + d.layer) * p_.recurrences() + d.index) * H;
+  }
+
+  // An LSTM's cell, of sequences whose first has this row. Where h stays, o becomes -0, which it is nowhere else: the
+  // backward pass knows it by that.
+  void zone_out(const Direction& d, int64_t row, int64_t unit, const ForwardCell<T>& cell) const {
+    const T expectation = static_cast<T>(p_.masks.zoneoutExpectation);
+    for (int64_t j = 0; j < cell.n; ++j) {
+      const T* const before = cell.h_prev + j * cell.ld_h_prev;
+      T* const h = cell.h + j * cell.ld_h;
+      T* const o = cell.gates + (j * G + 3) * H;
+      const unsigned char* const stays = p_.masks.zoneout == nullptr ? nullptr : zoneout_of(d, row + j) + unit;
+      for (int64_t u = 0; u < cell.units; ++u) {
+        if (stays == nullptr) {
+          h[u] += expectation * (before[u] - h[u]);
+        } else if (stays[u] != 0) {
+          h[u] = before[u];
+          o[u] = T(-0.0);
+        }
+      }
+    }
+  }
+
   // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite.
   void zone_out(const Team& team, const Direction& d, int64_t first_row, int64_t rows, T* gates) const {
-    const int64_t layers = p_.layers * p_.recurrences(), layer = d.layer * p_.recurrences() + d.index;
     const Range share = team.share_of(rows);
     for (int64_t row = share.begin; row < share.end; ++row) {
-      const unsigned char* const mask = p_.masks.zoneout + ((first_row + row) * layers + layer) * H;
+      const unsigned char* const mask = zoneout_of(d, first_row + row);
       for (int64_t u = 0; u < H; ++u) {
         if (mask[u] != 0) gates[(row * G + 1) * H + u] = std::numeric_limits<T>::infinity();
       }
@@ -328,6 +352,7 @@ class ForwardPass {
         if (p_.mode == PRNN_GRU && training_) cell.candidate = d.cells + row * H + unit;
         cell.zoneout = static_cast<T>(p_.masks.zoneoutExpectation);
         cells_.forward[p_.mode](cell);
+        if (p_.mode == PRNN_LSTM && p_.zones_out()) zone_out(d, row, unit, cell);
       }
     }
   }

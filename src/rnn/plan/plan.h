@@ -138,6 +138,11 @@ inline bool needs_extras(const RnnProblem& problem, Pass pass) {
   return problem.extras.reset != nullptr || needs_more_than_resets(problem, pass);
 }
 
+// Whether the kernels that have that carry h, or its gradient, besides c (kCarriesH).
+inline bool carries_h(const RnnProblem& problem, Pass pass) {
+  return problem.mode == PRNN_LSTM && needs_extras(problem, pass);
+}
+
 // Whether an engine's kernels have that.
 inline bool has_extras_for(const RnnProblem& problem, Engine engine, Pass pass) {
   return !needs_extras(problem, pass) || takes_extras(engine) ||

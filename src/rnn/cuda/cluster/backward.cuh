@@ -107,8 +107,8 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
   const int unit = first_unit + own_unit, n = replica_column + column;
   const bool finishes = warp * 32 / kUnits < replica_columns;  // a warp does or does not
   const bool exists = unit < hidden && column < replica_columns;
-  float carried = 0;  // the gradient that goes past the matrix
-  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
+  float carried = 0, carried_h = 0;  // the gradient that goes past the matrix; an LSTM's of c, and of h
+  const float mask = load_mask<T, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
 
   // What the forward pass saved. Loads without branches, which would wait for them before the next step.
   uint32_t dy, state, before;  // c (LSTM) or y (RNN); c (LSTM) or h (GRU) a timestep earlier
@@ -184,6 +184,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
     const float added_to_cell = EXTRAS && MODE == PRNN_LSTM ? element_value<T>(dcell) : 0;
     const float own_state = element_value<T>(state);
     [[maybe_unused]] UnitDerivatives derivatives;
+    [[maybe_unused]] float saved_o = 0;
     if constexpr (kGated) {
       const bool has_initial = initial_states<T, MODE>(dir) != nullptr;
       float own_before = (n < next.batch || has_initial) && !starts_anew ? element_value<T>(before) : 0;
@@ -194,7 +195,8 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       float saved[4];
       gates_of<T>(gates, saved);
       derivatives = Cell<MODE>::template derivatives<kAccurate>(saved, own_state, own_before);
-      if constexpr (kZonesOut<MODE, EXTRAS>) derivatives = zoned_out(derivatives, params.masks.zoneout);
+      if constexpr (EXTRAS && MODE == PRNN_GRU) derivatives = zoned_out(derivatives, params.masks.zoneout);
+      saved_o = saved[3];
 #pragma unroll
       for (int g = 0; g < 4; ++g) pin_in_register(derivatives.gate[g]);
       pin_in_register(derivatives.state);
@@ -216,6 +218,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       }
       add_all(parts);
       float dh = was_active ? parts[0] * mask : 0;
+      if constexpr (kCarriesH<MODE, EXTRAS>) dh += carried_h;
       const int64_t at = int64_t{n} * hidden + unit;
       if (after_reset) take_reset_gradients<T, MODE>(dir, at, was_active && exists, dh, carried, kWholeUnit);
       if (begins) {  // not begin_or_end_sequence(), with which training took 1 % longer
@@ -225,6 +228,7 @@ __global__ void __launch_bounds__((ClusterBackward<T, MODE, K_TILES, CLUSTER>::k
       }
       if (ends) store_initial_gradients<T, MODE>(dir, at, dh, carried, kWholeUnit);
       dh += added;
+      if constexpr (kCarriesH<MODE, EXTRAS>) split_gradient(params.masks, saved_o, dh, carried_h);
       if (EXTRAS && MODE == PRNN_LSTM) carried += added_to_cell;
       if constexpr (kGated) {
         unit_gradients<MODE>(derivatives, dh, carried, da);

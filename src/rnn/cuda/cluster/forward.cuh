@@ -122,7 +122,7 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
   bool timed_out = false;
   uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
   pin_in_register(halves);
-  const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
+  const float mask = load_mask<T, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
   const auto publish = [&](int stage, float h, bool valid) {
     const uint32_t own = Element<T>::factor(Element<T>::pack(h * mask, 0)), other = __shfl_xor_sync(kWholeWarp, own, 1);
     const uint32_t word = __byte_perm(own, other, halves);
@@ -139,9 +139,9 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
     }
   };
 
-  float carried = 0;  // c (LSTM), h before rounding (GRU)
+  float carried = 0, carried_h = 0;  // c (LSTM), h before rounding (GRU); and h (LSTM)
   const auto begin = [&](bool starts_anew) {
-    return begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists, starts_anew, carried);
+    return carried_h = begin_sequence<T, MODE>(dir, int64_t{n} * hidden + unit, exists, starts_anew, carried);
   };
   // Whether the sequence starts anew with its next step.
   const auto restarts_next = [&] { return restarts<EXTRAS>(dir, current, next, n); };
@@ -237,8 +237,11 @@ __global__ void __launch_bounds__((ClusterForward<T, MODE, K_TILES, CLUSTER>::kT
         if (MODE == PRNN_GRU && g == 2) recurrent[g] += bias[2];
       }
       done = forward_unit<MODE, kAccurate>(recurrent, fed, carried);
-      zone_out<MODE, EXTRAS>(params.masks, carried, done);
+      const bool h_stays = kCarriesH<MODE, EXTRAS> && stays(params.masks, fed[kGates - 1]);
+      if (h_stays) done.saved[3] = kStayed;
+      zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, h_stays, done);
       carried = done.carried;
+      carried_h = done.h;
     } else {
       done.h = Cell<MODE>::template activate<kAccurate>(value[0] + fed[0], 0, sizes.relu);
     }

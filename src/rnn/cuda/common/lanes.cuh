@@ -45,6 +45,18 @@ __device__ __forceinline__ LaneForward lanes_forward(float own, float carried, i
   return {unit.h, unit.carried, saved};
 }
 
+// The lane's gate value where an LSTM's h may stay. `input`: its input product.
+template <prnnRNNMode_t MODE, bool EXTRAS>
+__device__ __forceinline__ float mark_gate(const StateMasks& masks, float gate, float input, int sub) {
+  return kCarriesH<MODE, EXTRAS> && sub == 3 && stays(masks, input) ? kStayed : gate;
+}
+
+template <prnnRNNMode_t MODE, bool EXTRAS>
+__device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before, LaneForward& unit) {
+  const bool h_stays = kCarriesH<MODE, EXTRAS> && has_stayed(__shfl_sync(kWholeWarp, unit.saved, 3, 4));
+  zone_out<MODE, EXTRAS>(masks, h_before, h_stays, unit);
+}
+
 // Stores y and what the backward pass needs, at element `at` of [rows, H].
 template <class T, prnnRNNMode_t MODE>
 __device__ __forceinline__ void store_lane_outputs(const ForwardDirection& dir, int64_t y_at, int64_t at,
@@ -138,10 +150,12 @@ __device__ __forceinline__ UnitDerivatives lanes_derivatives(float own, float ot
 }
 
 // The same as lane_gradient() from what the lanes loaded. `dh` is without dy; `has_before`: the state before is not
-// zero; `has_dcells`: lane 3 has some. ZONES_OUT: zoneout is StateMasks'.
-template <prnnRNNMode_t MODE, bool ACCURATE, bool ZONES_OUT = false>
+// zero; `has_dcells`: lane 3 has some. EXTRAS: with `masks`, and of an LSTM `past`, the gradient of the h before that
+// does not go through the matrix.
+template <prnnRNNMode_t MODE, bool ACCURATE, bool EXTRAS = false>
 __device__ __forceinline__ float lanes_backward(float own, float other, bool has_before, float dh, float& carried,
-                                                int sub, int relu, bool has_dcells = false, float zoneout = 0) {
+                                                int sub, int relu, bool has_dcells = false,
+                                                const StateMasks* masks = nullptr, float* past = nullptr) {
   if constexpr (gate_count(MODE) == 1) {
     return Cell<MODE>::gradient(own, dh + other, relu);
   } else {
@@ -150,7 +164,11 @@ __device__ __forceinline__ float lanes_backward(float own, float other, bool has
     dh += __shfl_sync(kWholeWarp, other, 0, 4);
     if (Cell<MODE>::kHasCellState && has_dcells) carried += __shfl_sync(kWholeWarp, other, 3, 4);
     UnitDerivatives derivatives = Cell<MODE>::template derivatives<ACCURATE>(saved, state, has_before ? before : 0);
-    if constexpr (ZONES_OUT) derivatives = zoned_out(derivatives, zoneout);
+    if constexpr (kCarriesH<MODE, EXTRAS>) {
+      split_gradient(*masks, saved[3], dh, *past);
+    } else if constexpr (EXTRAS) {
+      derivatives = zoned_out(derivatives, masks->zoneout);
+    }
     return lane_gradient<MODE>(derivatives, dh, carried, sub);
   }
 }

@@ -75,12 +75,13 @@ struct Projection {
   void* exchange;
 };
 
-// What kernels know of prnnRNNMasks_t, GRU and RNN.
+// What kernels know of prnnRNNMasks_t.
 struct StateMasks {
   const void* recurrent[kMaxRecurrences];  // per direction: [N, H] or NULL, what h is multiplied with before R
-  float zoneout;                           // GRU: h = zoneout * h of the timestep before + (1 - zoneout) * h
+  float zoneout;                           // gated cells: h = zoneout * h of the timestep before + (1 - zoneout) * h
+  bool marked;                             // LSTM: where h stays, xw of o is -infinity, and o is saved as -0
 
-  bool any() const { return recurrent[0] != nullptr || zoneout > 0; }
+  bool any() const { return recurrent[0] != nullptr || zoneout > 0 || marked; }
 };
 
 // The timesteps of one direction, as in ResidentSizes. Layers side by side do not have the same ones.

@@ -69,27 +69,49 @@ __device__ __forceinline__ float begin_sequence(const ForwardDirection& dir, int
   return h;
 }
 
-// Whether a kernel looks at StateMasks, and at its zoneout.
+// Whether a kernel looks at the zoneout of StateMasks, and whether it carries h, or its gradient, for that beside what
+// the cell carries.
 template <prnnRNNMode_t MODE, bool EXTRAS>
-constexpr bool kMasks = EXTRAS && MODE != PRNN_LSTM;
+constexpr bool kZonesOut = EXTRAS && MODE != PRNN_RNN_TANH;
 template <prnnRNNMode_t MODE, bool EXTRAS>
-constexpr bool kZonesOut = EXTRAS && MODE == PRNN_GRU;
+constexpr bool kCarriesH = EXTRAS && MODE == PRNN_LSTM;
 
 // What h of element `at` of [N, H] is multiplied with before the recurrent product, and what the product's gradient is;
 // 1 where there is no mask, or unless wanted.
-template <class T, prnnRNNMode_t MODE, bool EXTRAS>
+template <class T, bool EXTRAS>
 __device__ __forceinline__ float load_mask(const StateMasks& masks, int direction, int64_t at, bool wanted) {
-  if constexpr (!kMasks<MODE, EXTRAS>) return 1;
+  if constexpr (!EXTRAS) return 1;
   const void* const mask = masks.recurrent[direction];
   return mask != nullptr && wanted ? load_float<T>(mask, at) : 1;
 }
 
-// The expectation of zoneout, of a UnitForward or LaneForward.
+// Whether the input product of an LSTM's gate o says that h stays.
+__device__ __forceinline__ bool stays(const StateMasks& masks, float input_of_o) {
+  return masks.marked && __float_as_uint(input_of_o) == 0xFF800000u;
+}
+
+// What o becomes then, and is saved as: no other o has this sign.
+constexpr float kStayed = -0.0f;
+__device__ __forceinline__ bool has_stayed(float o) { return __float_as_uint(o) == 0x80000000u; }
+
+// Zoneout of a UnitForward or LaneForward. `h_stays`: an LSTM's, as a mask says; else the expectation.
 template <prnnRNNMode_t MODE, bool EXTRAS, class Unit>
-__device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before, Unit& unit) {
+__device__ __forceinline__ void zone_out(const StateMasks& masks, float h_before, bool h_stays, Unit& unit) {
   if constexpr (kZonesOut<MODE, EXTRAS>) {
-    if (masks.zoneout > 0) unit.h = unit.carried = unit.h + masks.zoneout * (h_before - unit.h);
+    if (masks.zoneout > 0) unit.h += masks.zoneout * (h_before - unit.h);
+    if constexpr (kCarriesH<MODE, EXTRAS>) {
+      unit.h = h_stays ? h_before : unit.h;
+    } else {
+      unit.carried = unit.h;
+    }
   }
+}
+
+// The same backward, of an LSTM: of the gradient of h, the part that belongs to the h before becomes `past`.
+__device__ __forceinline__ void split_gradient(const StateMasks& masks, float saved_o, float& dh, float& past) {
+  const bool h_stays = has_stayed(saved_o);
+  past = h_stays ? dh : masks.zoneout * dh;
+  dh = h_stays ? 0 : dh - past;
 }
 
 // A timestep of a unit from the sums of its gates: those of R h, and those of W x. Each has the biases that belong to
@@ -195,7 +217,7 @@ __device__ __forceinline__ void take_reset_gradients(const Direction& dir, int64
   dh = carried = 0;
 }
 
-// Derivatives with respect to h with the expectation of zoneout, from those without.
+// A GRU's derivatives with respect to h with the expectation of zoneout, from those without.
 __device__ __forceinline__ UnitDerivatives zoned_out(UnitDerivatives d, float zoneout) {
 #pragma unroll
   for (int g = 0; g < 4; ++g) d.gate[g] *= 1 - zoneout;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "rnn/cuda/layer/run.h"
 #include "rnn/cuda/step/forward.h"
@@ -108,10 +109,16 @@ class Forward : LayerRun {
     }
   }
 
-  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite. xw: of all heads.
+  // Where h is to stay, the GRU's update gate is 1: its input product becomes infinite. An LSTM's kernels do it, where
+  // that of o is -infinity; without a mask that product is a number of the type, or o is 0 in any case. xw: of all
+  // heads.
   void zone_out(int64_t layer, int64_t recurrence, const void* xw) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLeast = -60000;
+    const bool is_lstm = p.mode == PRNN_LSTM;
     ZonedGates gates{};
-    gates.gate = at(const_cast<void*>(xw), (recurrence % p.heads * p.gates() + 1) * p.hidden);
+    gates.gate = at(const_cast<void*>(xw), (recurrence % p.heads * p.gates() + (is_lstm ? 3 : 1)) * p.hidden);
+    gates.mark = is_lstm ? -kInfinity : kInfinity;
+    gates.instead = is_lstm ? kLeast : kInfinity;
     gates.row = p.heads * p.gates() * p.hidden;
     gates.mask = p.masks.zoneout + (layer * p.recurrences() + recurrence) * p.hidden;
     gates.mask_row = p.layers * p.recurrences() * p.hidden;

@@ -97,10 +97,15 @@ __global__ void previous_states(const __grid_constant__ PreviousStates p) {
 
 template <class T>
 __global__ void zone_out(const __grid_constant__ ZonedGates p) {
-  const T infinity = Element<T>::from_float(__uint_as_float(0x7F800000u));
+  const T mark = Element<T>::from_float(p.mark), instead = Element<T>::from_float(p.instead);
   for (int64_t i = first_index(); i < p.rows * p.hidden; i += index_stride()) {
     const int64_t row = i / p.hidden, unit = i % p.hidden;
-    if (p.mask[row * p.mask_row + unit] != 0) static_cast<T*>(p.gate)[row * p.row + unit] = infinity;
+    T& gate = static_cast<T*>(p.gate)[row * p.row + unit];
+    if (p.mask[row * p.mask_row + unit] != 0) {
+      gate = mark;
+    } else if (Element<T>::to_float(gate) == p.mark) {
+      gate = instead;
+    }
   }
 }
 

@@ -64,13 +64,15 @@ cudaError_t run_add_reset_rows(prnnDataType_t type, const float* products, const
 // sums[n] <- the sum of those of sequence n. [N, width]
 cudaError_t run_sum_reset_rows(prnnDataType_t type, const ResetRows& from, void* sums, cudaStream_t stream);
 
-// A gate's input products, row r at r * row, become infinite where `mask`, row r at r * mask_row, is not 0.
+// A gate's input products, row r at r * row, become `mark` where `mask`, row r at r * mask_row, is not 0; one that was
+// `mark` before becomes `instead`.
 struct ZonedGates {
   void* gate;
   int64_t row;
   const uint8_t* mask;
   int64_t mask_row, rows;
   int hidden;
+  float mark, instead;
 };
 cudaError_t run_zone_out(prnnDataType_t type, const ZonedGates& params, cudaStream_t stream);
 

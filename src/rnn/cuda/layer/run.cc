@@ -219,6 +219,7 @@ StateMasks LayerRun::masks(int64_t layer, int64_t first, int directions) const {
   StateMasks masks{};
   for (int i = 0; i < directions; ++i) masks.recurrent[i] = h_state(p.masks.recurrent, layer, first + i);
   masks.zoneout = static_cast<float>(p.masks.zoneoutExpectation);
+  masks.marked = p.mode == PRNN_LSTM && p.masks.zoneout != nullptr;
   return masks;
 }
 

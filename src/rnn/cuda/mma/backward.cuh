@@ -38,7 +38,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
   // blocks, in clusters; the sums for the biases, [tile][warp][round][lane].
   extern __shared__ uint4 shared[];
   __shared__ BarrierPair barriers;
-  __shared__ float carried[kMaxTiles][kResidentWarps][kGated ? kUnits : 1];  // the gradient that goes past the matrix
+  // The gradient that goes past the matrix; of an LSTM c's, and then h's with masks.
+  constexpr bool kHasH = kCarriesH<MODE, EXTRAS>;
+  __shared__ float carried[SINGLE && kHasH ? 1 : kMaxTiles][kResidentWarps][kHasH ? 2 * kUnits : kGated ? kUnits : 1];
   float* const sums = reinterpret_cast<float*>(shared);
   float* const partial = sums + 2 * kWave * kResidentWarps * kSumFloats;
   float* const bias_sums = partial + (CLUSTER > 1 ? 2 * CLUSTER * kWave * kOwnFloats : 0);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
       for (int j = 0; j < kWave; ++j) {
         const int column = first + j * kTileColumns + warp, n = replica_column + column;
         if (j >= count || column >= columns) continue;
-        const int tile = column / kTileColumns;
+        const int tile = SINGLE && kHasH ? 0 : column / kTileColumns;
         const bool is_active = n < current.batch, was_active = n < previous.batch;
         const int row = current.row + n;
 #pragma unroll
@@ -180,7 +182,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           float* const bias_sum = bias_sums + tile * bias_floats + (warp * kRounds + r) * 32 + lane;
           float dh = from_next[j][r], past = kGated ? *carry : 0;
           __syncwarp();
-          dh *= load_mask<T, MODE, EXTRAS>(params.masks, place.direction, state_index, exists);
+          dh *= load_mask<T, EXTRAS>(params.masks, place.direction, state_index, exists);
+          float past_h = 0;
+          if constexpr (kHasH) {
+            dh += carry[kUnits];
+            __syncwarp();
+          }
           if (EXTRAS && restarted[j]) {
             take_reset_gradients<T, MODE>(dir, state_index, exists && was_active, dh, past, kGated ? sub : 0);
           }
@@ -188,9 +195,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_backward(const __grid
           if (!is_active) continue;
           if (EXTRAS && is_first[j]) load_reset_state<T, MODE>(dir, state_index, exists, sub, saved[j][r]);
           const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, EXTRAS && is_first[j]);
-          float da = lanes_backward<MODE, sizeof(T) == 4, kZonesOut<MODE, EXTRAS>>(
+          float da = lanes_backward<MODE, sizeof(T) == 4, EXTRAS>(
               Element<T>::to_float(saved[j][r].own), Element<T>::to_float(saved[j][r].other), has_before, dh, past, sub,
-              sizes.relu, EXTRAS && dir.dcells != nullptr, params.masks.zoneout);
+              sizes.relu, EXTRAS && dir.dcells != nullptr, &params.masks, &past_h);
+          if (kHasH && sub == 0) carry[kUnits] = past_h;
           da = exists ? da : 0;
           T* const out = dgates + int64_t{row} * row_elements + u - lane / 4;
           publish_gate_tiles(out + (kGated ? sub * padded : 0), lane, da,

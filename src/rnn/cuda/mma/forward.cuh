@@ -37,8 +37,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
   if (replica_columns <= 0) return;
 
   extern __shared__ uint4 shared[];
-  __shared__ float carried[kReady ? 1 : kMaxTiles][kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
-  __shared__ float biases[kRounds][32];                                      // of what a lane finishes
+  // Of a sequence c (LSTM) or h before rounding (GRU); and then h and the mask of it of an LSTM with extras.
+  constexpr bool kHasH = kCarriesH<MODE, EXTRAS>;
+  __shared__ float carried[kReady || (SINGLE && kHasH) ? 1 : kMaxTiles][kResidentWarps][kHasH ? 3 * kUnits : kUnits];
+  __shared__ float biases[kRounds][32];                  // of what a lane finishes
   float* const sums = reinterpret_cast<float*>(shared);  // [2][tile of a wave][warps][row tiles][kStride]
 
   Product product;
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       const bool starts_anew = restarts<EXTRAS>(dir, Step(), next, n);
       const auto value = [&](int u) {
         const int64_t at = int64_t{n} * hidden + u;
-        const float mask = load_mask<T, MODE, EXTRAS>(params.masks, place.direction, at, u < hidden);
+        const float mask = load_mask<T, EXTRAS>(params.masks, place.direction, at, u < hidden);
         if constexpr (EXTRAS) return mask * initial_h<T>(dir, at, u < hidden, starts_anew);
         return hx != nullptr && u < hidden ? load_float<T>(hx, at) : 0.0f;
       };
@@ -203,10 +205,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
             const int u = first_of_lane + r * kTileRows;
             const bool starts_anew = restarts<EXTRAS>(dir, previous, current, n);
             const float value = initial_carried<T, MODE>(dir, int64_t{n} * hidden + u, u < hidden, starts_anew);
+            float* const carry = &carried[SINGLE ? 0 : column / kTileColumns][warp][lane / 4 + r * kTileRows];
+            if (kHasH && sub == 0) {
+              const int64_t at = int64_t{n} * hidden + u;
+              carry[kUnits] = initial_h<T>(dir, at, u < hidden, starts_anew);
+              carry[2 * kUnits] = load_mask<T, EXTRAS>(params.masks, place.direction, at, u < hidden);
+            }
             if constexpr (kReady) {
               carried_by_lane[r] = value;
             } else if (sub == 0) {
-              carried[column / kTileColumns][warp][lane / 4 + r * kTileRows] = value;
+              *carry = value;
             }
           }
         }
@@ -229,18 +237,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
       unroll<kWave, kRounds>([&](int j, int r) {
         const float x = Element<T>::to_float(input[j][r]), bias = kReady ? bias_of_lane[r] : biases[r][lane];
         value[j][r] = lane_gate<MODE, kAccurate>(value[j][r], x, bias, sub, sizes.relu);
+        value[j][r] = mark_gate<MODE, EXTRAS>(params.masks, value[j][r], x, sub);
       });
       unroll<kWave, kRounds>([&](int j, int r) {
         const int column = first + j * kTileColumns + warp;
-        const int tile = kReady ? 0 : min(column / kTileColumns, kMaxTiles - 1);
+        const int tile = SINGLE && (kReady || kHasH) ? 0 : min(column / kTileColumns, kMaxTiles - 1);
         T* const out = exchange + (int64_t{s + 1} * step_elements + tile * tile_elements);
         const int u = unit + r * kTileRows;
         const bool publishes = j < count && column < min(columns, next_columns) && own_lane && u < padded;
-        float* const carry = kReady ? &carried_by_lane[r] : &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        float* const in_shared = &carried[tile][warp][kGated ? lane / 4 + r * kTileRows : 0];
+        float* const carry = kReady ? &carried_by_lane[r] : in_shared;
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
-          zone_out<MODE, EXTRAS>(params.masks, *carry, done[j][r]);
-          if (!kReady) __syncwarp();
+          zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
+          if (!kReady || kHasH) __syncwarp();
           if (!EXTRAS && (kReady || sub == 0)) *carry = done[j][r].carried;  // else below: kernels without spilled
         } else {
           done[j][r].h = value[j][r];
@@ -248,15 +258,18 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         float h = u < hidden ? done[j][r].h : 0, next_carried = kGated ? done[j][r].carried : 0;
         if (EXTRAS && restarts_next[j]) {
           // Which factors are pinned: with the other ones, a kernel of either kind spilled 4 bytes.
-          const int64_t at = kExact<T>
+          const int64_t at = kExact<T> || kHasH
                                  ? int64_t{replica_column + column} * hidden + pin_in_register(u)
                                  : int64_t{pin_in_register(replica_column) + column} * pin_in_register(hidden) + u;
           h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
         }
         if (EXTRAS && kGated && (kReady || sub == 0)) *carry = next_carried;
-        if constexpr (kMasks<MODE, EXTRAS>) {
+        if (kHasH && sub == 0) in_shared[kUnits] = h;
+        if constexpr (kHasH) {
+          h *= in_shared[2 * kUnits];
+        } else if constexpr (EXTRAS) {
           const int64_t at = int64_t{replica_column + column} * hidden + pin_in_register(u);
-          h *= load_mask<T, MODE, EXTRAS>(params.masks, place.direction, at, publishes && u < hidden);
+          h *= load_mask<T, EXTRAS>(params.masks, place.direction, at, publishes && u < hidden);
         }
         if constexpr (kReady) {
           publish_unit_tile(out_of_lane + r * kTileRows - 2 * lane, lane, h, publishes);  // which adds 2 lane

@@ -26,6 +26,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   extern __shared__ uint4 shared[];
   __shared__ float carried[kGated ? kResidentWarps : 1][kUnits];  // the gradient that goes past the matrix
+  constexpr bool kHasCarriedH = kCarriesH<MODE, EXTRAS>;          // an LSTM's of c; and of h
+  __shared__ float carried_h[kHasCarriedH ? kResidentWarps : 1][kUnits];
   __shared__ float bias_sums[kResidentWarps][kRounds][32];
   // In 16 bits the product needs every register: what the forward pass saved waits for it here.
   constexpr bool kInputsWait = sizeof(T) == 2;
@@ -136,7 +138,13 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       float* const carry = &carried[kGated ? warp : 0][min(own_unit, kUnits - 1)];
       float dh = from_next[r], past = kGated ? *carry : 0;
       __syncwarp();
-      dh *= load_mask<T, MODE, EXTRAS>(params.masks, 0, state_index, exists(r));
+      dh *= load_mask<T, EXTRAS>(params.masks, 0, state_index, exists(r));
+      float* const carry_h = &carried_h[kHasCarriedH ? warp : 0][min(own_unit, kUnits - 1)];
+      float past_h = 0;
+      if constexpr (kHasCarriedH) {
+        dh += *carry_h;
+        __syncwarp();
+      }
       if (EXTRAS && starts_anew[~s & 1][warp]) {
         take_reset_gradients<T, MODE>(dir, state_index, exists(r) && was_active, dh, past, sub);
       }
@@ -149,11 +157,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const bool is_first = EXTRAS && starts_anew[s & 1][warp];
       if (is_first) load_reset_state<T, MODE>(dir, state_index, exists(r), sub, loaded);
       const bool has_before = has_state_before<T, MODE>(dir, n < next.batch, is_first);
-      float da = lanes_backward<MODE, kAccurate, kZonesOut<MODE, EXTRAS>>(
+      float da = lanes_backward<MODE, kAccurate, EXTRAS>(
           Element<T>::to_float(loaded.own), Element<T>::to_float(loaded.other), has_before, dh, past, sub, sizes.relu,
-          EXTRAS && dir.dcells != nullptr, params.masks.zoneout);
+          EXTRAS && dir.dcells != nullptr, &params.masks, &past_h);
       da = u < hidden ? da : 0;
-      if (kGated && sub == 0 && own_unit < kUnits) *carry = past;
+      if (kGated && sub == 0 && own_unit < kUnits) {
+        *carry = past;
+        if (kHasCarriedH) *carry_h = past_h;
+      }
       if (MODE == PRNN_GRU && sub == 3 && exists(r)) store_float<T>(dir.dcandidate, int64_t{row} * hidden + u, da);
       publish_element(own_unit < kUnits && u < padded && sub < kGates,
                       dgates + (int64_t{row} * row_elements + sub * padded + u), Element<T>::from_float(da));

@@ -23,7 +23,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
 
   extern __shared__ uint4 shared[];
   __shared__ float carried[kResidentWarps][kUnits];  // c (LSTM), h before rounding (GRU)
-  __shared__ float biases[kRounds][32];              // of what a lane finishes
+  constexpr bool kHasCarriedH = kCarriesH<MODE, EXTRAS>;
+  __shared__ float carried_h[kHasCarriedH ? kResidentWarps : 1][kUnits];
+  __shared__ float biases[kRounds][32];  // of what a lane finishes
   // In 16 bits the product needs every register: the inputs wait for it here.
   constexpr bool kInputsWait = sizeof(T) == 2;
   __shared__ T inputs[kInputsWait ? kResidentWarps : 1][kRounds][32];
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     for (int u = first_unit + lane_id(); u < min(padded, first_unit + kUnits); u += 32) {
       const int64_t at = int64_t{n} * hidden + u;
       const float value =
-          initial_h<T>(dir, at, u < hidden, is_reset) * load_mask<T, MODE, EXTRAS>(params.masks, 0, at, u < hidden);
+          initial_h<T>(dir, at, u < hidden, is_reset) * load_mask<T, EXTRAS>(params.masks, 0, at, u < hidden);
       publish_element(true, exchange + (int64_t{s} * step_elements + state_at(u, warp)), Element<T>::from_float(value));
     }
   };
@@ -128,8 +130,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
     const int n = sizes.first_column + warp, row = step_of(here).row + n, next_columns = columns_of(here + 1);
     if (kGated && warp >= columns_of(here - 1)) {  // the sequence starts
       for (int u = lane; u < kUnits; u += 32) {
-        carried[warp][u] = initial_carried<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, first_unit + u < hidden,
-                                                    restarts_with(here));
+        const int64_t at = int64_t{n} * hidden + first_unit + u;
+        const bool starts_anew = restarts_with(here), exists = first_unit + u < hidden;
+        carried[warp][u] = initial_carried<T, MODE>(dir, at, exists, starts_anew);
+        if (kHasCarriedH) carried_h[kHasCarriedH ? warp : 0][u] = initial_h<T>(dir, at, exists, starts_anew);
       }
       __syncwarp();
     }
@@ -143,15 +147,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
       const float sum =
           sum_over_warps(sums, Product::kSumFloats, Product::sum_at(input_gate_of(lane) * kUnits + u, warp));
       gate[r] = lane_gate<MODE, kAccurate>(sum, x, biases[r][lane], sub, sizes.relu);
+      gate[r] = mark_gate<MODE, EXTRAS>(params.masks, gate[r], x, sub);
     }
     LaneForward done[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int u = own + r * kRoundUnits;
       if constexpr (kGated) {
-        float* const carry = &carried[warp][min(u, kUnits - 1)];
-        done[r] = lanes_forward<MODE, kAccurate>(gate[r], *carry, sub);
-        zone_out<MODE, EXTRAS>(params.masks, *carry, done[r]);
+        const float before = carried[warp][min(u, kUnits - 1)];
+        const float h_before = kHasCarriedH ? carried_h[kHasCarriedH ? warp : 0][min(u, kUnits - 1)] : before;
+        done[r] = lanes_forward<MODE, kAccurate>(gate[r], before, sub);
+        zone_out<MODE, EXTRAS>(params.masks, h_before, done[r]);
         __syncwarp();
       } else {
         done[r].h = gate[r];
@@ -162,9 +168,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_large_forward(const _
         h = begin_sequence<T, MODE>(dir, int64_t{n} * hidden + first_unit + u, publishes && first_unit + u < hidden,
                                     true, next_carried);
       }
-      if (kGated && sub == 0 && u < kUnits) carried[warp][u] = next_carried;
-      h *= load_mask<T, MODE, EXTRAS>(params.masks, 0, int64_t{n} * hidden + first_unit + u,
-                                      publishes && first_unit + u < hidden);
+      if (kGated && sub == 0 && u < kUnits) {
+        carried[warp][u] = next_carried;
+        if (kHasCarriedH) carried_h[kHasCarriedH ? warp : 0][u] = h;
+      }
+      h *= load_mask<T, EXTRAS>(params.masks, 0, int64_t{n} * hidden + first_unit + u,
+                                publishes && first_unit + u < hidden);
       publish_element(publishes, exchange + (int64_t{s + 1} * step_elements + state_at(first_unit + u, warp)),
                       Element<T>::from_float(h));
     }

@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
   const int own_unit = warp % kRowTiles * kTileRows + lane / 4, unit = first_unit + own_unit;
   const bool finishes = column < (kColumns == 1 ? 1 : replica_columns), exists = finishes && unit < hidden;
   const int64_t state_at = int64_t{n} * hidden + unit;
-  float carried = 0;  // the gradient that goes past the matrix
-  const float mask = load_mask<float, MODE, EXTRAS>(params.masks, place.direction, state_at, exists);
+  float carried = 0, carried_h = 0;  // the gradient that goes past the matrix; an LSTM's of c, and of h
+  const float mask = load_mask<float, EXTRAS>(params.masks, place.direction, state_at, exists);
   float bias = 0, biases = 0;  // the gradient's sum over the last timesteps, and over those before
 
   float* const dgates = static_cast<float*>(dir.dgates);
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     pin_in_register(saved.own);
     pin_in_register(saved.other);
     float dh = s > 0 ? mask * Product::template total<true>(sums[s % 2], column, own_unit, sub) : 0;
+    if constexpr (kCarriesH<MODE, EXTRAS>) dh += carried_h;
     if (after_reset) take_reset_gradients<float, MODE>(dir, state_at, was_active && exists, dh, carried, sub);
     begin_or_end_sequence<float, MODE>(dir, state_at, exists, is_active, was_active, dh, carried, sub);
     if (is_bias_step<float>(s)) {
@@ -157,9 +158,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_backward(const __gri
     if constexpr (kDerivesAhead) {
       da = lane_gradient<MODE>(derivatives, dh + __shfl_sync(kWholeWarp, saved.other, 0, 4), carried, sub);
     } else {
-      da = lanes_backward<MODE, true, kZonesOut<MODE, EXTRAS>>(saved.own, saved.other, has_before, dh, carried, sub,
-                                                               sizes.relu, EXTRAS && dir.dcells != nullptr,
-                                                               params.masks.zoneout);
+      da = lanes_backward<MODE, true, EXTRAS>(saved.own, saved.other, has_before, dh, carried, sub, sizes.relu,
+                                              EXTRAS && dir.dcells != nullptr, &params.masks, &carried_h);
     }
     da = unit < hidden ? da : 0;
     float* const out = dgates + row * row_elements + (kGated ? sub * padded : 0) + unit;

@@ -65,11 +65,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
   const auto initial_at = [&] { return int64_t{pin_in_register(n)} * hidden + unit; };
   const float bias = load_bias<float, MODE>(dir, hidden, unit, sub, exists);
   float carried = 0;  // c (LSTM), h (GRU)
+  // An LSTM's, where registers are few: h, and the mask of it.
+  __shared__ float of_threads[2][kCarriesH<MODE, EXTRAS> ? kResidentThreads : 1];
+  float& carried_h = of_threads[0][kCarriesH<MODE, EXTRAS> ? threadIdx.x : 0];
   const auto input_at = [&](int64_t row) {
     return row * params.xw_row + int64_t{pin_in_register(own_gate)} * params.xw_gate + unit;
   };
   const auto begin = [&](bool starts_anew) {
-    return begin_sequence<float, MODE>(dir, initial_at(), exists, starts_anew, carried);
+    const float h = begin_sequence<float, MODE>(dir, initial_at(), exists, starts_anew, carried);
+    if (kCarriesH<MODE, EXTRAS>) carried_h = h;
+    return h;
   };
 
   // The exchange: a step's states, before it, in global memory or in every block's shared memory.
@@ -87,9 +92,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     pin_in_register(places[i] = address_in_rank(own_states + unit * 4, sub * kPeers + i));
     pin_in_register(counts[i] = address_in_rank(barrier, sub * kPeers + i));
   }
-  const float mask = load_mask<float, MODE, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
+  const float mask = load_mask<float, EXTRAS>(params.masks, place.direction, int64_t{n} * hidden + unit, exists);
+  if (kCarriesH<MODE, EXTRAS>) of_threads[1][threadIdx.x] = mask;
   const auto publish = [&](int s, float h) {
-    const float value = h * mask;
+    const float value = h * (kCarriesH<MODE, EXTRAS> ? of_threads[1][threadIdx.x] : mask);
     if constexpr (kSends) {
 #pragma unroll
       for (int i = 0; i < kPeers; ++i) {
@@ -143,12 +149,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1) simt_forward(const __grid
     pin_in_register(input);
     const float sum =
         Product::template total<!kGated>(sums[s % 2], column, kGated ? own_unit * 4 + sub : own_unit, sub);
-    const float gate = lane_gate<MODE, true>(sum, input, bias, sub, sizes.relu);
+    float gate = lane_gate<MODE, true>(sum, input, bias, sub, sizes.relu);
+    gate = mark_gate<MODE, EXTRAS>(params.masks, gate, input, sub);
     LaneForward done;
     if constexpr (kGated) {
       done = lanes_forward<MODE, true>(gate, carried, sub);
-      zone_out<MODE, EXTRAS>(params.masks, carried, done);
+      zone_out<MODE, EXTRAS>(params.masks, kCarriesH<MODE, EXTRAS> ? carried_h : carried, done);
       carried = done.carried;
+      if (kCarriesH<MODE, EXTRAS>) carried_h = done.h;
     } else {
       done.h = gate;
     }
