@@ -1,8 +1,9 @@
-"""prnn.nn.LSTM with zoneout or recurrent dropout."""
+"""prnn.nn.LSTM with zoneout or recurrent dropout where no kernel of plain layers serves it: in float64 on a GPU, and
+layers and batches that are large."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import call_dtypes, check_not_empty, is_autocast
-from prnn._lstm_layers import Masks, draw_masks, lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import Masks, lengths_on_device, run_layer, run_layers
 from prnn._ops._autocast import autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
@@ -24,12 +25,12 @@ from prnn._state_masks import given
 
 __all__ = ["run_masked_lstm"]
 
-MasksOf = Callable[[int, Tensor], Masks]  # of layer and direction, counted together; the tensor has the type of theirs
-
 
 def _require_served(module: Any, input: Tensor, return_cells: bool) -> None:
     if return_cells:
-        raise NotSupportedError(f"return_cells is True, {given(module)}: such a layer returns the last c alone")
+        raise NotSupportedError(
+            f"return_cells is True, {given(module)}: the kernels that serve such a layer here return the last c alone"
+        )
     if input.dtype not in DTYPES:
         raise TypeError(f"input has dtype {input.dtype}; recurrent layers take float32, float64, float16 and bfloat16")
     if input.is_cuda and module.backend == "cudnn":
@@ -55,9 +56,9 @@ def _run_stack(
     input: Tensor,
     hx: tuple[Tensor | None, Tensor | None],
     lengths: Tensor | None,
-    masks_of: MasksOf,
+    masks: Masks,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All layers; arguments and results as run_layers()'s."""
+    """All layers; arguments and results as run_layers()'s. masks: of draw_masks(), zoneout's (T, N, L D H)."""
     _require_resident(module, input)
     directions, heads = 2 if module.bidirectional else 1, module.heads
 
@@ -70,7 +71,12 @@ def _run_stack(
         index = layer * directions + direction
         weight_ih, weight_hh, *biases = (weights[name] for name in module._all_weights[index])
         x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
-        masks = masks_of(index, x)
+        zoneout, recurrent_mask = masks
+        if zoneout is not None:
+            zoneout = zoneout[..., index * module.hidden_size :][..., : module.hidden_size].to(x.dtype)
+        if recurrent_mask is not None:
+            recurrent_mask = recurrent_mask[index].to(x.dtype)
+        own = (zoneout, recurrent_mask)
 
         def run_head(
             x: Tensor, recurrent: Tensor, states: tuple[Tensor | None, Tensor | None], masks: Masks
@@ -88,8 +94,8 @@ def _run_stack(
             )
 
         if heads == 1:
-            return run_head(x, weight_hh, states, masks)
-        own_states, own_masks = (zip(*map(of_heads, pair), strict=True) for pair in (states, masks))
+            return run_head(x, weight_hh, states, own)
+        own_states, own_masks = (zip(*map(of_heads, pair), strict=True) for pair in (states, own))
         results = map(run_head, x.chunk(heads, -1), weight_hh.unbind(), own_states, own_masks)
         y, cy = zip(*results, strict=True)
         return torch.cat(y, -1), torch.cat(cy, -1)
@@ -106,22 +112,18 @@ def _run_cut(
     hx: Sequence[Tensor | None],
     lengths: Tensor | None,
     reset: Tensor,
+    masks: Masks,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same of sequences that start anew, for kernels that know no resets. hx: h and c, and those of reset_hx."""
     segments = cut(reset, None, lengths)
-    drawn: dict[int, Masks] = {}
+    zoneout, recurrent = segments.cut_masks(*masks)
 
     def call_group(input: Tensor, h: Tensor | None, c: Tensor | None, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        def masks_of(index: int, x: Tensor) -> Masks:
-            if index not in drawn:  # of the sequences, which one group after the other takes from
-                drawn[index] = segments.cut_masks(*draw_masks(module, x, *reset.shape))
-            zoneout, recurrent = drawn[index]
-            return (
-                None if zoneout is None else group.pad(zoneout),
-                None if recurrent is None else recurrent[group.begin : group.end],
-            )
-
-        return _run_stack(module, weights, input, (h, c), group.lengths, masks_of)
+        own = (
+            None if zoneout is None else group.pad(zoneout),
+            None if recurrent is None else recurrent[:, group.begin : group.end],
+        )
+        return _run_stack(module, weights, input, (h, c), group.lengths, own)
 
     def call(
         data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int
@@ -149,13 +151,17 @@ def run_masked_lstm(
     batch_sizes: Tensor | None,
     lengths: Tensor | None,
     reset: Tensor | None,
+    masks: Sequence[Tensor | None],
     return_cells: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As _Recurrent._call(): input (T, N, I), or a PackedSequence's rows and batch_sizes; states h and c, and those of
-    reset_hx."""
+    reset_hx; masks of draw_masks()."""
+    zoneout, recurrent = masks or (None, None)
     if batch_sizes is not None:
         if reset is not None:
             reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes))
+        if zoneout is not None:
+            zoneout, _ = pad_packed_sequence(PackedSequence(zoneout, batch_sizes))
         input, lengths = pad_packed_sequence(PackedSequence(input, batch_sizes))
     check_not_empty(input)
     weights = {name: getattr(module, name) for group in module._all_weights for name in group}
@@ -174,11 +180,9 @@ def run_masked_lstm(
             hx[:2] = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
             reset = None
         if reset is None:
-            output, hy, cy = _run_stack(
-                module, weights, input, (hx[0], hx[1]), on_device, lambda _, x: draw_masks(module, x, *x.shape[:2])
-            )
+            output, hy, cy = _run_stack(module, weights, input, (hx[0], hx[1]), on_device, (zoneout, recurrent))
         else:
-            output, hy, cy = _run_cut(module, weights, input, hx, on_device, reset)
+            output, hy, cy = _run_cut(module, weights, input, hx, on_device, reset, (zoneout, recurrent))
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
     output, hy = output.to(result_dtype), hy.to(result_dtype)

@@ -1,4 +1,4 @@
-"""zoneout= and recurrent_dropout=, what layers with either share; and the masks of prnn.nn.GRU and RNN."""
+"""zoneout= and recurrent_dropout=, what layers with either share; and the masks of prnn.nn.LSTM, GRU and RNN."""
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
@@ -7,13 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prnn._ops._layer import BACKENDS, Config
+from prnn._ops._precision import allows_tf32_rnn
+from prnn._ops._segments import computed_dtype, resets_in_kernels
+
 __all__ = [
+    "are_in_kernels",
+    "are_kernels_faster",
     "check_masks",
     "check_probability",
     "draw_masks",
     "given",
     "gru_weights",
     "in_types_of_rnn",
+    "mask_configuration",
     "operator_mode",
     "uses_masks",
 ]
@@ -85,13 +92,54 @@ def given(module: Any) -> str:
     return f"but {name} is {getattr(module, name)}"
 
 
-def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[tuple[Tensor | None, ...], float, int]:
-    """Of a call of a GRU or RNN: the operator's masks, those of a layer without heads, and its configuration's
-    `zoneout` and `mask_kinds`.
-
-    input: (T, N, I), or a PackedSequence's rows."""
+def mask_configuration(module: Any) -> tuple[float, int]:
+    """The operator's `zoneout` and `mask_kinds`."""
     if not module.training:
-        return (), float(module.zoneout), 0
+        return float(module.zoneout), 0
+    return 0.0, (module.zoneout > 0) + 2 * (module.recurrent_dropout > 0)
+
+
+def are_kernels_faster(units: int, batch: int, dtype: torch.dtype, trains: bool) -> bool:
+    """Whether the kernels of plain LSTMs were faster with masks than the operator layer_norm_lstm, of whose timesteps a
+    large batch's are matrix products. Measured on an H200: docs/layer_norm_lstm.md."""
+    size = batch * units
+    if dtype != torch.float32:
+        return size <= (196608 if units <= 512 else 73728)
+    if units <= 256:
+        return size <= 262144 if allows_tf32_rnn() else batch == 1 and units > 128
+    if trains and 1 < batch <= 16 and units <= 1024:  # the backward pass of others is in clusters, or on the whole GPU
+        return False
+    if allows_tf32_rnn():
+        return size <= 40960
+    return size < 49152 if trains else size <= 65536
+
+
+def are_in_kernels(
+    config: Config,
+    input: Tensor,
+    batch: int,
+    lengths: object = None,
+    trains: bool = True,
+) -> bool:
+    """Whether the kernels of plain LSTMs serve one with masks. They alone know resets, heads and c of every timestep;
+    lengths on a GPU the others read without the host. A compiled function does not ask the library for its plans."""
+    if not input.is_cuda:
+        return True
+    dtype = computed_dtype(input)
+    if dtype == torch.float64 or config.backend == BACKENDS["cudnn"] or torch.compiler.is_compiling():
+        return False
+    needs = config.has_reset or config.return_cells or config.heads > 1
+    if not needs and isinstance(lengths, Tensor) and lengths.is_cuda:
+        return False
+    if not (needs or are_kernels_faster(config.hidden_size, batch, dtype, trains)):
+        return False
+    return resets_in_kernels(config, input, batch)
+
+
+def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, ...]:
+    """The operator's masks, those of a layer without heads. input: (T, N, I), or a PackedSequence's rows."""
+    if not module.training:
+        return ()
     states = module.num_layers * (2 if module.bidirectional else 1)
     zoneout = recurrent = None
     if module.zoneout > 0:
@@ -100,4 +148,4 @@ def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[tuple[Tensor | N
     if module.recurrent_dropout > 0:
         kept = 1 - module.recurrent_dropout
         recurrent = input.new_empty(states, batch, module.hidden_size).bernoulli_(kept).div_(kept)
-    return (zoneout, recurrent), 0.0, (zoneout is not None) + 2 * (recurrent is not None)
+    return zoneout, recurrent

@@ -13,7 +13,7 @@ from prnn._ops._handles import DTYPES, handle
 from prnn._ops._layer import BACKENDS, MODES
 from prnn._ops._precision import allows_tf32_rnn
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
-from prnn._state_masks import operator_mode, uses_masks
+from prnn._state_masks import are_kernels_faster, mask_configuration, operator_mode, uses_masks
 
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
@@ -26,7 +26,8 @@ _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 @dataclasses.dataclass(frozen=True)
 class LayerExplanation:
     """One module. Engines are those of docs/resident_kernels.md ("mma", "wgmma", "cluster", ...), "cpu" or "cudnn", of
-    a LayerNormLSTM, and of an LSTM with zoneout or recurrent dropout, those of docs/layer_norm_lstm.md."""
+    a LayerNormLSTM, and of an LSTM with zoneout or recurrent dropout and many sequences, those of
+    docs/layer_norm_lstm.md."""
 
     name: str  # in the model; "" for the model itself
     module: str  # what it is: "LSTM 80 -> 512, 2 layers"
@@ -102,11 +103,20 @@ def explain(
     sizes = _batch_sizes(batch)
     layers = []
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.LayerNormLSTM) or (isinstance(layer, nn.LSTM) and uses_masks(layer)):
+        if isinstance(layer, nn.LayerNormLSTM):
             layers.append(_explain_layer_norm(name, layer, sizes[0], gpu, dtype))
         elif isinstance(layer, (*_OURS, *_TORCH)):
-            layers.append(_explain_layer(name, layer, sizes, gpu, dtype))
+            found = _explain_layer(name, layer, sizes, gpu, dtype)
+            if isinstance(layer, nn.LSTM) and uses_masks(layer) and not _is_plain(layer, found, sizes[0]):
+                found = _explain_layer_norm(name, layer, sizes[0], gpu, dtype)
+            layers.append(found)
     return Explanation(sizes[0], tuple(layers))
+
+
+def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
+    """Whether an LSTM with masks runs on the kernels of LSTMs without, which _explain_layer() has found."""
+    is_faster = are_kernels_faster(layer.hidden_size, batch, found.dtype, layer.training)
+    return found.device == "CPU" or (found.supported and (is_faster or layer.heads > 1))
 
 
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
@@ -185,7 +195,8 @@ def _explain_layer(
     if not is_cuda and dtype in (torch.float16, torch.bfloat16):
         computed = torch.float32
         notes.append("computed in float32")
-    mode = operator_mode(layer) if isinstance(layer, nn.GRU | nn.RNN) else layer.mode
+    masked = isinstance(layer, nn.LSTM | nn.GRU | nn.RNN) and uses_masks(layer)
+    mode = operator_mode(layer) if masked else layer.mode
     rnn = _C.Rnn(MODES[mode], DTYPES[computed], *shape, False, layer.proj_size, dropout, getattr(layer, "heads", 1))
     if is_cuda:
         rnn.set_backend(BACKENDS[getattr(layer, "backend", "best")])
@@ -194,9 +205,9 @@ def _explain_layer(
     library = handle(torch.device("cpu") if gpu is not None or not is_cuda else weight.device)
     if dropout > 0:  # the plan needs to know that there is some
         rnn.set_dropout(library, dropout, 0, 0, 0)
-    if isinstance(layer, nn.GRU | nn.RNN) and uses_masks(layer):
-        drops, zones_out = layer.recurrent_dropout > 0, layer.zoneout > 0
-        rnn.set_masks(*((drops, zones_out, 0.0) if layer.training else (0, 0, layer.zoneout)))
+    if masked:
+        zoneout, kinds = mask_configuration(layer)
+        rnn.set_masks(kinds & 2, kinds & 1, zoneout)
     found = rnn.query(library, sizes) if gpu is None else rnn.query_gpu(gpu, sizes)
     together = found["layers_together"]
     engines = found["forward_engine"], found["backward_engine"]

@@ -37,7 +37,16 @@ from prnn._ops._segments import cut, resets_in_kernels
 from prnn._ops._segments import run as run_segments
 from prnn._ops.rnn import BACKENDS, MODES, Config, call
 from prnn._scripting import NotScriptable
-from prnn._state_masks import check_masks, draw_masks, gru_weights, in_types_of_rnn, operator_mode, uses_masks
+from prnn._state_masks import (
+    are_in_kernels,
+    check_masks,
+    draw_masks,
+    gru_weights,
+    in_types_of_rnn,
+    mask_configuration,
+    operator_mode,
+    uses_masks,
+)
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -304,9 +313,7 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         if reset is not None and reset.numel() == 0:
             reset, states = None, (*states[:2], None, None)
         if uses_masks(self):
-            if isinstance(self, LSTM):
-                return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, return_cells)
-            masks, zoneout, mask_kinds = draw_masks(self, input, batch)
+            zoneout, mask_kinds = mask_configuration(self)
         elif (
             input.is_cpu
             and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
@@ -336,6 +343,11 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             zoneout,
             mask_kinds,
         )
+        if uses_masks(self):
+            masks = draw_masks(self, input, batch)
+            trains = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights))
+            if isinstance(self, LSTM) and not are_in_kernels(config, input, batch, lengths, trains):
+                return run_masked_lstm(self, input, states, batch_sizes, lengths, reset, masks, return_cells)
         if reset is None or resets_in_kernels(config, input, batch):
             rest = (batch_sizes, lengths, reset, masks, seed, max_batch, config)
             results = _compute(input, states, weights, rest)
@@ -522,7 +534,8 @@ class LSTM(_Recurrent):
         recurrent_dropout: probability of dropout of h on its way into weight_hh in training, less than 1; one mask for
             all timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
 
-    With zoneout or recurrent_dropout there are no projection and return_cells, and the host waits for a reset on a GPU.
+    With zoneout or recurrent_dropout there is no projection. On a GPU, layers with either in float64, and too large to
+    stay resident, have no return_cells, and their host waits for reset.
     """
 
     forget_bias: float | None = None

@@ -5,9 +5,13 @@ import torch
 GATES = {"LSTM": 4, "GRU": 3}
 
 
+def cell_of(layer: torch.nn.RNNBase) -> str:
+    return layer.mode.partition("_")[0]
+
+
 def whole_layer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
     """torch.nn's layer, in float64 on the CPU, that computes what a prnn.nn layer with heads does."""
-    name = type(layer).__name__
+    name = cell_of(layer)
     options = {"nonlinearity": layer.nonlinearity} if name == "RNN" else {}
     whole = getattr(torch.nn, name)(
         layer.input_size,
@@ -28,7 +32,7 @@ def whole_layer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
 def gates_first(layer: torch.nn.RNNBase, name: str, value: torch.Tensor) -> torch.Tensor:
     """A parameter of a layer with heads, or its gradient, in the shape and order that torch has for a whole layer: gate
     after gate, and the blocks of the recurrent weights on the diagonal."""
-    heads, gates = layer.heads, GATES.get(type(layer).__name__, 1)
+    heads, gates = layer.heads, GATES.get(cell_of(layer), 1)
     size = layer.hidden_size // heads
     value = value.detach().double().cpu()
     if not name.startswith("weight_hh"):

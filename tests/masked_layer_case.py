@@ -21,6 +21,15 @@ MODES = {
 }
 
 
+class OfOtherKernels(prnn.nn.LSTM):
+    """An LSTM whose masks LayerNormLSTM's kernels serve, as of large batches on a GPU."""
+
+    def _call(self, *arguments: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prnn.nn, "are_in_kernels", lambda *_: False)
+            return super()._call(*arguments)
+
+
 def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:
     """The masks of a call of prnn.nn.LSTM, GRU or RNN, drawn in the module's order. input: (T, N, I)."""
     steps, batch, hidden = *input.shape[:2], module.hidden_size
@@ -28,17 +37,13 @@ def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:
     if not module.training:
         return reference.Masks(expectation=module.zoneout)
     kept = 1 - module.recurrent_dropout
-    parts = [1] * states if module.mode == "LSTM" else [states]  # drawn together
-    zoneout, recurrent = [], []
-    for count in parts:
-        if module.zoneout > 0:
-            dtype = input.dtype if module.mode == "LSTM" else torch.bool
-            mask = torch.empty(steps, batch, count * hidden, dtype=dtype, device=input.device)
-            zoneout.append(mask.bernoulli_(module.zoneout).view(steps * batch, count, hidden))
-        if module.recurrent_dropout > 0:
-            drawn = input.new_empty(count, batch, hidden).bernoulli_(kept)
-            recurrent.append(drawn.view(count, batch, hidden) / kept)  # of a patched bernoulli_(), maybe (N, H)
-    return reference.Masks(torch.cat(recurrent) if recurrent else None, torch.cat(zoneout, 1) if zoneout else None)
+    zoneout = recurrent = None
+    if module.zoneout > 0:
+        mask = torch.empty(steps, batch, states * hidden, dtype=torch.bool, device=input.device)
+        zoneout = mask.bernoulli_(module.zoneout).view(steps * batch, states, hidden)
+    if module.recurrent_dropout > 0:
+        recurrent = input.new_empty(states, batch, hidden).bernoulli_(kept) / kept
+    return reference.Masks(recurrent, zoneout)
 
 
 def run_written_out(
@@ -51,6 +56,19 @@ def run_written_out(
 ) -> Any:
     """prnn.nn.LSTM, GRU or RNN from the reference, with masks drawn in the module's order. input: (T, N, I); reset
     (T, N); weights: another module that has them."""
+    y, h, c, _ = written_out(module, input, states, reset, reset_hx, weights)
+    return y.view(*input.shape[:2], -1), (h, c) if module.mode == "LSTM" else h
+
+
+def written_out(
+    module: Any,
+    input: torch.Tensor,
+    states: Any = None,
+    reset: torch.Tensor | None = None,
+    reset_hx: Any = None,
+    weights: Any = None,
+) -> tuple[torch.Tensor, ...]:
+    """The same, as reference.forward_with_cells() returns it."""
     steps, batch, width = input.shape
     directions = 2 if module.bidirectional else 1
     stack = reference.Stack(MODES[module.mode], width, module.hidden_size, module.num_layers, directions)
@@ -60,7 +78,7 @@ def run_written_out(
     anew = None
     if reset_hx is not None:
         anew = reset_hx if is_lstm else (reset_hx, torch.zeros_like(reset_hx))
-    y, h, c, _ = reference.forward_with_cells(
+    return reference.forward_with_cells(
         stack,
         input.flatten(0, 1),
         [batch] * steps,
@@ -71,7 +89,6 @@ def run_written_out(
         reset_states=anew,
         masks=draw_masks(module, input),
     )
-    return y.view(steps, batch, -1), (h, c) if is_lstm else h
 
 
 def layer_of(module: Any) -> Any:
@@ -181,7 +198,7 @@ def check_graph_reads_lengths_anew(module: torch.nn.Module) -> None:
     lengths.copy_(torch.tensor([2, 4, 5]))
     graph.replay()
     torch.cuda.synchronize()
-    expected, states = module(x, lengths=[2, 4, 5])
+    expected, states = module(x, lengths=lengths)
     assert torch.equal(output, expected)
     assert torch.equal(h, states[0])
     assert torch.equal(c, states[1])

@@ -19,6 +19,7 @@ def make_layer(kind: str, **options: Any) -> torch.nn.Module:
     """Two layers 3 -> 4 of two directions, with masks and dropout."""
     options = {"bidirectional": True, "dropout": 0.3, **MASKS, **options}
     if kind == "none":
+        options["recurrent_dropout"] = 0.5  # of which the masks are 2, in any type
         return prnn.nn.LSTM(3, 4, 2, **options)
     module = prnn.nn.LayerNormLSTM(3, 4, 2, normalize=kind, forget_bias=0.5, **options)
     for name, parameter in module.named_parameters():

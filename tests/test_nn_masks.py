@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from masked_layer_case import (
+    OfOtherKernels,
     check_copies_and_pickles,
     check_lengths,
     check_masks_follow_torchs_generator,
     check_packed_sequences,
     run_written_out,
+    written_out,
 )
 
 import prnn
@@ -19,13 +21,19 @@ import prnn
 LSTM = prnn.nn.LSTM
 
 
+EITHER = pytest.mark.parametrize("make", [LSTM, OfOtherKernels])
+
+
+@EITHER
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
 @pytest.mark.parametrize(
     "masks", [{"zoneout": 0.3}, {"recurrent_dropout": 0.4}, {"zoneout": 0.2, "recurrent_dropout": 0.1}]
 )
-def test_equals_its_formulas(masks: dict[str, float], options: dict[str, bool], training: bool) -> None:
-    module = LSTM(5, 6, 2, dtype=torch.float64, **masks, **options).train(training)
+def test_equals_its_formulas(
+    make: type[LSTM], masks: dict[str, float], options: dict[str, bool], training: bool
+) -> None:
+    module = make(5, 6, 2, dtype=torch.float64, **masks, **options).train(training)
     input = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
     states = 4 if options.get("bidirectional") else 2
     hx = tuple(torch.randn(states, 3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -38,6 +46,17 @@ def test_equals_its_formulas(masks: dict[str, float], options: dict[str, bool], 
         found.append((output, h, c, *torch.autograd.grad(loss, leaves)))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_cells_of_every_timestep() -> None:
+    module = LSTM(5, 6, 2, bidirectional=True, zoneout=0.2, recurrent_dropout=0.1, dtype=torch.float64)
+    input = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    found = []
+    for expected in (False, True):
+        torch.manual_seed(5)
+        cells = written_out(module, input)[3].view(4, 3, 12) if expected else module(input, return_cells=True)[2]
+        found.append([cells, *torch.autograd.grad(cells.sin().sum(), [input, *module.parameters()])])
+    torch.testing.assert_close(*found)
 
 
 def test_without_masks_it_is_the_plain_lstm() -> None:
@@ -74,17 +93,19 @@ def test_dropout_between_layers() -> None:
     assert torch.equal(module(input)[0], module(input)[0])
 
 
+@EITHER
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_lengths(batch_first: bool) -> None:
+def test_lengths(make: type[LSTM], batch_first: bool) -> None:
     options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
-    check_lengths(LSTM(3, 4, 2, zoneout=0.2, **options).eval())
+    check_lengths(make(3, 4, 2, zoneout=0.2, **options).eval())
 
 
+@EITHER
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
-def test_packed_sequences(enforce_sorted: bool, batch_first: bool) -> None:
+def test_packed_sequences(make: type[LSTM], enforce_sorted: bool, batch_first: bool) -> None:
     options = {"bidirectional": True, "batch_first": batch_first, "dtype": torch.float64}
-    check_packed_sequences(LSTM(3, 4, 2, zoneout=0.2, **options).eval(), enforce_sorted)
+    check_packed_sequences(make(3, 4, 2, zoneout=0.2, **options).eval(), enforce_sorted)
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -124,9 +145,11 @@ def test_explain() -> None:
     module = LSTM(80, 512, 2, recurrent_dropout=0.1)
     (found,) = prnn.explain(module, 4, gpu="h200", dtype=torch.float16).layers
     assert (found.forward, found.backward, found.replicas, found.blocks) == ("cluster", "cluster", 4, 16)
+    assert found.layers_together == 1
+    (found,) = prnn.explain(module, 500, gpu="h200", dtype=torch.float16).layers  # of LayerNormLSTM's kernels
+    assert (found.forward, found.notes) == ("steps", ("two launches a timestep: see docs/layer_norm_lstm.md",))
     (found,) = prnn.explain(module.eval(), 4, gpu="h200", dtype=torch.float16).layers
-    assert "cluster" not in found.notes
-    assert found.blocks == prnn.explain(LSTM(80, 512, 2), 4, gpu="h200", dtype=torch.float16).layers[0].blocks
+    assert found.forward == prnn.explain(LSTM(80, 512, 2), 4, gpu="h200", dtype=torch.float16).layers[0].forward
     (found,) = prnn.explain(module.train(), 4, dtype=torch.float16).layers
     assert (found.forward, found.notes) == ("cpu", ("computed in float32",))
 
@@ -139,9 +162,9 @@ BAD: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: LSTM(3, 4, zoneout="no"), TypeError, "zoneout is 'no'; it must be a number"),
     (lambda: LSTM(3, 4, proj_size=2, **MASKED), ValueError, "zoneout is 0.25, but proj_size is 2"),
     (lambda: LSTM(3, 4, **MASKED)(torch.zeros(0, 2, 3)), ValueError, "input has 0 timesteps; it must have at least 1"),
-    (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), lengths=[3]), ValueError, r"lengths\[0\] is 3; it must be 1"),
+    (lambda: LSTM(3, 4, **MASKED)(torch.zeros(2, 1, 3), lengths=[3]), ValueError, r"lengths\[0\] is 3; it must lie"),
     (
-        lambda: LSTM(3, 4, recurrent_dropout=0.5)(torch.zeros(2, 1, 3), return_cells=True),
+        lambda: OfOtherKernels(3, 4, recurrent_dropout=0.5)(torch.zeros(2, 1, 3), return_cells=True),
         prnn.NotSupportedError,
         "return_cells is True, but recurrent_dropout is 0.5",
     ),

@@ -24,7 +24,25 @@ TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 1e-2, to
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_equals_its_formulas(dtype: torch.dtype, hidden: int) -> None:
     module = LSTM(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS)
-    assert check_formulas_on_gpu(module, TOLERANCES[dtype]) == [(6, 3, hidden), (3, hidden)] * 4
+    assert check_formulas_on_gpu(module, TOLERANCES[dtype]) == [(6, 3, 4 * hidden), (4, 3, hidden)]
+
+
+@pytest.mark.parametrize(("dtype", "hidden", "batch"), [(torch.bfloat16, 1024, 80), (torch.float32, 200, 3)], ids=str)
+def test_batches_of_other_kernels(dtype: torch.dtype, hidden: int, batch: int) -> None:
+    """Those of LayerNormLSTM, with the same masks."""
+    module = LSTM(40, hidden, 2, bidirectional=True, device="cuda", dtype=dtype, **MASKS)
+    x, found = torch.randn(6, batch, 40, device="cuda", dtype=dtype, requires_grad=True), []
+    (engine,) = prnn.explain(module, batch).layers
+    assert engine.forward == ("steps" if batch == 80 else "cluster")
+    for chosen in (None, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if chosen is not None:
+                patch.setattr(prnn.nn, "are_in_kernels", lambda *_: True)
+            torch.manual_seed(3)
+            output, _ = module(x)
+            found.append((output, *torch.autograd.grad(output.float().sin().sum(), [x, *module.parameters()])))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= TOLERANCES[dtype] * theirs.abs().max()
 
 
 @pytest.mark.parametrize("hidden", [64, 600])
@@ -52,8 +70,8 @@ def test_backends() -> None:
         twin = LSTM(8, hidden, device="cuda", zoneout=0.2).eval()
         twin.load_state_dict(module.state_dict())
         assert torch.equal(module(x)[0], twin(x)[0])
-    module = LSTM(8, 1100, device="cuda", backend="persistent", zoneout=0.2)
-    with pytest.raises(prnn.NotSupportedError, match=r"backend is 'persistent', but zoneout is 0\.2: .* 1100 units"):
+    module = LSTM(8, 2500, device="cuda", backend="persistent", zoneout=0.2)
+    with pytest.raises(prnn.NotSupportedError, match=r"backend is 'persistent', but zoneout is 0\.2: .* 2500 units"):
         module(x)
     module = LSTM(8, 64, device="cuda", backend="cudnn", recurrent_dropout=0.2)
     with pytest.raises(prnn.NotSupportedError, match=r"backend is 'cudnn', but recurrent_dropout is 0\.2"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from masked_layer_case import flatten, layer_of, run_written_out, weight_gradients
+from masked_layer_case import OfOtherKernels, flatten, layer_of, run_written_out, weight_gradients
 from test_nn_state_masks import MASKED as OF_GRU_AND_RNN
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -18,6 +18,7 @@ MASKED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = OF_GRU_AND_RNN | 
     "lstm, zoneout": (LSTM, {"zoneout": 0.3}),
     "lstm, dropout": (LSTM, {"recurrent_dropout": 0.4}),
     "lstm, both": (LSTM, {"zoneout": 0.2, "recurrent_dropout": 0.1}),
+    "lstm of other kernels": (OfOtherKernels, {"zoneout": 0.2, "recurrent_dropout": 0.1}),
 }
 EVERY = pytest.mark.parametrize(("make", "masks"), MASKED.values(), ids=MASKED)
 CELLS = pytest.mark.parametrize("make", [LSTM, GRU, RNN])
@@ -260,20 +261,20 @@ def test_one_mask_of_recurrent_dropout_for_all_segments() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @CELLS
 def test_compiles(make: Callable[..., Any], training: bool) -> None:
-    """Those of an LSTM with heads alone: the next test."""
     torch.compiler.reset()
     module = make(3, 4, 2, heads=2, **BOTH).train(training)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     input, results = torch.randn(5, 2, 3, requires_grad=True), []
-    options = {} if make is LSTM else {"reset": torch.rand(5, 2) < 0.3}
+    reset = torch.rand(5, 2) < 0.3
     for call in (module, compiled):
         torch.manual_seed(1)
-        results.append(call(input, **options)[0])
+        results.append(call(input, reset=reset)[0])
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(torch.autograd.grad(result.sum(), input)[0] for result in results))
 
 
-def test_an_lstm_breaks_the_graph_where_it_is_cut() -> None:
+def test_an_lstm_breaks_the_graph_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prnn.nn, "are_in_kernels", lambda *_: False)
     torch.compiler.reset()
     module = LSTM(3, 4, **BOTH)
     compiled = torch.compile(module, backend="eager")
@@ -304,7 +305,7 @@ def test_transforms(make: Callable[..., Any]) -> None:
         torch.testing.assert_close([value[index] for value in found.values()], list(expected))
 
 
-@pytest.mark.parametrize("make", [GRU, RNN])
+@CELLS
 def test_vmap_over_resets(make: Callable[..., Any]) -> None:
     module = make(3, 4, **BOTH).eval()
     input, resets = torch.randn(6, 2, 3), torch.rand(4, 6, 2) < 0.4
@@ -350,7 +351,7 @@ def test_explain_of_heads() -> None:
 
 def test_what_is_not_served() -> None:
     reset = torch.zeros(2, 1, dtype=torch.bool)
-    with pytest.raises(prnn.NotSupportedError, match=r"return_cells is True, but zoneout is 0\.2: such a layer"):
-        LSTM(3, 4, heads=2, **BOTH)(torch.zeros(2, 1, 3), reset=reset, return_cells=True)
+    with pytest.raises(prnn.NotSupportedError, match=r"return_cells is True, but zoneout is 0\.2: the kernels that"):
+        OfOtherKernels(3, 4, heads=2, **BOTH)(torch.zeros(2, 1, 3), reset=reset, return_cells=True)
     with pytest.raises(ValueError, match=r"recurrent_dropout is 0\.5, but proj_size is 2: a projected LSTM has none"):
         LSTM(3, 4, proj_size=2, recurrent_dropout=0.5)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from masked_layer_case import check_each_replay_draws_masks, check_formulas_on_gpu, flatten
-from test_nn_masks_reset import BOTH, CELLS, GRU, LSTM, RNN
+from test_nn_masks_reset import BOTH, CELLS, GRU, LSTM
 from test_rnn_cuda import why_not
 
 import prnn
@@ -49,7 +49,7 @@ def test_an_lstm_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("make", [GRU, RNN])
+@CELLS
 def test_a_graph_reads_flags_and_draws_masks_anew(make: Callable[..., Any], heads: int) -> None:
     module = make(8, 64, 2, heads=heads, device="cuda", dtype=torch.float16, **BOTH)
     check_each_replay_draws_masks(module, torch.float16)
@@ -68,11 +68,12 @@ def test_a_graph_reads_flags_and_draws_masks_anew(make: Callable[..., Any], head
     assert torch.equal(output, module(x, reset=reset)[0])
 
 
-def test_a_graph_of_one_timestep_of_an_lstm() -> None:
+def test_a_graph_of_one_timestep_of_an_lstm_in_double_precision() -> None:
     """An agent acts: nothing is cut."""
-    module = LSTM(8, 64, device="cuda", **BOTH).eval()
-    x, reset = torch.randn(1, 3, 8, device="cuda"), flags(1)
-    state = torch.randn(1, 3, 64, device="cuda"), torch.randn(1, 3, 64, device="cuda")
+    options = {"device": "cuda", "dtype": torch.float64}
+    module = LSTM(8, 64, **options, **BOTH).eval()
+    x, reset = torch.randn(1, 3, 8, **options), flags(1)
+    state = torch.randn(1, 3, 64, **options), torch.randn(1, 3, 64, **options)
     with torch.no_grad():
         module(x, state, reset=reset)
         torch.cuda.synchronize()
@@ -98,12 +99,14 @@ def test_lengths_and_layouts(make: Callable[..., Any]) -> None:
 
 def test_what_is_not_served() -> None:
     x, reset = torch.randn(6, 3, 8, device="cuda"), flags()
-    module = LSTM(8, 64, device="cuda", **BOTH)
-    module(x, reset=reset)
+    module = LSTM(8, 64, device="cuda", dtype=torch.float64, **BOTH)
+    module(x.double(), reset=reset)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
+    graph, double = torch.cuda.CUDAGraph(), x.double()
     with torch.cuda.graph(graph), pytest.raises(ValueError, match="reset is on cuda:0, and a CUDA graph is being"):
-        module(x, reset=reset)
+        module(double, reset=reset)
+    with pytest.raises(prnn.NotSupportedError, match=r"return_cells is True, but zoneout is 0\.2: the kernels that"):
+        module(double, return_cells=True)
     with pytest.raises(prnn.NotSupportedError, match=r"the data type is double; .*cuDNN has no masks of the"):
         GRU(8, 64, device="cuda", dtype=torch.float64, **BOTH)(x.double(), reset=reset)
     with pytest.raises(prnn.NotSupportedError, match="cuDNN has no masks of the recurrence"):

@@ -14,11 +14,18 @@ from prnn._ops._steps import steps_of
 States = Sequence[Tensor | None]  # h and c
 
 
+def computed_dtype(input: Tensor) -> torch.dtype:
+    """The type in which a layer on a GPU computes."""
+    if input.dtype != torch.float64 and torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda")
+    return input.dtype
+
+
 def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
     """Whether the kernels that serve the layer and so many sequences know resets."""
     if input.device.type != "cuda":
         return True
-    stack = layer(config, input.dtype, int(input.size(-1)), input.device)
+    stack = layer(config, computed_dtype(input), int(input.size(-1)), input.device)
     stack.follow_precision()
     return bool(stack.plan(handle(input.device), [batch])["supported"])
 
