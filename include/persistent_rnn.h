@@ -138,8 +138,8 @@ typedef struct {
  * wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
-/* Recurrent dropout (Gal and Ghahramani 2016), and zoneout (Krueger et al. 2017) of a GRU's or LSTM's h; an LSTM's c has
- * none. The caller draws the masks. Pointers are to memory of the handle's device, owned by the caller. */
+/* Recurrent dropout (Gal and Ghahramani 2016), and zoneout (Krueger et al. 2017) of a GRU's or LSTM's h; an LSTM's c
+ * has none. The caller draws the masks. Pointers are to memory of the handle's device, owned by the caller. */
 typedef struct {
   const void* recurrent;        /* {L D, N, H} of the data type, or NULL: what h_{t-1} is multiplied with where R reads
                                    it, in all timesteps; y, and the z * h_{t-1} of a GRU, have h as it is. 0 where h is

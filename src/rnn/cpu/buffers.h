@@ -95,7 +95,7 @@ struct BackwardDataWorkspace {
   // LSTM with zoneout, [N][H], or NULL: as the carry of a GRU, which is h's; and the part of h's gradients that is the
   // cells'.
   T *carried_h, *dh_of_cells;
-  T* zeros;       // [N][H]
+  T* zeros;  // [N][H]
   size_t size;
 };
 
