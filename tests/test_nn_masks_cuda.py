@@ -63,6 +63,19 @@ def test_autocast() -> None:
     check_autocast_on_gpu(LSTM(8, 64, device="cuda", zoneout=0.2).eval())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_compiles(training: bool) -> None:
+    """On the kernels of LayerNormLSTM, with the masks that the module draws."""
+    torch.compiler.reset()
+    module = LSTM(8, 64, 2, device="cuda", **MASKS).train(training)
+    x, results = torch.randn(5, 3, 8, device="cuda", requires_grad=True), []
+    for call in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(1)
+        results.append(call(x)[0])
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x)[0] for result in results))
+
+
 def test_backends() -> None:
     x = torch.randn(5, 3, 8, device="cuda")
     for hidden in (64, 600):
