@@ -81,7 +81,8 @@ struct StateMasks {
   float zoneout;                           // gated cells: h = zoneout * h of the timestep before + (1 - zoneout) * h
   bool marked;                             // LSTM: where h stays, xw of o is -infinity, and o is saved as -0
 
-  bool any() const { return recurrent[0] != nullptr || zoneout > 0 || marked; }
+  __host__ __device__ bool zones_out() const { return marked || zoneout > 0; }
+  bool any() const { return recurrent[0] != nullptr || zones_out(); }
 };
 
 // The timesteps of one direction, as in ResidentSizes. Layers side by side do not have the same ones.

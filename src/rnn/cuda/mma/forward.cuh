@@ -221,6 +221,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         __syncwarp();
       }
 
+      constexpr bool kAlwaysMasks = !SINGLE && sizeof(T) == 4;  // with a branch, a kernel spilled
+      const bool zones_out = kAlwaysMasks || params.masks.zones_out();
       // Step by step over all that the lane finishes, so that the latencies overlap. `value` becomes sum and gate.
       float value[kWave][kRounds];
       LaneForward done[kWave][kRounds];
@@ -249,7 +251,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
         float* const carry = kReady ? &carried_by_lane[r] : in_shared;
         if constexpr (kGated) {
           done[j][r] = lanes_forward<MODE, kAccurate>(value[j][r], *carry, sub);
-          zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
+          if (!kHasH || zones_out) {
+            zone_out<MODE, EXTRAS>(params.masks, kHasH ? in_shared[kUnits] : *carry, done[j][r]);
+          }
           if (!kReady || kHasH) __syncwarp();
           if (!EXTRAS && (kReady || sub == 0)) *carry = done[j][r].carried;  // else below: kernels without spilled
         } else {
@@ -264,9 +268,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) mma_forward(const __grid_
           h = begin_sequence<T, MODE>(dir, at, publishes && u < hidden, true, next_carried);
         }
         if (EXTRAS && kGated && (kReady || sub == 0)) *carry = next_carried;
-        if (kHasH && sub == 0) in_shared[kUnits] = h;
+        if (kHasH && zones_out && sub == 0) in_shared[kUnits] = h;
         if constexpr (kHasH) {
-          h *= in_shared[2 * kUnits];
+          if (kAlwaysMasks || params.masks.recurrent[0] != nullptr) h *= in_shared[2 * kUnits];
         } else if constexpr (EXTRAS) {
           const int64_t at = int64_t{replica_column + column} * hidden + pin_in_register(u);
           h *= load_mask<T, EXTRAS>(params.masks, place.direction, at, publishes && u < hidden);
