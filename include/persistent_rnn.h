@@ -134,8 +134,9 @@ typedef struct {
 } prnnRNNExtras_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones. On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
- * wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
+ * before them want the same ones: on a CPU handle the backward calls refuse other reset, resetHx or resetCx than the
+ * forward call's, wherever they lie (BAD_PARAM). On a CUDA handle the resident kernels cluster, simt, mma and mma-large
+ * serve them, wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Recurrent dropout (Gal and Ghahramani 2016), and zoneout (Krueger et al. 2017) of a GRU's or LSTM's h; an LSTM's c
@@ -152,10 +153,11 @@ typedef struct {
 } prnnRNNMasks_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones. Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks
- * take as any other. No SKIP_INPUT and no projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels
- * cluster, simt, mma and mma-large serve them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger
- * LSTMs with masks, and in double: prnn_layer_norm_lstm.h.) */
+ * before them want the same ones, which the backward calls on a CPU handle check as they do extras. Where a sequence
+ * starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks take as any other. No SKIP_INPUT and no
+ * projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve
+ * them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger LSTMs with masks, and in double:
+ * prnn_layer_norm_lstm.h.) */
 PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.

@@ -1,7 +1,9 @@
 """The losses through the C API: the options structs of prnn_losses.h, and a call with every argument by name."""
 
+import contextlib
 import ctypes
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import capi
@@ -84,6 +86,17 @@ class LossCase:
 
     def untouched(self) -> bool:
         return all(bool((self.data[name] == self.UNTOUCHED).all()) for name in self.outputs)
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many OpenMP threads, on which the size of a workspace depends."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def space(size: int) -> torch.Tensor:

@@ -97,6 +97,29 @@ def test_broken_cuda_source_fails(tree: Tree) -> None:
     assert "undeclared" in done.stdout
 
 
+def test_a_killed_compilation_leaves_no_log(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what ptxas says would be taken for all of it."""
+    nvcc = tree.root / "nvcc"
+    nvcc.write_text(
+        f"""#!/bin/sh
+case "$*" in *--dryrun*) echo "#$ TOP={tree.root}"; exit;; esac
+echo "ptxas info    : Compiling entry function 'scale' for 'sm_90a'"
+[ -e {tree.root}/killed ] && {{ for i; do [ "$last" = -o ] && echo > "$i"; last=$i; done; exit; }}
+touch {tree.root}/killed
+kill -KILL $PPID
+"""
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("NVCC", str(nvcc))
+    target, log = "build/release/src/core/cuda/scale.os", tree.root / "build/release/ptxas/core/cuda/scale.txt"
+    assert tree.scons("cuda=on", target).returncode != 0
+    assert (tree.root / "killed").exists()
+    assert not log.exists()
+    assert tree.built("cuda=on", target) == {"src/core/cuda/scale.cu"}
+    assert "scale" in log.read_text()
+    assert list(log.parent.iterdir()) == [log]
+
+
 def test_broken_source_fails(tree: Tree) -> None:
     tree.write("src/core/other.cc", "int other() { return; }\n")
     done = tree.scons("cuda=off")

@@ -119,7 +119,7 @@ def test_calls_without_targets_take_null() -> None:
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"dataType": 3}, "dataType is 3"),
-    ({"type": 2}, "type is 2; it must be 0 to 1"),
+    ({"type": 2}, "type is 2; it must be PRNN_DURATION_TDT (0) or PRNN_DURATION_MULTI_BLANK (1)"),
     ({"batch": 0}, "batch is 0"),
     ({"maxFrames": 0}, "maxFrames is 0"),
     ({"maxTargets": -1}, "maxTargets is -1"),
@@ -146,7 +146,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 MULTI_BLANK_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"blank": 1}, "blank is 1; it must be 2 to 5"),
-    ({"omega": 0.1}, "omega is 0.1; it must be 0 for MULTI_BLANK"),
+    ({"omega": 0.1}, "omega is 0.1; it must be 0 with PRNN_DURATION_MULTI_BLANK"),
 ]
 
 

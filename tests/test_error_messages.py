@@ -5,6 +5,7 @@ import re
 import threading
 
 import capi
+import pytest
 
 STATUSES = {int(value): name for name, value in re.findall(r"(PRNN_STATUS_\w+) = (\d+)", capi.HEADERS[0].read_text())}
 
@@ -98,3 +99,52 @@ def test_the_stream_is_kept() -> None:
     capi.check("SetStream", handle=handle.pointer, stream=0x1234)
     capi.check("GetStream", handle=handle.pointer, stream=ctypes.byref(stream))
     assert stream.value == 0x1234
+
+
+def enumerators(kind: str) -> dict[str, int]:
+    """Those of an enumeration of the public headers."""
+    for header in capi.HEADERS:
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+        if found := re.search(rf"typedef enum \{{([^}}]*)\}} {kind};", text):
+            return {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", found[1])}
+    raise AssertionError(kind)
+
+
+DESCRIPTOR = {"hiddenSize": 4, "numLayers": 1, "dropoutDesc": None, "inputMode": 0, "direction": 0, "mode": 2}
+FILTER = {"dataType": 0, "format": 0, "nbDims": 1, "filterDimA": capi.ints([3])}
+
+
+@pytest.mark.parametrize("given", [-1, 77])
+@pytest.mark.parametrize(
+    ("function", "argument", "kind"),
+    [
+        ("SetRNNDescriptor", "inputMode", "prnnRNNInputMode_t"),
+        ("SetRNNDescriptor", "direction", "prnnDirectionMode_t"),
+        ("SetRNNDescriptor", "mode", "prnnRNNMode_t"),
+        ("SetRNNDescriptor", "dataType", "prnnDataType_t"),
+        ("SetRNNBackend", "backend", "prnnRNNBackend_t"),
+        ("SetRNNMatrixMathType", "mType", "prnnMathType_t"),
+        ("SetRNNWgradMode", "wgradMode", "prnnWgradMode_t"),
+        ("SetFilterNdDescriptor", "format", "prnnTensorFormat_t"),
+    ],
+)
+def test_an_enumerator_is_named_with_its_number(function: str, argument: str, kind: str, given: int) -> None:
+    descriptor = capi.descriptor("Filter" if "Filter" in function else "RNN")
+    arguments = {**DESCRIPTOR, "dataType": 0}
+    if "Filter" in function:
+        arguments = {**FILTER, "filterDesc": descriptor.pointer}
+    else:
+        capi.check("SetRNNDescriptor", rnnDesc=descriptor.pointer, **arguments)
+        arguments = {**(arguments if "Descriptor" in function else {}), "rnnDesc": descriptor.pointer}
+    assert capi.call(function, **(arguments | {argument: given})) == capi.BAD_PARAM
+    *most, last = (f"{name} ({value})" for name, value in enumerators(kind).items())
+    assert capi.message() == f"{argument} is {given}; it must be {', '.join(most)} or {last}"
+
+
+def test_a_mode_that_does_not_go_with_an_argument_is_named() -> None:
+    rnn = capi.descriptor("RNN")
+    for name, mode in enumerators("prnnRNNMode_t").items():
+        if name != "PRNN_LSTM":
+            capi.check("SetRNNDescriptor", rnnDesc=rnn.pointer, **(DESCRIPTOR | {"mode": mode, "dataType": 0}))
+            assert capi.call("SetRNNProjectionSize", rnnDesc=rnn.pointer, projSize=2) == capi.BAD_PARAM
+            assert capi.message() == f"projSize is 2 with {name}; only PRNN_LSTM has a projection"

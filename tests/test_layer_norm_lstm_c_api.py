@@ -91,7 +91,11 @@ def test_gradients_replace_what_was_there() -> None:
 BAD_OPTIONS: list[tuple[dict[str, Any], int, str]] = [
     ({"dataType": 7}, capi.BAD_PARAM, "dataType is 7"),
     ({"dataType": capi.HALF}, capi.NOT_SUPPORTED, "dataType is PRNN_DATA_HALF; on the CPU recurrent layers take"),
-    ({"normalize": 3}, capi.BAD_PARAM, "normalize is 3; it must be 0 to 2"),
+    (
+        {"normalize": 3},
+        capi.BAD_PARAM,
+        "normalize is 3; it must be PRNN_NORMALIZE_GATES (0), PRNN_NORMALIZE_PRODUCTS (1) or PRNN_NORMALIZE_NONE (2)",
+    ),
     ({"steps": 0}, capi.BAD_PARAM, "steps is 0; it must be 1 to"),
     ({"batch": -1}, capi.BAD_PARAM, "batch is -1"),
     ({"hiddenSize": 0}, capi.BAD_PARAM, "hiddenSize is 0"),

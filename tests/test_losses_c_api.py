@@ -1,6 +1,7 @@
 """The losses through the C API: what Python has no way to ask for, and that the two agree."""
 
 import ctypes
+from collections.abc import Callable
 
 import capi
 import loss_case
@@ -209,3 +210,52 @@ def test_the_joiner_is_for_cuda_handles() -> None:
         )
         assert status == capi.NOT_SUPPORTED
         assert "prnnRNNTLoss" in capi.message(handle.pointer)
+
+
+def large(make: Callable[[], loss_case.LossCase]) -> loss_case.LossCase:
+    """With enough work for several threads."""
+    case = make()
+    classes = 4000
+    shape = (*case.data["activations"].shape[:-1], classes)
+    case.options.classes = classes
+    for name in ("activations", "gradients"):
+        case.data[name] = torch.randn(shape, dtype=case.data["activations"].dtype)
+    case.reset()
+    return case
+
+
+THREADED = {
+    "ctc": (loss_case.ctc_case, ("CTCLoss", "CTCLossForward", "CTCAlign")),
+    "ctc-large": (lambda: large(loss_case.ctc_case), ("CTCLoss", "CTCLossForward")),
+    "rnnt": (loss_case.rnnt_case, ("RNNTLoss", "RNNTLossForward", "RNNTAlign")),
+    "rnnt-large": (lambda: large(loss_case.rnnt_case), ("RNNTLoss", "RNNTLossForward")),
+    "durations": (loss_case.duration_case, ("DurationRNNTLoss", "DurationRNNTLossForward")),
+    "mutual-information": (loss_case.mutual_information_case, ("MutualInformation",)),
+}
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [pytest.param(make, call, id=f"{name}-{call}") for name, (make, calls) in THREADED.items() for call in calls],
+)
+def test_a_workspace_for_fewer_threads_serves_more(
+    make: Callable[[], loss_case.LossCase], call: str, asked: int
+) -> None:
+    """The number of threads may change between a query and the call: OMP_NUM_THREADS, omp_set_num_threads."""
+    family = call.removesuffix("Forward")
+    with loss_case.threads(asked):
+        case = make()
+        size = case.size(f"Get{family}WorkspaceSize")
+        if call.endswith("Loss"):  # with gradients
+            size += case.size(f"Get{family}ReserveSize")
+        case.run(call)
+        expected = {name: case.data[name].clone() for name in case.outputs}
+        case.reset()
+    guarded = torch.full((size + 128,), 171, dtype=torch.uint8)
+    with loss_case.threads(3):
+        case.run(call, workspace=guarded.data_ptr() + 64, workspaceSizeInBytes=size)
+    for name, value in expected.items():
+        assert torch.equal(case.data[name], value), name
+    assert (guarded[:64] == 171).all()
+    assert (guarded[-64:] == 171).all()

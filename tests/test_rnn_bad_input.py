@@ -137,8 +137,8 @@ def test_sequence_descriptors(case: RnnCase, name: str, parameter: str, t: int) 
         "was destroyed": destroyed("Tensor"),
         "is no tensor descriptor": case.w_desc.pointer,
         "has no dimensions yet": capi.descriptor("Tensor"),
-        "has type float; it must be double": capi.tensor([batch, width, 1], capi.FLOAT),
-        "has type bfloat16; it must be double": capi.tensor([batch, width, 1], capi.BFLOAT16),
+        "has type PRNN_DATA_FLOAT; it must be PRNN_DATA_DOUBLE": capi.tensor([batch, width, 1], capi.FLOAT),
+        "has type PRNN_DATA_BFLOAT16; it must be PRNN_DATA_DOUBLE": capi.tensor([batch, width, 1], capi.BFLOAT16),
         f"has dimensions {{{batch}}}": capi.tensor([batch], capi.DOUBLE),
         f"has dimensions {{{batch}, {width}, 2}}": capi.tensor([batch, width, 2], capi.DOUBLE),
         f"has dimensions {{{batch}, {width + 1}, 1}}": capi.tensor([batch, width + 1, 1], capi.DOUBLE),
@@ -174,7 +174,7 @@ def test_state_descriptors(case: RnnCase, name: str, parameter: str) -> None:
         "was destroyed": destroyed("Tensor"),
         "is no tensor descriptor": case.rnn.pointer,
         f"{parameter} has no dimensions yet": capi.descriptor("Tensor"),
-        f"{parameter} has type half": capi.tensor([4, 4, 6], capi.HALF),
+        f"{parameter} has type PRNN_DATA_HALF": capi.tensor([4, 4, 6], capi.HALF),
         f"{parameter} has dimensions {{4, 4}}": capi.tensor([4, 4], capi.DOUBLE),
         f"{parameter} has dimensions {{2, 4, 6}}": capi.tensor([2, 4, 6], capi.DOUBLE),
         f"{parameter} has dimensions {{4, 3, 6}}": capi.tensor([4, 3, 6], capi.DOUBLE),
@@ -195,7 +195,7 @@ def test_weight_descriptors(case: RnnCase, name: str, parameter: str) -> None:
         "was destroyed": destroyed("Filter"),
         "is no filter descriptor": case.h_desc.pointer,
         f"{parameter} has no dimensions yet": capi.descriptor("Filter"),
-        f"{parameter} has type float": capi.filter_([count], capi.FLOAT),
+        f"{parameter} has type PRNN_DATA_FLOAT": capi.filter_([count], capi.FLOAT),
         f"the packed weights of this layer have {count} elements": capi.filter_([count + 1], capi.DOUBLE),
         f"{parameter} has dimensions {{{INT_MAX}, {INT_MAX}, {INT_MAX}}}": capi.filter_([INT_MAX] * 3, capi.DOUBLE),
     }
@@ -343,9 +343,14 @@ class TestQueries:
     def test_params_size(self, case: RnnCase) -> None:
         narrow, float_ = capi.tensor([4], capi.DOUBLE), capi.tensor([4, 5, 1], capi.FLOAT)
         self.refused(case, "GetRNNParamsSize", "dataType is 77", dataType=77)
-        self.refused(case, "GetRNNParamsSize", "dataType is float; that of rnnDesc is double", dataType=capi.FLOAT)
+        self.refused(
+            case,
+            "GetRNNParamsSize",
+            "dataType is PRNN_DATA_FLOAT; that of rnnDesc is PRNN_DATA_DOUBLE",
+            dataType=capi.FLOAT,
+        )
         self.refused(case, "GetRNNParamsSize", "xDesc has dimensions {4}", xDesc=narrow.pointer)
-        self.refused(case, "GetRNNParamsSize", "xDesc has type float", xDesc=float_.pointer)
+        self.refused(case, "GetRNNParamsSize", "xDesc has type PRNN_DATA_FLOAT", xDesc=float_.pointer)
 
     def test_sizes_beyond_64_bits(self, case: RnnCase) -> None:
         x_desc = capi.tensor([1, INT_MAX, 1], capi.DOUBLE)

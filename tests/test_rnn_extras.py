@@ -164,7 +164,7 @@ def test_what_is_refused() -> None:
         extras = capi.Extras(reset=case.reset.data_ptr(), **{name: case.cells.data_ptr()})
         status = capi.call("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
         assert status == capi.BAD_PARAM
-        assert capi.message() == f"extras->{name} is given with mode 3; only PRNN_LSTM has cells"
+        assert capi.message() == f"extras->{name} is given with PRNN_GRU; only PRNN_LSTM has cells"
     case = ExtrasCase(reference.Stack(reference.LSTM, 3, 5), [2, 2])
     for name in ("resetHx", "resetCx", "dresetHx", "dresetCx"):
         extras = capi.Extras(**{name: case.cells.data_ptr()})
@@ -175,3 +175,46 @@ def test_what_is_refused() -> None:
     assert case.call("RNNForwardInference") == capi.NOT_SUPPORTED
     assert capi.message(case.handle.pointer) == "extras->cells is given; only prnnRNNForwardTraining fills it"
     assert (case.data["y"] == case.UNTOUCHED).all()
+
+
+WRITTEN = {"RNNBackwardData": ("dx", "dhx", "dcx"), "RNNBackwardWeights": ("dw",)}
+
+
+@pytest.mark.parametrize("call", WRITTEN)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_training_step_wants_the_same_extras(mode: int, call: str) -> None:
+    """Those of the forward call, wherever they lie: with others the results would be wrong."""
+    torch.manual_seed(4)
+    case = ExtrasCase(reference.Stack(mode, 3, 5, 2, 2), [4, 4, 2])
+    names = extras_of(mode)
+
+    def give(**arrays: torch.Tensor) -> None:
+        extras = capi.Extras(**{field_of(name): array.data_ptr() for name, array in arrays.items()})
+        capi.check("SetRNNExtras", rnnDesc=case.rnn.pointer, extras=ctypes.addressof(extras))
+
+    def refused(**arrays: torch.Tensor) -> None:
+        give(**arrays)
+        for name in WRITTEN[call]:
+            case.data[name].fill_(case.UNTOUCHED)
+        assert case.call(call) == capi.BAD_PARAM
+        text = (
+            "was filled by prnnRNNForwardTraining with other extras (reset, resetHx or resetCx; prnnSetRNNExtras) than"
+        )
+        assert text in capi.message(case.handle.pointer)
+        assert all((case.data[name] == case.UNTOUCHED).all() for name in WRITTEN[call])
+
+    case.set_extras(names)
+    case.check("RNNForwardTraining")
+    if call == "RNNBackwardWeights":
+        case.check("RNNBackwardData")
+    same = {name: getattr(case, name) for name in names}
+    refused()
+    refused(**{name: array for name, array in same.items() if name not in ("reset_hx", "dreset_hx")})
+    for name in {"reset", "reset_hx", "reset_cx"} & same.keys():
+        for at in (0, same[name].numel() // 2, same[name].numel() - 1):
+            changed = same[name].clone()
+            changed.view(-1)[at] += 1
+            refused(**(same | {name: changed}))
+    copies = {name: array.clone() for name, array in same.items()}
+    give(**copies)
+    case.check(call)

@@ -199,6 +199,6 @@ def test_weights_of_another_size_or_type() -> None:
         assert "the packed weights of this layer have 312 elements" in capi.message(layout.handle.pointer)
     double, unset = capi.filter_([312], capi.DOUBLE), capi.descriptor("Filter")
     assert layout.query("Matrix", wDesc=double.pointer)[0] == capi.BAD_PARAM
-    assert "wDesc has type double; it must be float" in capi.message(layout.handle.pointer)
+    assert "wDesc has type PRNN_DATA_DOUBLE; it must be PRNN_DATA_FLOAT" in capi.message(layout.handle.pointer)
     assert layout.query("Matrix", wDesc=unset.pointer)[0] == capi.BAD_PARAM
     assert "wDesc has no dimensions yet" in capi.message(layout.handle.pointer)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import RnnCase
-from test_rnn_extras import GIVEN_BACK, ExtrasCase, extras_of
+from test_rnn_extras import GIVEN_BACK, WRITTEN, ExtrasCase, extras_of
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
@@ -165,10 +165,10 @@ def test_what_the_setter_refuses() -> None:
     )
     rnn = MasksCase(reference.Stack(reference.RNN_TANH, 3, 5), [2, 2])
     assert refused(rnn, capi.NOT_SUPPORTED, **given) == (
-        "masks->zoneout is given with mode 1; only PRNN_GRU and PRNN_LSTM have zoneout"
+        "masks->zoneout is given with PRNN_RNN_TANH; only PRNN_GRU and PRNN_LSTM have zoneout"
     )
     assert refused(rnn, capi.NOT_SUPPORTED, zoneoutExpectation=0.5) == (
-        "masks->zoneoutExpectation is given with mode 1; only PRNN_GRU and PRNN_LSTM have zoneout"
+        "masks->zoneoutExpectation is given with PRNN_RNN_TANH; only PRNN_GRU and PRNN_LSTM have zoneout"
     )
 
 
@@ -180,3 +180,46 @@ def test_what_calls_refuse() -> None:
     assert case.call("RNNForwardTraining") == capi.NOT_SUPPORTED
     assert (case.data["y"] == case.UNTOUCHED).all()
     assert capi.message(case.handle.pointer) == "a layer with masks (prnnSetRNNMasks) has no PRNN_SKIP_INPUT"
+
+
+@pytest.mark.parametrize("call", WRITTEN)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_training_step_wants_the_same_masks(mode: int, call: str) -> None:
+    """Those of the forward call, wherever they lie: with others the results would be wrong."""
+    torch.manual_seed(4)
+    for names in masks_of(mode):
+        case = MasksCase(reference.Stack(mode, 3, 5, 2, 2), [4, 4, 2])
+
+        def give(case: MasksCase = case, **fields: Any) -> None:
+            given = {name: value.data_ptr() if torch.is_tensor(value) else value for name, value in fields.items()}
+            masks = capi.Masks(**given)
+            capi.check("SetRNNMasks", rnnDesc=case.rnn.pointer, masks=ctypes.addressof(masks))
+
+        def refused(case: MasksCase = case, give: Any = give, **fields: Any) -> None:
+            give(**fields)
+            for name in WRITTEN[call]:
+                case.data[name].fill_(case.UNTOUCHED)
+            assert case.call(call) == capi.BAD_PARAM
+            text = "was filled by prnnRNNForwardTraining with other masks (prnnSetRNNMasks) than those of this call"
+            assert text in capi.message(case.handle.pointer)
+            assert all((case.data[name] == case.UNTOUCHED).all() for name in WRITTEN[call])
+
+        case.set_masks(names)
+        case.check("RNNForwardTraining")
+        if call == "RNNBackwardWeights":
+            case.check("RNNBackwardData")
+        same: dict[str, Any] = {name: getattr(case, name) for name in names if name != "expectation"}
+        if "expectation" in names:
+            same["zoneoutExpectation"] = EXPECTATION
+            refused(**(same | {"zoneoutExpectation": EXPECTATION / 2}))
+        refused()
+        if "recurrent" in names:
+            for at in (0, case.recurrent.numel() // 2, case.recurrent.numel() - 1):
+                changed = case.recurrent.clone()
+                changed.view(-1)[at] += 1
+                refused(**(same | {"recurrent": changed}))
+        for name in same if len(same) > 1 else ():
+            refused(**{other: value for other, value in same.items() if other != name})
+        copies = {name: value.clone() if torch.is_tensor(value) else value for name, value in same.items()}
+        give(**copies)
+        case.check(call)

@@ -602,8 +602,8 @@ def test_layers_of_a_stack_with_a_plan_of_its_own_run_one_after_the_other() -> N
     [
         (
             (0, 8, 1, 1, 0),
-            "engine is 0; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), PRNN_ENGINE_WGMMA_SPLIT_K (3) or "
-            "PRNN_ENGINE_WGMMA_MULTICAST (4)",
+            "engine is PRNN_ENGINE_BEST (0); it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), "
+            "PRNN_ENGINE_WGMMA_SPLIT_K (3) or PRNN_ENGINE_WGMMA_MULTICAST (4)",
         ),
         (
             (5, 8, 1, 1, 0),

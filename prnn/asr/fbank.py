@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from prnn._options_text import options_text
+
 from .features import FeatureConfig
 
 _LOW_FREQ = 20.0  # hertz
@@ -45,6 +47,9 @@ class Fbank(nn.Module):
         window = (0.5 - 0.5 * phase.cos()).pow(_WINDOW_POWER)
         self.register_buffer("window", window.float(), persistent=False)
         self.register_buffer("banks", self._mel_banks().float(), persistent=False)
+
+    def extra_repr(self) -> str:
+        return options_text(self)
 
     def _mel_banks(self) -> Tensor:
         """Triangles of equal width on the mel scale: (FFT bins without the last, mel bins)."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import prnn
 from prnn import _C
+from prnn._options_text import options_text
 
 __all__ = ["RNNTLoss", "forced_align", "functional", "rnnt_loss", "transforms"]
 
@@ -97,6 +98,9 @@ class RNNTLoss(nn.Module):
         self.clamp = float(clamp)
         self.reduction = reduction
         self.fused_log_softmax = fused_log_softmax
+
+    def extra_repr(self) -> str:
+        return options_text(self)
 
     def forward(self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor) -> Tensor:
         return rnnt_loss(

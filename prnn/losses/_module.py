@@ -1,4 +1,5 @@
-"""What the losses share: torch.compile takes them, torch.jit.script does not, and is told to say so."""
+"""What the losses share: a repr with their options; torch.compile takes them, torch.jit.script does not, and is told to
+say so."""
 
 import inspect
 from collections.abc import Iterable
@@ -6,6 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from prnn._errors import NotSupportedError
+from prnn._options_text import options_text
 
 _CANNOT = (
     "cannot be compiled by torch.jit.script; torch.compile takes it, and prnn.compat.torchaudio has an RNN-T loss and "
@@ -20,6 +22,9 @@ class LossModule(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script asks a module for before it compiles it."""
         raise NotSupportedError(f"prnn's {type(self).__name__} {_CANNOT}")
+
+    def extra_repr(self) -> str:
+        return options_text(self)
 
 
 def refuse_scripting(losses: Iterable[object]) -> None:

@@ -158,6 +158,3 @@ class CTCLoss(LossModule):
             inplace=self.inplace,
             max_target_length=max_target_length,
         )
-
-    def extra_repr(self) -> str:
-        return f"blank={self.blank}, reduction={self.reduction!r}, from_logits={self.from_logits}"

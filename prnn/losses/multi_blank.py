@@ -113,9 +113,3 @@ class MultiBlankRNNTLoss(LossModule):
             self.sigma,
             zero_infinity=self.zero_infinity,
         )
-
-    def extra_repr(self) -> str:
-        return (
-            f"blank={self.blank}, big_blank_durations={self.big_blank_durations}, reduction={self.reduction!r}, "
-            f"sigma={self.sigma}"
-        )

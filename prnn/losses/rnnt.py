@@ -373,6 +373,3 @@ class RNNTLoss(LossModule):
             max_frames=max_frames,
             max_target_length=max_target_length,
         )
-
-    def extra_repr(self) -> str:
-        return f"blank={self.blank}, reduction={self.reduction!r}, rnnt_type={self.rnnt_type!r}"

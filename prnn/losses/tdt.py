@@ -156,9 +156,3 @@ class TDTLoss(LossModule):
             duration_logits=duration_logits,
             zero_infinity=self.zero_infinity,
         )
-
-    def extra_repr(self) -> str:
-        return (
-            f"blank={self.blank}, durations={self.durations}, reduction={self.reduction!r}, sigma={self.sigma}, "
-            f"omega={self.omega}"
-        )

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import prnn.nn
+from prnn._options_text import options_text
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.config import CELLS, TransducerConfig
 
@@ -126,6 +127,9 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("feature_mean", torch.zeros(feature_dim))
         self.register_buffer("feature_inv_std", torch.ones(feature_dim))
+
+    def extra_repr(self) -> str:
+        return options_text(self)
 
     @classmethod
     def from_config(cls, config: TransducerConfig) -> Encoder:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from prnn._options_text import options_text
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.config import ACTIVATIONS
 
@@ -70,7 +71,7 @@ class Joiner(nn.Module):
         self.output = nn.Linear(joiner_dim, vocab_size + durations)
 
     def extra_repr(self) -> str:
-        return f"activation={self.activation!r}"
+        return options_text(self)
 
     def activate(self, x: Tensor) -> Tensor:
         """The activation, elementwise."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from prnn._options_text import options_text
 from prnn.losses import ctc_loss
 from prnn.transducer.biasing import BiasedJoiner, BiasedPredictor, PhraseBias
 from prnn.transducer.checks import (
@@ -169,7 +170,7 @@ class Transducer(nn.Module):
         return model
 
     def extra_repr(self) -> str:
-        return f"blank={self.blank}, loss={self.loss!r}, ctc_weight={self.ctc_weight}"
+        return options_text(self, without=() if self.loss == "tdt" else ("durations",))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
         """The loss to minimise, a scalar: `loss_parts(...).total`."""

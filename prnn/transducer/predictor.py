@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import prnn.nn
+from prnn._options_text import options_text
 from prnn.transducer.checks import require_at_least, require_choice
 from prnn.transducer.config import CELLS, TransducerConfig
 
@@ -72,6 +73,9 @@ class RecurrentPredictor(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
+    def extra_repr(self) -> str:
+        return options_text(self)
+
     def forward(self, targets: Tensor) -> Tensor:
         """Targets (N, U), int64, to outputs (N, U + 1, output_dim)."""
         history = torch.cat([targets.new_full((targets.shape[0], 1), self.blank), targets], dim=1)
@@ -116,6 +120,9 @@ class StatelessPredictor(nn.Module):
         self.context = context
         self.embeddings = nn.ModuleList(nn.Embedding(vocab_size, output_dim) for _ in range(context))
         self.dropout = nn.Dropout(dropout)
+
+    def extra_repr(self) -> str:
+        return options_text(self)
 
     def forward(self, targets: Tensor) -> Tensor:
         """Targets (N, U), int64, to outputs (N, U + 1, output_dim)."""

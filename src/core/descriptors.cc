@@ -39,8 +39,8 @@ int dims_to_copy(int requested, int rank) {
 template <class Descriptor>
 void require_type(const Descriptor& descriptor, const ArgumentName& name, prnnDataType_t type) {
   if (descriptor.type == type) return;
-  fail(PRNN_STATUS_BAD_PARAM, "%s has type %s; it must be %s", name.text().c_str(), type_name(descriptor.type),
-       type_name(type));
+  fail(PRNN_STATUS_BAD_PARAM, "%s has type %s; it must be %s", name.text().c_str(), name_of(descriptor.type),
+       name_of(type));
 }
 
 void require_dropout(prnnDropoutDescriptor_t descriptor, prnnHandle_t handle, float dropout, const void* states,
@@ -69,16 +69,6 @@ void set_dropout(prnnDropoutStruct& descriptor, const prnnContext& context, floa
 
 }  // namespace
 
-const char* type_name(prnnDataType_t type) {
-  switch (type) {
-    case PRNN_DATA_FLOAT: return "float";
-    case PRNN_DATA_DOUBLE: return "double";
-    case PRNN_DATA_HALF: return "half";
-    case PRNN_DATA_BFLOAT16: return "bfloat16";
-  }
-  fail(PRNN_STATUS_INTERNAL_ERROR, "a data type has the value %d", integer_in(type));
-}
-
 size_t type_size(prnnDataType_t type) {
   switch (type) {
     case PRNN_DATA_FLOAT: return 4;
@@ -90,11 +80,7 @@ size_t type_size(prnnDataType_t type) {
 }
 
 void require_known_type(const prnnDataType_t& type, const char* name) {
-  const int value = integer_in(type);
-  for (prnnDataType_t known : {PRNN_DATA_FLOAT, PRNN_DATA_DOUBLE, PRNN_DATA_HALF, PRNN_DATA_BFLOAT16}) {
-    if (value == known) return;
-  }
-  fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be PRNN_DATA_FLOAT, DOUBLE, HALF or BFLOAT16", name, value);
+  require_enumerator(type, {PRNN_DATA_FLOAT, PRNN_DATA_DOUBLE, PRNN_DATA_HALF, PRNN_DATA_BFLOAT16}, name);
 }
 
 std::string dims_text(const prnnTensorStruct& tensor) { return dims_text(tensor.dims.data(), tensor.rank); }
@@ -197,10 +183,7 @@ extern "C" prnnStatus_t prnnSetFilterNdDescriptor(prnnFilterDescriptor_t filterD
   return guarded(nullptr, [&] {
     require_alive(filterDesc, "filterDesc");
     require_known_type(dataType, "dataType");
-    const int layout = integer_in(format);
-    if (layout != PRNN_TENSOR_NCHW && layout != PRNN_TENSOR_NHWC) {
-      fail(PRNN_STATUS_BAD_PARAM, "format is %d; it must be PRNN_TENSOR_NCHW or PRNN_TENSOR_NHWC", layout);
-    }
+    require_enumerator(format, {PRNN_TENSOR_NCHW, PRNN_TENSOR_NHWC}, "format");
     require_rank(nbDims);
     require_positive(filterDimA, nbDims, "filterDimA");
     filterDesc->type = dataType;

@@ -51,8 +51,6 @@ struct DropoutStates {
   uint64_t calls;  // training forward calls that have drawn from it
 };
 
-// "float", "double", "half" or "bfloat16". Static storage.
-const char* type_name(prnnDataType_t type);
 size_t type_size(prnnDataType_t type);
 void require_known_type(const prnnDataType_t& type, const char* name);
 

@@ -9,8 +9,8 @@ namespace prnn {
 
 // The part of the workspace that follows `used` bytes.
 template <class Params>
-void set_workspace(Params& params, void* workspace, size_t size, size_t used, size_t needed) {
-  require_space(workspace, size, used + needed, "workspace");
+void set_workspace(Params& params, void* workspace, size_t size, size_t used, const WorkspaceSize& needed) {
+  require_space(workspace, size, used + needed.least, "workspace");
   params.workspace = static_cast<char*>(workspace) + used;
   params.workspace_size = size - used;
 }

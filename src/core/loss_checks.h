@@ -11,6 +11,7 @@
 #include "core/descriptors.h"
 #include "core/enums.h"
 #include "core/handle.h"
+#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -56,18 +57,6 @@ inline void require_delay_penalty(double penalty) {
   if (!std::isfinite(penalty)) fail(PRNN_STATUS_BAD_PARAM, "delayPenalty is %g; it must be finite", penalty);
 }
 
-// An enumeration whose values are `low` to `high`.
-template <class Enum>
-void require_enum(const Enum& value, Enum low, Enum high, const char* name) {
-  require_in_range(integer_in(value), low, high, name);
-}
-
-inline void require_known_type(const prnnDataType_t& type) {
-  const int value = integer_in(type);
-  if (value != PRNN_DATA_FLOAT && value != PRNN_DATA_DOUBLE && value != PRNN_DATA_HALF && value != PRNN_DATA_BFLOAT16)
-    fail(PRNN_STATUS_BAD_PARAM, "dataType is %d; it must be one of prnnDataType_t's values", value);
-}
-
 inline void require_reduction(const prnnLossReduction_t* reduction) {
   if (!reduction) return;
   if (!std::isfinite(reduction->scale))
@@ -91,12 +80,12 @@ inline void require_costs(const void* costs, prnnDataType_t type, const prnnLoss
 inline size_t whole_blocks(size_t size) { return (size + 255) / 256 * 256; }
 
 // Answers a query of bytes, whose options were checked.
-inline void write_size(size_t size, size_t* out) {
+inline void write_size(const WorkspaceSize& size, size_t* out) {
   require_not_null(out, "sizeInBytes");
-  *out = whole_blocks(size);
+  *out = whole_blocks(size.all);
 }
 
-// Workspace and reserve space, which must be as large as the query said.
+// Workspace and reserve space of at least so many bytes.
 inline void require_space(const void* space, size_t size, size_t used, const char* name) {
   const size_t needed = whole_blocks(used);
   if (size < needed) fail(PRNN_STATUS_BAD_PARAM, "%s has %zu bytes; it needs %zu", name, size, needed);

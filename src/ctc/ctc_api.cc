@@ -13,9 +13,9 @@ const CtcBackend& ctc_backend(prnnHandle_t handle) {
 void check_options(const CtcBackend& backend, const prnnCTCLossOptions_t* options) {
   require_not_null(options, "options");
   const prnnCTCLossOptions_t& o = *options;
-  require_known_type(o.dataType);
-  require_enum(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, "input");
-  require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
+  require_known_type(o.dataType, "dataType");
+  require_enumerator(o.input, {PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS}, "input");
+  require_enumerator(o.targetLayout, {PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED}, "targetLayout");
   require_sizes(o, std::numeric_limits<int>::max() - 3);
   require_in_range(o.blank, 0, o.classes - 1, "blank");
   if (o.targetLayout == PRNN_TARGETS_CONCATENATED) {

@@ -16,8 +16,8 @@ const LayerNormLstmBackend& backend_of(prnnHandle_t handle) {
 void check_options(const LayerNormLstmOptions* options) {
   require_not_null(options, "options");
   const LayerNormLstmOptions& o = *options;
-  require_known_type(o.dataType);
-  require_enum(o.normalize, PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_NONE, "normalize");
+  require_known_type(o.dataType, "dataType");
+  require_enumerator(o.normalize, {PRNN_NORMALIZE_GATES, PRNN_NORMALIZE_PRODUCTS, PRNN_NORMALIZE_NONE}, "normalize");
   const int64_t most = std::numeric_limits<int>::max();
   require_in_range(o.steps, 1, most, "steps");
   require_in_range(o.batch, 1, most, "batch");

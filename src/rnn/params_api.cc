@@ -36,8 +36,8 @@ LinLayer require_lin_layer(const RnnProblem& problem, int layer, int linLayerID)
   const int gates = static_cast<int>(problem.gates());
   const bool is_projection = linLayerID == kProjectionId && problem.projection > 0;
   if (!is_projection && (linLayerID < 0 || linLayerID >= 2 * gates)) {
-    fail(PRNN_STATUS_BAD_PARAM, "linLayerID is %d; for this mode it must lie between 0 and %d%s", linLayerID,
-         2 * gates - 1, problem.projection > 0 ? ", or be 8 for the projection" : "");
+    fail(PRNN_STATUS_BAD_PARAM, "linLayerID is %d; with %s it must lie between 0 and %d%s", linLayerID,
+         name_of(problem.mode), 2 * gates - 1, problem.projection > 0 ? ", or be 8 for the projection" : "");
   }
   return {layer / problem.recurrences(), layer % problem.recurrences(), is_projection ? -1 : linLayerID % gates,
           linLayerID >= gates};
@@ -133,12 +133,8 @@ extern "C" prnnStatus_t prnnGetRNNTempSpaceSizes(prnnHandle_t handle, const prnn
   return guarded(handle, [&] {
     require_handle(handle);
     const prnnRNNStruct& rnn = require_rnn(rnnDesc);
-    const int mode = integer_in(fwdMode);
-    if (mode != PRNN_FWD_MODE_INFERENCE && mode != PRNN_FWD_MODE_TRAINING) {
-      fail(PRNN_STATUS_BAD_PARAM, "fwdMode is %d; it must be PRNN_FWD_MODE_INFERENCE (0) or PRNN_FWD_MODE_TRAINING (1)",
-           mode);
-    }
-    const bool is_training = mode == PRNN_FWD_MODE_TRAINING;
+    require_enumerator(fwdMode, {PRNN_FWD_MODE_INFERENCE, PRNN_FWD_MODE_TRAINING}, "fwdMode");
+    const bool is_training = fwdMode == PRNN_FWD_MODE_TRAINING;
     RnnProblem problem = problem_from_sequence(rnn, seqLength, xDesc);
     if (!is_training) problem = inference_of(std::move(problem));
     require_not_null(workSpaceSize, "workSpaceSize");
@@ -159,7 +155,7 @@ extern "C" prnnStatus_t prnnGetRNNParamsSize(prnnHandle_t handle, const prnnRNND
     require_not_null(sizeInBytes, "sizeInBytes");
     require_known_type(dataType, "dataType");
     if (dataType != rnn.type) {
-      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", type_name(dataType), type_name(rnn.type));
+      fail(PRNN_STATUS_BAD_PARAM, "dataType is %s; that of rnnDesc is %s", name_of(dataType), name_of(rnn.type));
     }
     *sizeInBytes = static_cast<size_t>(rnn_params_count(problem)) * type_size(rnn.type);
   });

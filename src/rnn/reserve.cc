@@ -1,4 +1,5 @@
 #include "rnn/reserve.h"
+#include "core/descriptors.h"
 #include "core/handle.h"
 #include "rnn/cpu/buffers.h"
 
@@ -13,8 +14,9 @@ struct ReserveHeader {
   uint64_t magic;
   uint64_t fingerprint;
   TrainingStage stage;
-  uint64_t offset;  // of the backend's arrays, from the end of the header
-  uint64_t unused[4];
+  uint64_t offset;         // of the backend's arrays, from the end of the header
+  uint64_t extras, masks;  // fingerprints of what prnnSetRNNExtras and prnnSetRNNMasks gave
+  uint64_t unused[2];
 };
 static_assert(sizeof(ReserveHeader) == 64, "the backend's part stays aligned to a cache line");
 
@@ -28,12 +30,34 @@ class Fingerprint {
       value_ = (value_ ^ ((value >> (8 * byte)) & 0xff)) * 0x100000001b3;
     }
   }
+  // An array's contents; NULL is like none other. Word by word, in four sums that do not wait for each other.
+  void add(const void* array, size_t bytes) {
+    add(array != nullptr);
+    if (array == nullptr) return;
+    const char* const begin = static_cast<const char*>(array);
+    uint64_t sums[4] = {1, 2, 3, 4};
+    size_t at = 0;
+    for (; at + sizeof sums <= bytes; at += sizeof sums) {
+      uint64_t words[4];
+      std::memcpy(words, begin + at, sizeof words);
+      for (int i = 0; i < 4; ++i) sums[i] = mixed(sums[i], words[i]);
+    }
+    for (; at < bytes; ++at) sums[0] = mixed(sums[0], static_cast<unsigned char>(begin[at]));
+    for (const uint64_t sum : sums) add(sum);
+  }
   uint64_t value() const { return value_; }
 
  private:
+  // Rotated, since a product's upper bits do not reach its lower ones.
+  static uint64_t mixed(uint64_t sum, uint64_t word) {
+    const uint64_t product = (sum ^ word) * 0x9e3779b97f4a7c15;
+    return product << 29 | product >> 35;
+  }
+
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
+// Of the layer and its sizes.
 uint64_t fingerprint(const RnnProblem& problem) {
   uint32_t dropout;
   std::memcpy(&dropout, &problem.dropout.probability, sizeof dropout);
@@ -47,13 +71,46 @@ uint64_t fingerprint(const RnnProblem& problem) {
   return print.value();
 }
 
+// Bytes of hx, of cx, which has no projection, and of a recurrent mask.
+size_t state_bytes(const RnnProblem& problem, int64_t width) {
+  return static_cast<size_t>(problem.layers * problem.recurrences() * problem.max_batch() * width) *
+         type_size(problem.type);
+}
+
+// Of what the forward call read; the rest belongs to one call.
+uint64_t fingerprint_of_extras(const RnnProblem& problem) {
+  const prnnRNNExtras_t& extras = problem.extras;
+  Fingerprint print;
+  print.add(extras.reset, static_cast<size_t>(problem.rows));
+  print.add(extras.resetHx, state_bytes(problem, problem.state()));
+  print.add(extras.resetCx, state_bytes(problem, problem.hidden));
+  return print.value();
+}
+
+uint64_t fingerprint_of_masks(const RnnProblem& problem) {
+  const prnnRNNMasks_t& masks = problem.masks;
+  uint64_t expectation;
+  std::memcpy(&expectation, &masks.zoneoutExpectation, sizeof expectation);
+  Fingerprint print;
+  print.add(expectation);
+  print.add(masks.recurrent, state_bytes(problem, problem.hidden));
+  print.add(masks.zoneout != nullptr);  // the gates that were kept have its contents
+  return print.value();
+}
+
 }  // namespace
 
 size_t reserve_header_size(const prnnContext& context) { return context.is_cpu() ? sizeof(ReserveHeader) : 0; }
 
 void stamp_reserve(const prnnContext& context, void* reserve, const RnnProblem& problem, TrainingStage stage) {
   if (!context.is_cpu()) return;
-  const ReserveHeader header{kMagic, fingerprint(problem), stage, Carver::offset(after_header(reserve)), {}};
+  const ReserveHeader header{kMagic,
+                             fingerprint(problem),
+                             stage,
+                             Carver::offset(after_header(reserve)),
+                             fingerprint_of_extras(problem),
+                             fingerprint_of_masks(problem),
+                             {}};
   std::memcpy(reserve, &header, sizeof header);
 }
 
@@ -67,6 +124,15 @@ void require_stage(const prnnContext& context, const void* reserve, const RnnPro
   if (header.fingerprint != fingerprint(problem)) {
     fail(PRNN_STATUS_BAD_PARAM,
          "reserveSpace was filled by prnnRNNForwardTraining for another layer or other sizes than those of this call");
+  }
+  const char* changed = nullptr;
+  if (header.masks != fingerprint_of_masks(problem)) changed = "masks (prnnSetRNNMasks)";
+  if (header.extras != fingerprint_of_extras(problem)) changed = "extras (reset, resetHx or resetCx; prnnSetRNNExtras)";
+  if (changed != nullptr) {
+    fail(PRNN_STATUS_BAD_PARAM,
+         "reserveSpace was filled by prnnRNNForwardTraining with other %s than those of this call; the calls of a "
+         "training step want the same ones",
+         changed);
   }
   if (header.stage < stage)
     fail(PRNN_STATUS_BAD_PARAM, "prnnRNNBackwardData has not been called with this reserveSpace");

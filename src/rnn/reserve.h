@@ -1,5 +1,6 @@
 // The header of a CPU handle's reserve space. It ties the space to the problem and tells how far the training step has
-// come, so that a backward call with another layer's reserve space is an error and not a wrong gradient. (A CUDA handle
+// come, so that a backward call with another layer's reserve space, or with other extras or masks than the forward
+// call's, is an error and not a wrong gradient. (A CUDA handle
 // has none: its reserve space cannot be read without waiting for the GPU.)
 #pragma once
 

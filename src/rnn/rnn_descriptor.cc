@@ -18,22 +18,12 @@ void require_at_least_one(int value, const char* name) {
   if (value < 1) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be at least 1", name, value);
 }
 
-// `value` is an enumeration whose values are 0 to `last`.
-template <class Enum>
-void require_enumerator(const Enum& value, Enum last, const char* name, const char* accepted) {
-  const int given = integer_in(value);
-  if (given < 0 || given > last) fail(PRNN_STATUS_BAD_PARAM, "%s is %d; it must be %s", name, given, accepted);
-}
-
 void require_plan(const prnnRNNPlan_t* plan, const char* name) {
   if (plan == nullptr) return;
-  const int engine = integer_in(plan->engine);
-  if (engine < PRNN_ENGINE_MMA || engine > PRNN_ENGINE_WGMMA_MULTICAST) {
-    fail(PRNN_STATUS_BAD_PARAM,
-         "%s->engine is %d; it must be PRNN_ENGINE_MMA (1), PRNN_ENGINE_WGMMA (2), "
-         "PRNN_ENGINE_WGMMA_SPLIT_K (3) or PRNN_ENGINE_WGMMA_MULTICAST (4)",
-         name, engine);
-  }
+  const std::string field_name = std::string(name) + "->engine";
+  require_enumerator(plan->engine,
+                     {PRNN_ENGINE_MMA, PRNN_ENGINE_WGMMA, PRNN_ENGINE_WGMMA_SPLIT_K, PRNN_ENGINE_WGMMA_MULTICAST},
+                     field_name.c_str());
   const auto require_at_least = [&](int value, int least, const char* field) {
     if (value < least) fail(PRNN_STATUS_BAD_PARAM, "%s->%s is %d; it must be at least %d", name, field, value, least);
   };
@@ -42,7 +32,7 @@ void require_plan(const prnnRNNPlan_t* plan, const char* name) {
     fail(PRNN_STATUS_BAD_PARAM, "%s->%s is %d; it must be 0, since the engine is not PRNN_ENGINE_MMA", name, field,
          value);
   };
-  if (engine != PRNN_ENGINE_MMA) {
+  if (plan->engine != PRNN_ENGINE_MMA) {
     require_zero(plan->unitsPerBlock, "unitsPerBlock");
     require_zero(plan->clusterBlocks, "clusterBlocks");
   } else if (plan->unitsPerBlock < 8 || plan->unitsPerBlock % 8 != 0) {
@@ -78,9 +68,9 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
       require_alive(dropoutDesc, "dropoutDesc");
       if (!dropoutDesc->set) fail(PRNN_STATUS_BAD_PARAM, "dropoutDesc has not been set; call prnnSetDropoutDescriptor");
     }
-    require_enumerator(inputMode, PRNN_SKIP_INPUT, "inputMode", "PRNN_LINEAR_INPUT or PRNN_SKIP_INPUT");
-    require_enumerator(direction, PRNN_BIDIRECTIONAL, "direction", "PRNN_UNIDIRECTIONAL or PRNN_BIDIRECTIONAL");
-    require_enumerator(mode, PRNN_GRU, "mode", "PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM or PRNN_GRU");
+    require_enumerator(inputMode, {PRNN_LINEAR_INPUT, PRNN_SKIP_INPUT}, "inputMode");
+    require_enumerator(direction, {PRNN_UNIDIRECTIONAL, PRNN_BIDIRECTIONAL}, "direction");
+    require_enumerator(mode, {PRNN_RNN_RELU, PRNN_RNN_TANH, PRNN_LSTM, PRNN_GRU}, "mode");
     require_known_type(dataType, "dataType");
     *rnnDesc = prnnRNNStruct();
     rnnDesc->set = true;
@@ -97,8 +87,7 @@ extern "C" prnnStatus_t prnnSetRNNDescriptor(prnnRNNDescriptor_t rnnDesc, int hi
 extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBackend_t backend) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);
-    require_enumerator(backend, PRNN_BEST_BACKEND, "backend",
-                       "PRNN_PERSISTENT_BACKEND, PRNN_CUDNN_BACKEND or PRNN_BEST_BACKEND");
+    require_enumerator(backend, {PRNN_PERSISTENT_BACKEND, PRNN_CUDNN_BACKEND, PRNN_BEST_BACKEND}, "backend");
     rnnDesc->backend = backend;
   });
 }
@@ -106,8 +95,8 @@ extern "C" prnnStatus_t prnnSetRNNBackend(prnnRNNDescriptor_t rnnDesc, prnnRNNBa
 extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, prnnMathType_t mType) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);
-    require_enumerator(mType, PRNN_FMA_MATH, "mType",
-                       "PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION or PRNN_FMA_MATH");
+    require_enumerator(
+        mType, {PRNN_DEFAULT_MATH, PRNN_TENSOR_OP_MATH, PRNN_TENSOR_OP_MATH_ALLOW_CONVERSION, PRNN_FMA_MATH}, "mType");
     rnnDesc->math = mType;
   });
 }
@@ -115,7 +104,7 @@ extern "C" prnnStatus_t prnnSetRNNMatrixMathType(prnnRNNDescriptor_t rnnDesc, pr
 extern "C" prnnStatus_t prnnSetRNNWgradMode(prnnRNNDescriptor_t rnnDesc, prnnWgradMode_t wgradMode) {
   return guarded(nullptr, [&] {
     require_rnn(rnnDesc);
-    require_enumerator(wgradMode, PRNN_WGRAD_MODE_SET, "wgradMode", "PRNN_WGRAD_MODE_ADD or PRNN_WGRAD_MODE_SET");
+    require_enumerator(wgradMode, {PRNN_WGRAD_MODE_ADD, PRNN_WGRAD_MODE_SET}, "wgradMode");
     rnnDesc->wgrad_mode = wgradMode;
   });
 }
@@ -146,8 +135,8 @@ extern "C" prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnn
           Field{"dresetHx", wanted.dresetHx, false, true}, Field{"dresetCx", wanted.dresetCx, true, true}}) {
       if (field.value == nullptr) continue;
       if (field.is_of_cells && rnn.mode != PRNN_LSTM) {
-        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with mode %d; only PRNN_LSTM has cells", field.name,
-             static_cast<int>(rnn.mode));
+        fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given with %s; only PRNN_LSTM has cells", field.name,
+             name_of(rnn.mode));
       }
       if (field.wants_reset && wanted.reset == nullptr) {
         fail(PRNN_STATUS_BAD_PARAM, "extras->%s is given, but extras->reset is NULL: no sequence starts anew",
@@ -172,8 +161,8 @@ extern "C" prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnR
     }
     const bool zones_out = wanted.zoneout != nullptr || expectation > 0;
     if (rnn.mode != PRNN_GRU && rnn.mode != PRNN_LSTM && zones_out) {
-      fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with mode %d; only PRNN_GRU and PRNN_LSTM have zoneout",
-           expectation > 0 ? "zoneoutExpectation" : "zoneout", static_cast<int>(rnn.mode));
+      fail(PRNN_STATUS_NOT_SUPPORTED, "masks->%s is given with %s; only PRNN_GRU and PRNN_LSTM have zoneout",
+           expectation > 0 ? "zoneoutExpectation" : "zoneout", name_of(rnn.mode));
     }
     rnnDesc->masks = wanted;
   });
@@ -188,8 +177,8 @@ extern "C" prnnStatus_t prnnSetRNNProjectionSize(prnnRNNDescriptor_t rnnDesc, in
            rnnDesc->hidden - 1);
     }
     if (projSize > 0 && rnnDesc->mode != PRNN_LSTM) {
-      fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with mode %d; only PRNN_LSTM has a projection", projSize,
-           static_cast<int>(rnnDesc->mode));
+      fail(PRNN_STATUS_BAD_PARAM, "projSize is %d with %s; only PRNN_LSTM has a projection", projSize,
+           name_of(rnnDesc->mode));
     }
     if (projSize > 0 && rnnDesc->heads > 1) {
       fail(PRNN_STATUS_NOT_SUPPORTED, "projSize is %d with %d heads; layers with heads have no projection", projSize,

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/handle.h"
+#include "core/workspace_size.h"
 #include "prnn_losses.h"
 
 namespace prnn {
@@ -72,7 +73,7 @@ class DurationBackend {
  public:
   virtual ~DurationBackend() = default;
   virtual void require_supported(prnnDataType_t) const = 0;  // or throws NOT_SUPPORTED
-  virtual size_t workspace_size(const prnnDurationRNNTLossOptions_t&) const = 0;
+  virtual WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t&) const = 0;
   virtual size_t reserve_size(const prnnDurationRNNTLossOptions_t&) const = 0;
   virtual void forward(prnnHandle_t, const DurationParams&, void* costs, void* reserve) const = 0;
   virtual void backward(prnnHandle_t, const DurationParams&, const void* cost_gradients, void* token_gradients,

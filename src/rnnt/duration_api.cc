@@ -35,8 +35,8 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
                                               const prnnDurationRNNTLossOptions_t* options) {
   require_not_null(options, "options");
   prnnDurationRNNTLossOptions_t o = *options;
-  require_known_type(o.dataType);
-  require_enum(o.type, PRNN_DURATION_TDT, PRNN_DURATION_MULTI_BLANK, "type");
+  require_known_type(o.dataType, "dataType");
+  require_enumerator(o.type, {PRNN_DURATION_TDT, PRNN_DURATION_MULTI_BLANK}, "type");
   require_sizes(o, std::numeric_limits<int>::max() - 1);
   check_durations(o);
   const bool tdt = o.type == PRNN_DURATION_TDT;
@@ -50,7 +50,8 @@ prnnDurationRNNTLossOptions_t checked_options(const DurationBackend& backend,
   product_of_sizes({o.batch, o.maxFrames, o.maxTargets + 1, o.durationStride});
   if (!std::isfinite(o.sigma)) fail(PRNN_STATUS_BAD_PARAM, "sigma is %g; it must be finite", o.sigma);
   if (!(o.omega >= 0 && o.omega <= (tdt ? 1 : 0)))
-    fail(PRNN_STATUS_BAD_PARAM, "omega is %g; it must be 0%s", o.omega, tdt ? " to 1" : " for MULTI_BLANK");
+    fail(PRNN_STATUS_BAD_PARAM, "omega is %g; it must be 0%s", o.omega,
+         tdt ? " to 1" : " with PRNN_DURATION_MULTI_BLANK");
   require_gradient_options(o);
   require_reduction(o.reduction);
   backend.require_supported(o.dataType);

@@ -17,9 +17,10 @@ const JointBackend& joint_backend(prnnHandle_t handle) {
 void check_options(const prnnJointRNNTLossOptions_t* options) {
   require_not_null(options, "options");
   const prnnJointRNNTLossOptions_t& o = *options;
-  require_known_type(o.dataType);
-  require_enum(o.activation, PRNN_JOINT_TANH, PRNN_JOINT_RELU, "activation");
-  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
+  require_known_type(o.dataType, "dataType");
+  require_enumerator(o.activation, {PRNN_JOINT_TANH, PRNN_JOINT_RELU}, "activation");
+  require_enumerator(o.type, {PRNN_RNNT_REGULAR, PRNN_RNNT_MODIFIED, PRNN_RNNT_CONSTRAINED, PRNN_RNNT_FINAL_BLANK},
+                     "type");
   const int64_t most = std::numeric_limits<int>::max() - 16;  // sizes are padded to eights
   require_sizes(o, most);
   require_in_range(o.joinerSize, 1, most, "joinerSize");

@@ -9,11 +9,11 @@ namespace {
 void check_options(const prnnMutualInformationOptions_t* options) {
   require_not_null(options, "options");
   const prnnMutualInformationOptions_t& o = *options;
-  require_known_type(o.dataType);
+  require_known_type(o.dataType, "dataType");
   if (o.dataType != PRNN_DATA_FLOAT && o.dataType != PRNN_DATA_DOUBLE)
     fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; scores of a lattice are PRNN_DATA_FLOAT or PRNN_DATA_DOUBLE",
-         o.dataType == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
-  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_CONSTRAINED, "type");
+         name_of(o.dataType));
+  require_enumerator(o.type, {PRNN_RNNT_REGULAR, PRNN_RNNT_MODIFIED, PRNN_RNNT_CONSTRAINED}, "type");
   const int64_t most = std::numeric_limits<int>::max() - 1;  // boundaries are int
   require_in_range(o.batch, 1, most, "batch");
   require_in_range(o.symbols, 0, most, "symbols");
@@ -66,7 +66,7 @@ extern "C" prnnStatus_t prnnMutualInformation(prnnHandle_t handle, const prnnMut
     if (o.symbols > 0 && (pxGradients == nullptr) != (pyGradients == nullptr))
       fail(PRNN_STATUS_BAD_PARAM, "%s is NULL and the other is not; give both gradients or none",
            pxGradients ? "pyGradients" : "pxGradients");
-    require_space(workspace, workspaceSizeInBytes, backend.mutual_information_workspace_size(o), "workspace");
+    require_space(workspace, workspaceSizeInBytes, backend.mutual_information_workspace_size(o).least, "workspace");
     if (handle->is_cpu() && boundary) check_boundary(o, boundary);
     backend.mutual_information(
         handle, {o, px, py, boundary, scores, pxGradients, pyGradients, workspace, workspaceSizeInBytes});

@@ -14,11 +14,12 @@ namespace {
 void check_options(const RnntBackend& backend, const prnnRNNTLossOptions_t* options) {
   require_not_null(options, "options");
   const prnnRNNTLossOptions_t& o = *options;
-  require_known_type(o.dataType);
-  require_enum(o.input, PRNN_LOSS_LOGITS, PRNN_LOSS_GATHERED, "input");
-  require_enum(o.layout, PRNN_RNNT_PADDED, PRNN_RNNT_PRUNED, "layout");
-  require_enum(o.targetLayout, PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED, "targetLayout");
-  require_enum(o.type, PRNN_RNNT_REGULAR, PRNN_RNNT_FINAL_BLANK, "type");
+  require_known_type(o.dataType, "dataType");
+  require_enumerator(o.input, {PRNN_LOSS_LOGITS, PRNN_LOSS_LOG_PROBS, PRNN_LOSS_GATHERED}, "input");
+  require_enumerator(o.layout, {PRNN_RNNT_PADDED, PRNN_RNNT_PACKED, PRNN_RNNT_PRUNED}, "layout");
+  require_enumerator(o.targetLayout, {PRNN_TARGETS_PADDED, PRNN_TARGETS_CONCATENATED}, "targetLayout");
+  require_enumerator(o.type, {PRNN_RNNT_REGULAR, PRNN_RNNT_MODIFIED, PRNN_RNNT_CONSTRAINED, PRNN_RNNT_FINAL_BLANK},
+                     "type");
   require_sizes(o, std::numeric_limits<int>::max() - 1);
   if (o.input == PRNN_LOSS_GATHERED) {
     if (o.classes != 2)

@@ -402,6 +402,8 @@ class Losses(Client):
                 changes = {space: arguments[space] + random.choice((1, 4, 8))}
             else:
                 less = random.choice((1, arguments[sizes[space]] // 2, arguments[sizes[space]] - 1))
+                if space == "workspace" and torch.get_num_threads() > 1:
+                    less = 1  # more may be enough for fewer threads
                 smaller = self.memory.space(less)
                 if space == "reserveSpace":
                     smaller.copy_(outputs[-1][:less])

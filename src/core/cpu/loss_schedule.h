@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/cpu/threads.h"
+#include "core/workspace_size.h"
 
 namespace prnn {
 
@@ -20,9 +21,9 @@ inline int64_t slots_in(size_t workspace_size, size_t slot_size, int64_t batch) 
   return std::min({batch, static_cast<int64_t>(workspace_size / slot_size), INT64_C(0) + most_threads()});
 }
 
-// The workspace that gives every thread a slot.
-inline size_t slots_size(size_t slot_size, int64_t batch) {
-  return static_cast<size_t>(std::min<int64_t>(batch, most_threads())) * slot_size;
+// The workspace that gives every thread a slot, and that of one.
+inline WorkspaceSize slots_size(size_t slot_size, int64_t batch) {
+  return {static_cast<size_t>(std::min<int64_t>(batch, most_threads())) * slot_size, slot_size};
 }
 
 // For each sequence n: begin(n, slot), then fill(n, t, slot) for t = 0 .. frames(n) - 1, then finish(n, slot). A slot

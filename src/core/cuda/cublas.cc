@@ -9,6 +9,7 @@
 
 #include "core/cuda/cuda_state.h"
 #include "core/cuda/launch.h"
+#include "core/enums.h"
 
 namespace prnn {
 
@@ -81,7 +82,7 @@ int cuda_type(prnnDataType_t type) {
     case PRNN_DATA_HALF: return CUDA_R_16F;
     case PRNN_DATA_BFLOAT16: return CUDA_R_16BF;
   }
-  fail(PRNN_STATUS_INTERNAL_ERROR, "a matrix has %s", type_name(type));
+  fail(PRNN_STATUS_INTERNAL_ERROR, "a matrix has %s", name_of(type));
 }
 
 int narrow(int64_t value) {

@@ -1,3 +1,4 @@
+#include "core/enums.h"
 #include "ctc/cpu/ctc_loss.h"
 #include "ctc/ctc.h"
 
@@ -9,11 +10,15 @@ class CpuCtcBackend : public CtcBackend {
   void require_supported(prnnDataType_t type) const override {
     if (type == PRNN_DATA_FLOAT || type == PRNN_DATA_DOUBLE) return;
     fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; on the CPU the losses take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
-         type == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
+         name_of(type));
   }
-  size_t loss_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_workspace_size_cpu(o); }
+  WorkspaceSize loss_workspace_size(const prnnCTCLossOptions_t& o) const override {
+    return ctc_loss_workspace_size_cpu(o);
+  }
   size_t loss_reserve_size(const prnnCTCLossOptions_t& o) const override { return ctc_loss_reserve_size_cpu(o); }
-  size_t align_workspace_size(const prnnCTCLossOptions_t& o) const override { return ctc_align_workspace_size_cpu(o); }
+  WorkspaceSize align_workspace_size(const prnnCTCLossOptions_t& o) const override {
+    return ctc_align_workspace_size_cpu(o);
+  }
   void loss(prnnHandle_t, const CtcParams& params, void* costs, void* gradients, void* reserve) const override {
     run_ctc_loss_cpu(params, costs, gradients, reserve);
   }

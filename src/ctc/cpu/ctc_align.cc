@@ -84,7 +84,7 @@ void align(const CtcParams& params, void* scores, int* begins, int* ends) {
 
 }  // namespace
 
-size_t ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
+WorkspaceSize ctc_align_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
   return slots_size(Slot::size(options), options.batch);
 }
 

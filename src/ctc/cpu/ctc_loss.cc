@@ -236,7 +236,7 @@ double ctc_frame(const CtcParams& params, int64_t n, int64_t t, const int* targe
 template double ctc_frame<float>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, float*);
 template double ctc_frame<double>(const CtcParams&, int64_t, int64_t, const int*, int64_t, double*, double*);
 
-size_t ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
+WorkspaceSize ctc_loss_workspace_size_cpu(const prnnCTCLossOptions_t& options) {
   return slots_size(Slot::size(options), options.batch);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include "core/enums.h"
 
 #include "layer_norm_lstm/cpu/passes.h"
 
@@ -34,8 +35,7 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
   void require_supported(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     if (o.dataType == PRNN_DATA_FLOAT || o.dataType == PRNN_DATA_DOUBLE) return;
     fail(PRNN_STATUS_NOT_SUPPORTED,
-         "dataType is %s; on the CPU recurrent layers take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
-         o.dataType == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
+         "dataType is %s; on the CPU recurrent layers take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE", name_of(o.dataType));
   }
   prnnLayerNormLSTMInfo_t plan(prnnHandle_t, const LayerNormLstmOptions&) const override {
     return {PRNN_LAYER_NORM_LSTM_CPU, 0, 0};

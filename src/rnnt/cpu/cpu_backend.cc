@@ -1,3 +1,4 @@
+#include "core/enums.h"
 #include "rnnt/cpu/mutual_information.h"
 #include "rnnt/cpu/rnnt_loss.h"
 #include "rnnt/rnnt.h"
@@ -10,12 +11,14 @@ class CpuRnntBackend : public RnntBackend {
   void require_supported(prnnDataType_t type) const override {
     if (type == PRNN_DATA_FLOAT || type == PRNN_DATA_DOUBLE) return;
     fail(PRNN_STATUS_NOT_SUPPORTED, "dataType is %s; on the CPU the losses take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE",
-         type == PRNN_DATA_HALF ? "PRNN_DATA_HALF" : "PRNN_DATA_BFLOAT16");
+         name_of(type));
   }
-  size_t loss_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
+  WorkspaceSize loss_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
   size_t loss_reserve_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_loss_reserve_size_cpu(o); }
-  size_t align_workspace_size(const prnnRNNTLossOptions_t& o) const override { return rnnt_lattices_size_cpu(o); }
-  size_t mutual_information_workspace_size(const prnnMutualInformationOptions_t& o) const override {
+  WorkspaceSize align_workspace_size(const prnnRNNTLossOptions_t& o) const override {
+    return rnnt_lattices_size_cpu(o);
+  }
+  WorkspaceSize mutual_information_workspace_size(const prnnMutualInformationOptions_t& o) const override {
     return mutual_information_workspace_size_cpu(o);
   }
   void loss(prnnHandle_t, const RnntParams& params, void* costs, void* gradients, void* reserve) const override {

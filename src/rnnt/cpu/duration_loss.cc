@@ -204,7 +204,7 @@ void backward(const DurationParams& params, const void* given_gradients, void* t
 class CpuDurationBackend final : public DurationBackend {
  public:
   void require_supported(prnnDataType_t type) const override { cpu_rnnt_backend().require_supported(type); }
-  size_t workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
+  WorkspaceSize workspace_size(const prnnDurationRNNTLossOptions_t& o) const override {
     return slots_size(DurationLattice::scratch_size(o.maxFrames, o.maxTargets, DurationArcs(o).count()), o.batch);
   }
   size_t reserve_size(const prnnDurationRNNTLossOptions_t& o) const override {

@@ -67,7 +67,7 @@ void run(const MutualInformationParams& params) {
 
 }  // namespace
 
-size_t mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options) {
+WorkspaceSize mutual_information_workspace_size_cpu(const prnnMutualInformationOptions_t& options) {
   return slots_size(Lattice::scratch_size(max_steps(options), options.symbols + 1), options.batch);
 }
 
