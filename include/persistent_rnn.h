@@ -135,8 +135,8 @@ typedef struct {
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
  * before them want the same ones: on a CPU handle the backward calls refuse other reset, resetHx or resetCx than the
- * forward call's, wherever they lie (BAD_PARAM). On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve them,
- * wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
+ * forward call's, wherever they lie (BAD_PARAM). On a CUDA handle the resident kernels cluster, simt, mma and mma-large
+ * serve them, wgmma-multicast all but dcells, and any but projected fills cells; else the answer is NOT_SUPPORTED. */
 PRNN_API prnnStatus_t prnnSetRNNExtras(prnnRNNDescriptor_t rnnDesc, const prnnRNNExtras_t* extras);
 
 /* Recurrent dropout (Gal and Ghahramani 2016) of a GRU or RNN and zoneout (Krueger et al. 2017) of a GRU. The caller
@@ -153,9 +153,10 @@ typedef struct {
 } prnnRNNMasks_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones, which the backward calls on a CPU handle check as they do extras. Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks
- * take as any other. No SKIP_INPUT with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma
- * and mma-large serve them, and wgmma those with `zoneout` alone; cuDNN has none. */
+ * before them want the same ones, which the backward calls on a CPU handle check as they do extras (of zoneout, that it
+ * is given). Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks take as any other. No
+ * SKIP_INPUT with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve
+ * them, and wgmma those with `zoneout` alone; cuDNN has none. */
 PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.
