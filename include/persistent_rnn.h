@@ -153,11 +153,11 @@ typedef struct {
 } prnnRNNMasks_t;
 
 /* Has the calls that follow use these; NULL: none, the default. The three calls of a training step and the queries
- * before them want the same ones, which the backward calls on a CPU handle check as they do extras. Where a sequence
- * starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks take as any other. No SKIP_INPUT and no
- * projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma and mma-large serve
- * them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger LSTMs with masks, and in double:
- * prnn_layer_norm_lstm.h.) */
+ * before them want the same ones, which the backward calls on a CPU handle check as they do extras (of zoneout, that it
+ * is given). Where a sequence starts anew (prnnSetRNNExtras) h_{t-1} is resetHx, which both masks take as any other. No
+ * SKIP_INPUT and no projection with masks (NOT_SUPPORTED). On a CUDA handle the resident kernels cluster, simt, mma and
+ * mma-large serve them, and wgmma those of a GRU with `zoneout` alone; cuDNN has none. (Larger LSTMs with masks, and in
+ * double: prnn_layer_norm_lstm.h.) */
 PRNN_API prnnStatus_t prnnSetRNNMasks(prnnRNNDescriptor_t rnnDesc, const prnnRNNMasks_t* masks);
 
 /* Bytes of scratch that any one call for these sizes wants. The workspace holds nothing between calls.

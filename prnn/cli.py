@@ -25,8 +25,11 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    description = "Train, run and measure small streaming speech recognisers."
-    parser = argparse.ArgumentParser(prog="prnn", description=description)
+    description = (
+        "Train, run and measure streaming speech recognisers, and run other programs' layers on prnn's kernels."
+    )
+    epilog = "prnn COMMAND --help describes a command and its options."
+    parser = argparse.ArgumentParser(prog="prnn", description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"prnn {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

@@ -47,13 +47,63 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return output.err.removeprefix("prnn: ").strip()
 
 
-@pytest.mark.parametrize("command", ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench"])
+COMMANDS = ["tokenizer", "train", "transcribe", "evaluate", "export", "info", "bench", "run"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([command, "--help"], ["--help"]):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == 0
         assert command in capsys.readouterr().out
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """As one line."""
+    with pytest.raises(SystemExit, match="0"):
+        main([*arguments, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_says_what_a_newcomer_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    top = help_of(capsys)
+    assert top.endswith("prnn COMMAND --help describes a command and its options.")
+    train = help_of(capsys, "train")
+    assert train.startswith("usage: prnn train [--config FILE] --manifest FILE --valid FILE [OPTION ...] Train ")
+    assert "training manifest (required, type: a path)" in train
+    assert help_of(capsys, "run").startswith("usage: prnn run [-h] [--log] [--front] [--cudnn FILE] -- COMMAND [ARGUM")
+    assert "a multiple of 40 (160)" in help_of(capsys, "export")
+    bench = help_of(capsys, "bench")
+    assert "prnn bench --accelerator cpu rnn --help lists them" in bench
+    assert "timesteps (100)" in help_of(capsys, "bench", "--accelerator", "cpu", "rnn")
+    assert "utterances in a batch (12)" in help_of(capsys, "bench", "--accelerator", "cpu", "train")
+    for command in COMMANDS:
+        assert "<class" not in help_of(capsys, command)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "not enough memory; take a smaller model, batch or beam"),
+        (OSError(28, "No space left on device"), "no space left on device"),
+        (OSError(28, "No space left on device", "out"), "out: no space left on device"),
+        (
+            ModuleNotFoundError("", name="onnx"),
+            "the package onnx is not installed; pip install 'prnn[export]' brings it",
+        ),
+        (RuntimeError("unable to allocate shared memory(shm)"), "/dev/shm has no room for the batches that --workers"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_program_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("prnn.commands.info._print_plan", fail)
+    assert refused(capsys, "info", "--cell", "lstm").startswith(message)
 
 
 @pytest.mark.parametrize(

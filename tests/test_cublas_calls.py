@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ["src/core/cuda/cublas.cc", "src/core/status.cc", "tests/c/cublas_calls.cc"]
+SOURCES = ["src/core/cuda/cublas.cc", "src/core/enums.cc", "src/core/status.cc", "tests/c/cublas_calls.cc"]
 RUNTIME = """#pragma once
 #include <cstddef>
 using cudaStream_t = struct CUstream_st*;

@@ -12,7 +12,13 @@ SOURCES = [
     *(f"src/rnn/cudnn/{name}.cc" for name in ("backend", "memory", "stack", "weights")),
     "src/rnn/plan/cudnn_algorithm.cc",
     *(f"src/core/cuda/{name}.cc" for name in ("cudnn", "cudnn_library")),
-    *("src/core/descriptors.cc", "src/core/status.cc", "src/rnn/layout.cc", "tests/c/cudnn_calls.cc"),
+    *(
+        "src/core/descriptors.cc",
+        "src/core/enums.cc",
+        "src/core/status.cc",
+        "src/rnn/layout.cc",
+        "tests/c/cudnn_calls.cc",
+    ),
 ]
 RUNTIME = "inline int cudaGetDevice(int* device) { return *device = 0; }\ninline int cudaSetDevice(int) { return 0; }\n"
 LSTM, GRU = 2, 3

@@ -220,7 +220,7 @@ def test_no_room_for_the_batches_of_workers(
     manifest = write_corpus(tmp_path, "t", ["ab"])
     command = f"train --manifest {manifest} --valid {manifest} --output {tmp_path / 'out'} --hidden 4 --workers 1"
     assert main([*command.split(), "--accelerator", "cpu", "--no-progress", "--pictures", "0"]) == 2
-    assert capsys.readouterr().err.startswith("prnn: prnn train: /dev/shm has no room for the batches that --workers")
+    assert capsys.readouterr().err.startswith("prnn: /dev/shm has no room for the batches that --workers")
 
 
 def test_feature_statistics(dataset: UtteranceDataset) -> None:

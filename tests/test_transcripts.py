@@ -360,7 +360,7 @@ def test_transcribe_defaults(checkpoint: Path, recording: Path, capsys: pytest.C
         (["--nbest", 2, "--beam", 2, "--format", "ctm"], "--nbest is 2; the format ctm holds one hypothesis"),
         (["--phrases", "x"], "--phrases needs a beam search; take a --beam of 4, say"),
         (["--phrase-score", 2], "--phrase-score needs --phrases"),
-        (["--microphone"], "prnn transcribe takes recordings or --microphone, one of the two"),
+        (["--microphone"], "recordings and --microphone are given; take one of the two"),
         (["--input-device", 2], "--input-device is for --microphone"),
         (["--stream", "--format", "srt"], "--stream prints a table of times, which does not go with --format srt"),
         (["{}", "--format", "srt"], "--format srt is for one recording; there are 2"),
@@ -527,4 +527,4 @@ def test_a_microphone_that_cannot_be_used(
         assert refused(capsys, *command, device) == f"the microphone cannot be used: {reason}"
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     message = refused(capsys, *command, "3")
-    assert message == "prnn transcribe needs the package sounddevice: pip install 'prnn[microphone]' brings it"
+    assert message == "the package sounddevice is not installed; pip install 'prnn[microphone]' brings it"

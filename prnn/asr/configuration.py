@@ -120,6 +120,9 @@ def _repeated_option(node: yaml.Node, prefix: str = "") -> str | None:
     return None
 
 
+_HINT = "; prnn train --help lists them"  # after a wrong option
+
+
 class _Parser(ArgumentParser):
     _file: str | None = None  # that is being read
 
@@ -145,6 +148,10 @@ class _Parser(ArgumentParser):
         except argparse.ArgumentTypeError as error:  # to which jsonargparse adds no name
             raise TypeError(f"{key}: {error}") from error
 
+    def format_help(self, *arguments: Any, **options: Any) -> str:
+        """Without the hint of wrong options, and with words in the place of a class."""
+        return re.sub(r"<class\s+'Path'>", "a path", super().format_help(*arguments, **options).replace(_HINT, "", 1))
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Ends the process as argparse does: a line of usage, one of the reason, status 2."""
         reason = " ".join(message.split())[:500]
@@ -169,7 +176,7 @@ def _accepted(hint: Any) -> str:
 
 def train_parser() -> ArgumentParser:
     """The parser of the command's own options."""
-    usage = "prnn train [--config FILE] --manifest FILE --valid FILE [OPTION ...]; prnn train --help lists them"
+    usage = "prnn train [--config FILE] --manifest FILE --valid FILE [OPTION ...]" + _HINT
     parser = _Parser(prog="prnn train", usage=usage, description=_DESCRIPTION, allow_abbrev=True)
     parser.add_argument("--config", action="config", metavar="FILE", help="a configuration file, in YAML")
     parser.add_argument(

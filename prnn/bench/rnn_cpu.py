@@ -63,15 +63,21 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=THREADS, default=2)
-    parser.add_argument("--steps", type=COUNT, default=100)
-    parser.add_argument("--seconds", type=SECONDS, default=1.5, help="per measurement")
+    parser.add_argument("--threads", type=THREADS, default=2, help="OpenMP threads (%(default)s)")
+    parser.add_argument("--steps", type=COUNT, default=100, help="timesteps (%(default)s)")
+    parser.add_argument("--seconds", type=SECONDS, default=1.5, help="per measurement (%(default)s)")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
-    parser.add_argument("--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN"])
-    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024])
-    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16])
-    parser.add_argument("--what", nargs="+", default=["inference", "training"], choices=["inference", "training"])
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"])
+    parser.add_argument(
+        "--cells", nargs="+", default=["LSTM", "GRU"], choices=["LSTM", "GRU", "RNN"], help="(LSTM GRU)"
+    )
+    parser.add_argument("--hidden", nargs="+", type=COUNT, default=[256, 512, 1024], help="hidden units (256 512 1024)")
+    parser.add_argument("--batch", nargs="+", type=COUNT, default=[1, 4, 16], help="sequences at once (1 4 16)")
+    parser.add_argument(
+        "--what", nargs="+", default=["inference", "training"], choices=["inference", "training"], help="(both)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"], help="(%(default)s)"
+    )
     parser.add_argument("--state", action="store_true", help="calls are given initial states")
     options = parser.parse_args()
     threads = 1 if options.cpu_time else options.threads

@@ -76,10 +76,10 @@ def layers_step(layers: torch.nn.Module, packed: PackedSequence) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=THREADS, default=2)
-    parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements")
-    parser.add_argument("--batch", type=COUNT, default=12)
-    parser.add_argument("--hidden", type=COUNT, default=256)
+    parser.add_argument("--threads", type=THREADS, default=2, help="OpenMP threads (%(default)s)")
+    parser.add_argument("--seconds", type=SECONDS, default=5.0, help="of each of the two measurements (%(default)s)")
+    parser.add_argument("--batch", type=COUNT, default=12, help="utterances in a batch (%(default)s)")
+    parser.add_argument("--hidden", type=COUNT, default=256, help="units of an encoder layer (%(default)s)")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, its processor time")
     options = parser.parse_args()
     torch.set_num_threads(1 if options.cpu_time else options.threads)

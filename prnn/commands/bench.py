@@ -17,21 +17,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "bench",
         help="measure against torch",
-        description="Run a program of prnn.bench with the arguments that follow.",
+        usage="prnn bench [-h] [--accelerator {auto,cpu,gpu,cuda}] {rnn,loss,train,data} [OPTION ...]",
+        description="Measure prnn beside torch on this machine. Options after the family are the family's own, those "
+        "of the CPU others than those of a GPU: prnn bench --accelerator cpu rnn --help lists them.",
     )
     parser.add_argument(
         "family",
         choices=(*_FAMILIES, "data"),
-        help="recurrent layers, losses, a whole training step, or the data of a training",
+        help="rnn: recurrent layers; loss: CTC and transducer losses; train: a whole training step; data: what reads "
+        "and augments the recordings of a training",
     )
     add_accelerator(parser, "what to measure, before the family")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program; --help lists them")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the family; --help lists them")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Runs the program in this process."""
-    with reported(f"prnn bench {arguments.family}"):
+    with reported():
         if arguments.family == "data":
             from prnn.bench.data import main
 

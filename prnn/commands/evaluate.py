@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the error rates."""
-    with reported("prnn evaluate"):
+    with reported():
         from prnn.asr import InputError, Recogniser
         from prnn.asr.data import read_utterances
         from prnn.asr.evaluation import evaluate

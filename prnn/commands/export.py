@@ -27,13 +27,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("checkpoint", type=Path, help="model.ckpt of prnn train")
     add("folder", type=Path, metavar="DIR", help="a new folder")
     add("--int8", action="store_true", help="write the same with 8-bit weights, too: encoder.int8.onnx and so on")
-    add("--chunk-ms", type=_chunk_ms, default=160, metavar="MS", help="audio that a step takes, by 40 (%(default)s)")
+    add(
+        "--chunk-ms",
+        type=_chunk_ms,
+        default=160,
+        metavar="MS",
+        help="milliseconds of audio that a step takes, a multiple of 40 (%(default)s)",
+    )
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Writes the folder."""
-    with reported("prnn export"):
+    with reported():
         from prnn.asr import Recogniser
         from prnn.asr.export import export
 

@@ -14,35 +14,33 @@ class CommandError(Exception):
 
 
 @contextmanager
-def reported(command: str) -> Iterator[None]:
-    """Turns unusable input, what prnn does not support, and packages that are not installed into a CommandError.
-
-    Args:
-        command: the command's name, for messages.
-    """
+def reported() -> Iterator[None]:
+    """Turns unusable input, what prnn does not support, and packages that are not installed into a CommandError, whose
+    message follows the program's name."""
     try:
         yield
     except (InputError, NotSupportedError) as error:
         raise CommandError(str(error)) from error
     except ModuleNotFoundError as error:
-        raise CommandError(_missing(command, error)) from error
+        raise CommandError(_missing(error)) from error
     except BrokenPipeError:
         raise
     except OSError as error:  # a folder that cannot be written, a full disk
-        raise CommandError(f"{error.filename or command}: {(error.strerror or str(error)).lower()}") from error
+        place = "" if error.filename is None else f"{error.filename}: "
+        raise CommandError(f"{place}{(error.strerror or str(error)).lower()}") from error
     except (MemoryError, RuntimeError) as error:
         # torch's words where a worker finds no room, or is killed for that
         if any(words in str(error) for words in ("shared memory(shm)", "workers are out of shared memory")):
             raise CommandError(
-                f"{command}: /dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
+                "/dev/shm has no room for the batches that --workers prepare ahead; take fewer workers, "
                 "or make it larger (docker run --shm-size)"
             ) from error
         scarce = "out of memory" in str(error) or "can't allocate memory" in str(error)  # torch's words
         if not isinstance(error, MemoryError) and not scarce:
             raise
-        raise CommandError(f"{command}: not enough memory; take a smaller model, batch or beam") from error
+        raise CommandError("not enough memory; take a smaller model, batch or beam") from error
 
 
-def _missing(command: str, error: ModuleNotFoundError) -> str:
+def _missing(error: ModuleNotFoundError) -> str:
     extra = {"onnx": "export", "sounddevice": "microphone"}.get(error.name or "", "asr")
-    return f"{command} needs the package {error.name}: pip install 'prnn[{extra}]' brings it"
+    return f"the package {error.name} is not installed; pip install 'prnn[{extra}]' brings it"

@@ -29,8 +29,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "info",
         help="versions, this machine, and the largest layer that stays resident on each GPU",
-        description="Print versions, what this machine has, and, for each GPU of the tile table, the largest hidden "
-        "size whose recurrent weights stay on the chip. With --cell, the plan of such a layer instead: which kernels "
+        description="Print versions, what this machine has, and, for each GPU that prnn knows, the largest hidden size "
+        "whose recurrent weights stay on the chip. With --cell, the plan of such a layer instead: which kernels "
         "run it, in how many blocks, and why not faster ones.",
     )
     batch = number_parser(int, Within(1, 2**20))
@@ -42,11 +42,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     layer = parser.add_argument_group("of the layer, with --cell")
     layer.add_argument("--hidden", type=size, metavar="H", help="hidden units (512)")
     layer.add_argument("--input", type=size, metavar="I", help="input size (H)")
-    layer.add_argument("--proj-size", type=size, metavar="P", help="of an LSTM with a projection (none)")
+    layer.add_argument("--proj-size", type=size, metavar="P", help="output size of an LSTM with a projection (none)")
     layer.add_argument("--layers", type=count, metavar="L", help="layers of the stack (1)")
     layer.add_argument("--steps", type=size, metavar="T", help="timesteps (256)")
     layer.add_argument("--dtype", choices=_TYPES, help="data type (float32)")
-    layer.add_argument("--gpu", metavar="NAME", help="a GPU of the tile table (this machine's device)")
+    layer.add_argument(
+        "--gpu", metavar="NAME", help="a GPU that prnn knows, as prnn info lists them (this machine's device)"
+    )
     return parser
 
 
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.cell is not None:
         for name in _OF_A_LAYER.keys() - given:
             setattr(arguments, name, _OF_A_LAYER[name])
-        with reported("prnn info"):
+        with reported():
             _print_plan(arguments)
         return
     if given:

@@ -23,6 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "run",
         help="run an unmodified program (PyTorch, JAX) with prnn in the place of cuDNN's recurrent layers",
+        usage="prnn run [-h] [--log] [--front] [--cudnn FILE] -- COMMAND [ARGUMENT ...]",
         description="Run a program with prnn in the place of cuDNN 9's recurrent layers, wherever prnn's kernels are "
         "faster; cuDNN serves the rest. Sets the program's environment (LD_PRELOAD) and changes nothing else. With "
         "PRNN_CUDNN=off in the environment, cuDNN serves every call.",

@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Writes the model."""
-    with reported("prnn tokenizer"):
+    with reported():
         from prnn.asr.data import read_utterances
         from prnn.asr.folder import require_place, written
         from prnn.asr.tokenizer import train_pieces

@@ -19,7 +19,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains."""
-    with reported("prnn train"):
+    with reported():
         from prnn.asr.configuration import parse
 
         options, restart, progress = parse(arguments.arguments)

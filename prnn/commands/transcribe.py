@@ -37,7 +37,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("audio", type=Path, nargs="*", help="recordings")
     help_ = "text, JSON lines, NIST's CTM or SubRip, which implies --endpoint (%(default)s)"
     add("--format", choices=("text", "jsonl", "ctm", "srt"), default="text", help=help_)
-    add("--stream", action="store_true", help="feed it in chunks; print the text as it grows and the time per chunk")
+    add(
+        "--stream",
+        action="store_true",
+        help="feed recordings in chunks; print the text as it grows and the time per chunk",
+    )
     milliseconds = number_parser(float, Within(0, 1e6, above=True))
     help_ = "length of a chunk of --stream and --microphone (%(default)g)"
     add("--chunk-ms", type=milliseconds, default=160.0, metavar="MS", help=help_)
@@ -66,7 +70,7 @@ def _check(arguments: argparse.Namespace) -> None:
         checkpoint = arguments.checkpoint
         raise InputError(f"there is no recording after the checkpoint, {checkpoint}; name one, or --microphone")
     if arguments.audio and arguments.microphone:
-        raise InputError("prnn transcribe takes recordings or --microphone, one of the two")
+        raise InputError("recordings and --microphone are given; take one of the two")
     if arguments.input_device and not arguments.microphone:
         raise InputError("--input-device is for --microphone")
     if arguments.stream and (arguments.microphone or arguments.format != "text"):
@@ -85,7 +89,7 @@ def _endpoint(arguments: argparse.Namespace) -> EndpointRules | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints what is recognised."""
-    with reported("prnn transcribe"):
+    with reported():
         from prnn.asr import Recogniser
         from prnn.asr.audio import audio_blocks, check_audio
         from prnn.asr.formats import TranscriptLines

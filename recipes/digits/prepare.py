@@ -137,7 +137,7 @@ def main() -> int:
     arguments = parser.parse_args()
     counts = {"train": arguments.train, "dev": arguments.dev, "test": arguments.test}
     try:
-        with reported("digits"):
+        with reported():
             prepare(arguments.output, counts, arguments.seed, arguments.processes)
     except CommandError as error:
         print(f"digits: {error}", file=sys.stderr)

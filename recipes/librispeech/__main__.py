@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
         tuple(given[cut + 1 :]),
     )  # fmt: skip
     try:
-        with reported("librispeech"):
+        with reported():
             for name, stage in STAGES.items():
                 if name in (options.stages or STAGES):
                     print(f"== {name}", flush=True)

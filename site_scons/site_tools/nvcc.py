@@ -13,8 +13,8 @@ from SCons.Action import Action
 from SCons.Scanner.C import CScanner
 from SCons.Tool import SourceFileScanner, createObjBuilders
 
-# ptxas writes to the error output even when all is well: it goes to the log, from which warnings and errors are shown. A
-# log has its name when it is complete, so that a build that was killed leaves none.
+# ptxas writes to the error output even when all is well: it goes to the log, from which warnings and errors are shown.
+# A log has its name when it is complete, so that a build that was killed leaves none.
 _COMMAND = (
     "if $NVCCCOM > ${TARGETS[1]}.part 2>&1; then mv ${TARGETS[1]}.part ${TARGETS[1]};"
     " grep -i -A3 warning ${TARGETS[1]} || true; else cat ${TARGETS[1]}.part; rm -f ${TARGETS[1]}.part; exit 1; fi"

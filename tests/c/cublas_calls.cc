@@ -56,8 +56,6 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
   return result_of("cudaEventRecord");
 }
 
-const char* prnn::type_name(prnnDataType_t) { return "a type"; }
-
 using namespace prnn;
 
 int main(int count, char** steps) {
