@@ -11,11 +11,11 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_size, is_autocast
-from prnn._lstm_layers import draw_masks, lengths_on_device, run_layer, run_layers
+from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_reset, check_size, is_autocast
+from prnn._lstm_layers import Masks, lengths_on_device, masks_of, run_layer, run_layers, run_with_resets
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._scripting import NotScriptable
-from prnn._state_masks import check_probability
+from prnn._state_masks import check_probability, draw_masks
 
 __all__ = ["LayerNormLSTM"]
 
@@ -61,7 +61,7 @@ class LayerNormLSTM(NotScriptable):
         zoneout: probability z, less than 1, with which an element of h keeps its value of the timestep before in
             training (Krueger et al. 2017); in evaluation h_t is z h_{t-1} + (1 - z) h_t.
         recurrent_dropout: probability of dropout of h on its way into weight_hh, less than 1; one mask for all
-            timesteps of a call (Gal and Ghahramani 2016).
+            timesteps of a call (Gal and Ghahramani 2016), whatever reset starts anew, for each layer and direction.
         forget_bias: initial bias of the forget gate.
         eps: added to the variances.
 
@@ -192,6 +192,8 @@ class LayerNormLSTM(NotScriptable):
         hx: tuple[Tensor, Tensor] | None = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Sequences, tuple[Tensor, Tensor]]:
         """Runs the layers over a batch of sequences.
 
@@ -201,6 +203,11 @@ class LayerNormLSTM(NotScriptable):
                 directions, H hidden_size.
             lengths: length of each of the N sequences of a padded input, 1 to T, in any order; a tensor of integers or
                 a sequence of int. One on the GPU is not looked at by the host: lengths beyond T count as T.
+            reset: bool, in the shape of input without its features: where a sequence starts anew. The state before
+                that timestep is reset_hx, also in the first one, whatever hx; in the reverse direction, where no state
+                goes from that timestep to the one before, it is the one of the latter. On a GPU the host waits for the
+                flags, unless there is one timestep.
+            reset_hx: as hx, the states of sequences that start anew; None is zeros.
 
         Returns:
             output: (T, N, D H) in the layout of input; zero beyond each length. A PackedSequence for one.
@@ -212,7 +219,7 @@ class LayerNormLSTM(NotScriptable):
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
-            return self._forward_packed(input, hx)
+            return self._forward_packed(input, hx, reset, reset_hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"input is a {type(input).__name__}; it must be a tensor or a PackedSequence")
         weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
@@ -223,25 +230,42 @@ class LayerNormLSTM(NotScriptable):
                 if weight.dtype != first.dtype:
                     raise ValueError(f"{name} has dtype {weight.dtype}, but weight_ih_l0 has {first.dtype}")
             self._check_input(input, first.dtype)
-            return self._forward(input, hx, weights, lengths, computed, dtype)
+            return self._forward(input, hx, weights, lengths, computed, dtype, reset, reset_hx)
         if input.is_floating_point():
             input = input.to(computed)
-        if isinstance(hx, (tuple, list)):
-            hx = tuple(x.to(computed) if isinstance(x, Tensor) else x for x in hx)  # type: ignore[assignment]
+
+        def cast(states: Any) -> Any:
+            if not isinstance(states, (tuple, list)):
+                return states
+            return tuple(x.to(computed) if isinstance(x, Tensor) else x for x in states)
+
+        hx, reset_hx = cast(hx), cast(reset_hx)
         self._check_input(input, computed)
         with torch.autocast(input.device.type, enabled=False):
-            return self._forward(input, hx, weights, lengths, computed, dtype)
+            return self._forward(input, hx, weights, lengths, computed, dtype, reset, reset_hx)
 
     def _forward_packed(
-        self, input: PackedSequence, hx: tuple[Tensor, Tensor] | None
+        self,
+        input: PackedSequence,
+        hx: tuple[Tensor, Tensor] | None,
+        reset: Tensor | None,
+        reset_hx: tuple[Tensor, Tensor] | None,
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         check_not_empty(batch_sizes)
         padded, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
-        if sorted_indices is not None and hx is not None:
-            self._check_states(hx, (self._state_count, lengths.numel(), self.hidden_size), data)
-            hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
-        output, (h, c) = self.forward(padded, hx, lengths=lengths)
+        if reset is not None:
+            check_reset(reset, data)
+            reset, _ = pad_packed_sequence(PackedSequence(reset, batch_sizes), self.batch_first)
+
+        def sort(states: tuple[Tensor, Tensor] | None, name: str) -> tuple[Tensor, Tensor] | None:
+            if states is None or sorted_indices is None:
+                return states
+            self._check_states(states, (self._state_count, lengths.numel(), self.hidden_size), data, name)
+            return states[0].index_select(1, sorted_indices), states[1].index_select(1, sorted_indices)
+
+        hx, reset_hx = sort(hx, "hx"), sort(reset_hx, "reset_hx")
+        output, (h, c) = self.forward(padded, hx, lengths=lengths, reset=reset, reset_hx=reset_hx)
         packed = pack_padded_sequence(output, lengths, self.batch_first)
         if unsorted_indices is not None:
             h, c = h.index_select(1, unsorted_indices), c.index_select(1, unsorted_indices)
@@ -267,27 +291,30 @@ class LayerNormLSTM(NotScriptable):
             )
 
     @staticmethod
-    def _check_states(hx: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor) -> None:
-        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
-            raise TypeError("hx must be a tuple of two tensors, (h, c)")
-        for name, state in zip(("h", "c"), hx, strict=True):
+    def _check_states(
+        states: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor, argument: str = "hx"
+    ) -> None:
+        if not isinstance(states, (tuple, list)) or len(states) != 2 or not all(isinstance(x, Tensor) for x in states):
+            raise TypeError(f"{argument} must be a tuple of two tensors, (h, c)")
+        for name, state in zip(("h", "c"), states, strict=True):
             if state.shape != expected:
-                raise ValueError(f"{name} of hx has shape {tuple(state.shape)}; it must be {expected}")
+                raise ValueError(f"{name} of {argument} has shape {tuple(state.shape)}; it must be {expected}")
             if state.device != input.device:
-                raise ValueError(f"{name} of hx is on {state.device}, but input is on {input.device}")
+                raise ValueError(f"{name} of {argument} is on {state.device}, but input is on {input.device}")
 
     def _states(
-        self, hx: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor
+        self, states: tuple[Tensor, Tensor] | None, batch: int, is_batched: bool, input: Tensor, argument: str
     ) -> tuple[Tensor | None, Tensor | None]:
         """h and c, (L D, N, H)."""
-        if hx is None:
+        if states is None:
             return None, None
         count = self._state_count
-        self._check_states(hx, (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size), input)
-        for name, state in zip(("h", "c"), hx, strict=True):
+        expected = (count, batch, self.hidden_size) if is_batched else (count, self.hidden_size)
+        self._check_states(states, expected, input, argument)
+        for name, state in zip(("h", "c"), states, strict=True):
             if state.dtype != input.dtype:
-                raise ValueError(f"{name} of hx has dtype {state.dtype}, but input has {input.dtype}")
-        h, c = (state.reshape(count, batch, self.hidden_size) for state in hx)
+                raise ValueError(f"{name} of {argument} has dtype {state.dtype}, but input has {input.dtype}")
+        h, c = (state.reshape(count, batch, self.hidden_size) for state in states)
         return h, c
 
     def _forward(
@@ -298,15 +325,27 @@ class LayerNormLSTM(NotScriptable):
         lengths: Tensor | Sequence[int] | None,
         computed: torch.dtype,
         dtype: torch.dtype,
+        reset: Tensor | None,
+        reset_hx: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """computed: the type of the computation; dtype: of the results."""
+        if reset is not None:
+            check_reset(reset, input)
+        elif reset_hx is not None:
+            raise ValueError("reset_hx is given, but reset, which says where it is wanted, is None")
         is_batched = input.dim() == 3
         if not is_batched:
-            input = input.unsqueeze(1)
+            input, reset = input.unsqueeze(1), None if reset is None else reset.unsqueeze(1)
         elif self.batch_first:
-            input = input.transpose(0, 1)
-        h, c = self._states(hx, input.size(1), is_batched, input)
-        states = (None if h is None else h.to(computed), None if c is None else c.to(computed))
+            input, reset = input.transpose(0, 1), None if reset is None else reset.transpose(0, 1)
+        batch = input.size(1)
+        given = [
+            *self._states(hx, batch, is_batched, input, "hx"),
+            *self._states(reset_hx, batch, is_batched, input, "reset_hx"),
+        ]
+        states = [None if state is None else state.to(computed) for state in given]
+        if batch == 0:
+            reset = None
         input, weights = input.to(computed), {name: weight.to(computed) for name, weight in weights.items()}
         if lengths is not None:
             if not is_batched:
@@ -314,15 +353,20 @@ class LayerNormLSTM(NotScriptable):
                     "lengths is given, but input has 2 dimensions: one sequence, which is as long as it is"
                 )
             lengths = lengths_on_device(lengths, input)
-        on_device = lengths
 
-        def run(
-            input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
-        ) -> tuple[Tensor, Tensor]:
-            return self._run_layer(input, states, on_device, weights, layer, direction)
+        def run_stack(
+            input: Tensor, states: tuple[Tensor | None, Tensor | None], lengths: Tensor | None, masks: Masks
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            def run(
+                input: Tensor, states: tuple[Tensor | None, Tensor | None], layer: int, direction: int
+            ) -> tuple[Tensor, Tensor]:
+                return self._run_layer(input, states, lengths, masks, weights, layer, direction)
 
-        dropout = self.dropout if self.training else 0.0
-        results = run_layers(input, states, on_device, self.num_layers, self._directions, dropout, run)
+            dropout = self.dropout if self.training else 0.0
+            return run_layers(input, states, lengths, self.num_layers, self._directions, dropout, run)
+
+        zoneout, recurrent = draw_masks(self, input, batch) or (None, None)
+        results = run_with_resets(run_stack, input, states, lengths, (zoneout, recurrent), reset, self._directions)
         output, h_n, c_n = (result.to(dtype) for result in results)
         if not is_batched:
             return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
@@ -333,6 +377,7 @@ class LayerNormLSTM(NotScriptable):
         input: Tensor,
         states: tuple[Tensor | None, Tensor | None],
         lengths: Tensor | None,
+        masks: Masks,
         weights: Mapping[str, Tensor],
         layer: int,
         direction: int,
@@ -352,7 +397,7 @@ class LayerNormLSTM(NotScriptable):
             weight("weight_hh"),
             norm,
             lengths,
-            draw_masks(self, x, *x.shape[:2]),
+            masks_of(masks, layer * self._directions + direction, self.hidden_size, x.dtype),
             normalize=self.normalize,
             reverse=direction == 1,
             zoneout=0.0 if self.training else self.zoneout,

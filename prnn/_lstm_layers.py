@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prnn._ops._segments import Group, cut, run_padded
+from prnn._ops._segments import run as run_segments
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
 
-__all__ = ["Masks", "draw_masks", "lengths_on_device", "run_layer", "run_layers"]
+__all__ = ["Masks", "lengths_on_device", "masks_of", "run_layer", "run_layers", "run_with_resets"]
 
 Masks = tuple[Tensor | None, Tensor | None]  # of a layer and direction: zoneout's (T, N, H), and the recurrent (N, H)
+# Runs all layers: of input (T, N, I), h and c, lengths and the masks of all layers, output and the last h and c.
+RunStack = Callable[[Tensor, tuple[Tensor | None, Tensor | None], Tensor | None, Masks], tuple[Tensor, Tensor, Tensor]]
 
 
 def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
@@ -34,15 +37,13 @@ def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     return lengths.to(input.device, torch.int32, non_blocking=True)
 
 
-def draw_masks(module: Any, x: Tensor, steps: int, batch: int) -> Masks:
-    """Of a call of prnn.nn.LSTM or LayerNormLSTM, in the type of x; None where there is none."""
-    zoneout = recurrent = None
-    if module.training and module.zoneout > 0:
-        zoneout = x.new_empty(steps, batch, module.hidden_size).bernoulli_(module.zoneout)
-    if module.training and module.recurrent_dropout > 0:
-        kept = 1 - module.recurrent_dropout
-        recurrent = x.new_empty(batch, module.hidden_size).bernoulli_(kept).div_(kept)
-    return zoneout, recurrent
+def masks_of(masks: Masks, index: int, hidden: int, dtype: torch.dtype) -> Masks:
+    """Of layer and direction, counted together, from those of all, zoneout's (T, N, L D H) and (L D, N, H)."""
+    zoneout, recurrent = masks
+    return (
+        None if zoneout is None else zoneout[..., index * hidden : (index + 1) * hidden].to(dtype),
+        None if recurrent is None else recurrent[index].to(dtype),
+    )
 
 
 def run_layer(
@@ -111,3 +112,61 @@ def run_layers(
         if padding is not None:
             input = input.masked_fill(padding, 0)
     return input, torch.stack(last_h), torch.stack(last_c)
+
+
+def run_with_resets(
+    run: RunStack,
+    input: Tensor,
+    hx: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    masks: Masks,
+    reset: Tensor | None,
+    directions: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of sequences that start anew where `reset`, (T, N), is set, by kernels that know no resets. hx: h and c,
+    and those of reset_hx."""
+    if reset is not None and input.size(0) == 1:  # an agent acts: nothing to cut, and nothing to wait for
+        pairs = zip(hx[:2], hx[2:], strict=True)
+        hx, reset = [_initial_state(*pair, reset[0], directions) for pair in pairs], None
+    if reset is None:
+        return run(input, (hx[0], hx[1]), lengths, masks)
+    return _run_cut(run, input, hx, lengths, masks, reset, directions)
+
+
+@torch.compiler.disable  # how many pieces there are, and how long, differs from call to call
+def _run_cut(
+    run: RunStack,
+    input: Tensor,
+    hx: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    masks: Masks,
+    reset: Tensor,
+    directions: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    segments = cut(reset, None, lengths)
+    zoneout, recurrent = segments.cut_masks(*masks)
+
+    def call_group(input: Tensor, h: Tensor | None, c: Tensor | None, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        own = (
+            None if zoneout is None else group.pad(zoneout),
+            None if recurrent is None else recurrent[:, group.begin : group.end],
+        )
+        return run(input, (h, c), group.lengths, own)
+
+    def call(
+        data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return run_padded(call_group, data, h, c, segments)
+
+    output, hy, cy, _ = run_segments(call, input, hx[:2], hx[2:], segments, directions)
+    return output, hy, cy
+
+
+def _initial_state(state: Tensor | None, at_reset: Tensor | None, reset: Tensor, directions: int) -> Tensor | None:
+    """What a call of one timestep begins with, (L D, N, H); reset: (N,). States that go backwards cross no border."""
+    some = state if state is not None else at_reset
+    if some is None:
+        return None
+    state, at_reset = (torch.zeros_like(some) if each is None else each for each in (state, at_reset))
+    is_forward = torch.arange(some.size(0), device=some.device)[:, None, None] % directions == 0
+    return torch.where(is_forward & reset[:, None], at_reset, state)

@@ -5,6 +5,7 @@ from __future__ import annotations  # torch 2.6 does not compile a nested functi
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from prnn._errors import NotSupportedError
 from prnn._layer_arguments import call_dtypes, check_not_empty, is_autocast
-from prnn._lstm_layers import Masks, lengths_on_device, run_layer, run_layers
+from prnn._lstm_layers import Masks, lengths_on_device, masks_of, run_layer, run_layers, run_with_resets
 from prnn._ops._autocast import autocast_cpu_dtypes
 from prnn._ops._handles import DTYPES
 from prnn._ops._layer import MODES
-from prnn._ops._segments import Group, cut, run_padded
-from prnn._ops._segments import run as run_segments
 from prnn._ops.layer_norm_lstm import layer_norm_lstm_plan
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._state_masks import given
@@ -71,12 +70,7 @@ def _run_stack(
         index = layer * directions + direction
         weight_ih, weight_hh, *biases = (weights[name] for name in module._all_weights[index])
         x = input_products(input, weight_ih, biases[0] + biases[1] if biases else None)
-        zoneout, recurrent_mask = masks
-        if zoneout is not None:
-            zoneout = zoneout[..., index * module.hidden_size :][..., : module.hidden_size].to(x.dtype)
-        if recurrent_mask is not None:
-            recurrent_mask = recurrent_mask[index].to(x.dtype)
-        own = (zoneout, recurrent_mask)
+        own = masks_of(masks, index, module.hidden_size, x.dtype)
 
         def run_head(
             x: Tensor, recurrent: Tensor, states: tuple[Tensor | None, Tensor | None], masks: Masks
@@ -102,46 +96,6 @@ def _run_stack(
 
     dropout = module.dropout if module.training else 0.0
     return run_layers(input, hx, lengths, module.num_layers, directions, dropout, run)
-
-
-@torch.compiler.disable  # how many pieces there are, and how long, differs from call to call
-def _run_cut(
-    module: Any,
-    weights: dict[str, Tensor],
-    input: Tensor,
-    hx: Sequence[Tensor | None],
-    lengths: Tensor | None,
-    reset: Tensor,
-    masks: Masks,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of sequences that start anew, for kernels that know no resets. hx: h and c, and those of reset_hx."""
-    segments = cut(reset, None, lengths)
-    zoneout, recurrent = segments.cut_masks(*masks)
-
-    def call_group(input: Tensor, h: Tensor | None, c: Tensor | None, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        own = (
-            None if zoneout is None else group.pad(zoneout),
-            None if recurrent is None else recurrent[:, group.begin : group.end],
-        )
-        return _run_stack(module, weights, input, (h, c), group.lengths, own)
-
-    def call(
-        data: Tensor, h: Tensor | None, c: Tensor | None, _: Tensor, count: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return run_padded(call_group, data, h, c, segments)
-
-    output, hy, cy, _ = run_segments(call, input, hx[:2], hx[2:], segments, 2 if module.bidirectional else 1)
-    return output, hy, cy
-
-
-def _initial_state(state: Tensor | None, at_reset: Tensor | None, reset: Tensor, directions: int) -> Tensor | None:
-    """What a call of one timestep begins with, (L D, N, H); reset: (N,). States that go backwards cross no border."""
-    some = state if state is not None else at_reset
-    if some is None:
-        return None
-    state, at_reset = (torch.zeros_like(some) if each is None else each for each in (state, at_reset))
-    is_forward = torch.arange(some.size(0), device=some.device)[:, None, None] % directions == 0
-    return torch.where(is_forward & reset[:, None], at_reset, state)
 
 
 def run_masked_lstm(
@@ -175,14 +129,10 @@ def run_masked_lstm(
         hx = [None if state is None else state.to(dtype) for state in states]
         weights = {name: weight.to(dtype) for name, weight in weights.items()}
         on_device = None if lengths is None else lengths_on_device(lengths, input)
-        if reset is not None and input.size(0) == 1:  # an agent acts: nothing to cut, and nothing to wait for
-            directions = 2 if module.bidirectional else 1
-            hx[:2] = (_initial_state(*pair, reset[0], directions) for pair in zip(hx[:2], hx[2:], strict=True))
-            reset = None
-        if reset is None:
-            output, hy, cy = _run_stack(module, weights, input, (hx[0], hx[1]), on_device, (zoneout, recurrent))
-        else:
-            output, hy, cy = _run_cut(module, weights, input, hx, on_device, reset, (zoneout, recurrent))
+        run = partial(_run_stack, module, weights)
+        output, hy, cy = run_with_resets(
+            run, input, hx, on_device, (zoneout, recurrent), reset, 2 if module.bidirectional else 1
+        )
     if batch_sizes is not None:
         output = pack_padded_sequence(output, lengths).data  # type: ignore[arg-type]
     output, hy = output.to(result_dtype), hy.to(result_dtype)
