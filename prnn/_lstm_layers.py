@@ -70,7 +70,10 @@ def run_layer(
     """
     arrays: list[Tensor | None] = [x, *states, recurrent, *norm, *masks, lengths]
     arrays = [None if array is None else array.contiguous() for array in arrays]
-    keep = torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays)
+    # Under vmap a tensor does not say whether a transform around it wants its gradient.
+    in_transform = torch._C._are_functorch_transforms_active()
+    wanted = in_transform or any(array is not None and array.requires_grad for array in arrays)
+    keep = torch.is_grad_enabled() and wanted
     y, cy, _ = call_layer_norm_lstm(*arrays, NORMALIZE[normalize], reverse, float(eps), float(zoneout), keep)
     return y, cy
 

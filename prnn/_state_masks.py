@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # torch 2.6 does not compile a nested function annotated with a union
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -136,6 +137,11 @@ def are_in_kernels(
     return resets_in_kernels(config, input, batch)
 
 
+def _draw(shape: Sequence[int], probability: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Ones with the probability, else zeros. Under vmap they are what its randomness= says, whatever it maps over."""
+    return torch.empty((), dtype=dtype, device=device).expand(shape).bernoulli(probability)
+
+
 def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, ...]:
     """The operator's masks, those of a layer without heads. input: (T, N, I), or a PackedSequence's rows."""
     if not module.training:
@@ -143,9 +149,10 @@ def draw_masks(module: Any, input: Tensor, batch: int) -> tuple[Tensor | None, .
     states = module.num_layers * (2 if module.bidirectional else 1)
     zoneout = recurrent = None
     if module.zoneout > 0:
-        zoneout = input.new_empty(*input.shape[:-1], states * module.hidden_size, dtype=torch.bool)
-        zoneout.bernoulli_(module.zoneout)
+        shape = (*input.shape[:-1], states * module.hidden_size)
+        zoneout = _draw(shape, module.zoneout, torch.bool, input.device)
     if module.recurrent_dropout > 0:
         kept = 1 - module.recurrent_dropout
-        recurrent = input.new_empty(states, batch, module.hidden_size).bernoulli_(kept).div_(kept)
+        shape = (states, batch, module.hidden_size)
+        recurrent = _draw(shape, kept, input.dtype, input.device).div_(kept)
     return zoneout, recurrent

@@ -116,14 +116,14 @@ def check_formulas_on_gpu(module: Any, tolerance: float, **options: Any) -> list
     input = torch.randn(6, 3, 40, device="cuda", dtype=module.weight_ih_l0.dtype, requires_grad=True)
     exact = input.detach().double().requires_grad_()
     drawn: list[torch.Tensor] = []
-    bernoulli = torch.Tensor.bernoulli_
+    bernoulli = torch.Tensor.bernoulli
 
     def draw(tensor: torch.Tensor, probability: float) -> torch.Tensor:
-        drawn.append(bernoulli(tensor, probability).clone())
-        return tensor
+        drawn.append(bernoulli(tensor, probability))
+        return drawn[-1].clone()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "bernoulli_", draw)
+        patch.setattr(torch.Tensor, "bernoulli", draw)
         results = flatten(module(input, **options))
     sum(result.sum() for result in results).backward()
     masks = iter(drawn)

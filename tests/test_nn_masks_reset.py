@@ -1,7 +1,9 @@
 """Zoneout and recurrent dropout of prnn.nn's layers together with reset= and with heads=, on the CPU, against the
 reference with the same masks."""
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,7 +123,7 @@ def test_gradcheck(make: Callable[..., Any], masks: dict[str, Any]) -> None:
 @CELLS
 def test_zoneout_at_a_reset_keeps_the_state_there(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     module = make(3, 4, zoneout=0.5, **DOUBLE)
-    monkeypatch.setattr(torch.Tensor, "bernoulli_", lambda mask, _: mask.fill_(1))
+    monkeypatch.setattr(torch.Tensor, "bernoulli", lambda mask, _: torch.ones_like(mask))
     reset = torch.tensor([0, 0, 1, 0, 0]) == 1
     states, anew = make_states(module, 1), make_states(module, 1)
     output, _ = module(torch.randn(5, 1, 3, **DOUBLE), states, reset=reset[:, None], reset_hx=anew)
@@ -303,6 +305,31 @@ def test_transforms(make: Callable[..., Any]) -> None:
     for index, input in enumerate(inputs):
         expected = torch.autograd.grad(loss(dict(module.named_parameters()), input), list(module.parameters()))
         torch.testing.assert_close([value[index] for value in found.values()], list(expected))
+
+
+@pytest.mark.parametrize("make", [LSTM, GRU, RNN, prnn.nn.LayerNormLSTM])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_ensembles_draw_masks_as_dropout_does(make: Callable[..., Any]) -> None:
+    """Members that are equal: with masks of their own, with one for all, or torch's error."""
+    module = make(3, 4, **BOTH, **DOUBLE)
+    weights, buffers = torch.func.stack_module_state([copy.deepcopy(module) for _ in range(3)])
+    input = torch.randn(6, 2, 3, **DOUBLE)
+
+    def call(weights: dict[str, torch.Tensor], input: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(module, (weights, buffers), (input,))[0]
+
+    for in_dims, given in ((0, input.expand(3, -1, -1, -1)), (None, input)):
+        run = partial(torch.func.vmap, call, in_dims=(0, in_dims))
+        first, *others = run(randomness="different")(weights, given)
+        assert not any(torch.equal(first, other) for other in others)
+        first, *others = run(randomness="same")(weights, given)
+        assert all(torch.equal(first, other) for other in others)
+        with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+            run()(weights, given)
+        gradients = torch.func.grad(lambda weights, run=run, given=given: run(randomness="same")(weights, given).sum())
+        gradient = gradients({name: weight.detach() for name, weight in weights.items()})["weight_hh_l0"]
+        assert (gradient[0] != 0).any()
+        torch.testing.assert_close(gradient[1], gradient[0])
 
 
 @CELLS

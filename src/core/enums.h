@@ -1,7 +1,6 @@
 // Reading enumerations that come from callers, and their enumerators' names for messages.
 #pragma once
 
-#include <cstddef>
 #include <cstring>
 #include <initializer_list>
 
