@@ -97,7 +97,8 @@ def mask_configuration(module: Any) -> tuple[float, int]:
     """The operator's `zoneout` and `mask_kinds`."""
     if not module.training:
         return float(module.zoneout), 0
-    return 0.0, (module.zoneout > 0) + 2 * (module.recurrent_dropout > 0)
+    # Branches, no sums of bools: torch.compile may hold the probabilities as symbols, and torch 2.6 adds none.
+    return 0.0, (1 if module.zoneout > 0 else 0) + (2 if module.recurrent_dropout > 0 else 0)
 
 
 def are_kernels_faster(units: int, batch: int, dtype: torch.dtype, trains: bool) -> bool:
