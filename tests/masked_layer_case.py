@@ -46,17 +46,9 @@ def draw_masks(module: Any, input: torch.Tensor) -> reference.Masks:
     return reference.Masks(recurrent, zoneout)
 
 
-def run_written_out(
-    module: Any,
-    input: torch.Tensor,
-    states: Any = None,
-    reset: torch.Tensor | None = None,
-    reset_hx: Any = None,
-    weights: Any = None,
-) -> Any:
-    """prnn.nn.LSTM, GRU or RNN from the reference, with masks drawn in the module's order. input: (T, N, I); reset
-    (T, N); weights: another module that has them."""
-    y, h, c, _ = written_out(module, input, states, reset, reset_hx, weights)
+def run_written_out(module: Any, input: torch.Tensor, *given: Any, **options: Any) -> Any:
+    """prnn.nn.LSTM, GRU or RNN from the reference, with masks drawn in the module's order. As written_out()."""
+    y, h, c, _ = written_out(module, input, *given, **options)
     return y.view(*input.shape[:2], -1), (h, c) if module.mode == "LSTM" else h
 
 
@@ -68,7 +60,7 @@ def written_out(
     reset_hx: Any = None,
     weights: Any = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The same, as reference.forward_with_cells() returns it."""
+    """As reference.forward_with_cells() returns it. input: (T, N, I); reset (T, N); weights: of another module."""
     steps, batch, width = input.shape
     directions = 2 if module.bidirectional else 1
     stack = reference.Stack(MODES[module.mode], width, module.hidden_size, module.num_layers, directions)
