@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
 from typing import NoReturn, TypeVar
 
@@ -156,11 +156,27 @@ def in_all_processes(options: TrainingOptions, work: Callable[[], _T]) -> _T:
     problems: list[str | None] = [None] * options.processes
     distributed.all_gather_object(problems, None if error is None else f"{error}")
     if any(problem is not None for problem in problems):
+        distributed.destroy_process_group()
         if process != 0:
             # Lightning kills the first process if one that it has started fails.
             raise SystemExit(2 if under_torchrun() else 0)
         raise error or InputError(next(problem for problem in problems if problem is not None))
     return result
+
+
+@contextmanager
+def communicating() -> Iterator[None]:
+    """Ends what the processes of a training communicate by, when they need it no more or one of them fails. One of
+    gloo's threads would else need Python while the process ends, and abort it."""
+    try:
+        yield
+    except BaseException:
+        # NCCL's end may wait for operations that the other processes never begin; it needs none.
+        if distributed.is_initialized() and distributed.get_backend() == "gloo":
+            distributed.destroy_process_group()
+        raise
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def communication_device(options: TrainingOptions) -> torch.device:

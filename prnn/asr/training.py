@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
-from torch import Tensor, distributed
+from torch import Tensor
 
 from prnn.transducer import Encoder, Transducer
 
@@ -32,6 +32,7 @@ from .pace import Pace, ProgressBar
 from .parallel import (
     DataParallel,
     Terminated,
+    communicating,
     communication_device,
     in_all_processes,
     process_number,
@@ -96,7 +97,7 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
     launcher = start_processes(options)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun has restarted what it had begun anew
         restart = False
-    with ExitStack() as stack:
+    with communicating(), ExitStack() as stack:
 
         def opened() -> TrainingData:
             data = open_data(options, process)
@@ -120,8 +121,6 @@ def train(options: TrainingOptions, restart: bool = False, progress: bool = True
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, str(options.output)) from error
             raise
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
     return best_checkpoint(options.output)
 
 
