@@ -113,7 +113,10 @@ def test_unknown_instruction_set_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
-@pytest.mark.parametrize(("input", "hidden", "batch"), [(21, 33, 5), (150, 112, 3), (150, 80, 1), (70, 96, 20)])
+@pytest.mark.parametrize(
+    ("input", "hidden", "batch"),
+    [(21, 33, 5), (150, 112, 3), (150, 80, 1), (70, 96, 20), (301, 272, 1), (1024, 261, 2)],
+)
 def test_chunks_equal_the_whole(mode: int, dtype: torch.dtype, input: int, hidden: int, batch: int) -> None:
     """Bit for bit, whether a chunk is long enough for its weights to be packed or not."""
     stack = reference.Stack(mode, input, hidden)

@@ -82,11 +82,13 @@ def test_sizes_around_vector_widths(mode: int, hidden: int, input_: int, dtype: 
 
 @of_both_types
 def test_products_of_many_parts(dtype: torch.dtype) -> None:
-    """More rows and columns than a part of a weight gradient has, and more rows than its products are deep."""
+    """More rows and columns than a part of a weight gradient has, more rows than its products are deep, and one or two
+    rows, whose products take two tiles at a time."""
     for stack, batch_sizes in (
         (reference.Stack(reference.GRU, 4500, 20), [3, 2]),
         (reference.Stack(reference.LSTM, 300, 200), [9, 9, 8]),
         (reference.Stack(reference.RNN_TANH, 20, 40), [60] * 6),
+        (reference.Stack(reference.GRU, 601, 528), [2, 1]),
     ):
         case, float_case = make_pair(RnnCase, stack, batch_sizes, dtype=dtype)
         for one in (case, float_case):

@@ -110,12 +110,11 @@ void product_from_rows(const S* const* sources, int64_t ld, int64_t rows, int64_
   using T = Compute<S>;
   constexpr int64_t W = kPanel<T>;
   if (n <= kMostRowsVectors && rows % kTileRows<T> == 0) {
-    for (int64_t p = 0; p < count; ++p) {
-      for (int64_t i = 0; i < rows; i += kTileRows<T>) {
-        rows_product<S>({sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W}, n);
-      }
-    }
-    return;
+    const int64_t tiles = rows / kTileRows<T>;  // of a panel
+    return rows_products<S>(count * tiles, ld, n, [&](int64_t tile) __attribute__((always_inline)) {
+      const int64_t p = tile / tiles, i = tile % tiles * kTileRows<T>;
+      return TileOperands<T, S>{sources[p] + i * ld, ld, k, b, ldb, kZeros<T>, 0, 0, out + p * n * W + i, 0, W};
+    });
   }
   if (n > kMaxVectors && count > 1) {  // whose tiles take one panel anyway
     for (int64_t p = 0; p < count; ++p) product_from_rows<S>(sources + p, ld, rows, 1, k, b, ldb, n, out + p * n * W);
@@ -328,12 +327,13 @@ int64_t gemm_in_place(const Gemm<S>& g, Range rows, Range columns) {
   if (g.b_transposed) {
     o.panel = g.b + columns.begin * g.ldb;
     o.panel_stride = g.ldb;
-    for (int64_t i = 0; i < count; ++i) {
-      rows_product<S>(o, n);
-      o.panel += width * g.ldb;
-      o.c += width;
-      o.init += o.init_panel_stride;
-    }
+    rows_products<S>(count, g.ldb, n, [&](int64_t i) __attribute__((always_inline)) {
+      TileOperands<T, S> tile = o;
+      tile.panel += i * width * g.ldb;
+      tile.c += i * width;
+      tile.init += i * o.init_panel_stride;
+      return tile;
+    });
   } else if constexpr (!kWidens) {
     o.panel = g.b + columns.begin;
     o.panel_stride = W;
