@@ -46,6 +46,10 @@ def check_layout(
     check_size(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ValueError(f"proj_size is {proj_size}; it must be less than hidden_size, {hidden_size}, or 0 for none")
+    check_dtype(dtype)
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise TypeError(f"dtype is {dtype!r}; it must be one of {', '.join(map(str, DTYPES))}")
 
@@ -103,6 +107,14 @@ def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
         )
     if input.device != weight.device:
         raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
+
+
+def check_pair(states: object, name: str) -> None:
+    """An LSTM's states, or None."""
+    if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
+        found = type(states).__name__
+        found += f" of {len(states)}" if isinstance(states, (tuple, list)) else ""
+        raise TypeError(f"{name} is a {found}; it must be the pair (h, c) of initial states")
 
 
 def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | None, input: Tensor) -> Tensor:

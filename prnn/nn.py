@@ -25,6 +25,7 @@ from prnn._layer_arguments import (
     check_input,
     check_layout,
     check_not_empty,
+    check_pair,
     check_reset,
     check_tensor,
     checked_lengths,
@@ -636,8 +637,7 @@ class LSTM(_Recurrent):
         check_flag(return_cells, "return_cells")
         states: list[Tensor | None] = []
         for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
-            if pair is not None and (not isinstance(pair, (tuple, list)) or len(pair) != 2):
-                raise TypeError(f"{name} is a {type(pair).__name__}; it must be the pair (h, c) of initial states")
+            check_pair(pair, name)
             states += [None, None] if pair is None else pair
         names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
         output, hy, cy, cells = self._run(input, tuple(states), lengths, reset, names, return_cells)
