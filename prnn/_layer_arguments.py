@@ -125,7 +125,9 @@ def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | 
         raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
     if state.device != input.device:
         raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
-    if state.dtype != input.dtype and not is_autocast(input):
+    # Autocast leaves float64 as it is.
+    casts = torch.float64 not in (state.dtype, input.dtype) and state.is_floating_point()
+    if state.dtype != input.dtype and not (casts and is_autocast(input)):
         raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
     return state.unsqueeze(1) if batch is None else state
 
