@@ -191,8 +191,18 @@ def test_second_derivative_is_refused() -> None:
     module = prnn.nn.GRU(3, 4)
     x = data(module, 5, 2)
     (grad,) = torch.autograd.grad(module(x)[0].sum(), x, create_graph=True)
-    with pytest.raises(prnn.NotSupportedError, match="first derivatives alone"):
+    with pytest.raises(prnn.NotSupportedError, match=r"alone: detach the gradient, or .*convert_back"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_model_converted_back_has_second_derivatives(cell: str) -> None:
+    module = prnn.convert_back(make(prnn.nn, cell, 3, 4))
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(module(x)[0].sum(), x, create_graph=True)
+    assert grad.requires_grad
+    grad.square().sum().backward()
+    assert module.weight_hh_l0.grad.count_nonzero() > 0
 
 
 @pytest.mark.parametrize("cell", CELLS)

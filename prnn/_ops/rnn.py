@@ -408,7 +408,8 @@ class _RnnBackwardFunction(torch.autograd.Function):
         return second_derivatives(
             ctx,
             gradients,
-            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone",
+            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
+            "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
         )
 
 
