@@ -46,6 +46,10 @@ def check_layout(
     check_size(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ValueError(f"proj_size is {proj_size}; it must be less than hidden_size, {hidden_size}, or 0 for none")
+    check_dtype(dtype)
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise TypeError(f"dtype is {dtype!r}; it must be one of {', '.join(map(str, DTYPES))}")
 
@@ -105,6 +109,14 @@ def check_input(input: Tensor, weight: Tensor, input_size: int) -> None:
         raise ValueError(f"input is on {input.device}, but the weights are on {weight.device}")
 
 
+def check_pair(states: object, name: str) -> None:
+    """An LSTM's states, or None."""
+    if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
+        found = type(states).__name__
+        found += f" of {len(states)}" if isinstance(states, (tuple, list)) else ""
+        raise TypeError(f"{name} is a {found}; it must be the pair (h, c) of initial states")
+
+
 def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | None, input: Tensor) -> Tensor:
     """The state as (L D, N, size), after a check of shape, device and dtype. count: L D; batch None: unbatched."""
     check_tensor(state, name)
@@ -113,7 +125,9 @@ def checked_state(state: Tensor, name: str, count: int, size: int, batch: int | 
         raise ValueError(f"{name} has shape {tuple(state.shape)}; it must be {expected}")
     if state.device != input.device:
         raise ValueError(f"{name} is on {state.device}, but input is on {input.device}")
-    if state.dtype != input.dtype and not is_autocast(input):
+    # Autocast leaves float64 as it is.
+    casts = torch.float64 not in (state.dtype, input.dtype) and state.is_floating_point()
+    if state.dtype != input.dtype and not (casts and is_autocast(input)):
         raise ValueError(f"{name} has dtype {state.dtype}, but input has {input.dtype}")
     return state.unsqueeze(1) if batch is None else state
 

@@ -11,8 +11,19 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from prnn._layer_arguments import call_dtypes, check_flag, check_not_empty, check_reset, check_size, is_autocast
+from prnn._layer_arguments import (
+    call_dtypes,
+    check_dtype,
+    check_flag,
+    check_not_empty,
+    check_pair,
+    check_reset,
+    check_size,
+    check_tensor,
+    is_autocast,
+)
 from prnn._lstm_layers import Masks, lengths_on_device, masks_of, run_layer, run_layers, run_with_resets
+from prnn._ops._handles import DTYPES
 from prnn._ops.layer_norm_lstm_input import input_products
 from prnn._scripting import NotScriptable
 from prnn._state_masks import check_probability, draw_masks
@@ -101,6 +112,7 @@ class LayerNormLSTM(NotScriptable):
             raise TypeError(f"eps is {eps!r}; it must be a number")
         if not 0 <= eps < float("inf"):
             raise ValueError(f"eps is {eps}; it must be at least 0")
+        check_dtype(dtype)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -220,8 +232,7 @@ class LayerNormLSTM(NotScriptable):
             if lengths is not None:
                 raise ValueError("lengths is given, but input is a PackedSequence, which has its own")
             return self._forward_packed(input, hx, reset, reset_hx)
-        if not isinstance(input, Tensor):
-            raise TypeError(f"input is a {type(input).__name__}; it must be a tensor or a PackedSequence")
+        check_tensor(input, "input")
         weights: dict[str, Tensor] = {name: getattr(self, name) for _, _, name in self._names()}
         first = weights["weight_ih_l0"]
         computed, dtype = call_dtypes(input, first)
@@ -284,6 +295,8 @@ class LayerNormLSTM(NotScriptable):
         device = self.weight_ih_l0.device
         if input.device != device:
             raise ValueError(f"input is on {input.device}, but the weights are on {device}")
+        if dtype not in DTYPES:
+            raise TypeError(f"the weights have dtype {dtype}; it must be one of {', '.join(map(str, DTYPES))}")
         if input.dtype != dtype:
             raise ValueError(
                 f"input has dtype {input.dtype}, but the weights have {dtype}; convert one with .to({dtype}) or the "
@@ -294,9 +307,9 @@ class LayerNormLSTM(NotScriptable):
     def _check_states(
         states: tuple[Tensor, Tensor], expected: tuple[int, ...], input: Tensor, argument: str = "hx"
     ) -> None:
-        if not isinstance(states, (tuple, list)) or len(states) != 2 or not all(isinstance(x, Tensor) for x in states):
-            raise TypeError(f"{argument} must be a tuple of two tensors, (h, c)")
+        check_pair(states, argument)
         for name, state in zip(("h", "c"), states, strict=True):
+            check_tensor(state, f"{name} of {argument}")
             if state.shape != expected:
                 raise ValueError(f"{name} of {argument} has shape {tuple(state.shape)}; it must be {expected}")
             if state.device != input.device:

@@ -1,12 +1,12 @@
 """Stacks of the operator layer_norm_lstm: what LayerNormLSTM, and an LSTM with zoneout or recurrent dropout, share."""
 
 from collections.abc import Callable, Sequence
-from operator import index
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from prnn._layer_arguments import checked_lengths
 from prnn._ops._segments import Group, cut, run_padded
 from prnn._ops._segments import run as run_segments
 from prnn._ops.layer_norm_lstm import NORMALIZE, call_layer_norm_lstm
@@ -20,16 +20,8 @@ RunStack = Callable[[Tensor, tuple[Tensor | None, Tensor | None], Tensor | None,
 
 def lengths_on_device(lengths: Tensor | Sequence[int], input: Tensor) -> Tensor:
     """(N,) int32 on the device of input, (T, N, I). The host does not look at lengths on a GPU."""
-    if not isinstance(lengths, Tensor):
-        try:
-            lengths = torch.tensor([index(length) for length in lengths], dtype=torch.int64, device="cpu")
-        except TypeError:
-            raise TypeError(f"lengths is {lengths!r}; it must hold integers") from None
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths has dtype {lengths.dtype}; it must hold integers")
     steps, batch = input.shape[:2]
-    if lengths.shape != (batch,):
-        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be ({batch},), one for each sequence")
+    lengths = checked_lengths(lengths, batch, input)
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling():
         for place, length in enumerate(lengths.tolist()):
             if not 1 <= length <= steps:

@@ -121,6 +121,9 @@ def _is_plain(layer: nn.LSTM, found: LayerExplanation, batch: int) -> bool:
 
 def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     """Sequences of each timestep. A number alone is one of long sequences."""
+    if isinstance(batch, Tensor) and (batch.dim() > 1 or batch.is_floating_point()):  # the model's input, likely
+        found = f"a tensor of shape {tuple(batch.shape)} and {batch.dtype}"
+        raise TypeError(f"batch is {found}; it must be a number of sequences or their lengths")
     values = batch.tolist() if isinstance(batch, Tensor) else batch
     if isinstance(values, str | bytes | bool):
         raise TypeError(f"batch is {batch!r}; it must be a number of sequences or their lengths")

@@ -25,6 +25,7 @@ from prnn._layer_arguments import (
     check_input,
     check_layout,
     check_not_empty,
+    check_pair,
     check_reset,
     check_tensor,
     checked_lengths,
@@ -146,9 +147,10 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
         """Moves the parameters into one buffer, one after the other in the order of the packed weights, so that a call
         hands them over without a copy. Each has a storage of its own there, so that saving one does not save all.
 
-        Done by the constructor, by .to() and its like, by load_state_dict, and after copying and unpickling. Parameters
-        that are not plain (shared between two names or with other processes, parametrised, on the meta device) stay as
-        they are, and each call then copies them."""
+        Done by the constructor, by .to() and its like, and after copying and unpickling; not by load_state_dict, which
+        writes to parameters where they are, and with assign=True makes them those that it is given. Parameters that are
+        not plain (shared between two names or with other processes, parametrised, on the meta device) stay as they are,
+        and each call then copies them."""
         parameters = [self._parameters.get(name) for name in self._packed_names]
         plain = [p for p in parameters if type(p) is Parameter and type(p.data) is Tensor]
         first = plain[0] if len(plain) == len(parameters) else None
@@ -197,10 +199,6 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
                 zeros = weights[0].new_zeros(self._missing_biases())
             weights.append(zeros)
         return weights
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._init_flat_weights()
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
@@ -639,8 +637,7 @@ class LSTM(_Recurrent):
         check_flag(return_cells, "return_cells")
         states: list[Tensor | None] = []
         for name, pair in (("hx", hx), ("reset_hx", reset_hx)):
-            if pair is not None and (not isinstance(pair, (tuple, list)) or len(pair) != 2):
-                raise TypeError(f"{name} is a {type(pair).__name__}; it must be the pair (h, c) of initial states")
+            check_pair(pair, name)
             states += [None, None] if pair is None else pair
         names = ("hx[0]", "hx[1]", "reset_hx[0]", "reset_hx[1]")
         output, hy, cy, cells = self._run(input, tuple(states), lengths, reset, names, return_cells)

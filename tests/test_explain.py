@@ -134,6 +134,7 @@ def test_every_recurrent_layer_of_a_model_in_order() -> None:
         ({"batch": 0}, ValueError, "batch is 0; it must be at least 1"),
         ({"batch": [3, 0]}, ValueError, r"batch is \[3, 0\]; lengths must be at least 1"),
         ({"batch": []}, ValueError, r"batch is \[\]; there must be at least one sequence"),
+        ({"batch": torch.zeros(5, 2, 3)}, TypeError, r"batch is a tensor of shape \(5, 2, 3\) and torch.float32"),
         ({"batch": 2**31}, ValueError, "batch is 2147483648; it must be at most 2147483647"),
         ({"batch": [2**40, 1]}, ValueError, "lengths must be at most 2147483647"),
         ({"gpu": "Voodoo 2"}, ValueError, "gpu is 'Voodoo 2'; the table has H200, "),

@@ -177,7 +177,7 @@ def test_what_is_refused() -> None:
         module(input, reset=reset.to(torch.uint8))
     with pytest.raises(ValueError, match=r"h of reset_hx has shape \(1, 3, 6\); it must be \(1, 2, 6\)"):
         module(input, reset=reset, reset_hx=make_states(module, 3))
-    with pytest.raises(TypeError, match=r"reset_hx must be a tuple of two tensors"):
+    with pytest.raises(TypeError, match=r"reset_hx is a Tensor; it must be the pair \(h, c\)"):
         module(input, reset=reset, reset_hx=states[0])
     with pytest.raises(ValueError, match=r"c of reset_hx has dtype torch.float32, but input has torch.float64"):
         module(input, reset=reset, reset_hx=(states[0], states[1].float()))

@@ -109,7 +109,7 @@ def test_forward(
 
 LSTM_STATES: list[tuple[type[Exception], str, Any]] = [
     (TypeError, r"hx is a Tensor; it must be the pair \(h, c\)", H),
-    (TypeError, "hx is a tuple; it must be the pair", (H, H, H)),
+    (TypeError, "hx is a tuple of 3; it must be the pair", (H, H, H)),
     (TypeError, r"hx\[1\] is a int; it must be a tensor", (H[..., :2], 3)),
     (ValueError, r"hx\[0\] is on meta, but input is on cpu", (H[..., :2].to("meta"), H)),
     (ValueError, r"hx\[1\] is on meta, but input is on cpu", (H[..., :2], H.to("meta"))),

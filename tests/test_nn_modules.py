@@ -191,8 +191,18 @@ def test_second_derivative_is_refused() -> None:
     module = prnn.nn.GRU(3, 4)
     x = data(module, 5, 2)
     (grad,) = torch.autograd.grad(module(x)[0].sum(), x, create_graph=True)
-    with pytest.raises(prnn.NotSupportedError, match="first derivatives alone"):
+    with pytest.raises(prnn.NotSupportedError, match=r"alone: detach the gradient, or .*convert_back"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_model_converted_back_has_second_derivatives(cell: str) -> None:
+    module = prnn.convert_back(make(prnn.nn, cell, 3, 4))
+    x = torch.randn(5, 2, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(module(x)[0].sum(), x, create_graph=True)
+    assert grad.requires_grad
+    grad.square().sum().backward()
+    assert module.weight_hh_l0.grad.count_nonzero() > 0
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -318,7 +328,7 @@ def test_parameters_shared_between_processes_stay_so() -> None:
 def test_parameters_stay_in_one_buffer(bias: bool) -> None:
     module = prnn.nn.LSTM(3, 4, num_layers=2, bidirectional=True, bias=bias)
     assert lies_in_one_buffer(module)
-    module.load_state_dict(torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True, bias=bias).state_dict(), assign=True)
+    module.load_state_dict(torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True, bias=bias).state_dict())
     assert lies_in_one_buffer(module)
     before = copy.deepcopy(module.state_dict())
     assert lies_in_one_buffer(module.double())
@@ -327,6 +337,37 @@ def test_parameters_stay_in_one_buffer(bias: bool) -> None:
     torch.optim.SGD(module.parameters(), 0.1).step()
     module.flatten_parameters()
     assert lies_in_one_buffer(module)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_load_state_dict_writes_to_parameters_where_they_are(cell: str) -> None:
+    module = make(prnn.nn, cell, 3, 4, num_layers=2)
+    loaded = copy.deepcopy(module.state_dict())
+    vector = torch.zeros(sum(parameter.numel() for parameter in module.parameters()))  # an optimizer's, or a search's
+    pieces = vector.split([parameter.numel() for parameter in module.parameters()])
+    for parameter, piece in zip(module.parameters(), pieces, strict=True):
+        parameter.data = piece.view(parameter.shape)
+    module.load_state_dict(loaded)
+    torch.testing.assert_close(vector, torch.cat([value.reshape(-1) for value in loaded.values()]), rtol=0, atol=0)
+    vector.zero_()
+    assert module(torch.randn(5, 2, 3))[0].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_load_state_dict_assigns_the_tensors_that_it_is_given(bias: bool) -> None:
+    learner = prnn.nn.GRU(3, 4, num_layers=2, bias=bias)
+    actor = prnn.nn.GRU(3, 4, num_layers=2, bias=bias, device="meta")
+    actor.load_state_dict(learner.state_dict(), assign=True)
+    x = data(learner, 5, 2)
+    for scale in (1.0, 0.5):
+        with torch.no_grad():
+            for parameter in learner.parameters():
+                parameter.mul_(scale)
+        torch.testing.assert_close(actor(x)[0], learner(x)[0], rtol=0, atol=0)
+    expected = actor(x)[0]
+    actor.flatten_parameters()
+    assert lies_in_one_buffer(actor)
+    torch.testing.assert_close(actor(x)[0], expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -561,3 +561,32 @@ def test_a_forward_pass_that_runs_again_is_not_cast(monkeypatch: pytest.MonkeyPa
         first, second = (torch.autograd.grad(loss, list(module.parameters()), retain_graph=True) for _ in range(2))
     assert casts == [False]
     torch.testing.assert_close(second, first, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_autocast_mixes_float64_with_nothing(cell: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """It casts no float64: states of another size of element would be read as if they had that of the input."""
+    dtype, other = dtypes
+    module = make(prnn.nn, cell, 3, 4, num_layers=2, dtype=dtype)
+    x, state = torch.randn(5, 2, 3, dtype=dtype), torch.zeros(2, 2, 4, dtype=dtype)
+    is_lstm, wrong = cell == "LSTM", state.to(other)
+    message = rf"has dtype {other}, but input has {dtype}"
+    for pair in ((wrong, state), (state, wrong)) if is_lstm else (wrong,):
+        for is_training in (False, True):
+            module.requires_grad_(is_training)
+            with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=message):
+                module(x, pair)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"has dtype torch.int64"):
+        module(x, (state, state.long()) if is_lstm else state.long())
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_the_operator_checks_states_under_autocast_too(requires_grad: bool) -> None:
+    good = op_arguments("GRU", "padded", 0.0, train=False, requires_grad=requires_grad)
+    for state, message in (
+        (good[1].float(), "hx has dtype torch.float32, but input has torch.float64"),
+        (good[1][:, :1], r"hx has shape \(4, 1, 4\); it must be \(4, 3, 4\)"),
+    ):
+        with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=message):
+            RNN(good[0], state, *good[2:])

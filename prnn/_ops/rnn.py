@@ -112,15 +112,28 @@ def _rnn(
     *config_and_train: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     config, train = Config(*config_and_train[:-1]), config_and_train[-1]
+    _require_matching(input, hx, cx, batch_sizes, lengths, reset, masks, config)
+    y, hy, cy, reserve, cells, _ = kernels.forward(
+        input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, train, True
+    )
+    return y, hy, cy, _no_bytes(input) if reserve is None else reserve, cells
+
+
+def _require_matching(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    masks: Sequence[Tensor | None],
+    config: Config,
+) -> None:
     stack = layer(config, input.dtype, input.size(-1), input.device)
     batch = steps_of(input, batch_sizes, lengths).batch
     require_states(hx, cx, stack, batch, input, takes_reset=config.has_reset)
     require_reset(reset, config, input)
     require_masks(masks, config, stack, batch, input)
-    y, hy, cy, reserve, cells, _ = kernels.forward(
-        input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, train, True
-    )
-    return y, hy, cy, _no_bytes(input) if reserve is None else reserve, cells
 
 
 def _rnn_backward(
@@ -395,7 +408,8 @@ class _RnnBackwardFunction(torch.autograd.Function):
         return second_derivatives(
             ctx,
             gradients,
-            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone",
+            "a gradient of prnn's recurrent layers was differentiated once more; they have first derivatives alone: "
+            "detach the gradient, or let prnn.convert_back(model) make torch.nn's layers, which have more on the CPU",
         )
 
 
@@ -482,7 +496,10 @@ def _rnn_of_cast(
     autograd alone has."""
     tensors = (input, hx, cx, *weights)
     if _wants_grad(tensors) and _is_direct(tensors):
-        output, hy, cy, cells = _with_gradients(input, hx, cx, weights, (*rest[:6], Config(*rest[6:-1])))
+        config = Config(*rest[6:-1])
+        batch_sizes, lengths, reset, masks = rest[:4]
+        _require_matching(input, hx, cx, batch_sizes, lengths, reset, masks, config)
+        output, hy, cy, cells = _with_gradients(input, hx, cx, weights, (*rest[:6], config))
         return output, hy, cy, _no_bytes(input), cells
     return rnn(input, hx, cx, weights, *rest)
 
