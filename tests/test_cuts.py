@@ -15,7 +15,7 @@ from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSe
 from lhotse.shar import SharWriter
 from test_interrupted_training import Killed, Killer, assert_same_training, killer, kills, small  # noqa: F401
 
-from prnn.asr import CharTokenizer, FeatureConfig, InputError, read_manifest
+from prnn.asr import CharTokenizer, FeatureConfig, InputError, Utterance, read_manifest
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.cuts import CutDataset, CutManifest, CutOrder, load_samples
@@ -329,6 +329,25 @@ def folders(tmp_path: Path) -> Augmentation:
         0, 0, 0, 0, 0, speeds=(0.9, 1.1), noise=tmp_path / "noise", noise_share=1.0,
         reverberation=tmp_path / "rooms", reverberation_share=0.5,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("audio", [False, True])
+def test_a_short_recording_keeps_its_speed(tmp_path: Path, audio: bool) -> None:
+    """One that at another speed would have no frame."""
+    soundfile.write(tmp_path / "short.wav", tone(500)[:80], 16000)
+    soundfile.write(tmp_path / "long.wav", tone(500)[:160], 16000)
+    tokenizer, config, augmentation = CharTokenizer("a"), FeatureConfig(), Augmentation(0, 0, 0, 0, 0, speeds=(2.0,))
+    utterances, cuts = [], []
+    for name, seconds in (("short", 0.005), ("long", 0.01)):
+        utterances.append(Utterance(tmp_path / f"{name}.wav", seconds, "a"))
+        text = SupervisionSegment(name, name, 0, seconds, text="a")
+        cuts.append(Recording.from_file(tmp_path / f"{name}.wav").to_cut())
+        cuts[-1].supervisions = [text]
+    manifest = UtteranceDataset(utterances, tokenizer, config, augmentation, audio=audio)
+    of_cuts = CutDataset(tmp_path, tokenizer, config, augmentation, audio=audio)
+    for dataset, items in ((manifest, [0, 1]), (of_cuts, cuts)):
+        batch = dataset.batch(Request(items, Position(0, 1)))  # type: ignore[attr-defined]
+        assert batch.feature_lengths.tolist() == ([80, 80] if audio else [1, 1])
 
 
 def test_recordings_are_changed_as_the_seed_says(folders: Augmentation, folder: Path) -> None:

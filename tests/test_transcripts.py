@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -237,6 +238,18 @@ def test_rules_that_cannot_be(values: dict[str, Any], message: str) -> None:
         EndpointRules(**values)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_cues_of_utterances_that_end_for_their_length_do_not_overlap(beam: int) -> None:
+    """The first ends 0.38 s before the next word; the second 0.08 s before what has been heard, 1.6 s."""
+    found = utterances(tones("a.. bc..abcabcabcabc"), 4000, EndpointRules(longest=1), beam)
+    assert [transcript.text for transcript in found] == ["a", "bcabcabcab", "cabc"]
+    assert [transcript.pause for transcript in found] == pytest.approx([0.38, 0.08, 1.2])
+    write = TranscriptLines("srt")
+    cues = [list(write(Path("a.wav"), transcript))[1].split(" --> ") for transcript in found]
+    for (_, end), (start, _) in pairwise(cues):
+        assert end <= start
+
+
 # Formats
 
 WORDS = (Word("one", 0.04, 0.32, 0.91234), Word("two", 3661.2, 3661.48, 1.0))
@@ -292,8 +305,8 @@ def test_subrip() -> None:
 @pytest.mark.parametrize(("pause", "end"), [(0.0, "280"), (0.3, "580"), (1.2, "999"), (5.0, "999")])
 def test_a_cue_stays_as_long_as_the_pause_allows(pause: float, end: str) -> None:
     word = Word("one", 3.999, 4.28, 1.0)
-    write = TranscriptLines("srt", pause=pause)
-    short = Transcript("one", (word,), (Alternative("one", -1.0),))
+    write = TranscriptLines("srt")
+    short = Transcript("one", (word,), (Alternative("one", -1.0),), pause)
     assert list(write(Path("a.wav"), short))[1] == f"00:00:03,999 --> 00:00:04,{end}"
 
 
@@ -327,7 +340,7 @@ def test_transcribe_in_every_format(
     command = ["transcribe", checkpoint, recording, "--beam", beam, "--endpoint-silence", "0.3"]
     command += ["--endpoint-length", "5", "--format"]
     for name in ("text", "jsonl", "ctm", "srt"):
-        write = TranscriptLines(name, pause=0.3)
+        write = TranscriptLines(name)
         wanted = [line for transcript in expected for line in write(recording, transcript)]
         assert printed(capsys, *command, name) == wanted
     if beam > 1:

@@ -25,7 +25,7 @@ from torch import Tensor
 from .augment import Augmentation
 from .dataset import Batch, Example, Request, Shown, audio_or_features, augmented, collate, encoded, require_frames
 from .errors import InputError
-from .fbank import frame_count
+from .fbank import fewest_samples, frame_count
 from .features import FeatureConfig, check_samples, compute_features
 from .manifest import Utterance
 from .perturb import Perturbation
@@ -240,7 +240,9 @@ class CutDataset:
         self._tokenizer = tokenizer
         self._augmentation = augmentation
         changes = augmentation is not None and augmentation.of_recordings
-        self._perturbation = Perturbation(augmentation, config.sample_rate) if augmentation and changes else None
+        self._perturbation = (
+            Perturbation(augmentation, config.sample_rate, fewest_samples(config)) if augmentation and changes else None
+        )
         self._from_audio = audio or self._perturbation is not None
         self._seed = seed
         self._pass_over_unknown = pass_over_unknown

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .audio import read_audio
 from .augment import Augmentation, Masks
 from .errors import InputError
-from .fbank import Fbank, frame_count
+from .fbank import Fbank, fewest_samples, frame_count
 from .features import FeatureConfig, compute_features
 from .manifest import Utterance
 from .perturb import Perturbation
@@ -167,7 +167,9 @@ class UtteranceDataset:
         self.audio = audio
         self.mean = torch.zeros(config.num_mel_bins)
         changes = augmentation is not None and augmentation.of_recordings
-        self._perturbation = Perturbation(augmentation, config.sample_rate) if augmentation and changes else None
+        self._perturbation = (
+            Perturbation(augmentation, config.sample_rate, fewest_samples(config)) if augmentation and changes else None
+        )
         self._free = cache_bytes
         self._cache: dict[int, Tensor] = {}
         self._targets = []

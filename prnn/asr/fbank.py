@@ -26,6 +26,12 @@ def frame_count(samples: Tensor | int, config: FeatureConfig) -> Tensor | int:
     return (samples + shift // 2) // shift
 
 
+def fewest_samples(config: FeatureConfig) -> int:
+    """How many samples a recording of one frame has at least."""
+    shift = int(config.sample_rate * 0.001 * config.frame_shift_ms)
+    return shift - shift // 2
+
+
 class Fbank(nn.Module):
     """What `compute_features` computes with kaldi-native-fbank, to float32's accuracy, for recordings of the features'
     sample rate.

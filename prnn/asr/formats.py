@@ -22,18 +22,16 @@ class TranscriptLines:
     text   the text; with ``nbest`` above 1, a line for each alternative: its score, a tab, its text
     jsonl  an object: audio_filepath, text, start, end, confidence, words, and with ``nbest`` above 1 nbest
     ctm    NIST's: a line for each word with recording, channel 1, start, duration, word, confidence
-    srt    SubRip: number, times and text of each transcript that is not empty
+    srt    SubRip: number, times and text of each transcript that is not empty; one that is too short to be read stays
+           for as long as its pause, up to a second in all
     ====== ====================================================================================================
 
     Args:
         name: the format.
         nbest: alternatives of each transcript, in text and jsonl.
-        pause: seconds that follow each transcript before the next; a cue of SubRip's that is too short to be read
-            stays for so much longer, up to a second in all.
     """
 
-    def __init__(self, name: str, nbest: int = 1, pause: float = 0.0) -> None:
-        self._pause = pause
+    def __init__(self, name: str, nbest: int = 1) -> None:
         self._format = {"text": self._text, "jsonl": self._jsonl, "ctm": self._ctm, "srt": self._srt}[name]
         self._nbest = nbest
         self._cues = 0
@@ -70,7 +68,7 @@ class TranscriptLines:
             self._cues += 1
             yield str(self._cues)
             start, end = transcript.words[0].start, transcript.words[-1].end
-            yield f"{_clock(start)} --> {_clock(max(end, min(start + _SHORTEST_CUE, end + self._pause)))}"
+            yield f"{_clock(start)} --> {_clock(max(end, min(start + _SHORTEST_CUE, end + transcript.pause)))}"
             yield transcript.text
             yield ""
 

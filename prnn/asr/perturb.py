@@ -57,14 +57,16 @@ class Perturbation:
     Args:
         augmentation: what is done how often.
         rate: sample rate of the recordings, in hertz.
+        least: samples that a recording has at least after a change of speed; one that would have fewer keeps its speed.
 
     Raises:
         InputError: a folder is missing, or has no recordings.
     """
 
-    def __init__(self, augmentation: Augmentation, rate: int) -> None:
+    def __init__(self, augmentation: Augmentation, rate: int, least: int = 1) -> None:
         self._augmentation = augmentation
         self._rate = rate
+        self._least = least
         noise, rooms = augmentation.noise, augmentation.reverberation
         self._noises = _recordings(noise, "noise") if noise is not None else []
         self._rooms = _recordings(rooms, "reverberation") if rooms is not None else []
@@ -81,7 +83,8 @@ class Perturbation:
     def __call__(self, samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A changed copy of samples (S,), or these themselves."""
         augmentation = self._augmentation
-        samples = change_speed(samples, augmentation.speeds[rng.integers(len(augmentation.speeds))], self._rate)
+        changed = change_speed(samples, augmentation.speeds[rng.integers(len(augmentation.speeds))], self._rate)
+        samples = changed if len(changed) >= self._least else samples
         if self._rooms and rng.random() < augmentation.reverberation_share:
             samples = add_room(samples, self._read(self._rooms[rng.integers(len(self._rooms))], _LONGEST_ROOM, 0.0))
         if self._noises and rng.random() < augmentation.noise_share:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -237,10 +238,13 @@ class RecogniserStream:
             (best,), self._state = self._state.take_best()
             self._certain = _joined(self._certain, best)
         found = self._certain
+        surfaces = self._recogniser.tokenizer.surfaces(found.tokens)
+        word = next((i for i in range(place, len(surfaces)) if surfaces[i].strip()), None)
+        following = int(self._state.frames[0]) if word is None else found.timestamps[word]
         first = Hypothesis(found.tokens[:place], sum(found.log_probs[:place]), found.timestamps[:place],
                            found.log_probs[:place])  # fmt: skip
         self._certain = Hypothesis(found.tokens[place:], 0.0, found.timestamps[place:], found.log_probs[place:])
-        self._add([first])
+        self._add([first], following)
 
     def _end_utterance(self) -> None:
         (nbest,) = self._state.nbest(self._beam)
@@ -248,9 +252,13 @@ class RecogniserStream:
         self._add([_joined(self._certain, found) for found in nbest])
         self._certain = Hypothesis([], 0.0, [], [])
 
-    def _add(self, nbest: list[Hypothesis]) -> None:
+    def _add(self, nbest: list[Hypothesis], following: float = math.inf) -> None:
+        """Adds an utterance. No word follows it before that frame."""
         found = transcript_of(nbest, self._recogniser.tokenizer, self._recogniser.frame_seconds)
         if found.words or self._endpoint is None:
+            if self._endpoint is not None and found.words:
+                pause = following * self._recogniser.frame_seconds - found.words[-1].end
+                found = replace(found, pause=min(self._endpoint.silence, max(0.0, pause)))
             self._utterances.append(found)
 
 

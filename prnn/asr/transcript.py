@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from prnn.transducer import Hypothesis
@@ -44,11 +44,13 @@ class Transcript:
         text: the words, as the recogniser spelled them.
         words: with times from the recording's beginning.
         alternatives: the texts of the best hypotheses and their scores, best first, each text once.
+        pause: seconds without a word after the last one, at most those that end an utterance.
     """
 
     text: str
     words: tuple[Word, ...]
     alternatives: tuple[Alternative, ...]
+    pause: float = 0.0
 
     @property
     def confidence(self) -> float | None:
@@ -74,12 +76,12 @@ class Transcript:
 
     def best(self, nbest: int) -> Transcript:
         """The same with at most so many alternatives."""
-        return Transcript(self.text, self.words, self.alternatives[:nbest])
+        return replace(self, alternatives=self.alternatives[:nbest])
 
     def moved(self, seconds: float) -> Transcript:
         """The same, so many seconds later."""
         words = tuple(word._replace(start=word.start + seconds, end=word.end + seconds) for word in self.words)
-        return Transcript(self.text, words, self.alternatives)
+        return replace(self, words=words)
 
 
 def rounded(value: float | None, digits: int) -> float | None:

@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
             check_audio(audio)  # before anything is printed
         recogniser = Recogniser.load(arguments.checkpoint, torch_device(arguments.accelerator))
         bias = phrases(arguments, recogniser)
-        lines = TranscriptLines(arguments.format, arguments.nbest, endpoint.silence if endpoint else 0.0)
+        lines = TranscriptLines(arguments.format, arguments.nbest)
 
         def stream(rate: int) -> RecogniserStream:
             return recogniser.stream(rate, arguments.beam, arguments.max_symbols, bias, endpoint)
