@@ -131,13 +131,14 @@ typedef enum {
   PRNN_LAYER_NORM_LSTM_CPU = 0,
   PRNN_LAYER_NORM_LSTM_STEPS = 1,   /* two launches a timestep: a matrix product and the rest */
   PRNN_LAYER_NORM_LSTM_CLUSTER = 2, /* one launch; R stays in the registers of a thread-block cluster */
-  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch; R stays on the chip, spread over the whole GPU */
+  PRNN_LAYER_NORM_LSTM_GRID = 3     /* one launch or two; R stays on the chip, spread over the whole GPU */
 } prnnLayerNormLSTMEngine_t;
 
 typedef struct {
-  prnnLayerNormLSTMEngine_t engine;
+  prnnLayerNormLSTMEngine_t engine; /* of the forward pass */
   int clusters; /* CLUSTER: thread-block clusters in a launch, each with a share of the sequences; else 0 */
-  int blocks;   /* CLUSTER: blocks of each; GRID: of a forward launch; else 0 */
+  int blocks;   /* CLUSTER: blocks of each; GRID: of each copy of R in a forward launch; else 0 */
+  prnnLayerNormLSTMEngine_t backwardEngine; /* of the backward pass */
 } prnnLayerNormLSTMInfo_t;
 
 /* The plan of calls with these options. gpu: NULL for the handle's device; else a row of the GPU table

@@ -41,8 +41,8 @@ def _require_resident(module: Any, input: Tensor) -> None:
     if not input.is_cuda or module.backend != "persistent":
         return
     batch, units = input.size(1), module.hidden_size // module.heads
-    engine, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
-    if engine == "steps":
+    forward, backward, *_ = layer_norm_lstm_plan(input.device, None, input.dtype, "none", max(batch, 1), units)
+    if "steps" in (forward, backward):
         raise NotSupportedError(
             f"backend is 'persistent', {given(module)}: resident kernels with masks serve no {batch} sequences of "
             f"{units} units in {input.dtype}"

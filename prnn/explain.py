@@ -174,13 +174,16 @@ def _explain_layer_norm(
     if on == "CPU" and dtype in (torch.float16, torch.bfloat16):
         computed, notes = torch.float32, ("computed in float32",)
     try:
-        engine, clusters, blocks = layer_norm_lstm_plan(device, gpu, computed, *shape)
+        forward, backward, clusters, blocks = layer_norm_lstm_plan(device, gpu, computed, *shape)
     except NotSupportedError as error:
         return LayerExplanation(name, _describe(layer), dtype, on, "-", "-", 1, 0, 0, False, (str(error),))
-    notes += ("two launches a timestep: see docs/layer_norm_lstm.md",) if engine == "steps" else ()
-    threads = torch.get_num_threads() if engine == "cpu" else 1
+    on_steps = [name for name, engine in (("forward", forward), ("backward", backward)) if engine == "steps"]
+    if on_steps:
+        passes = "" if len(on_steps) == 2 else f" {on_steps[0]}"
+        notes += (f"two launches a timestep{passes}: see docs/layer_norm_lstm.md",)
+    threads = torch.get_num_threads() if forward == "cpu" else 1
     size = (blocks or threads, clusters or 1)
-    return LayerExplanation(name, _describe(layer), dtype, on, engine, engine, 1, *size, True, notes)
+    return LayerExplanation(name, _describe(layer), dtype, on, forward, backward, 1, *size, True, notes)
 
 
 def _explain_layer(

@@ -66,9 +66,9 @@ void bind_layer_norm_lstm(py::module_& module) {
         const char* const name = gpu ? gpu->c_str() : nullptr;
         check(prnnQueryLayerNormLSTM(handle.get(), name, &options, &info), gpu ? nullptr : handle.get());
         const char* const names[] = {"cpu", "steps", "cluster", "grid"};
-        return std::make_tuple(names[info.engine], info.clusters, info.blocks);
+        return std::make_tuple(names[info.engine], names[info.backwardEngine], info.clusters, info.blocks);
       },
-      "The engine (\"cpu\", \"steps\", \"cluster\", \"grid\"), the clusters and their blocks.");
+      "The engines (\"cpu\", \"steps\", \"cluster\", \"grid\") forward and backward, the clusters and their blocks.");
   module.def("layer_norm_lstm_forward",
              [](const Handle& handle, const Options& options, const std::array<Address, 11>& arrays, Address y,
                 Address cy, Address workspace, size_t workspace_size, Address reserve, size_t reserve_size) {

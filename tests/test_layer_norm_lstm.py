@@ -370,37 +370,54 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
 @pytest.mark.parametrize(
     ("gpu", "dtype", "batch", "hidden", "plan"),
     [
-        (None, torch.float64, 3, 16, ("cpu", 0, 0)),
-        ("H200", torch.float16, 1, 512, ("cluster", 1, 16)),
-        ("H200", torch.bfloat16, 8, 512, ("cluster", 4, 16)),
-        ("h200", torch.bfloat16, 56, 512, ("cluster", 7, 16)),
-        ("H200", torch.bfloat16, 57, 512, ("cluster", 15, 8)),
-        ("H200", torch.bfloat16, 64, 512, ("cluster", 13, 8)),
-        ("H200", torch.float16, 90, 512, ("cluster", 15, 8)),
-        ("H200", torch.float16, 91, 512, ("cluster", 12, 16)),
-        ("H200", torch.float16, 64, 511, ("cluster", 8, 16)),
-        ("H200", torch.float32, 64, 512, ("cluster", 8, 16)),
-        ("H200", torch.float16, 130, 256, ("cluster", 17, 8)),
-        ("H200", torch.float16, 64, 100, ("cluster", 13, 8)),
-        ("H200", torch.float16, 300, 512, ("steps", 0, 0)),
-        ("H200", torch.float16, 8, 513, ("grid", 0, 68)),
-        ("H200", torch.float32, 32, 1024, ("grid", 0, 128)),
-        ("H200", torch.float32, 33, 1024, ("steps", 0, 0)),
-        ("H200", torch.float32, 8, 1025, ("steps", 0, 0)),
-        ("H200", torch.bfloat16, 16, 1920, ("grid", 0, 120)),
-        ("H200", torch.bfloat16, 17, 1920, ("steps", 0, 0)),
-        ("H200", torch.bfloat16, 8, 2048, ("grid", 0, 128)),
-        ("H200", torch.bfloat16, 9, 2048, ("steps", 0, 0)),
-        ("H200", torch.bfloat16, 8, 2049, ("steps", 0, 0)),
-        ("H200", torch.float64, 8, 600, ("steps", 0, 0)),
-        ("A100", torch.float16, 8, 600, ("steps", 0, 0)),
-        ("H200", torch.float32, 8, 64, ("cluster", 8, 8)),
-        ("H200", torch.float64, 8, 64, ("steps", 0, 0)),
-        ("A100", torch.float16, 8, 64, ("steps", 0, 0)),
+        (None, torch.float64, 3, 16, ("cpu", "cpu", 0, 0)),
+        ("H200", torch.float16, 1, 512, ("cluster", "cluster", 1, 16)),
+        ("H200", torch.bfloat16, 8, 512, ("cluster", "cluster", 4, 16)),
+        ("h200", torch.bfloat16, 56, 512, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.bfloat16, 57, 512, ("cluster", "cluster", 15, 8)),
+        ("H200", torch.bfloat16, 64, 512, ("cluster", "cluster", 13, 8)),
+        ("H200", torch.float16, 90, 512, ("cluster", "cluster", 15, 8)),
+        ("H200", torch.float16, 91, 512, ("cluster", "cluster", 12, 16)),
+        ("H200", torch.float16, 64, 511, ("cluster", "cluster", 8, 16)),
+        ("H200", torch.float32, 64, 512, ("cluster", "cluster", 8, 16)),
+        ("H200", torch.float16, 130, 256, ("cluster", "cluster", 17, 8)),
+        ("H200", torch.float16, 64, 100, ("cluster", "cluster", 13, 8)),
+        ("H200", torch.float16, 300, 512, ("steps", "steps", 0, 0)),
+        ("H200", torch.float16, 8, 513, ("grid", "grid", 0, 68)),
+        ("H200", torch.float32, 32, 1024, ("grid", "grid", 0, 128)),
+        ("H200", torch.float32, 33, 1024, ("steps", "steps", 0, 0)),
+        ("H200", torch.float32, 8, 1025, ("steps", "steps", 0, 0)),
+        ("H200", torch.bfloat16, 16, 1920, ("grid", "grid", 0, 120)),
+        ("H200", torch.bfloat16, 17, 1920, ("steps", "steps", 0, 0)),
+        ("H200", torch.bfloat16, 8, 2048, ("grid", "grid", 0, 128)),
+        ("H200", torch.bfloat16, 9, 2048, ("grid", "grid", 0, 128)),
+        ("H200", torch.bfloat16, 17, 2048, ("steps", "steps", 0, 0)),
+        ("H200", torch.bfloat16, 8, 2049, ("steps", "steps", 0, 0)),
+        ("H200", torch.float64, 8, 600, ("steps", "steps", 0, 0)),
+        ("A100", torch.float16, 8, 600, ("steps", "steps", 0, 0)),
+        ("H200", torch.float32, 8, 64, ("cluster", "cluster", 8, 8)),
+        ("H200", torch.float64, 8, 64, ("steps", "steps", 0, 0)),
+        ("A100", torch.float16, 8, 64, ("steps", "steps", 0, 0)),
     ],
 )
-def test_plan(gpu: str | None, dtype: torch.dtype, batch: int, hidden: int, plan: tuple[str, int, int]) -> None:
+def test_plan(gpu: str | None, dtype: torch.dtype, batch: int, hidden: int, plan: tuple[str, str, int, int]) -> None:
     assert layer_norm_lstm_plan(torch.device("cpu"), gpu, dtype, "gates", batch, hidden) == plan
+
+
+def test_plan_of_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two forward launches win in float32 alone, and without normalisation."""
+
+    def plan(normalize: str, batch: int, hidden: int) -> tuple[str, str]:
+        return layer_norm_lstm_plan(torch.device("cpu"), "H200", torch.float32, normalize, batch, hidden)[:2]
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert plan("none", 33, 1024) == plan("none", 64, 770) == ("grid", "steps")
+    assert plan("none", 65, 1024) == plan("none", 33, 768) == plan("gates", 33, 1024) == ("steps", "steps")
+    (found,) = prnn.explain(prnn.nn.LSTM(8, 1024, zoneout=0.1), 48, gpu="h200").layers
+    assert (found.forward, found.backward) == ("grid", "steps")
+    assert found.notes == ("two launches a timestep backward: see docs/layer_norm_lstm.md",)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert plan("none", 33, 1024) == ("steps", "steps")
 
 
 def test_explain() -> None:

@@ -39,9 +39,16 @@ HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *HALVES)
 
 
-def engine_of(case: Case, dtype: torch.dtype) -> str:
+def engines_of(case: Case, dtype: torch.dtype) -> tuple[str, str]:
     device = torch.device("cuda", torch.cuda.current_device())
-    return layer_norm_lstm_plan(device, None, dtype, case.normalize, case.batch, case.hidden)[0]
+    return layer_norm_lstm_plan(device, None, dtype, case.normalize, case.batch, case.hidden)[:2]
+
+
+def engine_of(case: Case, dtype: torch.dtype) -> str:
+    """Of both passes."""
+    forward, backward = engines_of(case, dtype)
+    assert forward == backward
+    return forward
 
 
 @pytest.mark.parametrize("normalize", KINDS)
@@ -65,6 +72,7 @@ GRID_SIZES = [(torch.float32, 513, 1), (torch.float32, 770, 3), (torch.float32, 
 GRID_SIZES += itertools.product(HALVES, (513, 1024, 1300), (1, 9))
 GRID_SIZES += [(torch.float16, 1024, 32), (torch.bfloat16, 600, 48), (torch.float16, 1920, 16)]  # one copy or more
 GRID_SIZES += [(torch.bfloat16, 768, 30), (torch.bfloat16, 2048, 8)]
+GRID_SIZES += [(torch.bfloat16, 2048, 9), (torch.float16, 1930, 16)]  # two launches backward
 
 
 @pytest.mark.parametrize("normalize", KINDS)
@@ -73,6 +81,21 @@ def test_grid(hidden: int, batch: int, normalize: str, dtype: torch.dtype) -> No
     case = Case(6, batch, hidden, normalize)
     assert engine_of(case, dtype) == "grid"
     compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize(("dtype", "hidden", "batch"), [(torch.bfloat16, 1930, 11), (torch.float32, 900, 45)])
+@OPTIONS
+def test_options_of_two_launches(dtype: torch.dtype, hidden: int, batch: int, options: dict[str, object]) -> None:
+    case = Case(**{"steps": 4, "batch": batch, "hidden": hidden, "normalize": "none", **options})
+    assert engines_of(case, dtype) == ("grid", "steps" if dtype == torch.float32 else "grid")
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(770, 33), (1024, 48), (1024, 64)])
+def test_forward_on_grid_and_backward_on_steps(hidden: int, batch: int) -> None:
+    case = Case(6, batch, hidden, "none")
+    assert engines_of(case, torch.float32) == ("grid", "steps")
+    compare(case, torch.float32, TOLERANCES[torch.float32], "cuda")
 
 
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
@@ -102,7 +125,7 @@ def test_options(options: dict[str, object], hidden: int, normalize: str, dtype:
 @pytest.mark.parametrize("normalize", KINDS)
 def test_blocks_of_many_units(normalize: str, dtype: torch.dtype) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    assert layer_norm_lstm_plan(device, None, dtype, normalize, 64, 512)[2] == 8
+    assert layer_norm_lstm_plan(device, None, dtype, normalize, 64, 512)[3] == 8
     compare(Case(7, 64, 512, normalize, True, masks=True, has_lengths=True), dtype, TOLERANCES[dtype], "cuda")
     compare(Case(7, 60, 512, normalize, states=False, zoneout=0.25), dtype, TOLERANCES[dtype], "cuda")
 
@@ -168,6 +191,29 @@ def test_padding_does_not_count(dtype: torch.dtype) -> None:
     assert torch.equal(second, first)
     (second.sum() + h.sum() + c.sum()).backward()
     assert all(torch.isfinite(p.grad).all() for p in (x, *module.parameters()))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("normalize", ["gates", "products"])
+@pytest.mark.parametrize("hidden", [64, 600])
+def test_reset(hidden: int, normalize: str, dtype: torch.dtype) -> None:
+    """Against the same in float64 on the CPU."""
+    module = prnn.nn.LayerNormLSTM(8, hidden, 2, normalize=normalize, bidirectional=True, device="cuda", dtype=dtype)
+    exact = prnn.nn.LayerNormLSTM(8, hidden, 2, normalize=normalize, bidirectional=True, dtype=torch.float64)
+    exact.load_state_dict(module.state_dict())
+    x = torch.randn(7, 3, 8, device="cuda", dtype=dtype)
+    states = torch.randn(4, 4, 3, hidden, device="cuda", dtype=dtype)
+    reset = torch.rand(7, 3) < 0.4
+    found = []
+    for layer, input, given in ((module, x, states), (exact, x.double().cpu(), states.double().cpu())):
+        input, given = input.clone().requires_grad_(), given.clone().requires_grad_()
+        flags = reset.to(input.device)
+        output, (h, c) = layer(input, (given[0], given[1]), reset=flags, reset_hx=(given[2], given[3]))
+        (output.sin().sum() + h.cos().sum() + c.sin().sum()).backward()
+        found.append([output, h, c, input.grad, given.grad, *(p.grad for p in layer.parameters())])
+    for ours, expected in zip(*found, strict=True):
+        error = (ours.double().cpu() - expected).abs().max() / expected.abs().max().clamp_min(1e-3)
+        assert error <= TOLERANCES[dtype]
 
 
 def test_long_sequences_do_not_drift() -> None:

@@ -373,6 +373,17 @@ def test_vmap_over_an_ensemble(cell: str, dtype: torch.dtype) -> None:
             assert error < TOLERANCE.get(dtype, 1e-6), f"{name}: relative error {error:.2e}"
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_autocast_mixes_float64_with_nothing(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    dtype, other = dtypes
+    module = prnn.nn.GRU(3, 4, device="cuda", dtype=dtype)
+    x, state = torch.randn(5, 2, 3, device="cuda", dtype=dtype), torch.zeros(1, 2, 4, device="cuda", dtype=other)
+    for trained in (False, True):
+        module.requires_grad_(trained)
+        with torch.autocast("cuda"), pytest.raises(ValueError, match=f"has dtype {other}, but input has {dtype}"):
+            module(x, state)
+
+
 @pytest.mark.parametrize("cell", CUDA_CELLS)
 def test_transforms_under_autocast(cell: str) -> None:
     module, x = make(prnn.nn, cell, 24, 40, device="cuda"), torch.randn(12, 4, 24, device="cuda")

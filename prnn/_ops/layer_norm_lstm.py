@@ -31,14 +31,17 @@ _NAMES = (
 _NUMBERS = "int normalize, bool reverse, float epsilon, float zoneout"
 
 
+def _may_round(dtype: torch.dtype) -> bool:
+    return dtype == torch.float32 and allows_tf32_rnn()
+
+
 def library_options(
     x: Tensor, normalize: int, reverse: bool, epsilon: float, zoneout: float
 ) -> _C.LayerNormLstmOptions:
     steps, batch, width = x.shape
     sizes = (steps, batch, width // 4)
     # torch's switch at the time of the call, which the backward pass reads anew, as prnn.nn's other layers do.
-    tf32 = x.dtype == torch.float32 and allows_tf32_rnn()
-    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, tf32)
+    return _C.LayerNormLstmOptions(DTYPES[x.dtype], normalize, *sizes, reverse, epsilon, zoneout, _may_round(x.dtype))
 
 
 def _addresses(tensors: tuple[Tensor | None, ...]) -> list[int]:
@@ -187,9 +190,10 @@ call_layer_norm_lstm = with_own_node(layer_norm_lstm, _forward, _setup, _gradien
 
 def layer_norm_lstm_plan(
     device: torch.device, gpu: str | None, dtype: torch.dtype, normalize: str, batch: int, hidden: int
-) -> tuple[str, int, int]:
-    """The engine that runs such a layer on the device, or on a GPU of the table: "cpu", "steps" or "cluster"; its
-    thread-block clusters, and the blocks of each."""
-    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, False)
-    plan: tuple[str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
+) -> tuple[str, str, int, int]:
+    """The engines that run such a layer's forward and backward pass on the device, or on a GPU of the table: "cpu",
+    "steps", "cluster" or "grid"; its thread-block clusters, and the blocks of each, or of a copy of the weights."""
+    tf32 = _may_round(dtype)
+    options = _C.LayerNormLstmOptions(DTYPES[dtype], NORMALIZE[normalize], 1, batch, hidden, False, 1e-5, 0.0, tf32)
+    plan: tuple[str, str, int, int] = _C.layer_norm_lstm_query(handle(device), gpu, options)
     return plan

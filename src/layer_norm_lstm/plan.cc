@@ -33,9 +33,10 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
 
 namespace {
 
-// `k_tiles`: of K. See MmaProduct for the layout.
-bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int tiles,
-                   int row_tiles, int64_t k_tiles, LayerNormLstmGridPass* pass) {
+// Returns how many launches, each for some of the sequences, a pass of this layout takes; 0: it does not fit on the
+// chip. `k_tiles`: of K. See MmaProduct for the layout.
+int64_t set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_tiles, int cluster, int tiles,
+                      int row_tiles, int64_t k_tiles, LayerNormLstmGridPass* pass) {
   const int64_t units = int64_t{unit_tiles} * kTileRows * cluster;
   const int64_t of_warp = ceil_div(k_tiles / cluster, kResidentWarps), wave = wave_tiles(row_tiles, unit_tiles);
   const int64_t in_shared = std::max<int64_t>(ceil_div(of_warp, 2) * 2 - register_k_tiles(row_tiles), 0);
@@ -47,15 +48,15 @@ bool set_grid_pass(const GpuRow& row, int64_t batch, int64_t padded, int unit_ti
   pass->cluster = cluster;
   pass->blocks = static_cast<int>(ceil_div(padded, units) * cluster);
   const int64_t room = std::min(resident_blocks(row, cluster), kLayerNormLstmGridBlocks) / pass->blocks;
-  if (room < 1) return false;
+  if (room < 1) return 0;
   const int64_t replicas = std::max(ceil_div(batch, int64_t{tiles} * kTileColumns), std::min(batch, room));
   pass->columns = static_cast<int>(ceil_div(batch, replicas));
   pass->replicas = static_cast<int>(std::min(room, ceil_div(batch, pass->columns)));
   pass->state_columns = static_cast<int>(
       pass->columns > kTileColumns ? ceil_div(pass->columns, kTileColumns) * kTileColumns : pass->columns);
   pass->shared_bytes = sums + partial + in_shared * row_tiles * 512 * kResidentWarps;
-  // One launch: two were slower than a kernel for each timestep (bfloat16, H = 1024, N = 64).
-  return batch <= int64_t{pass->replicas} * pass->columns && pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
+  const bool fits = pass->shared_bytes + of_lanes + 2048 <= row.shared_bytes;
+  return fits ? ceil_div(batch, int64_t{pass->replicas} * pass->columns) : 0;
 }
 
 }  // namespace
@@ -65,32 +66,38 @@ LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNo
   LayerNormLstmGrid plan{};
   if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize <= 512 || o.hiddenSize > 4096) return plan;
   if (o.steps > std::numeric_limits<int>::max() / o.batch) return plan;
+  if (row.largest_cluster < 2) return plan;  // the backward pass splits K over a cluster
   const bool is_float32 = o.dataType == PRNN_DATA_FLOAT;
   const int64_t k_tiles = ceil_div(o.hiddenSize, k_tile_elements(is_float32));
   const int64_t padded = k_tiles * k_tile_elements(is_float32);
   plan.padded = static_cast<int>(padded);
-  // The better one of layouts, {unit tiles, cluster}: fewer tiles one after the other, then the earlier one. Blocks of
-  // many units leave room for other replicas.
+  // The better one of layouts, {unit tiles, cluster}, of no more launches: fewer launches, then fewer tiles one after
+  // the other, then the earlier one. Blocks of many units leave room for other replicas.
   using Layouts = std::initializer_list<std::pair<int, int>>;
-  const auto choose = [&](LayerNormLstmGridPass* best, bool backward, Layouts layouts) {
-    int64_t fewest = std::numeric_limits<int64_t>::max();
+  const auto choose = [&](LayerNormLstmGridPass* best, bool backward, int64_t most_launches, Layouts layouts) {
+    std::pair<int64_t, int64_t> fewest{most_launches, std::numeric_limits<int64_t>::max()};
     for (const auto& [unit_tiles, cluster] : layouts) {
       if (unit_tiles == 2 && is_float32) continue;
       LayerNormLstmGridPass pass{};
       const int row_tiles = unit_tiles * (backward ? cluster : kGates);
       const int most = backward ? layer_norm_lstm_grid_backward_tiles(unit_tiles, cluster)
                                 : layer_norm_lstm_grid_forward_tiles(is_float32, unit_tiles);
-      if (!set_grid_pass(row, o.batch, padded, unit_tiles, cluster, most, row_tiles,
-                         backward ? kGates * k_tiles : k_tiles, &pass)) {
-        continue;
-      }
-      const int64_t tiles = ceil_div(pass.columns, kTileColumns);
-      if (tiles < fewest) *best = pass;
-      fewest = std::min(tiles, fewest);
+      const int64_t launches = set_grid_pass(row, o.batch, padded, unit_tiles, cluster, most, row_tiles,
+                                             backward ? kGates * k_tiles : k_tiles, &pass);
+      const std::pair<int64_t, int64_t> cost{launches, ceil_div(pass.columns, kTileColumns)};
+      if (launches == 0 || cost >= fewest) continue;
+      *best = pass;
+      fewest = cost;
     }
     return best->replicas > 0;
   };
-  plan.fits = choose(&plan.forward, false, {{1, 1}, {2, 1}}) && choose(&plan.backward, true, {{1, 2}, {2, 4}, {2, 2}});
+  // Measured on an H200 (docs/layer_norm_lstm.md): two launches forward lose to a kernel for each timestep (bfloat16,
+  // H = 1024, N = 64), but in float32 without the sums of normalisation; two backward win in 16 bits where forward is
+  // one.
+  const bool is_exact = is_float32 && o.allowTf32 == 0;
+  const bool two_forward = is_exact && o.normalize == PRNN_NORMALIZE_NONE && o.hiddenSize > 768;
+  if (choose(&plan.forward, false, two_forward ? 2 : 1, {{1, 1}, {2, 1}}))
+    choose(&plan.backward, true, is_float32 ? 1 : 2, {{1, 2}, {2, 4}, {2, 2}});
   const auto& delays = row.delays->mma;
   const bool few_states = padded * plan.forward.columns < 6144;
   plan.forward.poll_delay_cycles = few_states ? delays.forward_few_states : delays.forward;

@@ -33,9 +33,8 @@ struct LayerNormLstmGridPass {
 
 // How a layer lies on the whole GPU.
 struct LayerNormLstmGrid {
-  bool fits;
-  int padded;  // H rounded up to whole k-tiles
-  LayerNormLstmGridPass forward, backward;
+  int padded;                               // H rounded up to whole k-tiles
+  LayerNormLstmGridPass forward, backward;  // `replicas` 0: not on the grid
 };
 
 constexpr int kLayerNormLstmGridBlocks = 128;  // at most
@@ -47,16 +46,18 @@ constexpr int layer_norm_lstm_grid_backward_tiles(int unit_tiles, int cluster) {
   return unit_tiles == 1 ? 4 : cluster == 2 ? 1 : 2;
 }
 
-// Not double; H above 512, as far as the weights fit on the chip, and as many sequences as one launch takes.
+// Not double; H above 512, as far as the weights fit on the chip, and as many sequences as one launch takes, or two
+// where they were measured to be faster than a kernel for each timestep.
 LayerNormLstmGrid plan_layer_norm_lstm_grid(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options);
 
-// What runs calls with these options: the clusters, else the grid, else a kernel for each timestep.
+// What runs calls with these options: the clusters, else the grid, else a kernel for each timestep. The last two keep
+// the same for backward: one may run the forward pass and the other the backward pass.
 struct LayerNormLstmPlan {
   LayerNormLstmClusters clusters;
   LayerNormLstmGrid grid;
 
   bool on_clusters() const { return clusters.clusters > 0; }
-  bool on_grid() const { return grid.fits; }
+  bool on_grid(bool is_backward) const { return (is_backward ? grid.backward : grid.forward).replicas > 0; }
 };
 
 inline LayerNormLstmPlan plan_layer_norm_lstm(const GpuRow& row, const prnnLayerNormLSTMOptions_t& options) {
@@ -66,9 +67,13 @@ inline LayerNormLstmPlan plan_layer_norm_lstm(const GpuRow& row, const prnnLayer
 }
 
 inline prnnLayerNormLSTMInfo_t layer_norm_lstm_info(const LayerNormLstmPlan& plan) {
-  if (plan.on_clusters()) return {PRNN_LAYER_NORM_LSTM_CLUSTER, plan.clusters.clusters, plan.clusters.cluster};
-  if (plan.on_grid()) return {PRNN_LAYER_NORM_LSTM_GRID, 0, plan.grid.forward.blocks};
-  return {PRNN_LAYER_NORM_LSTM_STEPS, 0, 0};
+  if (plan.on_clusters()) {
+    return {PRNN_LAYER_NORM_LSTM_CLUSTER, plan.clusters.clusters, plan.clusters.cluster, PRNN_LAYER_NORM_LSTM_CLUSTER};
+  }
+  const auto engine = [&](bool is_backward) {
+    return plan.on_grid(is_backward) ? PRNN_LAYER_NORM_LSTM_GRID : PRNN_LAYER_NORM_LSTM_STEPS;
+  };
+  return {engine(false), 0, plan.grid.forward.blocks, engine(true)};
 }
 
 }  // namespace prnn

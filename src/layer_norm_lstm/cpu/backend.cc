@@ -38,7 +38,7 @@ class CpuLayerNormLstmBackend final : public LayerNormLstmBackend {
          "dataType is %s; on the CPU recurrent layers take PRNN_DATA_FLOAT and PRNN_DATA_DOUBLE", name_of(o.dataType));
   }
   prnnLayerNormLSTMInfo_t plan(prnnHandle_t, const LayerNormLstmOptions&) const override {
-    return {PRNN_LAYER_NORM_LSTM_CPU, 0, 0};
+    return {PRNN_LAYER_NORM_LSTM_CPU, 0, 0, PRNN_LAYER_NORM_LSTM_CPU};
   }
   size_t workspace_size(prnnHandle_t, const LayerNormLstmOptions& o) const override {
     return with_type(o, [&](auto real) {

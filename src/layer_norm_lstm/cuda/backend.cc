@@ -49,7 +49,7 @@ struct Workspace {
     const GridExchange forward(o, plan.grid, false), backward(o, plan.grid, true);
     states = arena.take<char>(std::max(forward.states, backward.states));
     moments = arena.take<float>(std::max(forward.moments, backward.moments));
-    kept_sums = arena.take<float>(plan.on_grid() ? 4 * o.steps * o.batch : 0);
+    kept_sums = arena.take<float>(plan.on_grid(true) ? 4 * o.steps * o.batch : 0);
   }
 
   Arena arena;
@@ -170,7 +170,7 @@ class Pass {
     store_layer_norm_lstm_initial<Real>(o_.dataType, p_, ws_.products, ws_.direct, ws_.carried, stream_);
   }
 
-  // All timesteps by the engine's kernel of the problem's type. Returns false where the plan is steps.
+  // All timesteps by the engine's kernel of the problem's type. Returns false where the plan of the pass is steps.
   bool run_resident(bool is_backward) {
     if constexpr (sizeof(Real) == sizeof(float)) {
       if (plan_.on_clusters()) {
@@ -180,7 +180,7 @@ class Pass {
             launch_layer_norm_lstm_cluster<__half>, launch_layer_norm_lstm_cluster<__nv_bfloat16>);
         return true;
       }
-      if (plan_.on_grid()) {
+      if (plan_.on_grid(is_backward)) {
         run_grid(is_backward);
         return true;
       }
@@ -243,9 +243,9 @@ class Pass {
   }
 
   void store_sums(void* out, int first, int count) {
-    const int64_t partials = plan_.on_clusters() ? plan_.clusters.clusters
-                             : plan_.on_grid()   ? ceil_div(N, plan_.grid.backward.columns)
-                                                 : N;
+    const int64_t partials = plan_.on_clusters()   ? plan_.clusters.clusters
+                             : plan_.on_grid(true) ? ceil_div(N, plan_.grid.backward.columns)
+                                                   : N;
     if (out != nullptr) store_layer_norm_lstm_sums(o_.dataType, p_, partials, first, count, out, stream_);
   }
 
