@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -21,9 +22,18 @@ from prnn.asr import CharTokenizer, FeatureConfig, InputError, Recogniser, read_
 from prnn.asr.augment import Augmentation
 from prnn.asr.checkpoint import read_checkpoint
 from prnn.asr.data import open_data
-from prnn.asr.dataset import Batch, Position, UtteranceDataset, feature_statistics, feature_sums
+from prnn.asr.dataset import (
+    Batch,
+    Position,
+    Request,
+    UtteranceDataset,
+    feature_statistics,
+    feature_sums,
+    load_features,
+)
 from prnn.asr.evaluation import evaluate
 from prnn.asr.loader import BatchLoader
+from prnn.asr.manifest import Utterance
 from prnn.asr.options import TrainingOptions
 from prnn.asr.order import BatchOrder
 from prnn.asr.task import schedule, schedule_after
@@ -195,6 +205,29 @@ def test_a_batch_is_padded_and_cached(dataset: UtteranceDataset) -> None:
     assert cached.example(0, 1).features is first
     assert uncached.example(0, 0).features is not uncached.example(0, 0).features
     assert torch.equal(uncached.example(0, 0).features, first)
+
+
+@pytest.mark.parametrize("room", [0, 10**8])
+def test_a_batch_is_loaded_by_several_threads(
+    dataset: UtteranceDataset, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Each waits here until there is another. The batch is that of one utterance after the other."""
+    together = threading.Barrier(2)
+
+    def load(utterance: Utterance, config: FeatureConfig) -> Tensor:
+        together.wait(timeout=20)
+        return load_features(utterance, config)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    order = [3, 0, 2, 1]
+    expected = [load_features(dataset.utterances[index], FeatureConfig()) for index in order]
+    plain = UtteranceDataset(dataset.utterances, CharTokenizer("abc "), FeatureConfig(), cache_bytes=room)
+    monkeypatch.setattr("prnn.asr.dataset.load_features", load)
+    for _ in range(2):
+        batch = plain.batch(Request(order, Position(0, 1)))
+        for row, size, features in zip(batch.features, batch.feature_lengths, expected, strict=True):
+            assert torch.equal(row[:size], features)
+    assert together.n_waiting == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ import soxr
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import get_worker_info
 
 from .audio import read_audio
 from .augment import Augmentation, Masks
@@ -20,6 +23,7 @@ from .manifest import Utterance
 from .perturb import Perturbation
 from .tokenizer import Tokenizer
 
+_MOST_THREADS = 8  # that read a batch's recordings and compute their features, where no other process does
 _MISSING = 0.5  # seconds by which a recording may be shorter than its manifest says: decoders pad MP3 differently
 
 
@@ -183,30 +187,45 @@ class UtteranceDataset:
         """The features of utterance ``index``, not augmented: (frames, bins)."""
         return load_features(self.utterances[index], self.config)
 
-    def _cached(self, index: int) -> Tensor:
-        loaded = self._cache.get(index)
-        if loaded is None:
-            audio = self.audio or self._perturbation is not None
-            loaded = load_audio(self.utterances[index], self.config) if audio else self.features(index)
+    def _load(self, index: int) -> Tensor:
+        audio = self.audio or self._perturbation is not None
+        return load_audio(self.utterances[index], self.config) if audio else self.features(index)
+
+    def _loaded(self, indices: Sequence[int]) -> list[Tensor]:
+        """Utterances from the cache, and what is not there by some threads at once."""
+        missing = [index for index in indices if index not in self._cache]
+        threads = min(len(missing), _MOST_THREADS, len(os.sched_getaffinity(0)))
+        if threads < 2 or get_worker_info() is not None:
+            found = dict(zip(missing, map(self._load, missing), strict=True))
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                found = dict(zip(missing, pool.map(self._load, missing), strict=True))
+        for index, loaded in found.items():
             size = loaded.numel() * loaded.element_size()
             if size <= self._free:
                 self._cache[index] = loaded
                 self._free -= size
-        return loaded
+        return [found[index] if index in found else self._cache[index] for index in indices]
 
-    def example(self, index: int, epoch: int) -> Example:
-        """Utterance ``index`` as an epoch sees it."""
-        loaded, key = self._cached(index), [self.seed, epoch, index]
+    def _example(self, loaded: Tensor, index: int, epoch: int) -> Example:
+        key = [self.seed, epoch, index]
         if self._perturbation is not None:
             samples = self._perturbation(loaded.numpy(), np.random.default_rng([*key, 1]))
             loaded = audio_or_features(samples, self.audio, self.config)
         example = Example(loaded, self._targets[index], self.utterances[index].text)
         return augmented(example, self.augmentation, self.config, self.mean, np.random.default_rng(key))
 
+    def example(self, index: int, epoch: int) -> Example:
+        """Utterance ``index`` as an epoch sees it."""
+        (loaded,) = self._loaded([index])
+        return self._example(loaded, index, epoch)
+
     def batch(self, request: Request) -> Batch:
         """The batch of the given utterances, by their numbers."""
         epoch = request.after.epoch
-        return collate([self.example(index, epoch) for index in request.items])._replace(after=request.after)
+        loaded = self._loaded(request.items)
+        examples = [self._example(found, index, epoch) for found, index in zip(loaded, request.items, strict=True)]
+        return collate(examples)._replace(after=request.after)
 
     def sample(self, most: int, process: int = 0, processes: int = 1) -> Iterable[Tensor]:
         """Samples (S,) of the utterances that are `sampled`."""

@@ -9,7 +9,6 @@ Run again after an interruption, it goes on where it was. Exit status 1 when the
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -38,7 +37,8 @@ def section(title: str, began: float) -> None:
 
 def command_line() -> str:
     """What a shell calls prnn by: scripts/demo leaves no command of that name, nor its environment active."""
-    return shlex.join([os.path.relpath(sys.executable), "-m", "prnn"])
+    python, here = Path(sys.executable), Path.cwd()
+    return shlex.join([str(python.relative_to(here) if python.is_relative_to(here) else python), "-m", "prnn"])
 
 
 def main() -> int:
