@@ -1,6 +1,7 @@
 """A few small layers on the GPU, for compute-sanitizer: every kind of kernel, cell and type, two directions, even and
 ragged batches. `gpu_small_grid.py [--part I/N] [KIND ...]` runs those kinds of kernels alone, and of each the cases I,
-I + N, I + 2 N and so on, counted from 1: racecheck takes minutes for some kinds, which N processes share."""
+I + N, I + 2 N and so on, counted from 1: racecheck takes minutes for some kinds, which N processes share. `--list`
+prints the kinds."""
 
 import argparse
 import itertools
@@ -322,9 +323,13 @@ KINDS = {kind.__name__: kind for kind in (*ENGINES, *OTHERS)}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--part", default="1/1", metavar="I/N")
+parser.add_argument("--list", action="store_true")
 parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
 arguments = parser.parse_args()
 part, parts = map(int, arguments.part.split("/"))
+if arguments.list:
+    print(*KINDS, sep="\n")
+    sys.exit()
 for name in arguments.kinds:
     for number, case in enumerate(KINDS[name](), 1):
         if number % parts != part % parts:

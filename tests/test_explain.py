@@ -55,6 +55,8 @@ def test_why_not_a_faster_engine() -> None:
     )
     (note,) = layer(module, 8, gpu="H200").notes
     assert note == "not faster: in float32, simt kernels serve up to 4 sequences; N is 8"
+    (note,) = layer(prnn.nn.LSTM(80, 1024, zoneout=0.1), 64, gpu="H200", dtype=torch.float16).notes
+    assert note.endswith("H is 1024; wgmma kernels take resets alone, and no masks and no c of every timestep")
 
 
 def test_what_is_not_supported() -> None:

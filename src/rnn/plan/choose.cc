@@ -291,6 +291,12 @@ std::string why_not_faster(const GpuRow& row, const RnnProblem& problem, const R
   if (kernel.is(Engine::kMmaLarge) || kernel.is(Engine::kMmaLargeExtras)) {
     return cluster + "; the layer fits no other kernel";
   }
+  if (!has_extras_for(problem, Engine::kWgmmaMulticast, Pass::kForward)) {
+    return cluster + "; wgmma kernels take resets alone, and no masks and no c of every timestep";
+  }
+  if (!has_extras_for(problem, Engine::kWgmma, Pass::kForward)) {
+    return cluster + "; with resets, wgmma kernels serve larger batches alone";
+  }
   return cluster + "; with so few sequences mma is as fast as wgmma";
 }
 
