@@ -1,7 +1,7 @@
 """What Layer asks the library, keeps, and says: backends and sizes of calls."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import prnn
 from prnn import _C
-from prnn._ops import _layer, _rnn_kernels
+from prnn._ops import _layer, _measured, _rnn_kernels
 from prnn._ops._layer import BACKENDS, MODES, Config, Layer
 from prnn._ops.rnn import call
 
@@ -111,6 +111,118 @@ def test_operators_settle_whatever_the_switch_for_tf32(layer: Layer, monkeypatch
         assert layer.rnn.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
     double = on_a_gpu(torch.float64)
     assert double.settled(_C.Handle.cpu(), [8], is_traced=True).backend == BACKENDS["persistent"]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The backends that were timed: cuDNN takes half the time of the resident kernels."""
+    found: list[int] = []
+
+    def replay_time(call: Callable[[], int]) -> float:
+        found.append(call())
+        return 1.0 if found[-1] == BACKENDS["cudnn"] else 2.0
+
+    monkeypatch.setattr(_measured, "_choices", {})
+    monkeypatch.setattr(_measured, "replay_time", replay_time)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return found
+
+
+def measured(layer: Layer, batch: int, steps: int = 3, training: bool = True, is_traced: bool = False) -> int:
+    return layer.measured(
+        _C.Handle.cpu(), [batch] * steps, lambda config: config.backend, training=training, is_traced=is_traced
+    ).backend
+
+
+def settled(layer: Layer, batch: int, steps: int = 3, is_traced: bool = False) -> int:
+    return layer.settled(_C.Handle.cpu(), [batch] * steps, is_traced=is_traced).backend
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_first_call_of_a_size_measures(layer: Layer, timed: list[int], training: bool) -> None:
+    for batch, steps, count in ((4, 3, 2), (4, 3, 2), (5, 3, 4), (4, 4, 6), (4, 64, 8), (4, 1000, 8)):
+        assert measured(layer, batch, steps, training) == BACKENDS["cudnn"]
+        assert len(timed) == count
+    assert set(timed) == {BACKENDS["persistent"], BACKENDS["cudnn"]}
+
+
+def test_a_training_step_keeps_to_what_was_measured_or_estimated_first(layer: Layer, timed: list[int]) -> None:
+    assert settled(layer, 4) == BACKENDS["persistent"]
+    assert measured(layer, 4) == settled(layer, 4) == BACKENDS["persistent"]
+    assert measured(layer, 5) == settled(layer, 5) == settled(on_a_gpu(torch.float32), 5) == BACKENDS["cudnn"]
+    assert len(timed) == 2
+    assert measured(layer, 4, training=False) == BACKENDS["cudnn"]
+
+
+def test_operators_settle_for_what_they_measured_whatever_the_precision(layer: Layer, timed: list[int]) -> None:
+    assert measured(layer, 6, is_traced=True) == settled(layer, 6, is_traced=True) == BACKENDS["cudnn"]
+    layer._set_math(_C.TF32_MATH)
+    assert settled(layer, 6, is_traced=True) == BACKENDS["cudnn"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_is_measured_where_one_backend_alone_serves(layer: Layer, timed: list[int], training: bool) -> None:
+    measured(layer, 65, training=training)
+    layer.has_extras = True
+    measured(layer, 4, training=training)
+    layer.has_extras, layer.has_masks = False, True
+    measured(layer, 4, training=training)
+    on_the_cpu = Layer(BEST, torch.float32, 3, CPU)
+    assert measured(on_the_cpu, 4, training=training) == BACKENDS["best"]
+    assert timed == []
+
+
+@pytest.mark.parametrize("lengths", [None, [2, 4, 1]])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_measured_step_is_one_of_the_calls_data(
+    timed: list[int], lengths: list[int] | None, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, as on a GPU: with states and without, in training and in inference, and as an operator."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(_measured, "replay_time", lambda call: float(call() is None))
+    calls = []
+    real = _rnn_kernels.backward
+    monkeypatch.setattr(_rnn_kernels, "backward", lambda *given: calls.append(given[1].shape) or real(*given))
+    module = prnn.nn.LSTM(3, 37, 2, dropout=dropout)
+    config = BEST._replace(hidden_size=37, num_layers=2, dropout=dropout)
+    for backend in BACKENDS.values():  # "best" is the thread's layer for the configuration
+        stack = _layer.layer(config._replace(backend=backend), torch.float32, 3, CPU)
+        monkeypatch.setattr(stack, "_may_settle", backend == BACKENDS["best"])
+    x, rows = torch.randn(4, 3, 3, requires_grad=True), 12 if lengths is None else sum(lengths)
+    given = None if lengths is None else torch.tensor(lengths)
+    for states in (None, (torch.zeros(2, 3, 37), torch.zeros(2, 3, 37))):
+        _measured._choices.clear()
+        calls.clear()
+        module(x, states, lengths=given)[0].sum().backward()
+        assert calls == [(rows, 3), (rows, 3), (4, 3, 3)]
+    assert set(_measured._choices.values()) == {BACKENDS["persistent"]}
+    with torch.no_grad():
+        module(x, lengths=given)
+        run = torch.compile(module, backend="aot_eager")
+        run(x, lengths=given)
+
+
+@pytest.mark.parametrize("error", [prnn.NotSupportedError("no cuDNN"), torch.OutOfMemoryError("full")])
+def test_the_estimate_stays_where_nothing_can_be_timed(
+    layer: Layer, timed: list[int], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert measured(layer, 7, training=False) == BACKENDS["best"]
+        assert measured(layer, 8) == BACKENDS["persistent"]
+    assert timed == []
+    assert measured(layer, 7, training=False) == BACKENDS["cudnn"]  # the next call measures
+
+    def fail(call: object) -> float:
+        timed.append(-1)
+        raise error
+
+    monkeypatch.setattr(_measured, "replay_time", fail)
+    for _ in range(2):
+        assert measured(layer, 9) == BACKENDS["persistent"]
+        assert measured(layer, 9, training=False) == BACKENDS["best"]
+    assert timed[2:] == [-1, -1]
 
 
 def bytes_kept(x: torch.Tensor, lengths: torch.Tensor | None, is_operator: bool) -> int:

@@ -1,8 +1,9 @@
 """Library objects behind the recurrent operators: one descriptor a configuration, device and thread."""
 
+import functools
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from prnn import _C
 from prnn._errors import NotSupportedError
+from prnn._ops import _measured
 from prnn._ops._handles import DTYPES, handle
 from prnn._ops._precision import allows_tf32_rnn
 
@@ -27,6 +29,10 @@ _MANY_STEPS = 64
 
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
+
+
+# Timesteps, or _MANY_STEPS, sequences, whether their number changes, precision.
+SizeKey = tuple[int, int, bool, int]
 
 
 class Config(NamedTuple):
@@ -94,8 +100,12 @@ class Layer:
         self._workspace: Tensor | None = None
         self._may_settle = device.type == "cuda" and config.backend == BACKENDS["best"]
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
+        self._settled[config.backend] = config
+        self._choices: dict[SizeKey, int] = {}  # of backends for training steps
+        self._served: dict[int, Layer] = {}  # with a backend
+        self.may_differ = False  # a choice from the library's
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
-        self._plans: dict[tuple[int, int, bool, int], dict[str, Any]] = {}
+        self._plans: dict[SizeKey, dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
@@ -138,15 +148,18 @@ class Layer:
         self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
         self._states = states
 
+    def _size_key(self, batch_sizes: Sequence[int], math: int | None) -> SizeKey:
+        batch = batch_sizes[0]
+        math = self._math if math is None else math
+        return min(len(batch_sizes), _MANY_STEPS), batch, batch != batch_sizes[-1], math
+
     def plan(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int | None = None) -> dict[str, Any]:
         """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last
         call or another."""
-        math = self._math if math is None else math
-        steps = min(len(batch_sizes), _MANY_STEPS)
-        batch, varies = batch_sizes[0], batch_sizes[0] != batch_sizes[-1]
-        found = self._plans.get(key := (steps, batch, varies, math))
+        found = self._plans.get(key := self._size_key(batch_sizes, math))
         if found is None:
             _make_room(self._plans)
+            steps, batch, _, math = key
             before = self._math
             self._set_math(math)
             found = self._plans[key] = self.rnn.query(handle, [*[batch] * (steps - 1), batch_sizes[-1]])
@@ -154,14 +167,67 @@ class Layer:
         return found
 
     def settled(self, handle: "_C.Handle", batch_sizes: Sequence[int], *, is_traced: bool) -> Config:
-        """The configuration with the backend of a training step in the place of "best". What it leaves in the reserve
-        space is for the same backend, but torch's switch for tf32 may be another one when the backward pass runs.
+        """The configuration with the backend of a training step in the place of "best": the measured one, or the
+        library's estimate. What it leaves in the reserve space is for the same backend, but torch's switch for tf32 may
+        be another one when the backward pass runs.
 
         is_traced: operators, whose backward pass has nothing but the arguments to go by, settle as tf32 does."""
         if not self._may_settle:
             return self.config
-        math = _C.TF32_MATH if is_traced and self._has_tf32 else None
-        return self._settled[self.plan(handle, batch_sizes, math)["backend"]]
+        math = self._math_to_settle(is_traced)
+        backend = self._choices.get(key := self._size_key(batch_sizes, math))
+        if backend is None:
+            _make_room(self._choices)
+            estimate = self.plan(handle, batch_sizes, math)["backend"]
+            backend = self._choices[key] = _measured.choose(self._choice_key(key, True), estimate)
+            self.may_differ = self.may_differ or backend != estimate
+        return self._settled[backend]
+
+    def measured(
+        self,
+        handle: "_C.Handle",
+        batch_sizes: Sequence[int],
+        run: Callable[[Config], object],
+        *,
+        training: bool,
+        is_traced: bool,
+    ) -> Config:
+        """settled() with torch.backends.cudnn.benchmark, also of inference: run(configuration), a step, is timed with
+        each backend if this is the first call of its size."""
+        math = self._math_to_settle(is_traced and training)
+        key = self._choice_key(self._size_key(batch_sizes, math), training)
+        if _measured.choice_of(key) is None and self._both_serve(handle, batch_sizes, math):
+            both = [self._settled[BACKENDS[name]] for name in ("persistent", "cudnn")]
+            calls = {config.backend: functools.partial(run, config) for config in both}
+            estimate = self.plan(handle, batch_sizes, math)["backend"] if training else self.config.backend
+            _measured.measure(key, calls, estimate)
+        if training:
+            return self.settled(handle, batch_sizes, is_traced=is_traced)
+        backend = _measured.choice_of(key)
+        self.may_differ = self.may_differ or backend is not None
+        return self.config if backend is None else self._settled[backend]
+
+    def _both_serve(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int) -> bool:
+        """Whether two backends may serve these sequences: cuDNN has no heads, extras and masks."""
+        if not self._may_settle or self.config.heads > 1 or self.has_extras or self.has_masks:
+            return False
+        return bool(self.plan(handle, batch_sizes, math)["supported"])
+
+    def _math_to_settle(self, is_traced: bool) -> int:
+        return _C.TF32_MATH if is_traced and self._has_tf32 else self._math
+
+    def _choice_key(self, key: SizeKey, training: bool) -> tuple[Any, ...]:
+        return self.config, self.dtype, self.input_size, self.device, key, training
+
+    def served_by(self, config: Config) -> "Layer":
+        """This layer with a settled configuration."""
+        if config is self.config:
+            return self
+        found = self._served.get(config.backend)
+        if found is None:
+            found = self._served[config.backend] = layer(config, self.dtype, self.input_size, self.device)
+        found.follow_precision()
+        return found
 
     def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:
         """Warns, once a reason, when the resident kernels do not serve a layer with backend="best", and cuDNN may."""

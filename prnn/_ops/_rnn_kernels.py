@@ -7,6 +7,7 @@ from torch import Tensor
 
 from prnn._ops._handles import device_of, handle
 from prnn._ops._layer import BACKENDS, Config, Layer, layer
+from prnn._ops._measured import is_benchmark
 from prnn._ops._steps import Steps, steps_of
 
 __all__ = ["backward", "forward", "require", "require_masks", "require_reset", "require_states", "reserve_of_operator"]
@@ -183,11 +184,17 @@ def forward(
         library = handle(input.device)
         stack.follow_precision()
         stack.tell_backend(library, steps.sizes)
-        if training:
+        if is_benchmark():
+
+            def run(configuration: Config) -> None:
+                _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, seed, configuration, training)
+
+            config = stack.measured(library, steps.sizes, run, training=training, is_traced=is_operator)
+            library = handle(input.device)  # which worked on a stream of the measurement
+        elif training:
             config = stack.settled(library, steps.sizes, is_traced=is_operator)
-            if is_operator:
-                stack = layer(config, input.dtype, input.size(-1), input.device)
-                stack.follow_precision()
+        if is_operator or stack.may_differ:
+            stack = stack.served_by(config)
         if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
             cells_address = cells.data_ptr() if config.return_cells else 0
             stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
@@ -220,6 +227,22 @@ def forward(
         if config.return_cells:
             cells = steps.unpack(cells, cells_shape)
         return steps.unpack(y, output_shape), steps.unsort(hy), steps.unsort(cy), reserve, cells, config
+
+
+def _run_step(
+    data: tuple[Tensor, Tensor | None, Tensor | None],
+    weights: Sequence[Tensor],
+    sizes: list[int],
+    seed: Tensor | None,
+    config: Config,
+    training: bool,
+) -> None:
+    """A call for its time: of packed data, with a gradient of everything in training."""
+    batch_sizes = torch.tensor(sizes)
+    output, _, _, reserve, _, config = forward(*data, weights, batch_sizes, None, None, (), seed, config, training)
+    if reserve is not None:
+        sequences = (batch_sizes, None, None, None)
+        backward((output, None, None, None), *data, weights, *sequences, output, reserve, config, [True] * 4)
 
 
 def backward(

@@ -14,14 +14,13 @@ preparing calls: several processes prepare theirs at the same time, and have the
 
 import argparse
 import concurrent.futures
-import contextlib
 import itertools
 import math
 import multiprocessing
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ import torch
 import prnn
 from prnn import _C
 from prnn._ops._handles import DTYPES, handle
+from prnn._ops._measured import ALONE, Turn, replay_time
 from prnn.bench import cudnn_rnn, rnn_ratios
 from prnn.bench.options import COUNT, PROBABILITY, SECONDS, require_gpu
 
@@ -49,8 +49,6 @@ WELL_AHEAD = 0.7  # cuDNN is, at ratios below, if there are at least so many sta
 MANY_STATES = 1 << 16
 STATES = 1 << 22  # of a call, about: enough for its timesteps to count, few enough for many points
 DEVICE = torch.device("cuda", 0)
-Turn = contextlib.AbstractContextManager[object]  # held while the GPU works for a process
-ALONE: Turn = contextlib.nullcontext()
 Times = tuple[float, float]  # inference, training step
 
 
@@ -157,32 +155,6 @@ class Runner:
         self.rnn.forward(handle(DEVICE), self.data.sizes, x, 0, 0, w, y, 0, 0, *memory)
 
 
-def time_replays(call: Callable[[], None], turn: Turn = ALONE) -> float:
-    """Microseconds of a replay, the lower quartile; more replays where they are short."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        with turn:
-            call()
-            stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="relaxed")
-        try:
-            call()
-        finally:
-            graph.capture_end()
-        times: list[float] = []
-        with turn:
-            graph.replay()
-            while len(times) < 5 or (len(times) < 15 and sum(times) < 4e3):
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                times.append(start.elapsed_time(end) * 1e3)
-    return sorted(times)[len(times) // 4]
-
-
 def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = (), turn: Turn = ALONE) -> Row:
     """Raises prnn.NotSupportedError where one of the two does not serve the layers."""
     torch.manual_seed(0)
@@ -192,13 +164,13 @@ def measure(kind: Kind, batch: int, steps: int, algorithms: tuple[str, ...] = ()
     times = []
     for backend in BACKENDS:
         runner = Runner(kind, backend, data)
-        times.append((time_replays(runner.infer, turn) / steps, time_replays(runner.train, turn) / steps))
+        times.append((replay_time(runner.infer, turn) / steps, replay_time(runner.train, turn) / steps))
     row = Row(kind, batch, steps, times[0], times[1])
     torch.backends.cudnn.allow_tf32 = kind.type == "tf32"
     for name in algorithms:
         try:
             direct = cudnn_rnn.CudnnRnn(kind.cell, kind.hidden, 1, name, steps, batch, TYPES[kind.type])
-            both = time_replays(direct.forward, turn), time_replays(direct.train, turn)
+            both = replay_time(direct.forward, turn), replay_time(direct.train, turn)
             row.algorithms[name] = (both[0] / steps, both[1] / steps)
         except cudnn_rnn.RefusedError:
             torch.cuda.synchronize()

@@ -1,0 +1,76 @@
+"""The backend of recurrent layers by measurement, as torch has it of convolutions: with torch.backends.cudnn.benchmark,
+the first call of a size with backend="best" times both, and later calls of that size take the faster one."""
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from prnn._errors import NotSupportedError
+
+__all__ = ["ALONE", "Turn", "choice_of", "choose", "is_benchmark", "measure", "replay_time"]
+
+is_benchmark: Callable[[], bool] = torch._C._get_cudnn_benchmark  # torch.backends.cudnn.benchmark, in a tenth the time
+
+Turn = AbstractContextManager[object]  # held while the GPU works for a process
+ALONE: Turn = nullcontext()
+
+# Each is made once and stays: a backward pass, maybe of another thread, asks again what served its forward pass.
+_choices: dict[Hashable, int] = {}
+_measuring = threading.Lock()
+
+
+def choice_of(key: Hashable) -> int | None:
+    return _choices.get(key)
+
+
+def choose(key: Hashable, backend: int) -> int:
+    """The choice, which this backend is from now on if there was none."""
+    return _choices.setdefault(key, backend)
+
+
+def measure(key: Hashable, calls: Mapping[int, Callable[[], object]], estimate: int) -> None:
+    """Chooses the backend whose call takes the least time; the estimated one where cuDNN is not there or memory is
+    short, and none yet while a CUDA graph is captured, in which nothing can be timed."""
+    if torch.cuda.is_current_stream_capturing():
+        return
+    with _measuring:  # so that calls are timed alone, and once
+        if key in _choices:
+            return
+        try:
+            times = {backend: replay_time(call) for backend, call in calls.items()}
+            fastest = min(times, key=lambda backend: times[backend])
+        except (NotSupportedError, torch.OutOfMemoryError):
+            fastest = estimate
+        torch.cuda.empty_cache()  # of a step's memory for each graph
+        choose(key, fastest)
+
+
+def replay_time(call: Callable[[], object], turn: Turn = ALONE) -> float:
+    """Microseconds of what a call launches on the current GPU, without the host's time: the lower quartile of replays
+    from a CUDA graph, more of them where they are short. The current stream waits."""
+    given, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+    stream.wait_stream(given)
+    with torch.cuda.stream(stream):
+        with turn:
+            call()
+            stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            call()
+        finally:
+            graph.capture_end()
+        times: list[float] = []
+        with turn:
+            graph.replay()
+            while len(times) < 5 or (len(times) < 15 and sum(times) < 4e3):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                graph.replay()
+                end.record()
+                end.synchronize()
+                times.append(start.elapsed_time(end) * 1e3)
+    given.wait_stream(stream)
+    return sorted(times)[len(times) // 4]
