@@ -9,9 +9,9 @@ from SCons.Script import Exit
 from SCons.Variables import EnumVariable, ListVariable, PathVariable, Variables
 
 
-def _prefix(key: str, value: str, env) -> None:
+def _folder(key: str, value: str, env) -> None:
     if not value:
-        raise UserError("prefix is empty; it must be a folder")
+        raise UserError(f"{key} is empty; it must be a folder")
     env[key] = os.path.expanduser(value)  # a shell does so at the beginning of an argument alone
 
 
@@ -27,7 +27,9 @@ def declare_options(arguments: dict[str, str]) -> Variables:
             [*ARCHITECTURES, "native"],
         ),
         ListVariable("sanitizers", "runtime checkers to build in", "none", ["address", "undefined"]),
-        PathVariable("prefix", "where `scons install` puts things", "/usr/local", _prefix),
+        PathVariable("prefix", "where `scons install` puts things", "/usr/local", _folder),
+        PathVariable("libdir", "folder of libraries, in the prefix or anywhere", "lib", _folder),
+        PathVariable("destdir", "what the paths of `scons install` begin with", "", PathVariable.PathAccept),
         PathVariable("build_dir", "folder of intermediate files", "build", PathVariable.PathAccept),
         PathVariable("cache", "folder of objects shared between checkouts; empty: none", "", PathVariable.PathAccept),
     )

@@ -127,6 +127,29 @@ def test_broken_source_fails(tree: Tree) -> None:
     assert "other.cc:1" in done.stdout
 
 
+def test_flags_of_the_environment_come_last(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPPFLAGS", "-DANSWER='40 + 2'")
+    monkeypatch.setenv("CXXFLAGS", "-O1 -DOTHER=2")
+    monkeypatch.setenv("LDFLAGS", "-Wl,-z,now -Wl,-rpath,'$ORIGIN/there'")
+    tree.write("src/core/other.cc", 'static_assert(ANSWER == 42 && OTHER == 2, "");\n')
+    tree.built("cuda=off")
+    entries = json.loads((tree.root / "compile_commands.json").read_text())
+    commands = {entry["file"]: entry["command"] for entry in entries}
+    assert commands["src/core/other.cc"].index("-O1") > commands["src/core/other.cc"].index("-O3")
+    assert commands["src/core/sum_avx2.cc"].index("-mavx2") > commands["src/core/sum_avx2.cc"].index("-O1")
+    dynamic = subprocess.run(
+        ["readelf", "-d", tree.root / "prnn/lib/libprnn.so.7"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "BIND_NOW" in dynamic
+    assert "[$ORIGIN/there]" in dynamic
+
+
+@needs_nvcc
+def test_nvcc_gets_no_flags_of_the_environment(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXXFLAGS", "-Werror=format-security")  # which nvcc takes for one of its own, and refuses
+    assert "src/core/cuda/scale.cu" in tree.built("cuda=on", "cuda_arch=90a")
+
+
 def test_undefined_symbol_fails(tree: Tree) -> None:
     tree.write("src/core/other.cc", 'int missing();\nextern "C" int prnnOther() { return missing(); }\n')
     done = tree.scons("cuda=off")

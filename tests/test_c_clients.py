@@ -59,10 +59,24 @@ def test_install_layout(prefix: pathlib.Path) -> None:
     assert (prefix / "lib/libprnn.so").resolve().name == f"libprnn.so.{version}"
 
 
-def test_a_prefix_that_is_no_folder() -> None:
-    command = [sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", "prefix="]
+@pytest.mark.parametrize(
+    ("libdir", "written"), [("lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"), ("/lib64", "/lib64")]
+)
+def test_a_package_is_made_in_a_folder_of_its_own(tmp_path: pathlib.Path, libdir: str, written: str) -> None:
+    options = ("prefix=/usr", f"libdir={libdir}", f"destdir={tmp_path}")
+    run(sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", *options)
+    folder = tmp_path / written[1:]
+    assert {path.name for path in folder.glob("*.so")} == {"libprnn.so"}
+    assert (tmp_path / "usr/include/persistent_rnn.h").exists()
+    found = run("pkg-config", "--variable=libdir", "prnn", PKG_CONFIG_PATH=str(folder / "pkgconfig"))
+    assert found.strip() == written
+
+
+@pytest.mark.parametrize("option", ["prefix", "libdir"])
+def test_a_folder_without_a_name(option: str) -> None:
+    command = [sys.executable, "-m", "SCons", "-Q", *SCONS_OPTIONS, "install", f"{option}="]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, "prefix is empty; it must be a folder" in done.stderr) == (2, True)
+    assert (done.returncode, f"{option} is empty; it must be a folder" in done.stderr) == (2, True)
 
 
 def test_exports_are_the_declared_functions(prefix: pathlib.Path) -> None:

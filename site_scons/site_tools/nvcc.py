@@ -1,7 +1,8 @@
 """SCons tool for CUDA sources: SharedObject("x.cu") compiles with nvcc.
 
 The headers that a .cu file includes are followed as a .cc file's are. What ptxas says of registers and spills is kept
-beside the object, as a second target under $PTXAS_LOG_DIR. Sets NVCC (None if there is none), CUDA_INCDIR, CUDA_LIBDIR.
+beside the object, as a second target under $PTXAS_LOG_DIR. The host compiler has
+$NVCC_CXXFLAGS. Sets NVCC (None if there is none), CUDA_INCDIR, CUDA_LIBDIR.
 """
 
 import os
@@ -62,7 +63,7 @@ def generate(env):
         env.Append(NVCCFLAGS=["--compress-mode=size"])
     env["NVCC_ARCH"] = arch_flags(list(env["cuda_arch"]))
     env["NVCCCOM"] = (
-        "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $CXXFLAGS"
+        "$NVCC -c $NVCCFLAGS $NVCC_ARCH -ccbin=$CXX -forward-unknown-to-host-compiler -fPIC $NVCC_CXXFLAGS"
         " $_CPPDEFFLAGS $_CPPINCFLAGS -o ${TARGETS[0]} $SOURCE"
     )
     _, shared_object = createObjBuilders(env)
