@@ -133,6 +133,9 @@ class BackwardDataPass {
   void run_direction(const Team& team, const Direction& d) const {
     const Range states = team.share_of(panels(P)), units = team.share_of(panels(H));
     pack_shares(d, states, units);
+    // One for all that is called, since stacks may be small.
+    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
+    T* const products = reinterpret_cast<T*>(scratch);
     const int64_t count = p_.steps();
     bool downwards = false;
     for (int64_t s = count - 1; s >= 0; --s) {
@@ -142,18 +145,19 @@ class BackwardDataPass {
         const int64_t first = downwards ? states.end - b - size : states.begin + b;
         const int64_t next = downwards ? first - kernels_.most_panels : first + size;
         run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size},
-                   std::clamp(next, states.begin, states.end - 1));
+                   std::clamp(next, states.begin, states.end - 1), products);
       }
       downwards = !downwards;
       if (p_.projection > 0) {
         team.sync();
-        unproject(d, step, units);
+        unproject(d, step, units, products);
       }
       team.sync();
     }
     if (d.dhx == nullptr && d.dreset_hx == nullptr) return;
     for (int64_t b = states.begin; b < states.end; b += kernels_.most_panels) {
-      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, {b, std::min(b + kernels_.most_panels, states.end)});
+      const Range group = {b, std::min(b + kernels_.most_panels, states.end)};
+      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, group, products);
     }
   }
 
@@ -197,9 +201,8 @@ class BackwardDataPass {
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
-  void run_states(const Direction& d, const Step& step, const Step* after, Range group, int64_t next) const {
-    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
-    T* products = reinterpret_cast<T*>(scratch);
+  void run_states(const Direction& d, const Step& step, const Step* after, Range group, int64_t next,
+                  T* products) const {
     const auto run_kept = [&](Range part, StateBefore before) {
       const bool is_lost = before == StateBefore::kReset;  // this step's states
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
@@ -233,7 +236,8 @@ class BackwardDataPass {
       }
     }
     // The sequences of the step after that started there.
-    if (after != nullptr && d.dhx != nullptr) initial_gradient(d, *after, after->carried, after->batch, group);
+    if (after != nullptr && d.dhx != nullptr)
+      initial_gradient(d, *after, after->carried, after->batch, group, products);
   }
 
   // From gradients of what R reads to those of h: sequences [begin, begin + n), `group` of panels.
@@ -353,9 +357,7 @@ class BackwardDataPass {
   }
 
   // With a projection: the gradient of o * tanh(c), Wp^T dh, and then the cells.
-  void unproject(const Direction& d, const Step& step, Range units) const {
-    alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
-    T* products = reinterpret_cast<T*>(scratch);
+  void unproject(const Direction& d, const Step& step, Range units, T* products) const {
     for (int64_t b = units.begin; b < units.end; ++b) {
       for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
         const int64_t n = std::min(kTileVectors, step.batch - begin);
@@ -367,9 +369,8 @@ class BackwardDataPass {
   }
 
   // dhx, or dresetHx, of sequences [begin, end), which started at `step`.
-  void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group) const {
-    alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
-    T* products = reinterpret_cast<T*>(scratch);
+  void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group,
+                        T* products) const {
     for (; begin < end; begin += kTileVectors) {
       const int64_t n = std::min(kTileVectors, end - begin);
       multiply(recurrent(d), group, group.begin, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
