@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from c_program import output_of
 
 import prnn
 
@@ -79,6 +80,11 @@ def test_a_forked_process_computes_with_one_thread() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(Path(prnn.__file__).parent.parent)}
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == [make.__name__ for make in CALLS], done.stderr
+
+
+def test_a_child_makes_objects_that_other_threads_of_its_parent_were_making(tmp_path: Path) -> None:
+    source = Path(__file__).parent / "c/fork_beside_threads.cc"
+    assert output_of(source, tmp_path, "c++") == "400\n"
 
 
 if __name__ == "__main__":

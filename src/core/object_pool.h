@@ -2,6 +2,8 @@
 // that a destroyed object can still be looked at: its tag is 0 then, and a call with it is an error instead of a crash.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -42,6 +44,12 @@ class ObjectPool {
   }
 
  private:
+  // A process that is forked while another thread makes an object finds the pool at rest.
+  ObjectPool() {
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().mutex_.unlock(); });
+  }
+
   // Destroyed objects kept back, so that a stale pointer is not soon valid again.
   static constexpr size_t kResting = 64;
 
