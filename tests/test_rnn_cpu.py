@@ -5,6 +5,7 @@ Values and gradients against the reference are in test_rnn_c_api.py; test_every_
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -240,3 +241,31 @@ def test_accuracy_of_the_activations(dtype: torch.dtype) -> None:
     wide = values.double()
     expected = (1 - torch.sigmoid(wide)) * torch.tanh(wide)
     assert (gru.data["y"][:, 0].double() - expected).abs().max() < 4 * torch.finfo(dtype).eps
+
+
+def has_large_pages(tensor: torch.Tensor) -> bool:
+    """Whether the mapping that holds the tensor's middle has been advised to take large pages."""
+    address = tensor.data_ptr() + tensor.numel() // 2
+    mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", pathlib.Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    for mapping in mappings[1:]:
+        begin, end = (int(text, 16) for text in mapping.split(None, 1)[0].split("-"))
+        if begin <= address < end:
+            return re.search(r"^VmFlags:.* hg\b", mapping, re.MULTILINE) is not None
+    raise AssertionError(f"no mapping holds {address:x}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_large_pages(dtype: torch.dtype) -> None:
+    """Of spaces of 32 MB or more, and no others; the workspace is another one in each call."""
+    switch = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not switch.exists() or "[never]" in switch.read_text():
+        pytest.skip("this system has no transparent large pages")
+    stack = reference.Stack(reference.RNN_TANH, 4, 256)
+    for rows, expected in ((4_000, False), (36_000, True)):
+        case = RnnCase(stack, [36] * (rows // 36), dtype)
+        calls = ("RNNForwardInference", "RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights")
+        for call in calls:
+            case.workspace = torch.zeros_like(case.workspace)
+            case.check(call)
+            assert has_large_pages(case.workspace) == expected, call
+        assert has_large_pages(case.reserve) == expected
