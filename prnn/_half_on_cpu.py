@@ -16,7 +16,7 @@ __all__ = ["run_torchs"]
 
 
 class _Calls(NamedTuple):
-    """Calls that torch serves faster: at least so many of each, and of hidden units no more than most_hidden."""
+    """Calls that torch serves faster: at least so many of each, and no more than most_."""
 
     cells: tuple[str, ...]  # the first letters of modules' modes
     training: bool | None = None  # None: and inference
@@ -26,13 +26,14 @@ class _Calls(NamedTuple):
     states: int = 1  # batch * hidden
     elements: int = 1  # rows * hidden
     hidden: int = 1
+    most_steps: float = math.inf
     most_hidden: float = math.inf
 
     def hold(self, mode: str, training: bool, hidden: int, steps: int, batch: int) -> bool:
         return (
             mode.startswith(self.cells)
             and self.training in (None, training)
-            and steps >= self.steps
+            and self.steps <= steps <= self.most_steps
             and batch >= self.batch
             and steps * batch >= self.rows
             and batch * hidden >= self.states
@@ -60,6 +61,7 @@ _TORCHS = {
         _Calls(("GRU",), training=False, steps=4, states=16_384, hidden=257),
         _Calls(("RNN",), training=False, steps=2, states=65_536, hidden=257),
         _Calls(("RNN",), training=False, steps=4, states=32_768, hidden=257),
+        _Calls(_RNNS, training=True, states=8_192, hidden=257, most_steps=1),
         _Calls(_RNNS, training=True, states=16_384, hidden=256),
         _Calls(_RNNS, training=True, steps=16, states=32_768, hidden=128),
     ),
