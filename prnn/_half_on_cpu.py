@@ -1,9 +1,10 @@
-"""LSTMs in bfloat16 on the CPU. prnn's kernels keep float32's accuracy, for which AMX multiplies twice; torch's
-(oneDNN) multiply once, and with many sequences are the faster ones. Each serves the calls in which it is. torch's GRU
-and RNN round after each operation."""
+"""Layers in bfloat16 on the CPU. prnn's kernels keep float32's accuracy, for which they multiply float operands twice,
+as two bfloat16 numbers each; torch's multiply once, and with many sequences are the faster ones. Each serves the calls
+in which it is. torch's GRU and RNN round after each operation."""
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,39 +14,93 @@ from prnn._ops._operator import _undisturbed, is_plain
 
 __all__ = ["run_torchs"]
 
-# Measured, docs/cpu_kernels.md. Calls of fewer rows, over all timesteps, or fewer sequences are prnn's. Under autocast
-# the weights are float32, and so is what prnn computes.
-_ROWS = 256
-_ROWS_OF_AUTOCAST = 64
-_BATCH = 8
-_LARGE_HIDDEN, _BATCH_OF_LARGE = 257, 32
+
+class _Calls(NamedTuple):
+    """Calls that torch serves faster: at least so many of each, and no more than most_."""
+
+    cells: tuple[str, ...]  # the first letters of modules' modes
+    training: bool | None = None  # None: and inference
+    steps: int = 1
+    batch: int = 1
+    rows: int = 1  # steps * batch
+    states: int = 1  # batch * hidden
+    elements: int = 1  # rows * hidden
+    hidden: int = 1
+    most_steps: float = math.inf
+    most_hidden: float = math.inf
+
+    def hold(self, mode: str, training: bool, hidden: int, steps: int, batch: int) -> bool:
+        return (
+            mode.startswith(self.cells)
+            and self.training in (None, training)
+            and self.steps <= steps <= self.most_steps
+            and batch >= self.batch
+            and steps * batch >= self.rows
+            and batch * hidden >= self.states
+            and steps * batch * hidden >= self.elements
+            and self.hidden <= hidden <= self.most_hidden
+        )
+
+
+_RNNS = ("GRU", "RNN")
+
+# Measured, docs/cpu_kernels.md. By instruction set and whether the call is under autocast, where the weights are
+# float32 and so is what prnn computes. Inference of one timestep has no rule without autocast: its operands are
+# bfloat16 numbers, which prnn's kernels multiply once, too. On AMX GRU and RNN have none.
+_TORCHS = {
+    ("AMX", False): (
+        _Calls(("LSTM",), batch=8, rows=256, most_hidden=256),
+        _Calls(("LSTM",), batch=32, rows=256),
+    ),
+    ("AMX", True): (_Calls(("LSTM",), batch=8, rows=64),),
+    ("AVX512_BF16", False): (
+        _Calls(("LSTM",), training=False, steps=2, batch=8, rows=160, elements=32_000),
+        _Calls(("LSTM",), training=True, steps=2, batch=8, rows=256, elements=32_000, most_hidden=512),
+        _Calls(("LSTM",), training=True, steps=2, batch=64, rows=256, elements=32_000),
+        _Calls(("GRU",), training=False, steps=2, states=32_768, hidden=257),
+        _Calls(("GRU",), training=False, steps=4, states=16_384, hidden=257),
+        _Calls(("RNN",), training=False, steps=2, states=65_536, hidden=257),
+        _Calls(("RNN",), training=False, steps=4, states=32_768, hidden=257),
+        _Calls(_RNNS, training=True, states=8_192, hidden=257, most_steps=1),
+        _Calls(_RNNS, training=True, states=16_384, hidden=256),
+        _Calls(_RNNS, training=True, steps=16, states=32_768, hidden=128),
+    ),
+    ("AVX512_BF16", True): (
+        _Calls(("LSTM",), training=False, batch=8, rows=64),
+        _Calls(("LSTM",), training=True, batch=8, rows=256, most_hidden=512),
+        _Calls(("LSTM",), training=True, batch=64, rows=256),
+        _Calls(_RNNS, training=False, states=8_192, hidden=257),
+        _Calls(_RNNS, states=16_384, hidden=256),
+    ),
+}
 
 
 @functools.cache
-def _has_amx() -> bool:
-    """Whether the processor has AMX, of which torch makes use."""
-    found = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return found is not None and bool(found())
+def _instructions() -> str:
+    """What the processor has for bfloat16, of which torch makes use, or nothing."""
+    for name, check in (("AMX", "_is_amx_tile_supported"), ("AVX512_BF16", "_is_avx512_bf16_supported")):
+        found = getattr(torch.cpu, check, None)
+        if found is not None and found():
+            return name
+    return ""
 
 
-def _is_faster(is_autocast: bool, hidden: int, steps: int, batch: int) -> bool:
-    """Whether torch's LSTM is the faster one for so many timesteps and sequences."""
-    if not _has_amx():
-        return False
-    if is_autocast:
-        return steps * batch >= _ROWS_OF_AUTOCAST and batch >= _BATCH
-    return steps * batch >= _ROWS and batch >= (_BATCH_OF_LARGE if hidden >= _LARGE_HIDDEN else _BATCH)
+@functools.lru_cache(maxsize=4096)
+def _is_faster(
+    instructions: str, is_autocast: bool, mode: str, training: bool, hidden: int, steps: int, batch: int
+) -> bool:
+    """Whether torch's layer is the faster one for so many timesteps and sequences."""
+    calls = _TORCHS.get((instructions, is_autocast), ())
+    return any(some.hold(mode, training, hidden, steps, batch) for some in calls)
 
 
 def run_torchs(
     module: Any, input: Tensor, hx: Tensor | None, cx: Tensor | None, batch_sizes: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """An LSTM's call without lengths, resets, masks and cells of every step by torch's operator, or None where
-    prnn's is to serve it: also whatever is traced or transformed, and other cells.
+    """A call without lengths, resets, masks and cells of every step by torch's operator, or None where prnn's is to
+    serve it: also whatever is traced or transformed.
 
     input: (T, N, I), or packed with batch_sizes. Returns output, hy, cy and cells, which have no elements."""
-    if module.mode != "LSTM":
-        return None
     is_autocast = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if is_autocast else input.dtype
     if dtype != torch.bfloat16 or input.dtype not in (dtype, torch.float32):
@@ -56,18 +111,34 @@ def run_torchs(
         return None
     steps, batch = input.shape[:2] if batch_sizes is None else (batch_sizes.size(0), int(batch_sizes[0]))
     parameters = module._parameters
+    training = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (input, *parameters.values(), hx, cx)
+    )
+    if not _is_faster(_instructions(), is_autocast, module.mode, training, module.hidden_size, steps, batch):
+        return None
     weights = [parameters.get(name) for name in module._flat_weights_names]
     for weight in weights:
         if type(weight) is not Parameter or weight.dtype != input.dtype:  # parametrised, or wrong, which prnn's says
             return None
-    if not _is_faster(is_autocast, module.hidden_size, steps, batch):
-        return None
 
+    is_lstm = module.mode == "LSTM"
     states = module.num_layers * (2 if module.bidirectional else 1)
-    state = [input.new_zeros(states, batch, module.hidden_size) if given is None else given for given in (hx, cx)]
+    given = [
+        input.new_zeros(states, batch, module.hidden_size) if state is None else state
+        for state in ((hx, cx) if is_lstm else (hx,))
+    ]
+    state = given if is_lstm else given[0]
+    operators: dict[str, Any] = {
+        "LSTM": torch.lstm,
+        "GRU": torch.gru,
+        "RNN_TANH": torch.rnn_tanh,
+        "RNN_RELU": torch.rnn_relu,
+    }
     options = (module.bias, module.num_layers, module.dropout, module.training, module.bidirectional)
     if batch_sizes is None:
-        output, hy, cy = torch.lstm(input, state, weights, *options, False)
+        results = operators[module.mode](input, state, weights, *options, False)
     else:
-        output, hy, cy = torch.lstm(input, batch_sizes, state, weights, *options)
-    return output, hy, cy, input.new_empty(0)
+        results = operators[module.mode](input, batch_sizes, state, weights, *options)
+    nothing = input.new_empty(0)
+    output, hy, cy = results if is_lstm else (*results, nothing)
+    return output, hy, cy, nothing

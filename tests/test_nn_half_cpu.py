@@ -1,4 +1,4 @@
-"""Layers in 16 bits on the CPU: which calls torch's LSTM serves, and that those are torch's to the bit."""
+"""Layers in 16 bits on the CPU: which calls torch's layers serve, and that those are torch's to the bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +12,13 @@ from prnn import _half_on_cpu
 
 
 @pytest.fixture(autouse=True)
-def units(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Sets whether the processor has AMX; it has."""
+def units(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets what the processor has for bfloat16: AMX."""
 
-    def found(value: bool) -> None:
-        monkeypatch.setattr(_half_on_cpu, "_has_amx", lambda: value)
+    def found(value: str) -> None:
+        monkeypatch.setattr(_half_on_cpu, "_instructions", lambda: value)
 
-    found(True)
+    found("AMX")
     return found
 
 
@@ -72,6 +72,51 @@ def test_many_sequences_are_torchs(options: dict[str, Any], served: list[bool]) 
             assert torch.equal(mine, reference)
             assert (mine.dtype, mine.stride()) == (reference.dtype, reference.stride())
     assert served == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [("GRU", {"num_layers": 2}), ("RNN", {"bidirectional": True}), ("RNN", {"nonlinearity": "relu", "bias": False})],
+    ids=str,
+)
+def test_training_of_many_states_is_torchs_on_avx512_bf16(
+    cell: str, options: dict[str, Any], served: list[bool], units: Callable[[str], None]
+) -> None:
+    units("AVX512_BF16")
+    theirs, ours = make_pair(cell, 3, 256, dtype=torch.bfloat16, **options)
+    padded = torch.randn(2, 64, 3, dtype=torch.bfloat16)
+    state = torch.randn(ours.num_layers * (2 if ours.bidirectional else 1), 64, 256, dtype=torch.bfloat16)
+    for x in (padded, pack_padded_sequence(padded, [2] * 60 + [1] * 4)):
+        for given in (None, state):
+            for mine, reference in zip(step(ours, x, given), step(theirs, x, given), strict=True):
+                assert torch.equal(mine, reference)
+                assert (mine.dtype, mine.stride()) == (reference.dtype, reference.stride())
+    assert served == [True] * 4
+    with torch.no_grad():  # of which prnn's is the faster
+        ours(padded)
+    for parameter in ours.parameters():
+        parameter.requires_grad_(False)
+    ours(padded)
+    assert served == [True] * 4 + [False] * 2
+    ours(padded.clone().requires_grad_())
+    assert served[-1]
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["no state", "state"])
+def test_under_autocast_on_avx512_bf16(
+    cell: str, with_state: bool, served: list[bool], units: Callable[[str], None]
+) -> None:
+    units("AVX512_BF16")
+    theirs, ours = make_pair(cell, 3, 256)
+    x = torch.randn(4, 64, 3)
+    state = torch.randn(1, 64, 256)
+    given = None if not with_state else (state, state) if cell == "LSTM" else state
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for mine, reference in zip(step(ours, x, given), step(theirs, x, given), strict=True):
+            assert torch.equal(mine, reference)
+            assert mine.dtype == reference.dtype
+    assert served == [True]
 
 
 def test_packed_sequences_and_one_sequence(served: list[bool]) -> None:
@@ -173,31 +218,78 @@ def test_prnns_own_are_those_of_float32_rounded_once(cell: str, dtype: torch.dty
             torch.testing.assert_close(mine.float(), reference, rtol=torch.finfo(dtype).eps, atol=1e-4 * scale.item())
 
 
-@pytest.mark.parametrize(
-    ("is_autocast", "hidden", "steps", "batch", "has_amx", "expected"),
-    [
-        (False, 512, 100, 32, True, True),
-        (False, 512, 8, 32, True, True),
-        (False, 512, 7, 32, True, False),
-        (False, 512, 100, 31, True, False),
-        (False, 256, 32, 8, True, True),
-        (False, 256, 100, 7, True, False),
-        (False, 256, 31, 8, True, False),
-        (True, 512, 8, 8, True, True),
-        (True, 512, 7, 8, True, False),
-        (True, 512, 100, 7, True, False),
-        (False, 512, 100, 32, False, False),
-        (True, 512, 100, 32, False, False),
+# Cell, whether it trains, hidden units, timesteps, sequences; and whether the call is torch's.
+RULES: dict[tuple[str, bool], list[tuple[str, bool, int, int, int, bool]]] = {
+    ("AMX", False): [
+        ("LSTM", False, 512, 100, 32, True),
+        ("LSTM", True, 512, 8, 32, True),
+        ("LSTM", False, 512, 7, 32, False),
+        ("LSTM", False, 512, 100, 31, False),
+        ("LSTM", True, 256, 32, 8, True),
+        ("LSTM", False, 256, 100, 7, False),
+        ("LSTM", False, 256, 31, 8, False),
+        ("GRU", True, 1024, 100, 128, False),
     ],
+    ("AMX", True): [
+        ("LSTM", False, 512, 8, 8, True),
+        ("LSTM", False, 512, 7, 8, False),
+        ("LSTM", False, 512, 100, 7, False),
+        ("RNN_TANH", True, 1024, 100, 128, False),
+    ],
+    ("AVX512_BF16", False): [
+        ("LSTM", False, 512, 20, 8, True),
+        ("LSTM", False, 512, 20, 7, False),
+        ("LSTM", False, 512, 19, 8, False),
+        ("LSTM", False, 512, 1, 256, False),
+        ("LSTM", False, 64, 20, 24, False),
+        ("LSTM", True, 512, 20, 12, False),
+        ("LSTM", True, 512, 20, 13, True),
+        ("LSTM", True, 513, 20, 63, False),
+        ("LSTM", True, 513, 20, 64, True),
+        ("GRU", False, 512, 20, 32, True),
+        ("GRU", False, 512, 3, 32, False),
+        ("GRU", False, 512, 2, 64, True),
+        ("GRU", False, 1024, 1, 256, False),
+        ("GRU", False, 256, 20, 256, False),
+        ("RNN_TANH", False, 512, 20, 63, False),
+        ("RNN_RELU", False, 512, 20, 64, True),
+        ("RNN_TANH", False, 512, 2, 128, True),
+        ("GRU", True, 512, 1, 32, True),
+        ("RNN_RELU", True, 512, 2, 31, False),
+        ("RNN_RELU", True, 512, 1, 16, True),
+        ("RNN_RELU", True, 512, 1, 15, False),
+        ("GRU", True, 255, 1, 256, False),
+        ("GRU", True, 128, 16, 256, True),
+        ("GRU", True, 128, 15, 256, False),
+    ],
+    ("AVX512_BF16", True): [
+        ("LSTM", False, 64, 8, 8, True),
+        ("LSTM", False, 64, 9, 7, False),
+        ("LSTM", True, 512, 32, 8, True),
+        ("LSTM", True, 1024, 32, 8, False),
+        ("LSTM", True, 1024, 4, 64, True),
+        ("RNN_TANH", False, 1024, 1, 8, True),
+        ("GRU", False, 256, 1, 32, False),
+        ("GRU", True, 1024, 1, 8, False),
+        ("GRU", True, 256, 1, 64, True),
+    ],
+    ("", False): [("LSTM", False, 512, 100, 32, False), ("GRU", True, 1024, 100, 128, False)],
+    ("", True): [("LSTM", False, 512, 100, 32, False), ("GRU", True, 1024, 100, 128, False)],
+}
+
+
+@pytest.mark.parametrize(
+    ("instructions", "is_autocast", "mode", "training", "hidden", "steps", "batch", "expected"),
+    [(*key, *call) for key, calls in RULES.items() for call in calls],
 )
 def test_rule(
+    instructions: str,
     is_autocast: bool,
+    mode: str,
+    training: bool,
     hidden: int,
     steps: int,
     batch: int,
-    has_amx: bool,
     expected: bool,
-    units: Callable[[bool], None],
 ) -> None:
-    units(has_amx)
-    assert _half_on_cpu._is_faster(is_autocast, hidden, steps, batch) == expected
+    assert _half_on_cpu._is_faster(instructions, is_autocast, mode, training, hidden, steps, batch) == expected

@@ -299,7 +299,7 @@ def test_half_types_on_the_cpu_are_float32_rounded_once(cell: str, dtype: torch.
         assert result[name].dtype == dtype
         if dtype == torch.float16:
             assert torch.equal(result[name], value.to(dtype)), name
-        else:  # with AMX, of as many bits as matter
+        else:  # with AVX512_BF16 or AMX, of as many bits as matter
             torch.testing.assert_close(result[name].float(), value, rtol=2**-8, atol=1e-4, msg=name)
 
 

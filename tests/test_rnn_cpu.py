@@ -5,6 +5,7 @@ Values and gradients against the reference are in test_rnn_c_api.py; test_every_
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,8 @@ from prnn import _C
 
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TESTS = pathlib.Path(__file__).parent
+
+LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # Large enough for several threads: work between two barriers is what decides.
 LARGE = reference.Stack(reference.LSTM, 70, 100, 2, 2, projection=37)
@@ -54,9 +57,16 @@ def results_of_process(tmp_path: pathlib.Path, **environment: str) -> dict[str, 
 
 
 def levels_of_this_machine() -> list[str]:
-    levels = {"CPU portable": 1, "CPU AVX2": 2, "CPU AVX-512": 3, "CPU AMX": 4}
+    levels = {
+        "CPU portable": "portable",
+        "CPU AVX2": "avx2",
+        "CPU AVX-512": "avx512",
+        "CPU AVX-512 BF16": "avx512_bf16",
+        "CPU AMX": "amx",
+    }
+    assert tuple(levels.values()) == LEVELS
     device = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
-    return ["portable", "avx2", "avx512", "amx"][: levels[device]]
+    return list(LEVELS[: LEVELS.index(levels[device]) + 1])
 
 
 def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
@@ -68,7 +78,7 @@ def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
 
 def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
     expected = results_of_process(tmp_path, PRNN_CPU_ISA="portable")
-    for isa in ("avx2", "avx512", "amx"):
+    for isa in LEVELS[1:]:
         got = results_of_process(tmp_path, PRNN_CPU_ISA=isa)
         for name, value in expected.items():
             scale = max(1.0, value.abs().max().item())
@@ -76,7 +86,7 @@ def test_instruction_sets_agree(tmp_path: pathlib.Path) -> None:
             torch.testing.assert_close(got[name], value, rtol=0, atol=tolerance, msg=f"{isa}: {name}")
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("isa", LEVELS)
 def test_every_instruction_set(isa: str) -> None:
     """Against the reference, at sizes around the vector widths, over several layers, and with a projection."""
     *levels, best = levels_of_this_machine()
@@ -108,7 +118,7 @@ def test_unknown_instruction_set_is_refused() -> None:
     code = "import prnn, torch; prnn.nn.GRU(3, 4)(torch.zeros(2, 1, 3))"
     environment = os.environ | {"PRNN_CPU_ISA": "sse9", "PYTHONPATH": str(TESTS.parent)}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2, avx512 or amx' in result.stderr
+    assert 'PRNN_CPU_ISA is "sse9"; it must be portable, avx2, avx512, avx512_bf16 or amx' in result.stderr
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -153,10 +163,42 @@ def test_a_sequence_does_not_depend_on_its_batch(mode: int) -> None:
         assert torch.equal(alone.data["hy"], batch.data["hy"][:, n : n + 1])
 
 
+def skip_if_bits_depend_on_the_batch() -> None:
+    if "amx" in levels_of_this_machine():
+        pytest.skip("AMX multiplies few sequences by other kernels than many")
+
+
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_training_and_inference_give_the_same_bits(mode: int) -> None:
+@pytest.mark.parametrize(("input", "hidden"), [(21, 33), (300, 112), (64, 160), (1100, 80)])
+@pytest.mark.parametrize("steps", [1, 3, 7], ids="{} steps".format)
+def test_a_sequence_in_bfloat16_does_not_depend_on_its_batch(mode: int, input: int, hidden: int, steps: int) -> None:
+    """Nor do the gradients of its data; also where one batch's states are bfloat16 numbers and the others' are not."""
+    skip_if_bits_depend_on_the_batch()
+    stack = reference.Stack(mode, input, hidden)
+    whole = RnnCase(stack, [60] * steps, torch.bfloat16)
+    whole.train()
+    for batch in (1, 2, 3, 7, 8, 9, 16, 17, 33, 49):
+        part = RnnCase(stack, [batch] * steps, torch.bfloat16)
+        part.data["w"] = whole.data["w"]
+        for name in ("hx", "cx", "dhy", "dcy"):
+            part.data[name] = whole.data[name][:, :batch].clone()
+        rows = [t * 60 + n for t in range(steps) for n in range(batch)]
+        for name in ("x", "dy"):
+            part.data[name] = whole.data[name][rows].clone()
+        part.train()
+        for name in ("y", "dx"):
+            assert torch.equal(part.data[name], whole.data[name][rows]), (name, batch)
+        for name in ("hy", "cy", "dhx", "dcx") if mode == reference.LSTM else ("hy", "dhx"):
+            assert torch.equal(part.data[name], whole.data[name][:, :batch]), (name, batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float", "bfloat16"])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_training_and_inference_give_the_same_bits(mode: int, dtype: torch.dtype) -> None:
     """Also where inference takes its rows in several chunks, of an LSTM the last one of few rows."""
-    case = RnnCase(reference.Stack(mode, 300, 65, 1, 2), [40] * 66, torch.float32)
+    if dtype == torch.bfloat16:
+        skip_if_bits_depend_on_the_batch()
+    case = RnnCase(reference.Stack(mode, 300, 65, 1, 2), [40] * 66, dtype)
     case.check("RNNForwardTraining")
     trained = case.results()
     case.check("RNNForwardInference")
@@ -240,3 +282,31 @@ def test_accuracy_of_the_activations(dtype: torch.dtype) -> None:
     wide = values.double()
     expected = (1 - torch.sigmoid(wide)) * torch.tanh(wide)
     assert (gru.data["y"][:, 0].double() - expected).abs().max() < 4 * torch.finfo(dtype).eps
+
+
+def has_large_pages(tensor: torch.Tensor) -> bool:
+    """Whether the mapping that holds the tensor's middle has been advised to take large pages."""
+    address = tensor.data_ptr() + tensor.numel() // 2
+    mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", pathlib.Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    for mapping in mappings[1:]:
+        begin, end = (int(text, 16) for text in mapping.split(None, 1)[0].split("-"))
+        if begin <= address < end:
+            return re.search(r"^VmFlags:.* hg\b", mapping, re.MULTILINE) is not None
+    raise AssertionError(f"no mapping holds {address:x}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_large_pages(dtype: torch.dtype) -> None:
+    """Of spaces of 32 MB or more, and no others; the workspace is another one in each call."""
+    switch = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not switch.exists() or "[never]" in switch.read_text():
+        pytest.skip("this system has no transparent large pages")
+    stack = reference.Stack(reference.RNN_TANH, 4, 256)
+    for rows, expected in ((4_000, False), (36_000, True)):
+        case = RnnCase(stack, [36] * (rows // 36), dtype)
+        calls = ("RNNForwardInference", "RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights")
+        for call in calls:
+            case.workspace = torch.zeros_like(case.workspace)
+            case.check(call)
+            assert has_large_pages(case.workspace) == expected, call
+        assert has_large_pages(case.reserve) == expected

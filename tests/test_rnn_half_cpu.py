@@ -20,7 +20,8 @@ HALF = {"half": torch.float16, "bfloat16": torch.bfloat16}
 BATCHES = {"even": [3, 3, 3, 3, 3], "ragged": [5, 4, 4, 2, 1, 1], "one": [1], "wide": [60, 51]}
 GIVEN = ("x", "w", "hx", "cx", "dy", "dhy", "dcy", "reset", "reset_hx", "reset_cx", "dcells", "recurrent", "zoneout")
 
-HAS_AMX = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"] == "CPU AMX"
+DEVICE = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
+MULTIPLIES_PAIRS = DEVICE in ("CPU AVX-512 BF16", "CPU AMX")
 
 of_both_types = pytest.mark.parametrize("dtype", HALF.values(), ids=HALF)
 
@@ -35,11 +36,11 @@ def give(float_case: RnnCase, case: RnnCase) -> None:
 
 
 def assert_rounded(case: RnnCase, float_case: RnnCase, names: tuple[str, ...] = OUTPUTS) -> None:
-    """AMX's products have 16 bits of float's 24, and a difference that small may end in the number beside."""
+    """Products of pairs have 16 bits of float's 24, and a difference that small may end in the number beside."""
     for name in names:
         result, wanted = (one.data[name] if name in one.data else getattr(one, name) for one in (case, float_case))
         assert torch.isfinite(wanted).all()
-        if case.dtype == torch.bfloat16 and HAS_AMX:
+        if case.dtype == torch.bfloat16 and MULTIPLIES_PAIRS:
             difference = (result.float() - wanted).abs() - torch.finfo(torch.bfloat16).eps / 2 * wanted.abs()
             assert difference.max() <= 1e-4 * max(1.0, wanted.abs().max().item()), (name, difference.max())
         else:
@@ -205,8 +206,8 @@ def test_every_number_of_a_matrix(rows: int, dtype: torch.dtype) -> None:
             x[range(len(columns)), columns] = sign
             case.check("RNNForwardInference")
             wanted = (sign * matrix[:, columns].T).relu()
-            # AMX takes subnormal numbers for zeros.
-            tolerance = torch.finfo(dtype).smallest_normal if HAS_AMX and dtype == torch.bfloat16 else 0
+            # Products of pairs take subnormal numbers for zeros.
+            tolerance = torch.finfo(dtype).smallest_normal if MULTIPLIES_PAIRS and dtype == torch.bfloat16 else 0
             torch.testing.assert_close(case.data["y"][: len(columns)], wanted, rtol=0, atol=tolerance)
 
 

@@ -101,8 +101,8 @@ void set_sizes(prnnContext& context, const RnnBackend& backend, const RnnProblem
 prnnRNNInfo_t query_cpu(prnnContext& context, const prnnRNNStruct& rnn, const RnnProblem& problem) {
   prnnRNNInfo_t info{};
   const int threads = most_threads();
-  // 16-bit weights are packed as float, but for AMX.
-  const bool as_they_are = problem.type == PRNN_DATA_BFLOAT16 && cpu_isa() == Isa::kAmx;
+  // 16-bit weights are packed as float, but where pairs of bfloat16 numbers are multiplied.
+  const bool as_they_are = problem.type == PRNN_DATA_BFLOAT16 && cpu_isa() >= Isa::kAvx512Bfloat16;
   const int64_t bytes_per_weight = problem.gates() * (problem.type == PRNN_DATA_DOUBLE ? 8 : as_they_are ? 2 : 4);
   const int64_t room = threads * core_cache_bytes();
   info.supported = 1;

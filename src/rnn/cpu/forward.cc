@@ -16,7 +16,6 @@
 namespace prnn {
 namespace {
 
-constexpr int64_t kMaxGates = 4;
 constexpr int64_t kMaxPanelBytes = 2 * 64;  // a panel's width
 
 // S: the type of the weights; all else is of the type that is computed in, T.
@@ -271,14 +270,19 @@ class ForwardPass {
   }
 
   void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
-    const int64_t together = packs ? std::max<int64_t>(kernels_.most_panels / G, 1) : 1;  // blocks a product
+    const int64_t together = std::max<int64_t>(kernels_.most_panels / G, 1);  // blocks a product
     const int64_t groups = (blocks.size() + together - 1) / together;
+    const int64_t whole = H / W;
     const auto first_of = [&](int64_t i) { return blocks.begin + (downwards ? groups - 1 - i : i) * together; };
     for (int64_t i = 0; i < groups; ++i) {
       const int64_t first = first_of(i), next = i + 1 < groups ? first_of(i + 1) : first;
       const Range group = {first, std::min(first + together, blocks.end)};
+      // As it lies, a block that has not all its units is a product of its own.
+      const int64_t cut = packs || group.size() == 1 ? group.end : std::min(group.end, whole);
       for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
-        run_segment(d, step, group, next, segment_of(d, step, part, before), gates, packs);
+        const Segment segment = segment_of(d, step, part, before);
+        run_segment(d, step, {group.begin, cut}, next, segment, gates, packs);
+        if (cut < group.end) run_segment(d, step, {cut, group.end}, next, segment, gates, packs);
         if (d.mask != nullptr) mask_states(d, step, group, part);
       });
     }
@@ -324,9 +328,11 @@ class ForwardPass {
         kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
                          products, ws_.recurrent + next * G * W * P);
       } else {
-        const S* sources[kMaxGates];
-        for (int64_t g = 0; g < G; ++g) sources[g] = d.recurrent_weights + (g * H + group.begin * W) * P;
-        kernels_.product_from_rows(sources, P, rows, G, P, read, segment.ld_read, n, products);
+        const S* sources[kMostPanels];
+        for (int64_t i = 0; i < group.size() * G; ++i) {
+          sources[i] = d.recurrent_weights + (i % G * H + (group.begin + i / G) * W) * P;
+        }
+        kernels_.product_from_rows(sources, P, rows, group.size() * G, P, read, segment.ld_read, n, products);
       }
       for (int64_t b = group.begin; b < group.end; ++b) {
         const int64_t unit = b * W;

@@ -1,9 +1,8 @@
-// Products on AMX's tiles: float operands are the sum of two bfloat16 numbers, 16 of their 24 bits; the product of the
-// two smaller parts is left out. Only for gemm_amx_avx512.cc.
+// The engine of dots.h on AMX's tiles. Where both operands have two parts, the product of the two smaller ones is left
+// out. Only for gemm_amx_avx512.cc.
 #pragma once
 
-#include "core/cpu/gemm/gemm.h"
-#include "core/cpu/gemm/pack.h"
+#include "core/cpu/gemm/dots.h"
 
 // The compiler's intrinsics want a target that the rest of the file need not have.
 #define PRNN_TILE_LOAD(tile, from) \
@@ -17,13 +16,6 @@
 
 namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
-
-// A tile is 16 rows of 64 bytes. Of a product's left operand: 16 rows, `kDepth` deep. Of its right one: pairs of rows
-// of 16 columns, the two numbers of a column side by side. Zeros beyond the matrix.
-constexpr int64_t kDepth = 32, kSide = 16, kTile = kSide * kDepth;
-constexpr int64_t kGroup = 2 * kSide;  // rows of the left operand that are multiplied together
-
-inline int64_t tiles_of(int64_t k) { return (k + kDepth - 1) / kDepth; }
 
 // Tells how many rows the tiles have: C's are 0 to 3, the left operand's 4 and 5, the right one's 6 and 7. Of up to
 // kGroup rows the first 16 are in C's tiles 0 and 1, the others in 2 and 3; up to 16 rows are in all four.
@@ -42,18 +34,6 @@ inline void set_tile_rows(int64_t rows) {
   __asm__ volatile("ldtilecfg\t%0" ::"m"(config));
 }
 inline void release_tiles() { __asm__ volatile("tilerelease" ::); }
-
-// Rows of C times panels of 32 columns. The left operand's tiles: [blocks][2], of rows [0, 16) and the others; the
-// right one's: [blocks] of columns [0, 16), `half` behind them those of the others. `low`: the smaller parts, or NULL.
-struct TileProduct {
-  const Bfloat16 *left, *left_low;
-  const Bfloat16 *right, *right_low;
-  int64_t half;
-  int64_t blocks;
-  float* c;
-  int64_t ldc;
-  bool start;  // else the sums start from C
-};
 
 // The left operand's tiles times the right one's. A tile is loaded while the others' products run.
 PRNN_INLINE void load_and_dot(const Bfloat16* left) {
@@ -107,7 +87,7 @@ inline void multiply_group(const TileProduct& o) {
     }
   }
   start_sums(o.start, o.c, lower, o.ldc);
-  for (int64_t i = 0; i < o.blocks; ++i) {
+  for (int64_t i = 0; i < o.blocks(); ++i) {
     PRNN_TILE_LOAD(6, o.right + i * kTile);
     PRNN_TILE_LOAD(7, o.right + o.half + i * kTile);
     prefetch_tile(o.right + (i + kTilesAhead) * kTile);
@@ -126,16 +106,13 @@ inline void multiply_group(const TileProduct& o) {
   store_sums(o.c, lower, o.ldc);
 }
 
-// Up to 16 rows: one panel, or with `next` two, whose right operand and C lie so far behind the first one's.
-struct NextPanel {
-  int64_t right, c;
-};
+// Up to 16 rows: one panel, or with `next` two.
 template <bool kTwo>
 inline void multiply_few(const TileProduct& o, NextPanel next) {
   float* const second = kTwo ? o.c + next.c : nullptr;
   start_sums(o.start, o.c, second, o.ldc);
   const bool has_low = o.left_low != nullptr;
-  for (int64_t i = 0; i < o.blocks; ++i) {
+  for (int64_t i = 0; i < o.blocks(); ++i) {
     const Bfloat16* right = o.right + i * kTile;
     PRNN_TILE_LOAD(4, o.left + 2 * i * kTile);
     if (has_low) PRNN_TILE_LOAD(5, o.left_low + 2 * i * kTile);
@@ -171,63 +148,44 @@ inline void multiply_few(const TileProduct& o, NextPanel next) {
   store_sums(o.c, second, o.ldc);
 }
 
-// 16 numbers of each of two vectors, one behind the other.
-PRNN_INLINE __m512i round_two(FloatVector first, FloatVector second) {
-  __m512i rounded;
-  __asm__("vcvtne2ps2bf16\t%1, %2, %0" : "=v"(rounded) : "v"(first), "v"(second));
-  return rounded;
-}
-PRNN_INLINE FloatBits first_of(__m512i two) {
-  return (FloatBits)_mm512_maskz_cvtepu16_epi32(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, two, 0));
-}
-PRNN_INLINE FloatBits second_of(__m512i two) {
-  return (FloatBits)_mm512_maskz_cvtepu16_epi32(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, two, 1));
-}
+struct AmxEngine {
+  static constexpr int64_t kSlice = 256, kGemmSlice = 512;
+  // Matrices as they lie are multiplied with fewer vectors, or rows, by gemm_impl.h.
+  static constexpr int64_t kFewRows = 3, kLeastFromColumns = kFewRows + 1;
 
-// Of two vectors what they are as bfloat16, and what they miss then. An infinity or a NaN misses nothing.
-struct Split {
-  __m512i high, low;
-};
-PRNN_INLINE Split split(FloatVector first, FloatVector second) {
-  const __m512i high = round_two(first, second), infinity = _mm512_set1_epi16(0x7f80);
-  const __m512i low =
-      round_two(first - (FloatVector)(first_of(high) << 16), second - (FloatVector)(second_of(high) << 16));
-  return {high, _mm512_maskz_mov_epi16(_mm512_cmpneq_epi16_mask(_mm512_and_si512(high, infinity), infinity), low)};
-}
-PRNN_INLINE bool is_any(__m512i bits) { return _mm512_test_epi32_mask(bits, bits) != 0; }
-PRNN_INLINE FloatVector load_some(const float* p, int64_t count) {
-  return count >= kSide ? load(p) : load_part(p, count > 0 ? static_cast<int>(count) : 0);
-}
-PRNN_INLINE void store_tile_row(Bfloat16* p, __m512i row) { _mm512_storeu_si512(p, row); }
+  static void begin(int64_t rows) { set_tile_rows(rows); }
+  static void end() { release_tiles(); }
 
-// Whether rows [0, rows) hold bfloat16 numbers.
-inline bool are_bfloat16(const float* source, int64_t ld, int64_t rows, int64_t k) {
-  FloatBits any = {};
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t j = 0; j < k; j += kSide) any |= (FloatBits)load_some(source + row * ld + j, k - j);
-    if (is_any((__m512i)(any & 0xffff))) return false;
-  }
-  return true;
-}
+  static int64_t panels_at_once(int64_t, int64_t) { return 1; }
 
-// The left operand's tiles of rows [0, rows), at most kGroup, of a row-major matrix `k` deep. low: NULL for bfloat16
-// numbers.
-inline void split_rows(const float* source, int64_t ld, int64_t rows, int64_t k, Bfloat16* high, Bfloat16* low) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* const from = source + row * ld;
-    for (int64_t j = 0; j < k; j += kDepth) {
-      const int64_t to = (j / kDepth * kGroup + row) * kDepth;
-      const FloatVector first = load_some(from + j, k - j), second = load_some(from + j + kSide, k - j - kSide);
-      if (low == nullptr) {
-        store_tile_row(high + to, round_two(first, second));
-      } else {
-        const Split parts = split(first, second);
-        store_tile_row(high + to, parts.high);
-        store_tile_row(low + to, parts.low);
-      }
+  static void multiply_panels(const TileProduct& first, int64_t rows, int64_t count, NextPanel next) {
+    TileProduct o = first;
+    for (int64_t p = 0; p < count;) {
+      const bool two = rows <= kSide && count - p > 1 && o.right_low == nullptr;
+      rows > kSide ? multiply_group(o) : two ? multiply_few<true>(o, next) : multiply_few<false>(o, {0, 0});
+      const int64_t taken = two ? 2 : 1;
+      p += taken;
+      o.right += taken * next.right;
+      if (o.right_low != nullptr) o.right_low += taken * next.right;
+      o.c += taken * next.c;
     }
   }
-}
+
+  static bool from_few_rows(const Bfloat16* const* sources, int64_t ld, int64_t rows, int64_t count, int64_t k,
+                            const float* b, int64_t ldb, int64_t n, float* out) {
+    if (n > kFewRows) return false;
+    product_from_rows(sources, ld, rows, count, k, b, ldb, n, out);
+    return true;
+  }
+
+  static int64_t gemm_of_few_rows(const Gemm<Bfloat16>& g, Range rows, Range columns, char* scratch) {
+    if (g.m > kFewRows) return columns.begin;
+    Gemm<Bfloat16> of_vectors = g;
+    of_vectors.panels = nullptr;  // those are of tiles
+    gemm(of_vectors, rows, columns, scratch);
+    return columns.end;
+  }
+};
 
 // Two rows of a right operand's matrix, the second one's pointer NULL beyond its end, as one of a tile's.
 PRNN_INLINE bool split_pair(const float* first, const float* second, int64_t columns, Bfloat16* high, Bfloat16* low) {

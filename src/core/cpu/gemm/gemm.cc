@@ -90,6 +90,7 @@ template <>
 const GemmKernels<Bfloat16>& gemm_kernels<Bfloat16>() {
 #if defined(__x86_64__)
   if (cpu_isa() == Isa::kAmx) return *gemm_kernels_amx();
+  if (cpu_isa() == Isa::kAvx512Bfloat16) return *gemm_kernels_bfloat16();
 #endif
   return PRNN_FOR_ISA(gemm_tables).bfloat16;
 }

@@ -37,16 +37,16 @@ struct Gemm {
 
 constexpr int64_t kMostPanels = 16;
 
-// A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i], or, of AMX, tiles of
-// bfloat16 numbers in no more bytes (amx.h); rows beyond the matrix are zeros. Panels of one packed matrix follow each
-// other at a distance of width * k.
+// A panel is `width` rows of a matrix [rows, k], k-major: element (i, k) at panel[k * width + i], or, where their
+// pairs are multiplied, tiles of bfloat16 numbers in no more bytes (dots.h); rows beyond the matrix are zeros. Panels
+// of one packed matrix follow each other at a distance of width * k.
 template <class S>
 struct GemmKernels {
   using T = Compute<S>;
   int64_t width;
   int64_t few;           // vectors, or rows of A, that matrices as they lie are multiplied with without packing
   int64_t most_outer;    // depth of products with a transposed A that are written row after row
-  int64_t most_panels;   // that product() is best given at a time, no more than kMostPanels
+  int64_t most_panels;   // that a product is best given at a time, no more than kMostPanels
   size_t scratch_bytes;  // that a thread needs for its share of a product; whole cache lines
 
   // A panel from rows [0, rows) of a row-major matrix.

@@ -25,40 +25,43 @@ struct RowsSums {
   Vector<T> of[R][kRowVectors];
 };
 
-// Adds columns k to k + kColumns<S> of a tile's rows, in this order.
-template <class S, int R>
-PRNN_INLINE void add_columns(const TileOperands<Compute<S>, S>& o, int64_t k, RowsSums<Compute<S>, R>& sums) {
+// How columns of rows of S are added to sums. dots.h has another one.
+template <class S>
+struct RowColumns {
   using T = Compute<S>;
-  constexpr int W = Simd<T>::kWidth, C = kColumns<S>;
-#pragma GCC unroll 2
-  for (int v = 0; v < kRowVectors; ++v) {
-    Vector<T> columns[C];
-    load_columns(o.panel + v * W * o.panel_stride + k, o.panel_stride, columns);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-#pragma GCC unroll 8
-      for (int j = 0; j < R; ++j) sums.of[j][v] = fma(columns[c], broadcast(o.b[j * o.ldb + k + c]), sums.of[j][v]);
-    }
-  }
-}
+  static constexpr int W = Simd<T>::kWidth, C = kColumns<S>;
 
-// Adds the columns from `k` on, fewer than kColumns<S>.
-template <class S, int R>
-PRNN_INLINE void add_last_columns(const TileOperands<Compute<S>, S>& o, int64_t k, RowsSums<Compute<S>, R>& sums) {
-  using T = Compute<S>;
-  constexpr int W = Simd<T>::kWidth;
-  for (; k < o.k; ++k) {
+  // Columns k to k + C of a tile's rows, in this order.
+  template <int R>
+  PRNN_INLINE void add(const TileOperands<T, S>& o, int64_t k, RowsSums<T, R>& sums) {
 #pragma GCC unroll 2
     for (int v = 0; v < kRowVectors; ++v) {
-      T column[W];
-      for (int i = 0; i < W; ++i) column[i] = widen(o.panel[(v * W + i) * o.panel_stride + k]);
+      Vector<T> columns[C];
+      load_columns(o.panel + v * W * o.panel_stride + k, o.panel_stride, columns);
 #pragma GCC unroll 8
-      for (int j = 0; j < R; ++j) {
-        sums.of[j][v] = fma(load(column), broadcast(o.b[j * o.ldb + k]), sums.of[j][v]);
+      for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
+        for (int j = 0; j < R; ++j) sums.of[j][v] = fma(columns[c], broadcast(o.b[j * o.ldb + k + c]), sums.of[j][v]);
       }
     }
   }
-}
+
+  // The columns from `k` on, fewer than C.
+  template <int R>
+  PRNN_INLINE void add_last(const TileOperands<T, S>& o, int64_t k, RowsSums<T, R>& sums) {
+    for (; k < o.k; ++k) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kRowVectors; ++v) {
+        T column[W];
+        for (int i = 0; i < W; ++i) column[i] = widen(o.panel[(v * W + i) * o.panel_stride + k]);
+#pragma GCC unroll 8
+        for (int j = 0; j < R; ++j) {
+          sums.of[j][v] = fma(load(column), broadcast(o.b[j * o.ldb + k]), sums.of[j][v]);
+        }
+      }
+    }
+  }
+};
 
 template <class S, int R>
 PRNN_INLINE RowsSums<Compute<S>, R> load_sums(const TileOperands<Compute<S>, S>& o) {
@@ -90,8 +93,8 @@ void rows_tile(const TileOperands<Compute<S>, S>& operands) {
   const TileOperands<Compute<S>, S> o = operands;
   auto sums = load_sums<S, R>(o);
   int64_t k = 0;
-  for (; k + C <= o.k; k += C) add_columns(o, k, sums);
-  add_last_columns(o, k, sums);
+  for (; k + C <= o.k; k += C) RowColumns<S>::add(o, k, sums);
+  RowColumns<S>::add_last(o, k, sums);
   store_sums(o, sums);
 }
 
@@ -106,14 +109,14 @@ void rows_pair(const TileOperands<Compute<S>, S>& first, const TileOperands<Comp
   const TileOperands<Compute<S>, S> a = first, z = second;
   auto sums = load_sums<S, R>(a), other = load_sums<S, R>(z);
   const int64_t whole = a.k / C * C, lag = whole * kSize < kLongRow ? 0 : kLagBytes / kSize;
-  for (int64_t k = 0; k < lag; k += C) add_columns(a, k, sums);
+  for (int64_t k = 0; k < lag; k += C) RowColumns<S>::add(a, k, sums);
   for (int64_t k = lag; k < whole; k += C) {
-    add_columns(a, k, sums);
-    add_columns(z, k - lag, other);
+    RowColumns<S>::add(a, k, sums);
+    RowColumns<S>::add(z, k - lag, other);
   }
-  for (int64_t k = whole - lag; k < whole; k += C) add_columns(z, k, other);
-  add_last_columns(a, whole, sums);
-  add_last_columns(z, whole, other);
+  for (int64_t k = whole - lag; k < whole; k += C) RowColumns<S>::add(z, k, other);
+  RowColumns<S>::add_last(a, whole, sums);
+  RowColumns<S>::add_last(z, whole, other);
   store_sums(a, sums);
   store_sums(z, other);
 }
