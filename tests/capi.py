@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import prnn
+from prnn import _C
 
 PACKAGE = Path(prnn.__file__).parent
 HEADERS = [
@@ -20,6 +21,9 @@ HEADERS = [
 SUCCESS, NOT_INITIALIZED, ALLOC_FAILED, BAD_PARAM, INTERNAL_ERROR = range(5)
 EXECUTION_FAILED, NOT_SUPPORTED = 8, 9
 FLOAT, DOUBLE, HALF, BFLOAT16 = 0, 1, 2, 9
+
+CPU = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]  # "CPU AVX2", say
+MULTIPLIES_PAIRS = CPU in ("CPU AVX-512 BF16", "CPU AMX")  # of bfloat16 numbers: 16 bits of float's 24
 
 VALUE_TYPES = {
     "int": ctypes.c_int,

@@ -362,7 +362,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--batch", "8"]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^prnn \d+\.\d+\.\d+, torch ", output)
-    assert re.search(r"^CPU \S+: \d+ cores, \d+ threads", output, re.MULTILINE)
+    assert re.search(r"^CPU [^:]+: \d+ cores, \d+ threads", output, re.MULTILINE)
     for gpu in ("H200", "A100", "L40", "GTX 1080"):
         assert re.search(rf"^[ *] \S*.*{gpu} .* / \d+(?:  \+)?$", output, re.MULTILINE), gpu
     assert re.search(r"^  B200 .*  \+$", output, re.MULTILINE)

@@ -4,6 +4,7 @@ sequences."""
 import copy
 from typing import Any
 
+import capi
 import pytest
 import torch
 from layer_norm_lstm_case import Case
@@ -56,13 +57,18 @@ def results_and_gradients(module: torch.nn.Module, dtype: torch.dtype, form: str
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("form", ["padded", "lengths", "packed", "alone"])
 def test_sixteen_bits_are_float32_rounded(kind: str, dtype: torch.dtype, training: bool, form: str) -> None:
-    """The same masks too, which are drawn in float32."""
+    """The same masks too, which are drawn in float32. prnn's own kernels, which an LSTM without normalisation has, keep
+    16 bits of float's 24 where they multiply pairs: such a result may end in the number beside."""
     module = make_layer(kind, dtype=dtype).train(training)
     found = results_and_gradients(module, dtype, form)
     expected = results_and_gradients(copy.deepcopy(module).float(), dtype, form)
+    rounded = kind != "none" or dtype != torch.bfloat16 or not capi.MULTIPLIES_PAIRS
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype
-        assert torch.equal(ours, theirs.to(dtype))
+        if rounded:
+            assert torch.equal(ours, theirs.to(dtype))
+        else:
+            torch.testing.assert_close(ours.float(), theirs, rtol=torch.finfo(dtype).eps / 2, atol=1e-4)
 
 
 @KINDS

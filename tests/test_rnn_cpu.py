@@ -15,8 +15,6 @@ import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS, RnnCase
 
-from prnn import _C
-
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 TESTS = pathlib.Path(__file__).parent
 
@@ -65,8 +63,7 @@ def levels_of_this_machine() -> list[str]:
         "CPU AMX": "amx",
     }
     assert tuple(levels.values()) == LEVELS
-    device = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
-    return list(LEVELS[: LEVELS.index(levels[device]) + 1])
+    return list(LEVELS[: LEVELS.index(levels[capi.CPU]) + 1])
 
 
 def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:

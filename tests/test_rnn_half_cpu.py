@@ -13,15 +13,10 @@ from rnn_case import OUTPUTS, RnnCase, dropout_descriptor
 from test_rnn_extras import GIVEN_BACK, ExtrasCase, extras_of
 from test_rnn_masks import MasksCase, ResetMasksCase, masks_of
 
-from prnn import _C
-
 MODES = {"relu": reference.RNN_RELU, "tanh": reference.RNN_TANH, "lstm": reference.LSTM, "gru": reference.GRU}
 HALF = {"half": torch.float16, "bfloat16": torch.bfloat16}
 BATCHES = {"even": [3, 3, 3, 3, 3], "ragged": [5, 4, 4, 2, 1, 1], "one": [1], "wide": [60, 51]}
 GIVEN = ("x", "w", "hx", "cx", "dy", "dhy", "dcy", "reset", "reset_hx", "reset_cx", "dcells", "recurrent", "zoneout")
-
-DEVICE = _C.Rnn(_C.LSTM, _C.FLOAT, 4, 1, 4, False).query(_C.Handle.cpu(), 1)["device"]
-MULTIPLIES_PAIRS = DEVICE in ("CPU AVX-512 BF16", "CPU AMX")
 
 of_both_types = pytest.mark.parametrize("dtype", HALF.values(), ids=HALF)
 
@@ -40,7 +35,7 @@ def assert_rounded(case: RnnCase, float_case: RnnCase, names: tuple[str, ...] = 
     for name in names:
         result, wanted = (one.data[name] if name in one.data else getattr(one, name) for one in (case, float_case))
         assert torch.isfinite(wanted).all()
-        if case.dtype == torch.bfloat16 and MULTIPLIES_PAIRS:
+        if case.dtype == torch.bfloat16 and capi.MULTIPLIES_PAIRS:
             difference = (result.float() - wanted).abs() - torch.finfo(torch.bfloat16).eps / 2 * wanted.abs()
             assert difference.max() <= 1e-4 * max(1.0, wanted.abs().max().item()), (name, difference.max())
         else:
@@ -207,7 +202,7 @@ def test_every_number_of_a_matrix(rows: int, dtype: torch.dtype) -> None:
             case.check("RNNForwardInference")
             wanted = (sign * matrix[:, columns].T).relu()
             # Products of pairs take subnormal numbers for zeros.
-            tolerance = torch.finfo(dtype).smallest_normal if MULTIPLIES_PAIRS and dtype == torch.bfloat16 else 0
+            tolerance = torch.finfo(dtype).smallest_normal if capi.MULTIPLIES_PAIRS and dtype == torch.bfloat16 else 0
             torch.testing.assert_close(case.data["y"][: len(columns)], wanted, rtol=0, atol=tolerance)
 
 
