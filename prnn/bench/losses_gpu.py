@@ -1,11 +1,13 @@
 """Losses on the GPU, forward and backward, beside every rival that can be imported: milliseconds (median) and peak MiB.
 
-    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--host] [--shapes FILE [--every N]] [--json FILE]
+    prnn bench loss [--only rnnt,ctc,durations] [--kernels] [--host [alone]] [--shapes FILE [--every N]] [--json FILE]
 
 --kernels adds what each of prnn's kernels takes in a step of the RNN-T and CTC tables, by torch's profiler.
 
 --host adds what a step of small problems takes in a loop that waits for nothing, which is the host's time where the GPU
-needs less; beside the rivals an autograd function that does nothing.
+needs less: as torch does it, and in one thread (torch.autograd.set_multithreading_enabled(False)), without which
+backward() runs in another; and what it takes of the GPU alone, by replays of a CUDA graph, where one can be made of it.
+Beside the rivals an autograd function that does nothing. "--host alone" leaves out the other tables.
 
 --shapes FILE adds RNN-T with its joiner on batches of LibriSpeech's shapes (arrays num_frames and num_labels of an
 npz file), after the protocol of transducer-loss-benchmarking: D = 512, V = 500, joiner Linear(tanh(enc + pred)),
@@ -130,7 +132,8 @@ def rnnt_steps(n: int, t: int, u: int, v: int) -> dict[str, Callable[[], None]]:
     if importlib.util.find_spec("apex") is not None:
         from apex.contrib.transducer import TransducerLoss
 
-        steps["apex"] = step(lambda *a: TransducerLoss()(*a, 0).mean())
+        apex = TransducerLoss()
+        steps["apex"] = step(lambda *a: apex(*a, 0).mean())
     return steps
 
 
@@ -374,7 +377,7 @@ def empty_step() -> Callable[[], None]:
     return run
 
 
-def loop_time(step: Callable[[], None], count: int = 150) -> float:
+def loop_time(step: Callable[[], None], count: int = 50) -> float:
     """Microseconds a step of `count` of them, one after the other."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -384,20 +387,63 @@ def loop_time(step: Callable[[], None], count: int = 150) -> float:
     return (time.perf_counter() - begin) / count * 1e6
 
 
+def replayed_time(name: str, step: Callable[[], None], count: int = 50) -> float | None:
+    """Microseconds a step of a CUDA graph that is replayed, which is the GPU's time; None for a step of which no graph
+    can be made, because it waits for the GPU."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+        return min(loop_time(graph.replay, count) for _ in range(5))
+    except RuntimeError as error:
+        print(f"    {name}, as a graph: {str(error).splitlines()[0][:120]}", file=sys.stderr)
+        return None
+
+
+def loop_turns(steps: dict[str, Callable[[], None]], threads: bool, turns: int) -> dict[str, list[float]]:
+    """`loop_time` of each, in turns; threads: whether backward() has threads of its own for the GPU's nodes."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    with torch.autograd.set_multithreading_enabled(threads):
+        for _ in range(turns + 1):  # the first is a warm-up
+            for name, step in steps.items():
+                times[name].append(loop_time(step))
+    return {name: found[1:] for name, found in times.items()}
+
+
+def loop_cells(times: dict[str, list[float]]) -> dict:
+    """The least and the median of each; the ratio of the best rival's least to prnn's, and the median of a turn's."""
+    cells: dict = {
+        name: {"least": round(min(x), 1), "median": round(statistics.median(x), 1)} for name, x in times.items()
+    }
+    rivals = [found for name, found in times.items() if not name.startswith(("prnn", "an empty"))]
+    if rivals:
+        best = [min(found) for found in zip(*rivals, strict=True)]
+        cells["ratio"] = round(min(best) / min(times["prnn"]), 2)
+        ratios = [rival / ours for rival, ours in zip(best, times["prnn"], strict=True)]
+        cells["ratio of a turn"] = round(statistics.median(ratios), 2)
+    return cells
+
+
 def host_table(
-    title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[str, Callable[[], None]]], blocks: int = 9
+    title: str, shapes: list[tuple[int, ...]], steps: Callable[..., dict[str, Callable[[], None]]], turns: int = 24
 ) -> list[dict]:
     rows = []
-    print(f"\n{title}: us a step of a loop that waits for nothing, the least of {blocks}")
+    print(f"\n{title}: us a step of a loop that waits for nothing, the least and the median of {turns} turns")
     for n, t, u, v in shapes:
         losses = {**steps(n, t, u, v), "an empty function": empty_step()}
-        times: dict[str, list[float]] = {name: [] for name in losses}
-        for _ in range(blocks + 1):  # all in turns; the first is a warm-up
-            for name, step in losses.items():
-                times[name].append(loop_time(step))
-        least = {name: round(min(found[1:]), 1) for name, found in times.items()}
-        print(f"  N={n} T={t} U={u} V={v}: {', '.join(f'{name} {time}' for name, time in least.items())}", flush=True)
-        rows.append({"loss": title, "N": n, "T": t, "U": u, "V": v, "loop": least})
+        row: dict = {"loss": title, "N": n, "T": t, "U": u, "V": v}
+        for way, threads in (("loop", True), ("loop of one thread", False)):
+            row[way] = loop_cells(loop_turns(losses, threads, turns))
+        replayed = {name: replayed_time(name, step) for name, step in losses.items()}
+        row["graph"] = {name: round(time, 1) for name, time in replayed.items() if time is not None}
+        print(f"  N={n} T={t} U={u} V={v}")
+        for way in ("loop", "loop of one thread", "graph"):
+            cells = [f"{k} {' '.join(map(str, c.values())) if isinstance(c, dict) else c}" for k, c in row[way].items()]
+            print(f"    {way}: {', '.join(cells)}", flush=True)
+        rows.append(row)
         torch.cuda.empty_cache()
     return rows
 
@@ -406,7 +452,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="rnnt,ctc,durations", help="which tables (%(default)s), or none")
     parser.add_argument("--kernels", action="store_true", help="also the times of prnn's kernels")
-    parser.add_argument("--host", action="store_true", help="also the host's time of small problems")
+    parser.add_argument(
+        "--host", nargs="?", const="too", choices=("too", "alone"), help="also the host's time of small problems"
+    )
     parser.add_argument("--shapes", help="npz file with num_frames and num_labels: adds RNN-T with its joiner")
     parser.add_argument("--every", type=COUNT, default=1, help="of those batches, every N-th (%(default)s)")
     parser.add_argument("--json", help="file to write the rows to")
@@ -418,21 +466,19 @@ def main() -> None:
     require_gpu(parser)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prnn {prnn.__version__}")
     rows = []
-    if "rnnt" in tables:
-        rows += table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
-        if options.kernels:
-            rows += kernel_table("RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps)
-        if options.host:
-            rows += host_table(
-                "RNN-T from logits, float32", [shape for shape in RNNT_SHAPES if shape[3] == 28], rnnt_steps
-            )
-    if "ctc" in tables:
-        rows += table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
-        if options.kernels:
-            rows += kernel_table("CTC from logits, float32", CTC_SHAPES, ctc_steps)
-        if options.host:
-            rows += host_table("CTC from logits, float32", [shape for shape in CTC_SHAPES if shape[3] == 28], ctc_steps)
-    if "durations" in tables:
+    alone = options.host == "alone"
+    for table_name, title, shapes, steps in (
+        ("rnnt", "RNN-T from logits, float32", RNNT_SHAPES, rnnt_steps),
+        ("ctc", "CTC from logits, float32", CTC_SHAPES, ctc_steps),
+    ):
+        if table_name in tables:
+            if not alone:
+                rows += table(title, shapes, steps)
+            if options.kernels:
+                rows += kernel_table(title, shapes, steps)
+            if options.host:
+                rows += host_table(title, [shape for shape in shapes if shape[3] == 28], steps)
+    if "durations" in tables and not alone:
         for family in FAMILIES:
             rows += duration_rows(family)
     if options.shapes:
