@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "rnn/plan/wavefront_chunked.h"
 #include "rnn/plan/wavefront_wgmma.h"
 
 namespace prnn {
@@ -110,6 +111,8 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
               std::to_string(problem.max_batch());
     return 1;
   }
+  const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
+  if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
   const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
   if (layers > 1) return layers;
   const int64_t most = most_sequences(problem);
@@ -139,6 +142,11 @@ std::string why_one_after_the_other(const RnnProblem& p) {
   }
   if (p.has_extras()) return "layers run one after the other with resets, masks and c of every timestep";
   return "";
+}
+
+int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left) {
+  // By chunks no layer runs alone, and launches of about as many layers take the least time together.
+  return is_chunked(shape) ? ceil_div(left, ceil_div(left, most)) : std::min(most, left);
 }
 
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {

@@ -29,6 +29,12 @@ struct WavefrontForwardLayer {
   void* cy;
   void* gates;  // as ForwardDirection's
   void* cells;
+  // Kernels by chunks. They read no `initial`, and what `y` and ForwardDropout::dropped are beforehand does not matter.
+  void* exchange;                  // [steps, columns of the tile, H]: as ForwardDirection::exchange
+  void* products;                  // [64, G, H], of a chunk; NULL for the lowest layer
+  const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
+  unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand; NULL for
+                                   // the highest layer
 };
 
 struct WavefrontForwardParams {
@@ -38,6 +44,7 @@ struct WavefrontForwardParams {
   WavefrontForwardLayer layer[kWavefrontLayers];
   float dropout_scale;  // of what is kept; 0: no dropout
   ForwardDropout dropout[kWavefrontLayers];
+  int chunk_steps, stagger_cycles;  // kernels by chunks
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };

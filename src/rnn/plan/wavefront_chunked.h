@@ -1,0 +1,56 @@
+// How wavefronts by chunks are laid out: layers of a stack in one launch, each with its recurrent weights alone on the
+// chip, a chunk of timesteps behind the layer below. Plain C++ that needs no GPU. docs/resident_kernels.md, section
+// "Wavefront by chunks".
+#pragma once
+
+#include <algorithm>
+
+#include "rnn/plan/wavefront.h"
+
+namespace prnn {
+
+constexpr int64_t kChunkedLeastSteps = 64;  // timesteps of a call, at least
+
+constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
+constexpr int kChunkedMostSteps = 16;  // of a chunk
+constexpr int kChunkedStages = 2;      // of 64 elements of K each, on their way to shared memory
+constexpr int kChunkedKTiles = 4;      // of a warp
+constexpr int kChunkedRegisters = 40;  // operands of recurrent weights that a warp keeps in registers
+
+// Timesteps of a chunk.
+constexpr int chunked_steps(int64_t batch) {
+  return static_cast<int>(std::clamp<int64_t>(kChunkedRows / batch, 1, kChunkedMostSteps));
+}
+
+// Up to 4 sequences have half of a tile's columns each.
+constexpr int kChunkedHalfTile = kTileColumns / 2;
+
+// Shared memory of a product's stage: its rows, and those of the input matrices, of 64 elements each.
+constexpr int chunked_stage_bytes(int matrix_rows) { return (kChunkedRows + matrix_rows) * 128; }
+
+// Of a step's sums, two sets of them where there is room.
+constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
+  return (half_tile ? 2 : 1) * kResidentWarps * unit_tiles * (half_tile ? 32 : 64) * 16;
+}
+
+// Operands of the recurrent weights of a warp (16 bytes a thread each).
+constexpr int chunked_operands(int gates, int unit_tiles) { return unit_tiles * gates / 2 * 2 * kChunkedKTiles; }
+
+// Where the weights begin in dynamic shared memory: stages and sums are there at different times.
+constexpr int chunked_weights_at(int gates, int unit_tiles, bool half_tile) {
+  return std::max(kChunkedStages * chunked_stage_bytes(gates * unit_tiles * kTileRows),
+                  chunked_sum_bytes(unit_tiles, half_tile));
+}
+
+// Bytes of a layer's `exchange` and `products`, of WavefrontForwardLayer. The gates' gradients, of G H numbers a row,
+// are what blocks exchange backward, and their products with the input matrices above have H.
+int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass);
+int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass);
+
+// Whether a pass runs so.
+inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }
+
+// Sets `shape` to the layout of a launch; returns how many layers it takes at most, 1: there is none.
+int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
+
+}  // namespace prnn
