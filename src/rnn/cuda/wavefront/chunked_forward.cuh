@@ -207,8 +207,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     if (in_chunk == 0 && is_fed) {
       chunk_row = row;
       if (threadIdx.x == 0) {
-        wait_for_blocks(layer.below_progress, static_cast<unsigned>(sizes.blocks) * (chunk + 1), sizes.timed_out,
-                        timed_out);
+        // Of a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
+        const int chunks = chunk + 1 + (t + chunk_steps + 1 == sizes.steps);
+        wait_for_blocks(layer.below_progress, static_cast<unsigned>(sizes.blocks) * chunks, sizes.timed_out, timed_out);
         if (chunk == 0) wait_poll_delay(clock_low(), params.stagger_cycles);
       }
       __syncthreads();
