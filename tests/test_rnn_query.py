@@ -157,7 +157,7 @@ def test_few_float_sequences() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "hidden", "layers", "together"),
-    [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 5, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
+    [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 2, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
 )
 def test_layers_that_run_together(mode: int, hidden: int, layers: int, together: int) -> None:
     assert Layer(mode, hidden, layers=layers).query_gpu("H200").layersTogether == together

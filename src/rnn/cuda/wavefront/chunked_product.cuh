@@ -4,8 +4,7 @@
 
 #include "rnn/cuda/common/lanes.cuh"
 #include "rnn/cuda/mma/product.cuh"
-#include "rnn/cuda/wavefront/product.cuh"
-#include "rnn/cuda/wgmma/instructions.cuh"
+#include "rnn/cuda/wavefront/wgmma_product.cuh"
 #include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
@@ -44,11 +43,6 @@ struct ChunkedWeights {
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 #if PRNN_HAS_WGMMA
@@ -124,7 +118,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   for (int i = 0; i < kChunkedStages; ++i) issue(i);
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    wait_copies<kChunkedStages - 1>();
+    wait_for_copies<kChunkedStages - 1>();
     fence_for_wgmma();
     __syncthreads();
     const uint32_t stage = stages + chunk % kChunkedStages * kStage;
