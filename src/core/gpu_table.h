@@ -42,7 +42,7 @@ constexpr PollDelays kPollDelaysOfH200 = {{100, 250, 450, 600, 700},
                                           {750, 1100, 600, 750, 800},
                                           {300, 500, 700, 900},
                                           {1000, 1200},
-                                          {600, 900}};
+                                          {450, 750}};
 
 struct GpuRow {
   const char* name;

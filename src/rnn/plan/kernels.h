@@ -191,6 +191,8 @@ constexpr Kernel kKernels[] = {
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {1}},
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {2}},
 
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {3}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {4}},
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];

@@ -156,7 +156,7 @@ WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   if (!plan.forward_reason.empty()) return plan;
   plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
   if (!problem.aligned) {
-    plan.forward_reason = "y is not aligned to 16 bytes";
+    plan.forward_reason = "y or w is not aligned to 16 bytes";
     return plan;
   }
   plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);

@@ -9,8 +9,6 @@ namespace {
 constexpr int64_t kSmallest = 544, kLargest = kChunkedKTiles * kResidentWarps * k_tile_elements(false);
 constexpr int64_t kLeastLayers = 3;  // of the stack, and that there is room for
 
-constexpr int64_t kStaticBytes = 8 << 10;  // of shared memory, at most
-
 }  // namespace
 
 int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass) {
@@ -36,8 +34,8 @@ int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass 
     const int64_t layers = std::min({problem.layers, resident_blocks(row, 1) / blocks, int64_t{kWavefrontLayers}});
     const int operands = chunked_operands(gates, unit_tiles), in_registers = std::min(operands, kChunkedRegisters);
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
-    const int64_t shared_bytes = chunked_weights_at(gates, unit_tiles, half_tile) + shared_weights;
-    if (layers < kLeastLayers || shared_bytes + kStaticBytes > row.shared_bytes) return false;
+    const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
+    if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
     most = layers;

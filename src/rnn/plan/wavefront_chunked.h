@@ -13,7 +13,8 @@ constexpr int64_t kChunkedLeastSteps = 64;  // timesteps of a call, at least
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk
-constexpr int kChunkedStages = 2;      // of 64 elements of K each, on their way to shared memory
+constexpr int kChunkedStageK = 32;     // elements of K of a stage of its operands
+constexpr int kChunkedStages = 4;      // on their way to shared memory
 constexpr int kChunkedKTiles = 4;      // of a warp
 constexpr int kChunkedRegisters = 40;  // operands of recurrent weights that a warp keeps in registers
 
@@ -25,8 +26,8 @@ constexpr int chunked_steps(int64_t batch) {
 // Up to 4 sequences have half of a tile's columns each.
 constexpr int kChunkedHalfTile = kTileColumns / 2;
 
-// Shared memory of a product's stage: its rows, and those of the input matrices, of 64 elements each.
-constexpr int chunked_stage_bytes(int matrix_rows) { return (kChunkedRows + matrix_rows) * 128; }
+// Shared memory of a product's stage: its rows, and those of the input matrices.
+constexpr int chunked_stage_bytes(int matrix_rows) { return (kChunkedRows + matrix_rows) * kChunkedStageK * 2; }
 
 // Of a step's sums, two sets of them where there is room.
 constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
@@ -36,8 +37,9 @@ constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
 // Operands of the recurrent weights of a warp (16 bytes a thread each).
 constexpr int chunked_operands(int gates, int unit_tiles) { return unit_tiles * gates / 2 * 2 * kChunkedKTiles; }
 
-// Where the weights begin in dynamic shared memory: stages and sums are there at different times.
-constexpr int chunked_weights_at(int gates, int unit_tiles, bool half_tile) {
+// Where in dynamic shared memory the biases begin, 16 bytes a unit, and after them the weights: before them are stages
+// and sums, at different times.
+constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
   return std::max(kChunkedStages * chunked_stage_bytes(gates * unit_tiles * kTileRows),
                   chunked_sum_bytes(unit_tiles, half_tile));
 }

@@ -1,113 +1,138 @@
 // What the kernels of wavefronts by chunks have in common: recurrent weights of a layer on a share of the GPU, in
-// registers and shared memory, and the product of a chunk of timesteps with the weights of the neighbouring layer.
+// registers and shared memory, and the product of a chunk of timesteps with a matrix that is read from L2.
 #pragma once
 
-#include "rnn/cuda/common/lanes.cuh"
-#include "rnn/cuda/mma/product.cuh"
+#include <utility>
+
 #include "rnn/cuda/wavefront/wgmma_product.cuh"
 #include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
 
-constexpr int kSumsRead = 1;  // named barrier: the sums of a step have been read
+// ---- recurrent weights ----
 
-// Weights of PAIRS pairs of row tiles by K_TILES k-tiles of a warp, in the order in which they are multiplied. Of
-// kFragments operands of the instruction, IN_REGISTERS are spread evenly over that order, so that the others are loaded
-// from shared memory while these are multiplied.
-template <class T, int PAIRS, int K_TILES, int IN_REGISTERS>
+// Of PAIRS pairs of row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied. The
+// operands that are in registers are spread evenly over that order: while they are multiplied, the others are loaded
+// from shared memory.
+template <int PAIRS>
 struct ChunkedWeights {
-  static constexpr int kFragments = 2 * PAIRS * K_TILES;
-  static constexpr int kInRegisters = IN_REGISTERS < kFragments ? IN_REGISTERS : kFragments;
-  static constexpr int kInShared = kFragments - kInRegisters;
+  static constexpr int kOperands = 2 * PAIRS * kChunkedKTiles;
+  static constexpr int kInRegisters = kChunkedRegisters < kOperands ? kChunkedRegisters : kOperands;
 
   uint4 weights[kInRegisters];
-  uint4* more;  // shared memory: [fragment][thread]
+  uint4* more;  // shared memory: [operand][thread]
 
-  // Fragments before number f that are in registers.
-  static constexpr int registers_before(int f) { return f * kInRegisters / kFragments; }
-  static constexpr bool is_in_register(int f) { return registers_before(f + 1) > registers_before(f); }
+  static constexpr int registers_before(int operand) { return operand * kInRegisters / kOperands; }
+  static constexpr bool is_in_register(int operand) {
+    return registers_before(operand + 1) > registers_before(operand);
+  }
 
-  __device__ __forceinline__ void keep(int f, const uint4& operand) {
-    if (is_in_register(f)) {
-      weights[registers_before(f)] = operand;
+  __device__ __forceinline__ void keep(int i, const uint4& operand) {
+    if (is_in_register(i)) {
+      weights[registers_before(i)] = operand;
     } else {
-      more[(f - registers_before(f)) * kResidentThreads] = operand;
+      more[(i - registers_before(i)) * kResidentThreads] = operand;
     }
   }
-  __device__ __forceinline__ uint4 operand(int f) const {
-    return is_in_register(f) ? weights[registers_before(f)] : more[(f - registers_before(f)) * kResidentThreads];
+  __device__ __forceinline__ uint4 operand(int i) const {
+    return is_in_register(i) ? weights[registers_before(i)] : more[(i - registers_before(i)) * kResidentThreads];
   }
 };
 
-// ---- the product of a chunk ----
-
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+// One buffer of sums: a warp says that it has read those of a step, and waits for all before it stores the next ones.
+constexpr int kSumsReadBarrier = 1;
+__device__ __forceinline__ void arrive_sums_read() {
+  asm volatile("bar.arrive %0,%1;" ::"n"(kSumsReadBarrier), "n"(2 * kResidentThreads) : "memory");
+}
+__device__ __forceinline__ void sync_sums_read() {
+  asm volatile("bar.sync %0,%1;" ::"n"(kSumsReadBarrier), "n"(2 * kResidentThreads) : "memory");
 }
 
+// ---- the product of a chunk ----
+
+// wgmma() for the numbers of columns that blocks have here, both operands in shared memory.
 #if PRNN_HAS_WGMMA
-#define PRNN_D4(at) "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3])
-#define PRNN_D8(at) PRNN_D4(at), PRNN_D4(at + 4)
-template <class T>
-__device__ __forceinline__ void wgmma_columns(float (&d)[40], uint64_t a, uint64_t b) {
-#define PRNN_WGMMA80(type)                                                                                         \
+#define PRNN_SUMS8(at)                                                                                               \
+  "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]), "+f"(d[at + 5]), "+f"(d[at + 6]), \
+      "+f"(d[at + 7])
+#define PRNN_WGMMA(type)                                                                                           \
   asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type                                         \
                " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%" \
                "26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39},%40,%41,1,1,1,0,0;"                        \
-               : PRNN_D8(0), PRNN_D8(8), PRNN_D8(16), PRNN_D8(24), PRNN_D8(32)                                     \
+               : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16), PRNN_SUMS8(24), PRNN_SUMS8(32)                      \
                : "l"(a), "l"(b))
-  if constexpr (Element<T>::kIsHalf) {
-    PRNN_WGMMA80("f16");
-  } else {
-    PRNN_WGMMA80("bf16");
-  }
-#undef PRNN_WGMMA80
-}
 template <class T>
-__device__ __forceinline__ void wgmma_columns(float (&d)[24], uint64_t a, uint64_t b) {
-#define PRNN_WGMMA48(type)                                                                                \
+__device__ __forceinline__ void wgmma_columns(float (&d)[40], uint64_t a, uint64_t b) {
+  if constexpr (Element<T>::kIsHalf) {
+    PRNN_WGMMA("f16");
+  } else {
+    PRNN_WGMMA("bf16");
+  }
+}
+#undef PRNN_WGMMA
+#define PRNN_WGMMA(type)                                                                                  \
   asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32." type "." type                                \
                " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}" \
                ",%24,%25,1,1,1,0,0;"                                                                      \
-               : PRNN_D8(0), PRNN_D8(8), PRNN_D8(16)                                                      \
+               : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16)                                             \
                : "l"(a), "l"(b))
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[24], uint64_t a, uint64_t b) {
   if constexpr (Element<T>::kIsHalf) {
-    PRNN_WGMMA48("f16");
+    PRNN_WGMMA("f16");
   } else {
-    PRNN_WGMMA48("bf16");
+    PRNN_WGMMA("bf16");
   }
-#undef PRNN_WGMMA48
 }
+#undef PRNN_WGMMA
+#undef PRNN_SUMS8
 template <class T>
 __device__ __forceinline__ void wgmma_columns(float (&d)[32], uint64_t a, uint64_t b) {
   wgmma(static_cast<const T*>(nullptr), d, a, b);
 }
-#undef PRNN_D8
-#undef PRNN_D4
 #else
 template <class T, int COUNT>
 __device__ __forceinline__ void wgmma_columns(float (&)[COUNT], uint64_t, uint64_t) {}
 #endif
 
-// D[64, 2 COLUMNS] = A[64, K] B[2 COLUMNS, K]': warpgroup w has columns w * COLUMNS onwards. `a_row(r)` and `b_row(c)`
-// are where row r of A and of B begins, both aligned to 16 bytes; K is a multiple of 64. `stages`: shared memory,
-// kChunkedStages * chunked_stage_bytes(2 * COLUMNS), aligned to 1024 bytes. The whole block calls it.
+// A stage has kChunkedStageK elements of K of each row, 64 bytes: as matrix_descriptor() and swizzled(), vec p of row r
+// is at p ^ (r / 2 % 4), and eight rows are 512 bytes, aligned.
+__device__ __forceinline__ uint64_t stage_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{512 >> 4} << 32 |
+         uint64_t{2} << 62;
+}
+__device__ __forceinline__ uint32_t stage_place(int row, int vec) {
+  return static_cast<uint32_t>(row * 64 + (vec ^ (row / 2 % 4)) * 16);
+}
+
+// sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `a_row(r)` and `b_row(c)`
+// are where row r of A and row c of B begin, aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared
+// memory of kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
 template <class T, int COLUMNS, class ARow, class BRow>
 __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_elements, uint32_t stages, int thread,
                                               const ARow& a_row, const BRow& b_row) {
-  constexpr int kStage = chunked_stage_bytes(2 * COLUMNS), kLoadsA = kChunkedRows / 32, kLoadsB = COLUMNS / 16;
+  constexpr int kVecs = kChunkedStageK * 2 / 16, kRowsAtOnce = kResidentThreads / kVecs;
+  constexpr int kStageBytes = chunked_stage_bytes(2 * COLUMNS), kStageRow = kChunkedStageK * 2;
+  constexpr int kLoadsA = kChunkedRows / kRowsAtOnce, kLoadsB = (2 * COLUMNS + kRowsAtOnce - 1) / kRowsAtOnce;
+  constexpr int kAhead = kChunkedStages - 1;
+  static_assert(kRowsAtOnce % 8 == 0 && kChunkedRows % kRowsAtOnce == 0);
   const int warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
-  const int row = thread / 8, vec = thread % 8;
-  const int chunks = k_elements / 64;
-  const auto issue = [&](int chunk) {
-    if (chunk < chunks) {
-      const uint32_t stage = stages + chunk % kChunkedStages * kStage;
-      const int element = chunk * 64 + vec * 8;
+  const int row = thread / kVecs, vec = thread % kVecs, count = k_elements / kChunkedStageK;
+  const T* from[kLoadsA + kLoadsB];
 #pragma unroll
-      for (int i = 0; i < kLoadsA; ++i) copy_async(stage + swizzled(row + i * 32, vec), a_row(row + i * 32) + element);
+  for (int i = 0; i < kLoadsA; ++i) from[i] = a_row(row + i * kRowsAtOnce) + vec * 8;
 #pragma unroll
-      for (int i = 0; i < kLoadsB; ++i) {
-        copy_async(stage + kChunkedRows * 128 + swizzled(row + i * 32, vec), b_row(row + i * 32) + element);
+  for (int i = 0; i < kLoadsB; ++i) from[kLoadsA + i] = b_row(min(row + i * kRowsAtOnce, 2 * COLUMNS - 1)) + vec * 8;
+  const uint32_t place = stages + stage_place(row, vec);
+  const auto issue = [&](int s) {
+    if (s < count) {
+      const uint32_t to = place + s % kChunkedStages * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kLoadsA + kLoadsB; ++i) {
+        const int first = i < kLoadsA ? i * kRowsAtOnce : (i - kLoadsA) * kRowsAtOnce;
+        const bool wanted = i < kLoadsA || first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
+        copy_ahead(wanted, to + (i < kLoadsA ? first : kChunkedRows + first) * kStageRow, from[i]);
+        from[i] += kChunkedStageK;
       }
     }
     commit_copies();
@@ -115,30 +140,33 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
 #pragma unroll
-  for (int i = 0; i < kChunkedStages; ++i) issue(i);
+  for (int s = 0; s < kAhead; ++s) issue(s);
 #pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    wait_for_copies<kChunkedStages - 1>();
+  for (int s = 0; s < count; ++s) {
+    wait_for_copies<kAhead - 1>();
     fence_for_wgmma();
-    __syncthreads();
-    const uint32_t stage = stages + chunk % kChunkedStages * kStage;
-    const uint64_t a = matrix_descriptor(stage);
-    const uint64_t b = matrix_descriptor(stage + (kChunkedRows + warpgroup * COLUMNS) * 128);
+    __syncthreads();  // stage s has arrived, and the one before has been multiplied
+    issue(s + kAhead);
+    const uint32_t stage = stages + s % kChunkedStages * kStageBytes;
+    const uint64_t a = stage_descriptor(stage);
+    const uint64_t b = stage_descriptor(stage + (kChunkedRows + warpgroup * COLUMNS) * kStageRow);
     wgmma_begin();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) wgmma_columns<T>(sums, a + s * 2, b + s * 2);
+    for (int i = 0; i < kChunkedStageK / 16; ++i) wgmma_columns<T>(sums, a + i * 2, b + i * 2);
     wgmma_commit();
     wgmma_wait<0>();
-    __syncthreads();
-    issue(chunk + kChunkedStages);
   }
+  __syncthreads();
 }
 
-// ---- a layer's progress: how many of its blocks have finished a chunk, counted over all chunks ----
+// ---- a layer's progress: blocks that have finished a chunk, counted over all chunks ----
 
+// Everything that the block has written, which a barrier before this has collected, comes before the count.
 __device__ __forceinline__ void count_block(unsigned* progress) {
   asm volatile("red.release.gpu.global.add.u32 [%0],1;" ::"l"(progress) : "memory");
 }
+
+// By one thread; a barrier must follow, after which the block may read what the counted blocks have written.
 __device__ __forceinline__ void wait_for_blocks(const unsigned* progress, unsigned blocks, int* fault,
                                                 bool& timed_out) {
   SpinTimeout timeout;

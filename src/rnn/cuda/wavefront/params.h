@@ -44,7 +44,7 @@ struct WavefrontForwardParams {
   WavefrontForwardLayer layer[kWavefrontLayers];
   float dropout_scale;  // of what is kept; 0: no dropout
   ForwardDropout dropout[kWavefrontLayers];
-  int chunk_steps, stagger_cycles;  // kernels by chunks
+  int chunk_steps;  // kernels by chunks: timesteps of a chunk
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
