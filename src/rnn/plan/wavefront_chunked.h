@@ -44,6 +44,13 @@ constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
                   chunked_sum_bytes(unit_tiles, half_tile));
 }
 
+// Backward: clusters of 2 blocks split K by gates. A launch's kernel has 4 or 8 columns. The exchanged gradients of
+// the gates lie in a ring of so many timesteps.
+constexpr int kChunkedBackwardCluster = 2;
+constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
+constexpr int chunked_ring_steps(int64_t batch) { return 4 * chunked_steps(batch); }
+constexpr int chunked_backward_shared_bytes(int columns) { return columns == 4 ? 181 * 1024 : 214 * 1024; }
+
 // Bytes of a layer's `exchange` and `products`, of WavefrontForwardLayer. The gates' gradients, of G H numbers a row,
 // are what blocks exchange backward, and their products with the input matrices above have H.
 int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass);

@@ -66,6 +66,11 @@ struct WavefrontBackwardLayer {
   void* dhx;         // [N, H] or NULL
   void* dcx;
   float* bias_sums;  // [replicas, B, H]
+  // Kernels by chunks. What `dgates` is beforehand does not matter; it may be where `gates` of the layer above are.
+  void* exchange;  // [steps of the ring, 2, H / 16, columns, 16 units, 2 gates], all bytes 0xFF beforehand
+  void* products;  // [64, H], of a chunk: dy; NULL for the highest layer
+  const unsigned* above_progress;  // `progress` of the layer above; NULL for the highest one
+  unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand
 };
 
 struct WavefrontBackwardParams {
@@ -74,6 +79,7 @@ struct WavefrontBackwardParams {
   WavefrontBackwardLayer layer[kWavefrontLayers];
   float dropout_scale;
   const uint8_t* kept[kWavefrontLayers];  // ForwardDropout::kept; NULL: no dropout
+  int chunk_steps;                        // kernels by chunks: timesteps of a chunk
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
