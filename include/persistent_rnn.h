@@ -277,7 +277,8 @@ typedef struct {
   char device[64];             /* the tile-table row ("H200"), or "CPU" and its instruction set ("CPU AVX2") */
   int measured;                /* 1: plans for this GPU have run on one; 0: they follow from its published figures */
   char forwardEngine[24];      /* "mma", "mma-large", "wgmma", "wgmma-split-k", "wgmma-multicast", "cluster", "simt", */
-  char backwardEngine[24];     /* "projected", "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma"; "": none */
+  char backwardEngine[24];     /* "projected", "cpu"; a wavefront: "wavefront-mma", "wavefront-wgmma",
+                                  "wavefront-chunked"; "": none */
   int blocks;                  /* thread blocks that hold the layer's weights (CPU: threads) */
   int replicas;                /* copies of the weights, each serving a share of the batch */
   int unitsPerBlock;           /* hidden units that one block owns */
@@ -287,7 +288,7 @@ typedef struct {
   int layersTogetherBackward;  /* the same in the data gradient */
   int layersTogetherInference; /* the same in prnnRNNForwardInference, which has no dropout */
   size_t registerBytes;        /* weights in registers, over all blocks of a replica: recurrent ones, and where layers
-                                  run together those on the layer below */
+                                  run together (not by chunks) those on the layer below */
   size_t sharedBytes;          /* ... and in shared memory (CPU: in the cores' caches) */
   int largestHiddenSize;       /* the largest H of this mode, type, N, layers and directions that stays resident */
   char reason[256];            /* one sentence when supported is 0 or a backend is not PERSISTENT; else "" */

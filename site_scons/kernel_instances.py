@@ -27,6 +27,7 @@ _FILES = {
     "kSimt": "simt/",
     "kWavefrontMma": "wavefront/",
     "kWavefrontWgmma": "wavefront/wgmma_",
+    "kWavefrontChunked": "wavefront/chunked_",
 }
 # In the order of the bits of Cells and Types in kernels.h.
 _CELLS = ["Rnn", "Gru", "Lstm"]

@@ -139,6 +139,13 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
         yield with_dropout(reference.Stack(MODES["lstm"], 24, hidden, 2), [20, 7])
 
 
+def chunked_wavefront() -> Iterator[CudaCase]:
+    """Up to 4 sequences and more, of the fewest timesteps; a last chunk of one."""
+    for dtype, batch_sizes in itertools.product(HALF_TYPES, ([3] * 65, [7] * 30 + [5] * 34)):
+        yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3), batch_sizes, dtype)
+    yield with_dropout(reference.Stack(MODES["lstm"], 24, 576, 3), [4] * 30 + [2] * 34)
+
+
 def side_by_side() -> Iterator[CudaCase]:
     """Of the fewest timesteps, even, odd and ragged."""
     for (mode, dtype), batch_sizes in itertools.product(GATED, ([20] * 32, [9] * 10 + [3] * 23)):
@@ -318,7 +325,7 @@ ENGINES = (
     wavefront_pairs,
 )
 EXTRAS = (extras_mma, extras_cluster, extras_multicast, extras_multicast_tf32, masks)
-OTHERS = (wgmma_wavefront, side_by_side, projection, *EXTRAS, heads, layer_norm)
+OTHERS = (wgmma_wavefront, chunked_wavefront, side_by_side, projection, *EXTRAS, heads, layer_norm)
 KINDS = {kind.__name__: kind for kind in (*ENGINES, *OTHERS)}
 
 parser = argparse.ArgumentParser()

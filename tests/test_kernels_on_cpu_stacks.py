@@ -15,7 +15,9 @@ KERNELS = LSTM | {
     "kWavefrontMma half gru 2, 3, 1",
     "kWavefrontMma bfloat16 rnn 4, 1, 1",
     "kWavefrontWgmma half lstm 2",
+    "kWavefrontChunked half lstm 5",
 }
+CHUNKED = {"layers": 3, "backward": 0}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,8 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "gru", 96, "17,9,4", {"dropout": 1}),
         ("bfloat16", "tanh", 64, "20,9,9", {"layers": 3, "dropout": 1}),
         ("half", "lstm", 512, "17,3", {"backward": 0}),  # wgmma
+        ("half", "lstm", 576, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
+        ("half", "lstm", 640, "7,7,7,7", CHUNKED | {"chunk": 3}),
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:

@@ -157,7 +157,7 @@ def test_few_float_sequences() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "hidden", "layers", "together"),
-    [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 5, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
+    [(2, 512, 5, 5), (2, 512, 1, 1), (2, 1024, 2, 2), (2, 500, 5, 1), (3, 512, 12, 8), (0, 1024, 5, 4)],
 )
 def test_layers_that_run_together(mode: int, hidden: int, layers: int, together: int) -> None:
     assert Layer(mode, hidden, layers=layers).query_gpu("H200").layersTogether == together
@@ -197,7 +197,7 @@ def test_layers_that_run_side_by_side(mode: int, batch: int) -> None:
 
 def test_few_sequences_run_side_by_side_where_there_is_no_wavefront() -> None:
     for mode, batch, forward, backward in (
-        (2, 8, b"wavefront-mma", b"wavefront-mma"),
+        (2, 8, b"wavefront-chunked", b"wavefront-mma"),
         (3, 8, b"wavefront-mma", b"wgmma-split-k"),
         (3, 2, b"wavefront-mma", b"wgmma-split-k"),
         (3, 1, b"wavefront-mma", b"wgmma"),
@@ -505,6 +505,8 @@ def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
         ({"hidden": 512, "batch": 8, "layers": 5}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 512, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"cluster"),
         ({"hidden": 1024, "batch": 32, "layers": 2}, b"wgmma-split-k", b"wgmma-split-k"),
+        ({"hidden": 1024, "batch": 8, "layers": 2}, b"wavefront-mma", b"wavefront-mma"),
+        ({"hidden": 1024, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-mma"),
         ({"hidden": 6000}, b"", b""),
     ],
     ids=str,

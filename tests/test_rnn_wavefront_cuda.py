@@ -138,6 +138,10 @@ class LayerAfterLayer(CudaCase):
 )
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_dropout(mode: int, layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    check_dropout(reference.Stack(mode, 48, hidden, layers), batch_sizes, dtype)
+
+
+def check_dropout(stack: reference.Stack, batch_sizes: list[int], dtype: torch.dtype) -> None:
     """The masks and results of one layer after the other."""
     results = []
     handle = capi.Object("Create", "Destroy")
@@ -145,13 +149,13 @@ def test_dropout(mode: int, layers: int, hidden: int, batch_sizes: list[int], dt
         torch.manual_seed(11)
         states = torch.zeros(2, dtype=torch.int64, device="cuda")
         dropout = dropout_descriptor(handle, 0.3, states, 77)
-        case = kind(reference.Stack(mode, 48, hidden, layers), batch_sizes, dtype, dropout=dropout)
+        case = kind(stack, batch_sizes, dtype, dropout=dropout)
         case.train()
         results.append(case.results())
         torch.cuda.synchronize()
         assert states.tolist() == [77, 1]
     for name, found in results[0].items():
-        if mode == reference.LSTM or name not in ("cy", "dcx"):
+        if stack.mode == reference.LSTM or name not in ("cy", "dcx"):
             wanted = results[1][name].double()
             error = ((found.double() - wanted).norm() / wanted.norm()).item()
             assert error < 2 * TOLERANCE[dtype], f"{name}: {error:.2e}"

@@ -37,7 +37,7 @@ struct RnnProblem {
   bool training = true;  // the calls of a training step; false: inference
   prnnRNNExtras_t extras{};
   prnnRNNMasks_t masks{};
-  bool aligned = true;         // y of a forward call is aligned to 16 bytes
+  bool aligned = true;         // y and w of a forward call are aligned to 16 bytes
   std::vector<int64_t> batch;  // B_t, one entry a timestep, non-increasing, each >= 1
   int64_t rows = 0;            // sum of B_t
 

@@ -41,7 +41,8 @@ RnnProblem check_forward(const prnnRNNStruct& rnn, int seqLength, const ForwardD
   require_state(problem, descriptors.hy, args.hy, problem.state(), "hyDesc");
   require_state(problem, descriptors.cy, args.cy, problem.hidden, "cyDesc");
   require_aligned_extras(problem, {{problem.extras.cells, "extras->cells"}});
-  problem.aligned = reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
+  const auto bits = reinterpret_cast<uintptr_t>(args.y) | reinterpret_cast<uintptr_t>(args.w);
+  problem.aligned = bits % 16 == 0;
   return problem;
 }
 

@@ -14,8 +14,9 @@ struct increment {};
 struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct store_shared {}; struct store_shared_if {};
 struct store_shared_half {}; struct store_shared2 {}; struct store_shared4 {}; struct store_shared4_if {};
 struct load_matrices_of {}; struct load_transposed {}; struct store_transposed {};
-template <int BYTES> struct copy {}; struct copy16_if {}; struct commit_copies {}; struct wait_for_copies {};
+template <int BYTES> struct copy {}; struct copy16 {}; struct copy16_if {}; struct commit_copies {}; struct wait_for_copies {};
 template <int THREADS> struct sync {}; template <int THREADS> struct arrive_and_go {}; struct sync_cluster {};
+struct sync_of {}; struct arrive_of {};
 struct cluster_rank {}; struct map_address {};
 struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct bulk {}; struct send {};
 struct commit_products {}; struct wait_for_products {}; struct mma_half {}; struct mma_bfloat16 {}; struct mma_tf32 {};
@@ -216,6 +217,7 @@ template <int BYTES>
 PRNN_IN_CALLER void ptx(gpu::copy<BYTES>, uint32_t to, const void* from, int bytes) {
   gpu::copy_now_or_later(to, from, BYTES, bytes);
 }
+PRNN_IN_CALLER void ptx(gpu::copy16, uint32_t to, const void* from) { gpu::copy_now_or_later(to, from, 16, 16); }
 PRNN_IN_CALLER void ptx(gpu::copy16_if, uint32_t wanted, uint32_t to, const void* from) {
   if (wanted) gpu::copy_now_or_later(to, from, 16, 16);
 }
@@ -239,6 +241,12 @@ PRNN_IN_CALLER void ptx(gpu::sync<THREADS>, int barrier) {
 template <int THREADS>
 PRNN_IN_CALLER void ptx(gpu::arrive_and_go<THREADS>, int barrier) {
   gpu::join(gpu::current->block->barriers[barrier], THREADS, false);
+}
+PRNN_IN_CALLER void ptx(gpu::sync_of, int barrier, int threads) {
+  gpu::join(gpu::current->block->barriers[barrier], threads, true);
+}
+PRNN_IN_CALLER void ptx(gpu::arrive_of, int barrier, int threads) {
+  gpu::join(gpu::current->block->barriers[barrier], threads, false);
 }
 PRNN_IN_CALLER void ptx(gpu::sync_cluster) {
   gpu::join(gpu::clusters[gpu::current->block->index / gpu::grid.cluster], gpu::grid.cluster * gpu::grid.threads, true);

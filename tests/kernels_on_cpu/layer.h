@@ -15,6 +15,7 @@ struct Options {
   int layers = 1;
   int blocks = 0;  // that a GPU has room for, which makes a stack's plan; 0: an H200's
   bool has_backward = true;
+  int chunk = 0;             // timesteps of one, of wavefronts by chunks; 0: other wavefronts
   double dropout_scale = 0;  // between layers; 0: none
   bool resets = false, masks = false, reverse = false;
   unsigned seed = 1;

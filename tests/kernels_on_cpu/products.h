@@ -58,30 +58,40 @@ void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint
 
 // ---- wgmma: each warp has 16 rows; a row of B is a column of the product ----
 
-inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
-inline uint32_t swizzled_word(uint32_t address) {
-  uint32_t word;
-  order::copy(&word, at(swizzled(address), 4), 4);
-  return word;
-}
-inline uint32_t start_of(uint64_t descriptor) { return static_cast<uint32_t>(descriptor & 0x3FFF) << 4; }
+// What a descriptor says: where an operand starts, and how long its rows are, 128 or 64 bytes, whose vecs are permuted.
+struct Operand {
+  explicit Operand(uint64_t descriptor)
+      : start(static_cast<uint32_t>(descriptor & 0x3FFF) << 4), row_bytes(descriptor >> 62 == 2 ? 64 : 128) {}
+
+  uint32_t start, row_bytes;
+
+  uint32_t place(int row, int byte) const {
+    const uint32_t address = start + row * row_bytes + byte;
+    return address ^ (address >> 7 & (row_bytes == 64 ? 3 : 7)) << 4;
+  }
+  uint32_t word(int row, int w) const {
+    uint32_t word;
+    order::copy(&word, at(place(row, w * 4), 4), 4);
+    return word;
+  }
+};
 // Of an operand that a warp reads: 32 bytes of each row.
-PRNN_IN_CALLER void follow_rows(uint32_t start, int rows) {
+PRNN_IN_CALLER void follow_rows(const Operand& operand, int first, int rows) {
   if (!order::kOn || lane() != 0) return;
   for (int i = 0; i < 2 * rows; ++i)
-    order::read_by_product(at(swizzled(start + i / 2 * 128 + i % 2 * 16), 16), 16, current->product_groups);
+    order::read_by_product(at(operand.place(first + i / 2, i % 2 * 16), 16), 16, current->product_groups);
 }
 struct Rows {
   uint32_t words[2][8];  // of two rows of A: 32 bytes each
 };
 template <class T>
 void multiply_rows(float* sums, int count, const Rows& a, uint64_t b) {
-  const uint32_t start = start_of(b);
+  const Operand operand(b);
   for (int i = 0; i < count; ++i) {
     const int column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
     float sum = 0;
     for (int w = 0; w < 8; ++w) {
-      const uint32_t word = swizzled_word(start + column * 128 + w * 4);
+      const uint32_t word = operand.word(column, w);
       for (int e = 0; e < Factor<T>::kPerWord; ++e)
         sum += Factor<T>::of(a.words[i % 4 / 2][w], e) * Factor<T>::of(word, e);
     }
@@ -101,7 +111,7 @@ PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], const uint32_t (&a)[4]
     for (int half = 0; half < 2; ++half) rows.words[half][w] = fragment.words[w / 4 * 2 + half];
   }
   float* const to = sums;
-  follow_rows(start_of(b), 2 * HALF_COLUMNS);
+  follow_rows(Operand(b), 0, 2 * HALF_COLUMNS);
   if (order::kOn) return;  // the values have no effect on the order
   issue(current->products, current->product_groups, [=] { multiply_rows<T>(to, HALF_COLUMNS, rows, b); });
 }
@@ -109,15 +119,16 @@ template <class T, int HALF_COLUMNS>
 PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
   exchange(0);
   float* const to = sums;
-  const uint32_t start = start_of(a) + current->number / 32 % 4 * 16 * 128;  // of the warp's rows
-  follow_rows(start, 16);
-  follow_rows(start_of(b), 2 * HALF_COLUMNS);
+  const Operand operand(a);
+  const int first = current->number / 32 % 4 * 16;  // of the warp's rows
+  follow_rows(operand, first, 16);
+  follow_rows(Operand(b), 0, 2 * HALF_COLUMNS);
   if (order::kOn) return;  // the values have no effect on the order
   issue(current->products, current->product_groups, [=] {
     Rows rows;
     for (int half = 0; half < 2; ++half) {
-      const int row = half * 8 + lane() / 4;
-      for (int w = 0; w < 8; ++w) rows.words[half][w] = swizzled_word(start + row * 128 + w * 4);
+      const int row = first + half * 8 + lane() / 4;
+      for (int w = 0; w < 8; ++w) rows.words[half][w] = operand.word(row, w);
     }
     multiply_rows<T>(to, HALF_COLUMNS, rows, b);
   });

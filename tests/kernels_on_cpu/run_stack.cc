@@ -2,7 +2,7 @@
 // reference of a layer begins with what the kernels published of its neighbour.
 #include "launch.h"
 #include "layer.h"
-#include "rnn/plan/wavefront.h"
+#include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
 namespace {
@@ -15,6 +15,8 @@ class Stack {
     GpuRow row = *find_gpu_row("H200");
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
+    // Plans by chunks are of more timesteps than are run here.
+    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), kChunkedLeastSteps, problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
     options_.replicas = std::max(plan_.backward.replicas, 1);
     const size_t matrix = size_t(options.hidden) * options.hidden;
@@ -49,6 +51,22 @@ class Stack {
       own.gates = of_layer.gates, own.cells = of_layer.cells;
       if (i > 0) own.input = inputs_[i].data(), own.below = below(i).data();
       if (drops() && i + 1 < options_.layers) params.dropout[i] = {kept_[i].data(), dropped_[i].data()};
+    }
+    if (is_chunked(plan_.forward) != (options_.chunk > 0)) return false;
+    std::vector<Array> arrays;
+    std::vector<unsigned> progress(options_.layers);
+    params.chunk_steps = options_.chunk;
+    for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
+      WavefrontForwardLayer& own = params.layer[i];
+      own.initial = nullptr;
+      arrays.emplace_back(options_.type, lowest.steps.size() * lowest.states);
+      arrays.back().fill(0xFF);
+      own.exchange = arrays.back().data();
+      if (i + 1 < options_.layers) own.progress = &progress[i];
+      if (i == 0) continue;
+      arrays.emplace_back(options_.type, size_t(kChunkedRows) * lowest.gates * options_.hidden);
+      own.products = arrays.back().data();
+      own.below_progress = &progress[i - 1];
     }
     if (!launch(kWavefrontForwardLaunchers, plan_.forward, params)) return false;
     for (int i = 0; i < options_.layers; ++i) {
@@ -105,7 +123,8 @@ class Stack {
       for (int r = 0; r < layer.gates * hidden; ++r) {
         double sum = 0;
         for (int k = 0; k < hidden; ++k) sum += inputs_[i][size_t(hidden) * r + k] * below(i)[size_t(hidden) * row + k];
-        layer.products[size_t(layer.gates) * hidden * row + r] = sum;
+        layer.products[size_t(layer.gates) * hidden * row + r] =
+            options_.chunk > 0 ? rounded(options_.type, sum, false) : sum;
       }
     }
   }

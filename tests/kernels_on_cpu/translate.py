@@ -64,11 +64,14 @@ PTX = {
     "cp.async.ca.shared.global [%0],[%1],4,%2;": "copy<4>",
     "cp.async.ca.shared.global [%0],[%1],8,%2;": "copy<8>",
     "cp.async.cg.shared.global [%0],[%1],16,%2;": "copy<16>",
+    "cp.async.cg.shared.global [%0],[%1],16;": "copy16",
     _IF + "0,0; @p cp.async.cg.shared.global [%1],[%2],16;}": "copy16_if",
     "cp.async.commit_group;": "commit_copies",
     "cp.async.wait_group %0;": "wait_for_copies",
     "cp.async.wait_all;": "wait_for_copies",
     # barriers and clusters
+    "bar.sync %0,%1;": "sync_of",
+    "bar.arrive %0,%1;": "arrive_of",
     "bar.sync %0,128;": "sync<128>",
     "bar.sync %0,160;": "sync<160>",
     "bar.sync %0,256;": "sync<256>",
@@ -143,6 +146,11 @@ cudaError_t launch_resident(void (*kernel)(Params), const ResidentShape& shape, 
 """
 WGMMA = """template <class T, int HALF_COLUMNS, class A>
 inline void wgmma(const T*, float (&sums)[HALF_COLUMNS], const A& a, uint64_t b) {
+  gpu::multiply<T>(sums, a, b);
+}
+"""
+WGMMA_COLUMNS = """template <class T, int HALF_COLUMNS>
+inline void wgmma_columns(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
   gpu::multiply<T>(sums, a, b);
 }
 """
@@ -242,6 +250,9 @@ def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[s
         if path.match("wgmma/instructions.cuh"):
             begin, end = text.index("#define PRNN_SUMS4"), text.index("#undef PRNN_SUMS4")
             text = text[:begin] + WGMMA + text[end:]
+        if path.match("wavefront/chunked_product.cuh"):
+            begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")
+            text = text[:begin] + WGMMA_COLUMNS + text[end + len("#endif") :]
         if path.match("common/element.cuh"):  # a macro has the statement
             begin, end = text.index("#define PRNN_MMA("), text.index("    if constexpr (kIsHalf) {\n      PRNN_MMA")
             macro = re.sub(r"\\\n", "", text[begin:end].partition(")")[2])

@@ -7,12 +7,13 @@
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/layer/run.h"
 #include "rnn/plan/side_by_side.h"
+#include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 30>;
+using PlanKey = std::array<int64_t, 31>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -28,6 +29,7 @@ PlanKey key_of(const RnnProblem& p) {
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.steps() >= kSideBySideSteps,
+          p.steps() >= kChunkedLeastSteps,
           std::max(p.rows, kMostRows),
           p.skip_input,
           p.dropout.probability > 0,

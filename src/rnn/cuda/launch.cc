@@ -51,16 +51,15 @@ constexpr bool has_all_kernels() {
   int count = 0;
   for (int row = 0; row < kKernelCount; ++row) {
     const Kernel& kernel = kKernels[row];
-    const bool is_wavefront = kernel.engine == Engine::kWavefrontMma || kernel.engine == Engine::kWavefrontWgmma;
-    const bool is_forward = kernel.pass == Pass::kForward;
+    const bool is_stack = is_wavefront(kernel.engine), is_forward = kernel.pass == Pass::kForward;
     for (int cell = 0; cell < kCellCount; ++cell) {
       for (int type = 0; type < kTypeCount; ++type) {
         const bool wanted = (kernel.cells >> cell & 1) != 0 && (kernel.types >> type & 1) != 0;
         count += wanted;
-        const bool is_there = is_wavefront ? (is_forward ? kWavefrontForward.function[row][cell][type] != nullptr
-                                                         : kWavefrontBackward.function[row][cell][type] != nullptr)
-                                           : (is_forward ? kForward.function[row][cell][type] != nullptr
-                                                         : kBackward.function[row][cell][type] != nullptr);
+        const bool is_there = is_stack ? (is_forward ? kWavefrontForward.function[row][cell][type] != nullptr
+                                                     : kWavefrontBackward.function[row][cell][type] != nullptr)
+                                       : (is_forward ? kForward.function[row][cell][type] != nullptr
+                                                     : kBackward.function[row][cell][type] != nullptr);
         if (wanted != is_there) return false;
       }
     }

@@ -168,6 +168,7 @@ const char* engine_name(Engine engine) {
     case Engine::kSimt: return "simt";
     case Engine::kWavefrontMma: return "wavefront-mma";
     case Engine::kWavefrontWgmma: return "wavefront-wgmma";
+    case Engine::kWavefrontChunked: return "wavefront-chunked";
   }
   return "";
 }

@@ -25,6 +25,8 @@ enum class Engine : int8_t {
   kSimt,            // FFMA, for few sequences. {units, 16-byte loads a lane, sequences, blocks; 1: through L2}
   kWavefrontMma,    // layers of a stack together, mma.sync. {units in eights, blocks that split K, k-tiles of a warp}
   kWavefrontWgmma,  // layers of a stack together, wgmma. {tiles of 64 rows}
+  // Layers of a stack together, some timesteps apart: mma.sync for states, wgmma for inputs. {units in eights}
+  kWavefrontChunked,
 };
 
 enum class Pass : int8_t { kForward, kBackward };
@@ -188,6 +190,10 @@ constexpr Kernel kKernels[] = {
 
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {1}},
     {Engine::kWavefrontWgmma, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {2}},
+
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {3}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {4}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];
 
@@ -224,6 +230,11 @@ constexpr bool takes_extras(Engine engine) {
 
 // Whether they know resets. Multicast kernels know nothing else of these, and their launch functions choose too.
 constexpr bool takes_resets(Engine engine) { return takes_extras(engine) || engine == Engine::kWgmmaMulticast; }
+
+// Whether they take WavefrontForwardParams or WavefrontBackwardParams.
+constexpr bool is_wavefront(Engine engine) {
+  return engine == Engine::kWavefrontMma || engine == Engine::kWavefrontWgmma || engine == Engine::kWavefrontChunked;
+}
 
 const char* engine_name(Engine engine);
 

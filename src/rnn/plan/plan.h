@@ -58,8 +58,8 @@ struct ResidentShape {
   bool exchanges_rows() const { return kernel.is(Engine::kWgmma) || kernel.is(Engine::kWgmmaSplitK); }
 };
 
-// Of each pass of a stack: how many layers a launch takes, and their layout. Where fewer layers than that are left, the
-// launch has fewer blocks; one layer alone runs as a stack of one does.
+// Of each pass of a stack: how many layers a launch takes at most (layers_of_launch()), and their layout. Where fewer
+// layers than that are left, the launch has fewer blocks; one layer alone runs as a stack of one does.
 struct WavefrontPlan {
   int forward_layers = 1, backward_layers = 1;  // 1: no wavefront
   ResidentShape forward, backward;              // `blocks` and `replicas` are each layer's

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "rnn/plan/wavefront_chunked.h"
 #include "rnn/plan/wavefront_wgmma.h"
 
 namespace prnn {
@@ -110,6 +111,8 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
               std::to_string(problem.max_batch());
     return 1;
   }
+  const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
+  if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
   const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
   if (layers > 1) return layers;
   const int64_t most = most_sequences(problem);
@@ -141,6 +144,11 @@ std::string why_one_after_the_other(const RnnProblem& p) {
   return "";
 }
 
+int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left) {
+  // By chunks no layer runs alone, and launches of about as many layers take the least time together.
+  return is_chunked(shape) ? ceil_div(left, ceil_div(left, most)) : std::min(most, left);
+}
+
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   WavefrontPlan plan;
   if (problem.layers == 1) return plan;
@@ -148,7 +156,7 @@ WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   if (!plan.forward_reason.empty()) return plan;
   plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
   if (!problem.aligned) {
-    plan.forward_reason = "y is not aligned to 16 bytes";
+    plan.forward_reason = "y or w is not aligned to 16 bytes";
     return plan;
   }
   plan.forward_layers = choose_layers(row, problem, Pass::kForward, &plan.forward, &plan.forward_reason);

@@ -45,6 +45,9 @@ constexpr bool has_pairs(prnnRNNMode_t mode, const WavefrontKernel& kernel, int6
 // they do not.
 std::string why_one_after_the_other(const RnnProblem& problem);
 
+// How many of a stack's layers the next launch of a pass takes, which takes `most` and has `left` ahead of it.
+int64_t layers_of_launch(const ResidentShape& shape, int64_t most, int64_t left);
+
 // The plan of a stack's wavefronts, with a reason where several layers do not run together.
 WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem);
 

@@ -18,7 +18,8 @@ class BackwardData : LayerRun {
     if (plan.side_by_side.backward) return run_side_by_side();
     const void* dy = args_.dy;
     for (int64_t above = p.layers; above > 0;) {
-      const int64_t count = is_together_backward(above - 1) ? std::min<int64_t>(wavefront.backward_layers, above) : 1;
+      const int64_t most = is_together_backward(above - 1) ? wavefront.backward_layers : 1;
+      const int64_t count = layers_of_launch(wavefront.backward, most, above);
       const int64_t layer = above -= count;
       void* const dx = layer == 0 ? args_.dx : work.between_of(layer - 1);
       if (count > 1) {

@@ -23,9 +23,9 @@ class Forward : LayerRun {
     if (plan.side_by_side.forward) return run_side_by_side();
     const void* input = args_.x;
     const bool step_by_step = !training_ && runs_step_by_step(p);
-    const int64_t at_once = step_by_step ? 1 : wavefront.forward_layers;
     for (int64_t layer = 0; layer < p.layers;) {
-      const int64_t count = std::min(at_once, p.layers - layer);
+      const int64_t left = p.layers - layer;
+      const int64_t count = step_by_step ? 1 : layers_of_launch(wavefront.forward, wavefront.forward_layers, left);
       if (count > 1) {
         run_together(layer, count, input);
       } else if (step_by_step) {
@@ -143,6 +143,7 @@ class Forward : LayerRun {
     params.xw_row = xw_row(first);
     params.xw_gate = xw_gate(first);
     if (training_) params.dropout_scale = dropout_scale();
+    const bool by_chunks = is_chunked(wavefront.forward);
     std::vector<Elements> published;
     const void* below = nullptr;
     for (int64_t i = 0; i < count; ++i) {
@@ -154,7 +155,7 @@ class Forward : LayerRun {
       own.input_bias = at(args_.w, offsets.input_bias);
       own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       own.below = below;
-      own.initial = work.initial[layer];
+      if (!by_chunks) own.initial = work.initial[layer];
       own.hx = h_state(args_.hx, layer, 0);
       own.cx = c_state(args_.cx, layer, 0);
       own.y = output_of(layer);
@@ -172,9 +173,29 @@ class Forward : LayerRun {
       }
       below = published.back().first;
     }
-    fill_all_empty(published);
-    pad_states(first, count);
+    if (by_chunks) {
+      set_chunks(first, count, &params);
+    } else {
+      fill_all_empty(published);
+      pad_states(first, count);
+    }
     require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
+  }
+
+  void set_chunks(int64_t first, int64_t count, WavefrontForwardParams* params) {
+    const ChunkedArrays arrays = chunked_arrays(first, count);
+    unsigned* const progress = begin_progress();
+    std::vector<Elements> exchanged;
+    for (int64_t i = 0; i < count; ++i) {
+      WavefrontForwardLayer& own = params->layer[i];
+      own.exchange = arrays.exchange[i];
+      own.products = arrays.products[i];
+      own.below_progress = i > 0 ? progress + i - 1 : nullptr;
+      own.progress = i + 1 < count ? progress + i : nullptr;
+      exchanged.push_back({own.exchange, chunked_exchange_bytes(p, Pass::kForward) / element});
+    }
+    fill_all_empty(exchanged);
+    params->chunk_steps = chunked_steps(p.max_batch());
   }
 
   // Matrices and biases of a direction, and where it leaves what the backward pass reads, from a row on.

@@ -37,9 +37,32 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
   return p.steps() * sizes.exchange_columns() * row;
 }
 
-// The same of layers alone and side by side.
+// What a forward call leaves alone up to the launch with this highest layer. `between`: Workspace's, which holds
+// gradients in a training step.
+std::vector<Span> spare_in_forward(const RnnProblem& p, const Reserve& saved, char* between, int64_t last) {
+  if (!p.training) return {};
+  return {saved.spare(last), {between, p.rows * p.hidden * type_bytes(p.type)}};
+}
+
+// Of ChunkedArrays, in the workspace.
+int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan) {
+  const WavefrontPlan& wavefront = plan.wavefront;
+  if (!is_chunked(wavefront.forward)) return 0;
+  const Reserve saved(p, plan, false, nullptr);
+  size_t most = 0;
+  for (int64_t layer = 0; layer < p.layers;) {
+    const int64_t count = layers_of_launch(wavefront.forward, wavefront.forward_layers, p.layers - layer);
+    layer += count;
+    Arena rest(nullptr);
+    ChunkedArrays(p, Pass::kForward, count, spare_in_forward(p, saved, nullptr, layer - 1), &rest);
+    most = std::max(most, rest.size());
+  }
+  return static_cast<int64_t>(most);
+}
+
+// The same of layers alone, side by side and by chunks.
 int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const int64_t alone = exchange_bytes(p, plan.forward);
+  const int64_t alone = std::max(exchange_bytes(p, plan.forward), chunked_rest_bytes(p, plan));
   return plan.side_by_side.forward ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward_shape)) : alone;
 }
 
@@ -88,7 +111,8 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are.
   const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, plan.wavefront.backward_layers);
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
-  const int64_t above = !is_gated ? 0 : keeps_gates ? p.layers : std::min(at_once, p.layers);
+  const int64_t least_above = is_gated ? std::min(at_once, p.layers) : 0,
+                above = keeps_gates && is_gated ? p.layers : least_above;
   const int64_t dgates = p.rows * gates * padded_hidden(p) * element,
                 of_gradients = dgates + (is_gru ? p.rows * p.hidden * element : 0),
                 of_gates = is_gated ? p.rows * p.hidden * 4 * element : 0,
@@ -96,7 +120,9 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   for (int64_t place = 0; place < p.layers + above; ++place) {
     const bool has_gates = place < p.layers, has_gradients = place >= above;
     for (int64_t d = 0; d < p.recurrences(); ++d) {
-      char* const start = arena.take<char>(std::max(has_gates ? of_gates : 0, has_gradients ? of_gradients : 0));
+      const int64_t bytes = std::max(has_gates ? of_gates : 0, has_gradients ? of_gradients : 0);
+      char* const start = arena.take<char>(bytes);
+      if (place < p.layers + least_above) places_.push_back({start, bytes});
       if (has_gates && is_gated) directions[place * p.recurrences() + d].gates = start;
       if (has_gradients) {
         PerDirection& own = directions[(place - above) * p.recurrences() + d];
@@ -121,6 +147,31 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
   size = arena.size();
 }
 
+Span Reserve::spare(int64_t last) const {
+  const auto first = places_.begin() + std::min<int64_t>(last + 2, static_cast<int64_t>(places_.size()));
+  Span span{first == places_.end() ? nullptr : first->first, 0};
+  for (auto place = first; place != places_.end(); ++place) span.bytes += place->bytes;
+  return span;
+}
+
+ChunkedArrays::ChunkedArrays(const RnnProblem& p, Pass pass, int64_t layers, std::vector<Span> spare, Arena* rest) {
+  const auto take = [&](int64_t bytes) {
+    for (Span& span : spare) {
+      if (span.bytes < bytes) continue;
+      char* const first = span.first;
+      if (first != nullptr) span.first += bytes;
+      span.bytes -= bytes;
+      return first;
+    }
+    return rest->take<char>(bytes);
+  };
+  for (int64_t i = 0; i < layers; ++i) exchange.push_back(take(chunked_exchange_bytes(p, pass)));
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool is_fed = pass == Pass::kForward ? i > 0 : i + 1 < layers;
+    products.push_back(is_fed ? take(chunked_products_bytes(p, pass)) : nullptr);
+  }
+}
+
 Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   Arena shared(base);
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
@@ -137,6 +188,8 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
   }
+  const bool by_chunks = is_chunked(plan.wavefront.forward) || is_chunked(plan.wavefront.backward);
+  progress = shared.take<unsigned>(by_chunks ? kWavefrontLayers : 0);
   const SideBySidePlan& side = plan.side_by_side;
   for (int64_t layer = 0; layer < p.layers && (side.forward || side.backward); ++layer) {
     const int64_t bytes = p.max_batch() * p.hidden * element;
@@ -272,6 +325,17 @@ ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int6
   sizes.relu = p.mode == PRNN_RNN_RELU;
   sizes.timed_out = cuda_state(context).timed_out_on_device;
   return sizes;
+}
+
+ChunkedArrays LayerRun::chunked_arrays(int64_t first, int64_t count) const {
+  Arena rest(work.exchange[0]);
+  char* const between = work.between.empty() ? nullptr : work.between[0];
+  return ChunkedArrays(p, Pass::kForward, count, spare_in_forward(p, saved, between, first + count - 1), &rest);
+}
+
+unsigned* LayerRun::begin_progress() const {
+  require_launch(cudaMemsetAsync(work.progress, 0, kWavefrontLayers * sizeof(unsigned), stream), "a memset");
+  return work.progress;
 }
 
 const uint8_t* LayerRun::dropout_mask(int64_t first, int64_t i) const {

@@ -11,6 +11,7 @@
 #include "rnn/cuda/launch.h"
 #include "rnn/cuda/layer/kernels.h"
 #include "rnn/plan/side_by_side.h"
+#include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
 
@@ -31,6 +32,12 @@ inline bool transposes_weights(const RnnProblem& p, int64_t rows) {
   return p.tf32 && p.type == PRNN_DATA_FLOAT && p.hidden >= 256 && rows >= std::max<int64_t>(4096, 4 * p.hidden);
 }
 
+// Bytes from `first` on, which is NULL where sizes alone are asked for.
+struct Span {
+  char* first;
+  int64_t bytes;
+};
+
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 // Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
 // backward pass. If it does, its size is linear in the rows and in N whatever the plan, so that a framework can compute
@@ -50,11 +57,26 @@ struct Reserve {
     char* cell_outputs;  // [rows, padded]: m = o * tanh(c), of which h is the projection
     char* dstates;       // [rows, P]: the whole gradients of h
   };
+  // What a forward call does not write up to the launch whose highest layer this is: the places above that of its input
+  // products. Of stacks with gates, as large as if the gates were not kept.
+  Span spare(int64_t last) const;
+
   std::vector<PerDirection> directions;  // [layer * D K + recurrence]
   std::vector<char*> outputs;            // [rows, D P] of every layer but the last
   std::vector<char*> inputs;             // those after dropout; the outputs themselves without
   uint64_t* draw;                        // of dropout: {seed, call}
   size_t size;
+
+ private:
+  std::vector<Span> places_;  // of gates and gradients, one after the other; those that are there if gates are not kept
+};
+
+// What kernels by chunks have of each layer of a launch, WavefrontForwardLayer's `exchange` and `products`: in spare
+// memory as far as there is room, else in the rest.
+struct ChunkedArrays {
+  ChunkedArrays(const RnnProblem& problem, Pass pass, int64_t layers, std::vector<Span> spare, Arena* rest);
+
+  std::vector<char*> exchange, products;
 };
 
 // The workspace. A call uses the first two arrays, and those of its own pass, which lie in one place.
@@ -64,11 +86,13 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
+  unsigned* progress;          // WavefrontForwardLayer::progress of a launch's layers
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
   // Forward.
   std::vector<char*> xw;        // per direction: [rows, K G H]; inference's
-  std::vector<char*> exchange;  // per recurrence: ForwardDirection::exchange; empty where there is none
+  std::vector<char*> exchange;  // per recurrence: ForwardDirection::exchange; empty where there is none. By chunks, the
+                                // first one is the rest that ChunkedArrays take
   std::vector<char*> initial;   // [layer * D K + recurrence]: [N, padded], without gaps; empty where no kernel reads
                                 // them
   // Backward, data.
@@ -153,6 +177,7 @@ struct LayerRun {
   // Whether the backward call runs this layer together with others: it takes backward_layers at a time from the top.
   bool is_together_backward(int64_t layer) const {
     if (plan.side_by_side.backward) return false;
+    if (is_chunked(wavefront.backward)) return true;
     return wavefront.backward_layers > 1 && (layer > 0 || p.layers % wavefront.backward_layers != 1);
   }
   // The matrices that the resident kernels multiply with: with a projection, made here.
@@ -190,6 +215,10 @@ struct LayerRun {
     int64_t first, count, base;
   };
   Rows rows_of(const LayerHalf& half) const;
+  // Of a forward launch of layers [first, first + count).
+  ChunkedArrays chunked_arrays(int64_t first, int64_t count) const;
+  // The counters of a launch by chunks, which become zeros.
+  unsigned* begin_progress() const;
   // The mask between layer first + i and the one above, layers of one launch.
   const uint8_t* dropout_mask(int64_t first, int64_t i) const;
   float dropout_scale() const { return drops() ? 1 / (1 - p.dropout.probability) : 0; }

@@ -29,6 +29,12 @@ struct WavefrontForwardLayer {
   void* cy;
   void* gates;  // as ForwardDirection's
   void* cells;
+  // Kernels by chunks. They read no `initial`, and what `y` and ForwardDropout::dropped are beforehand does not matter.
+  void* exchange;                  // [steps, columns of the tile, H]: as ForwardDirection::exchange
+  void* products;                  // [64, G, H], of a chunk; NULL for the lowest layer
+  const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
+  unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand; NULL for
+                                   // the highest layer
 };
 
 struct WavefrontForwardParams {
@@ -38,6 +44,7 @@ struct WavefrontForwardParams {
   WavefrontForwardLayer layer[kWavefrontLayers];
   float dropout_scale;  // of what is kept; 0: no dropout
   ForwardDropout dropout[kWavefrontLayers];
+  int chunk_steps;  // kernels by chunks: timesteps of a chunk
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };
@@ -59,6 +66,11 @@ struct WavefrontBackwardLayer {
   void* dhx;         // [N, H] or NULL
   void* dcx;
   float* bias_sums;  // [replicas, B, H]
+  // Kernels by chunks. What `dgates` is beforehand does not matter; it may be where `gates` of the layer above are.
+  void* exchange;  // [steps of the ring, 2, H / 16, columns, 16 units, 2 gates], all bytes 0xFF beforehand
+  void* products;  // [64, H], of a chunk: dy; NULL for the highest layer
+  const unsigned* above_progress;  // `progress` of the layer above; NULL for the highest one
+  unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand
 };
 
 struct WavefrontBackwardParams {
@@ -67,6 +79,7 @@ struct WavefrontBackwardParams {
   WavefrontBackwardLayer layer[kWavefrontLayers];
   float dropout_scale;
   const uint8_t* kept[kWavefrontLayers];  // ForwardDropout::kept; NULL: no dropout
+  int chunk_steps;                        // kernels by chunks: timesteps of a chunk
 
   bool has_extras() const { return sizes.table != nullptr || dropout_scale > 0; }
 };

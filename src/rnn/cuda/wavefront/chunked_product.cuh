@@ -1,0 +1,181 @@
+// What the kernels of wavefronts by chunks have in common: recurrent weights of a layer on a share of the GPU, in
+// registers and shared memory, and the product of a chunk of timesteps with a matrix that is read from L2.
+#pragma once
+
+#include <utility>
+
+#include "rnn/cuda/wavefront/wgmma_product.cuh"
+#include "rnn/plan/wavefront_chunked.h"
+
+namespace prnn {
+
+// ---- recurrent weights ----
+
+// Of PAIRS pairs of row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied. The
+// operands that are in registers are spread evenly over that order: while they are multiplied, the others are loaded
+// from shared memory.
+template <int PAIRS>
+struct ChunkedWeights {
+  static constexpr int kOperands = 2 * PAIRS * kChunkedKTiles;
+  static constexpr int kInRegisters = kChunkedRegisters < kOperands ? kChunkedRegisters : kOperands;
+
+  uint4 weights[kInRegisters];
+  uint4* more;  // shared memory: [operand][thread]
+
+  static constexpr int registers_before(int operand) { return operand * kInRegisters / kOperands; }
+  static constexpr bool is_in_register(int operand) {
+    return registers_before(operand + 1) > registers_before(operand);
+  }
+
+  __device__ __forceinline__ void keep(int i, const uint4& operand) {
+    if (is_in_register(i)) {
+      weights[registers_before(i)] = operand;
+    } else {
+      more[(i - registers_before(i)) * kResidentThreads] = operand;
+    }
+  }
+  __device__ __forceinline__ uint4 operand(int i) const {
+    return is_in_register(i) ? weights[registers_before(i)] : more[(i - registers_before(i)) * kResidentThreads];
+  }
+};
+
+// One buffer of sums: a warp says that it has read those of a step, and waits for all before it stores the next ones.
+constexpr int kSumsReadBarrier = 1;
+__device__ __forceinline__ void arrive_sums_read() {
+  asm volatile("bar.arrive %0,%1;" ::"n"(kSumsReadBarrier), "n"(2 * kResidentThreads) : "memory");
+}
+__device__ __forceinline__ void sync_sums_read() {
+  asm volatile("bar.sync %0,%1;" ::"n"(kSumsReadBarrier), "n"(2 * kResidentThreads) : "memory");
+}
+
+// ---- the product of a chunk ----
+
+// wgmma() for the numbers of columns that blocks have here, both operands in shared memory.
+#if PRNN_HAS_WGMMA
+#define PRNN_SUMS8(at)                                                                                               \
+  "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]), "+f"(d[at + 5]), "+f"(d[at + 6]), \
+      "+f"(d[at + 7])
+#define PRNN_WGMMA(type)                                                                                           \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type                                         \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%" \
+               "26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39},%40,%41,1,1,1,0,0;"                        \
+               : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16), PRNN_SUMS8(24), PRNN_SUMS8(32)                      \
+               : "l"(a), "l"(b))
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[40], uint64_t a, uint64_t b) {
+  if constexpr (Element<T>::kIsHalf) {
+    PRNN_WGMMA("f16");
+  } else {
+    PRNN_WGMMA("bf16");
+  }
+}
+#undef PRNN_WGMMA
+#define PRNN_WGMMA(type)                                                                                  \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n48k16.f32." type "." type                                \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}" \
+               ",%24,%25,1,1,1,0,0;"                                                                      \
+               : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16)                                             \
+               : "l"(a), "l"(b))
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[24], uint64_t a, uint64_t b) {
+  if constexpr (Element<T>::kIsHalf) {
+    PRNN_WGMMA("f16");
+  } else {
+    PRNN_WGMMA("bf16");
+  }
+}
+#undef PRNN_WGMMA
+#undef PRNN_SUMS8
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[32], uint64_t a, uint64_t b) {
+  wgmma(static_cast<const T*>(nullptr), d, a, b);
+}
+#else
+template <class T, int COUNT>
+__device__ __forceinline__ void wgmma_columns(float (&)[COUNT], uint64_t, uint64_t) {}
+#endif
+
+// A stage has kChunkedStageK elements of K of each row, 64 bytes: as matrix_descriptor() and swizzled(), vec p of row r
+// is at p ^ (r / 2 % 4), and eight rows are 512 bytes, aligned.
+__device__ __forceinline__ uint64_t stage_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{512 >> 4} << 32 |
+         uint64_t{2} << 62;
+}
+__device__ __forceinline__ uint32_t stage_place(int row, int vec) {
+  return static_cast<uint32_t>(row * 64 + (vec ^ (row / 2 % 4)) * 16);
+}
+
+// sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `a_row(r)` and `b_row(c)`
+// are where row r of A and row c of B begin, aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared
+// memory of kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
+template <class T, int COLUMNS, class ARow, class BRow>
+__device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_elements, uint32_t stages, int thread,
+                                              const ARow& a_row, const BRow& b_row) {
+  constexpr int kVecs = kChunkedStageK * 2 / 16, kRowsAtOnce = kResidentThreads / kVecs;
+  constexpr int kStageBytes = chunked_stage_bytes(2 * COLUMNS), kStageRow = kChunkedStageK * 2;
+  constexpr int kLoadsA = kChunkedRows / kRowsAtOnce, kLoadsB = (2 * COLUMNS + kRowsAtOnce - 1) / kRowsAtOnce;
+  constexpr int kAhead = kChunkedStages - 1;
+  static_assert(kRowsAtOnce % 8 == 0 && kChunkedRows % kRowsAtOnce == 0);
+  const int warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
+  const int row = thread / kVecs, vec = thread % kVecs, count = k_elements / kChunkedStageK;
+  const T* from[kLoadsA + kLoadsB];
+#pragma unroll
+  for (int i = 0; i < kLoadsA; ++i) from[i] = a_row(row + i * kRowsAtOnce) + vec * 8;
+#pragma unroll
+  for (int i = 0; i < kLoadsB; ++i) from[kLoadsA + i] = b_row(min(row + i * kRowsAtOnce, 2 * COLUMNS - 1)) + vec * 8;
+  const uint32_t place = stages + stage_place(row, vec);
+  const auto issue = [&](int s) {
+    if (s < count) {
+      const uint32_t to = place + s % kChunkedStages * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kLoadsA + kLoadsB; ++i) {
+        const int first = i < kLoadsA ? i * kRowsAtOnce : (i - kLoadsA) * kRowsAtOnce;
+        const bool wanted = i < kLoadsA || first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
+        copy_ahead(wanted, to + (i < kLoadsA ? first : kChunkedRows + first) * kStageRow, from[i]);
+        from[i] += kChunkedStageK;
+      }
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) issue(s);
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    wait_for_copies<kAhead - 1>();
+    fence_for_wgmma();
+    __syncthreads();  // stage s has arrived, and the one before has been multiplied
+    issue(s + kAhead);
+    const uint32_t stage = stages + s % kChunkedStages * kStageBytes;
+    const uint64_t a = stage_descriptor(stage);
+    const uint64_t b = stage_descriptor(stage + (kChunkedRows + warpgroup * COLUMNS) * kStageRow);
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < kChunkedStageK / 16; ++i) wgmma_columns<T>(sums, a + i * 2, b + i * 2);
+    wgmma_commit();
+    wgmma_wait<0>();
+  }
+  __syncthreads();
+}
+
+// ---- a layer's progress: blocks that have finished a chunk, counted over all chunks ----
+
+// Everything that the block has written, which a barrier before this has collected, comes before the count.
+__device__ __forceinline__ void count_block(unsigned* progress) {
+  asm volatile("red.release.gpu.global.add.u32 [%0],1;" ::"l"(progress) : "memory");
+}
+
+// By one thread; a barrier must follow, after which the block may read what the counted blocks have written.
+__device__ __forceinline__ void wait_for_blocks(const unsigned* progress, unsigned blocks, int* fault,
+                                                bool& timed_out) {
+  SpinTimeout timeout;
+  unsigned count = 0;
+  while (!timed_out) {
+    asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(count) : "l"(progress) : "memory");
+    if (count >= blocks) return;
+    if (!timeout.keeps_spinning(fault)) timed_out = true;
+  }
+}
+
+}  // namespace prnn

@@ -1,0 +1,65 @@
+// How wavefronts by chunks are laid out: layers of a stack in one launch, each with its recurrent weights alone on the
+// chip, a chunk of timesteps behind the layer below. Plain C++ that needs no GPU. docs/resident_kernels.md, section
+// "Wavefront by chunks".
+#pragma once
+
+#include <algorithm>
+
+#include "rnn/plan/wavefront.h"
+
+namespace prnn {
+
+constexpr int64_t kChunkedLeastSteps = 64;  // timesteps of a call, at least
+
+constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
+constexpr int kChunkedMostSteps = 16;  // of a chunk
+constexpr int kChunkedStageK = 32;     // elements of K of a stage of its operands
+constexpr int kChunkedStages = 4;      // on their way to shared memory
+constexpr int kChunkedKTiles = 4;      // of a warp
+constexpr int kChunkedRegisters = 40;  // operands of recurrent weights that a warp keeps in registers
+
+// Timesteps of a chunk.
+constexpr int chunked_steps(int64_t batch) {
+  return static_cast<int>(std::clamp<int64_t>(kChunkedRows / batch, 1, kChunkedMostSteps));
+}
+
+// Up to 4 sequences have half of a tile's columns each.
+constexpr int kChunkedHalfTile = kTileColumns / 2;
+
+// Shared memory of a product's stage: its rows, and those of the input matrices.
+constexpr int chunked_stage_bytes(int matrix_rows) { return (kChunkedRows + matrix_rows) * kChunkedStageK * 2; }
+
+// Of a step's sums, two sets of them where there is room.
+constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
+  return (half_tile ? 2 : 1) * kResidentWarps * unit_tiles * (half_tile ? 32 : 64) * 16;
+}
+
+// Operands of the recurrent weights of a warp (16 bytes a thread each).
+constexpr int chunked_operands(int gates, int unit_tiles) { return unit_tiles * gates / 2 * 2 * kChunkedKTiles; }
+
+// Where in dynamic shared memory the biases begin, 16 bytes a unit, and after them the weights: before them are stages
+// and sums, at different times.
+constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
+  return std::max(kChunkedStages * chunked_stage_bytes(gates * unit_tiles * kTileRows),
+                  chunked_sum_bytes(unit_tiles, half_tile));
+}
+
+// Backward: clusters of 2 blocks split K by gates. A launch's kernel has 4 or 8 columns. The exchanged gradients of
+// the gates lie in a ring of so many timesteps.
+constexpr int kChunkedBackwardCluster = 2;
+constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
+constexpr int chunked_ring_steps(int64_t batch) { return 4 * chunked_steps(batch); }
+constexpr int chunked_backward_shared_bytes(int columns) { return columns == 4 ? 181 * 1024 : 214 * 1024; }
+
+// Bytes of a layer's `exchange` and `products`, of WavefrontForwardLayer. The gates' gradients, of G H numbers a row,
+// are what blocks exchange backward, and their products with the input matrices above have H.
+int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass);
+int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass);
+
+// Whether a pass runs so.
+inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }
+
+// Sets `shape` to the layout of a launch; returns how many layers it takes at most, 1: there is none.
+int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
+
+}  // namespace prnn

@@ -1,0 +1,215 @@
+"""Stacks that run as a wavefront by chunks on the GPU: against the float64 reference."""
+
+import pytest
+import torch
+from reference import rnn as reference
+from test_rnn_cuda import (
+    TOLERANCE,
+    CudaCase,
+    assert_results,
+    check_gradients_without_states,
+    check_inference_and_no_states,
+    check_same_bits_in_a_graph,
+    check_several_backward_calls,
+    check_unaligned_output,
+    why_not,
+)
+from test_rnn_wavefront_cuda import LayerAfterLayer, check_dropout
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
+# Layers, hidden size, batch, timesteps: one launch or several, of as many layers or not, whole chunks and parts of one,
+# units and k-tiles that do not fill the last block or every warp.
+SIZES = [
+    (3, 1024, 1, 64),
+    (5, 1024, 1, 83),
+    (5, 1024, 2, 70),
+    (5, 1024, 3, 65),
+    (5, 1024, 4, 64),
+    (5, 1024, 4, 77),
+    (5, 1024, 5, 67),
+    (5, 1024, 6, 71),
+    (5, 1024, 7, 64),
+    (5, 1024, 8, 69),
+    (4, 1024, 8, 64),
+    (6, 1024, 4, 66),
+    (7, 1024, 8, 65),
+    (12, 1024, 3, 64),
+    (3, 576, 4, 66),
+    (8, 576, 7, 64),
+    (9, 576, 2, 70),
+    (5, 640, 8, 75),
+    (12, 640, 4, 64),
+    (7, 832, 5, 64),
+    (5, 960, 4, 81),
+    (5, 960, 8, 64),
+]
+# Sequences of different lengths: several that end together, within a chunk and at its end, down to one.
+LENGTHS = [
+    (5, 1024, [4] * 32 + [3] * 17 + [1] * 20),
+    (5, 1024, [8] * 16 + [7] * 8 + [4] * 24 + [2] * 3 + [1] * 30),
+    (7, 1024, [8] + [1] * 70),
+    (3, 576, [6] * 63 + [5]),
+    (5, 640, [2] * 40 + [1] * 41),
+    (4, 960, [7] * 9 + [5] * 50 + [4] * 11),
+]
+
+
+def case_of(
+    layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype = torch.float16, **changes: object
+) -> CudaCase:
+    return CudaCase(reference.Stack(reference.LSTM, 48, hidden, layers), batch_sizes, dtype, **changes)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="other GPUs have other plans"
+)
+def test_that_these_stacks_run_so() -> None:
+    for layers, hidden, batch_sizes in [
+        *((layers, hidden, [batch] * steps) for layers, hidden, batch, steps in SIZES),
+        *LENGTHS,
+    ]:
+        assert case_of(layers, hidden, batch_sizes).plan().forwardEngine == b"wavefront-chunked"
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "batch", "steps"), SIZES)
+def test_training_step(layers: int, hidden: int, batch: int, steps: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    case = case_of(layers, hidden, [batch] * steps, dtype)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS, ids=str)
+def test_lengths(layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    case = case_of(layers, hidden, batch_sizes, dtype)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS[:3], ids=str)
+def test_lengths_in_inference(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(3)
+    case = case_of(layers, hidden, batch_sizes)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [(5, 1024, [8] * 67), (5, 1024, [4] * 70), (7, 1024, [3] * 64), (3, 576, [5] * 64), LENGTHS[1], LENGTHS[4]],
+    ids=str,
+)
+def test_dropout(layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
+    check_dropout(reference.Stack(reference.LSTM, 48, hidden, layers), batch_sizes, dtype)
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+@pytest.mark.parametrize("layers", [5, 7])
+def test_inference_and_no_states(layers: int, batch: int) -> None:
+    torch.manual_seed(4)
+    check_inference_and_no_states(case_of(layers, 1024, [batch] * 70))
+
+
+@pytest.mark.parametrize("batch", [4, 7])
+def test_gradients_without_states(batch: int) -> None:
+    torch.manual_seed(5)
+    check_gradients_without_states(case_of(3, 640, [batch] * 64))
+
+
+def test_the_first_layer_without_matrices() -> None:
+    torch.manual_seed(6)
+    case = CudaCase(reference.Stack(reference.LSTM, 640, 640, 4, 1, True), [4] * 66, torch.float16)
+    case.train()
+    assert_results(case, slack=2)
+
+
+def test_an_unaligned_output() -> None:
+    torch.manual_seed(7)
+    check_unaligned_output(case_of(3, 576, [4] * 64))
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_unaligned_weights(batch: int) -> None:
+    torch.manual_seed(8)
+    case = case_of(3, 1024, [batch] * 64)
+    aligned = case_of(3, 1024, [batch] * 64)
+    aligned.data |= {name: tensor.clone() for name, tensor in case.data.items()}
+    aligned.check("RNNForwardTraining")
+    weights = case.data["w"]
+    room = torch.empty(weights.numel() + 1, dtype=weights.dtype, device="cuda")
+    room[1:] = weights
+    case.data["w"] = room[1:]
+    case.check("RNNForwardTraining")
+    assert all(torch.equal(case.data[name], aligned.data[name]) for name in ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize("batch_sizes", [[8] * 80, [3] * 90, LENGTHS[1][2]], ids=str)
+def test_the_same_bits_every_time_and_in_a_graph(batch_sizes: list[int]) -> None:
+    torch.manual_seed(9)
+    check_same_bits_in_a_graph(case_of(7, 1024, batch_sizes))
+
+
+def test_calls_in_a_row() -> None:
+    """Nothing of a call is left for the next one, which does not wait for it."""
+    torch.manual_seed(10)
+    case = case_of(5, 1024, [8] * 100)
+    inputs = [torch.randn_like(case.data["x"]) for _ in range(4)]
+    outputs = []
+    for x in inputs:
+        case.data["x"] = x
+        case.data["y"] = torch.full_like(case.data["y"], case.UNTOUCHED)
+        case.check("RNNForwardTraining")
+        outputs.append(case.data["y"])
+    for x, output in zip(inputs, outputs, strict=True):
+        case.data["x"] = x
+        case.data["y"] = torch.empty_like(output)
+        torch.cuda.synchronize()
+        case.check("RNNForwardTraining")
+        assert torch.equal(case.data["y"], output)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch"), [(5, 1024, 4), (12, 640, 8)])
+def test_a_larger_reserve_space_serves_several_backward_calls(layers: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(11)
+    check_several_backward_calls(case_of(layers, hidden, [batch] * 64))
+
+
+@pytest.mark.parametrize("name", ["x", "w", "hx"])
+def test_nan_comes_out_and_nothing_hangs(name: str) -> None:
+    torch.manual_seed(12)
+    case = case_of(3, 576, [5] * 70)
+    case.data[name].view(-1)[5] = float("nan")
+    case.train()
+    torch.cuda.synchronize()
+    assert not torch.isfinite(case.data["y"].double()).all()
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_it_takes_no_more_memory_than_layers_alone(batch: int) -> None:
+    """States are exchanged in memory that the backward pass alone writes."""
+    stack, batch_sizes = reference.Stack(reference.LSTM, 1024, 1024, 5), [batch] * 256
+    together, alone = (kind(stack, batch_sizes, torch.float16).plan() for kind in (CudaCase, LayerAfterLayer))
+    states = batch * 256 * 1024 * 2
+    assert together.workspaceSize <= alone.workspaceSize + (1 << 18)
+    # Two layers run backward together, whose gradients are not in each other's gates.
+    assert together.reserveSize <= alone.reserveSize + 4 * states
+
+
+def test_layers_after_each_other() -> None:
+    """The same within what rounding allows, whatever the engine of single layers."""
+    results = []
+    for kind in (CudaCase, LayerAfterLayer):
+        torch.manual_seed(13)
+        case = kind(reference.Stack(reference.LSTM, 1024, 1024, 5), [8] * 128, torch.float16)
+        case.train()
+        results.append(case.results())
+    for name, found in results[0].items():
+        wanted = results[1][name].double()
+        error = ((found.double() - wanted).norm() / wanted.norm()).item()
+        assert error < 2 * TOLERANCE[torch.float16], f"{name}: {error:.2e}"

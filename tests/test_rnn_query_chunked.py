@@ -1,0 +1,108 @@
+"""Plans of stacks that run as a wavefront by chunks: prnnQueryRNNForGPU and prnnQueryRNNSequence."""
+
+import ctypes
+import pathlib
+import re
+
+import capi
+import pytest
+from test_rnn_query import GPUS, Info, Layer
+
+LSTM, GRU, RNN_TANH = 2, 3, 1  # prnnRNNMode_t
+CHUNKED = b"wavefront-chunked"
+LOG = pathlib.Path(__file__).parents[1] / "build/release/ptxas/rnn/cuda/instances/wavefront_chunked_16bit.txt"
+
+
+def plan(gpu: str = "H200", **arguments: int) -> Info:
+    return Layer(**({"hidden": 1024, "layers": 5} | arguments)).query_gpu(gpu)
+
+
+@pytest.mark.parametrize("data_type", [capi.HALF, capi.BFLOAT16])
+@pytest.mark.parametrize("batch", range(1, 9))
+def test_a_layer_has_a_share_of_the_gpu(batch: int, data_type: int) -> None:
+    info = plan(batch=batch, data_type=data_type)
+    assert (info.forwardEngine, info.engineReason) == (CHUNKED, b"")
+    assert (info.layersTogether, info.layersTogetherInference) == (5, 5)
+    assert (info.blocks, info.unitsPerBlock, info.replicas, info.batchPerPass) == (26, 40, 1, 8)
+    # 80 operands of 16 rows and 16 elements of K a warp, and nothing of the input matrices; half of them in registers.
+    assert info.registerBytes == info.sharedBytes == 26 * 40 * 8 * 512
+    assert info.registerBytes + info.sharedBytes == 26 * 40 * 4 * 1024 * 2
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "together", "blocks"),
+    [
+        (1024, 3, 3, 26),
+        (1024, 4, 4, 26),
+        (1024, 6, 3, 26),  # launches of as many layers
+        (1024, 7, 4, 26),  # or one more
+        (1024, 12, 4, 26),
+        (1024, 21, 5, 26),
+        (960, 5, 5, 24),
+        (896, 5, 5, 23),
+        (832, 6, 6, 21),
+        (704, 7, 7, 18),
+        (640, 8, 8, 16),
+        (576, 8, 8, 15),
+        (576, 9, 5, 15),
+    ],
+)
+def test_how_many_layers_run_together(hidden: int, layers: int, together: int, blocks: int) -> None:
+    info = plan(hidden=hidden, layers=layers)
+    assert (info.forwardEngine, info.layersTogether, info.blocks) == (CHUNKED, together, blocks)
+    assert together * blocks <= 132
+    assert info.layersTogetherInference == together
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"layers": 2},
+        {"batch": 9},
+        {"hidden": 512},
+        {"hidden": 544},  # no multiple of 64
+        {"hidden": 1000},
+        {"hidden": 1088},
+        {"mode": GRU},
+        {"mode": RNN_TANH},
+        {"data_type": capi.FLOAT},
+    ],
+    ids=str,
+)
+def test_other_stacks(arguments: dict[str, int]) -> None:
+    assert plan(**arguments).forwardEngine != CHUNKED
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_gpus(gpu: str) -> None:
+    assert (plan(gpu).forwardEngine == CHUNKED) == (gpu in ("H100", "H200"))
+
+
+def test_few_timesteps() -> None:
+    layer = Layer(hidden=1024, layers=5, batch=4)
+    for steps, lengths in ((64, [4]), (63, [4]), (64, [4, 3])):
+        batches = lengths[:1] * (steps // 2) + lengths[-1:] * (steps - steps // 2)
+        x_descs = {batch: capi.tensor([batch, 1024, 1], capi.HALF) for batch in lengths}
+        capi.check(
+            "QueryRNNSequence",
+            handle=None,
+            gpu=b"H200",
+            rnnDesc=layer.rnn.pointer,
+            seqLength=steps,
+            xDesc=capi.addresses([x_descs[batch] for batch in batches]),
+            info=ctypes.byref(layer.info),
+        )
+        assert (layer.info.forwardEngine == CHUNKED) == (steps >= 64)
+
+
+def test_shared_memory_has_room_for_the_kernels_variables() -> None:
+    if not LOG.exists():
+        pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
+    kernels = re.findall(r"Used (\d+) registers.*?(?:(\d+) bytes smem)?\n", LOG.read_text())
+    assert len(kernels) == 4  # of two types, up to 4 sequences and up to 8
+    weights = 40 * 4096  # of a block, in shared memory
+    stages = 2 * (64 + 4 * 40) * 128  # of a product; sums take less
+    for registers, static in kernels:
+        assert int(registers) <= 255
+        assert int(static or 0) <= 8192
+        assert weights + stages + int(static or 0) <= 227 * 1024
