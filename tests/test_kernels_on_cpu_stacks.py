@@ -15,6 +15,7 @@ KERNELS = LSTM | {
     "kWavefrontMma half gru 2, 3, 1",
     "kWavefrontMma bfloat16 rnn 4, 1, 1",
     "kWavefrontWgmma half lstm 2",
+    "kWavefrontChunked half lstm 3",
     "kWavefrontChunked half lstm 5",
 }
 CHUNKED = {"layers": 3, "backward": 0}
@@ -41,7 +42,8 @@ def program(builder: Builder) -> pathlib.Path:
         ("bfloat16", "tanh", 64, "20,9,9", {"layers": 3, "dropout": 1}),
         ("half", "lstm", 512, "17,3", {"backward": 0}),  # wgmma
         ("half", "lstm", 576, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
-        ("half", "lstm", 640, "7,7,7,7", CHUNKED | {"chunk": 3}),
+        ("half", "lstm", 640, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
+        ("half", "lstm", 576, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 45}),  # 40 units a block
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:

@@ -138,15 +138,12 @@ def test_an_unaligned_output() -> None:
 def test_unaligned_weights(batch: int) -> None:
     torch.manual_seed(8)
     case = case_of(3, 1024, [batch] * 64)
-    aligned = case_of(3, 1024, [batch] * 64)
-    aligned.data |= {name: tensor.clone() for name, tensor in case.data.items()}
-    aligned.check("RNNForwardTraining")
     weights = case.data["w"]
     room = torch.empty(weights.numel() + 1, dtype=weights.dtype, device="cuda")
     room[1:] = weights
     case.data["w"] = room[1:]
-    case.check("RNNForwardTraining")
-    assert all(torch.equal(case.data[name], aligned.data[name]) for name in ("y", "hy", "cy"))
+    case.train()
+    assert_results(case, slack=2)
 
 
 @pytest.mark.parametrize("batch_sizes", [[8] * 80, [3] * 90, LENGTHS[1][2]], ids=str)

@@ -80,6 +80,11 @@ T __ldcs(const T* from) {
   gpu::may_yield();
   return *from;
 }
+template <class T>
+void __stcs(T* to, T value) {
+  gpu::may_yield();
+  *to = value;
+}
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t both = uint64_t{high} << 32 | low;
   uint32_t chosen = 0;

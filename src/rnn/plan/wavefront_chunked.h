@@ -16,7 +16,7 @@ constexpr int kChunkedMostSteps = 16;  // of a chunk
 constexpr int kChunkedStageK = 32;     // elements of K of a stage of its operands
 constexpr int kChunkedStages = 4;      // on their way to shared memory
 constexpr int kChunkedKTiles = 4;      // of a warp
-constexpr int kChunkedRegisters = 40;  // operands of recurrent weights that a warp keeps in registers
+constexpr int kChunkedRegisters = 39;  // operands of recurrent weights that a warp keeps in registers
 
 // Timesteps of a chunk.
 constexpr int chunked_steps(int64_t batch) {
