@@ -18,7 +18,7 @@ from prnn._state_masks import are_kernels_faster, mask_configuration, operator_m
 __all__ = ["Explanation", "LayerExplanation", "explain"]
 
 _MOST = 2**31 - 1  # sequences, and rows of data that the resident kernels count
-_LONG = 64  # timesteps that are no reason for another plan
+_LONG = 256  # timesteps that are no reason for another plan
 _OURS = (nn.RNN, nn.GRU, nn.LSTM)
 _TORCH = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 

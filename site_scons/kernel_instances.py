@@ -71,7 +71,7 @@ class Kernel:
         """Which file instantiates it. Few files, since each costs 1.5 s beside its kernels, but none that takes much
         longer than the others: the 16-bit types share one, except where their kernels take longest."""
         words = [self.function.removeprefix("launch_").removesuffix(f"_{self.operation}")]
-        if self.engine in ("kMma", "kMmaExtras", "kWavefrontMma"):
+        if self.engine in ("kMma", "kMmaExtras", "kWavefrontMma", "kWavefrontChunked"):
             words.append(self.operation)
         if self.engine in ("kMmaLarge", "kMmaLargeExtras"):
             words = ["mma_large"]

@@ -31,18 +31,15 @@ struct PollDelays {
     int two_tiles, one_tile;
   } wavefront_wgmma;
   struct {
-    int half_tile, tile;
+    int half_tile, tile, backward_half_tile, backward_tile;
   } wavefront_chunked;
 };
 
 // Measured on an H200. The other rows have them until somebody measures theirs (docs/adding_a_gpu.md).
-constexpr PollDelays kPollDelaysOfH200 = {{100, 250, 450, 600, 700},
-                                          {600, 900, 1200, 600, 900},
-                                          {450, 600, 1000, 1200},
-                                          {750, 1100, 600, 750, 800},
-                                          {300, 500, 700, 900},
-                                          {1000, 1200},
-                                          {450, 750}};
+constexpr PollDelays kPollDelaysOfH200 = {{100, 250, 450, 600, 700}, {600, 900, 1200, 600, 900},
+                                          {450, 600, 1000, 1200},    {750, 1100, 600, 750, 800},
+                                          {300, 500, 700, 900},      {1000, 1200},
+                                          {450, 750, 150, 200}};
 
 struct GpuRow {
   const char* name;

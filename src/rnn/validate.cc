@@ -150,7 +150,7 @@ RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t x
 }
 
 RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc) {
-  return problem_of_steps(rnn, xDesc, 64);
+  return problem_of_steps(rnn, xDesc, 256);
 }
 
 RnnProblem problem_from_output(const prnnRNNStruct& rnn, int seqLength, const prnnTensorDescriptor_t* yDesc,

@@ -13,7 +13,7 @@ RnnProblem problem_from_sequence(const prnnRNNStruct& rnn, int seqLength, const 
 // From one {N, I, 1}: a sequence of one timestep, for what does not depend on the timesteps.
 RnnProblem problem_from_input(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
-// The same for what depends on there being some: 64 timesteps, or as many as the resident kernels take.
+// The same for what depends on there being some: 256 timesteps, or as many as the resident kernels take.
 RnnProblem problem_of_long_sequences(const prnnRNNStruct& rnn, prnnTensorDescriptor_t xDesc);
 
 // From yDesc[0 .. seqLength-1], each {B_t, D P, 1}, and the input size from dxDesc[0] where the caller wants dx, else

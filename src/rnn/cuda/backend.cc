@@ -29,7 +29,7 @@ PlanKey key_of(const RnnProblem& p) {
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.steps() >= kSideBySideSteps,
-          p.steps() >= kChunkedLeastSteps,
+          p.steps() >= chunked_least_steps(p.hidden),
           std::max(p.rows, kMostRows),
           p.skip_input,
           p.dropout.probability > 0,

@@ -25,7 +25,8 @@ enum class Engine : int8_t {
   kSimt,            // FFMA, for few sequences. {units, 16-byte loads a lane, sequences, blocks; 1: through L2}
   kWavefrontMma,    // layers of a stack together, mma.sync. {units in eights, blocks that split K, k-tiles of a warp}
   kWavefrontWgmma,  // layers of a stack together, wgmma. {tiles of 64 rows}
-  // Layers of a stack together, some timesteps apart: mma.sync for states, wgmma for inputs. {units in eights}
+  // Layers of a stack together, some timesteps apart: mma.sync for states, wgmma for inputs. Forward {units in eights},
+  // backward {units in eights, blocks that split K}
   kWavefrontChunked,
 };
 
@@ -194,6 +195,7 @@ constexpr Kernel kKernels[] = {
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {3}},
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {4}},
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5}},
+    {Engine::kWavefrontChunked, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kClusters, {5, 2}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];
 

@@ -5,33 +5,47 @@
 namespace prnn {
 namespace {
 
-// Where it was measured to be faster than the other ways to run a stack, on an H100 and an H200.
 constexpr int64_t kSmallest = 544, kLargest = kChunkedKTiles * kResidentWarps * k_tile_elements(false);
+constexpr int64_t kSmallestBackward = 832;
 constexpr int64_t kLeastLayers = 3;  // of the stack, and that there is room for
 
-}  // namespace
-
-int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass) {
-  const int64_t row = (pass == Pass::kBackward ? problem.gates() : 1) * problem.hidden;
-  return problem.steps() * problem.max_batch() * row * type_bytes(problem.type);
+int64_t layers_at_once(const GpuRow& row, const RnnProblem& problem, int64_t blocks, int cluster) {
+  return std::min({problem.layers, resident_blocks(row, cluster) / blocks, int64_t{kWavefrontLayers}});
 }
 
-int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
-  const int64_t row = (pass == Pass::kForward ? problem.gates() : 1) * problem.hidden;
-  return kChunkedRows * row * type_bytes(problem.type);
+// A launch's layout but for its shared memory and poll delay; a thread keeps so many of its operands in registers, the
+// others are in shared memory.
+ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, int operands, int in_registers) {
+  constexpr int64_t kOperandBytes = int64_t{16} * kResidentThreads;
+  ResidentShape shape;
+  shape.kernel = kernel;
+  shape.units = units;
+  shape.cluster = cluster;
+  shape.replicas = shape.tiles = 1;
+  shape.blocks = static_cast<int>(blocks);
+  shape.register_bytes = in_registers * kOperandBytes * blocks;
+  shape.shared_weight_bytes = (operands - in_registers) * kOperandBytes * blocks;
+  return shape;
 }
 
-int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
-  const int64_t hidden = problem.hidden, batch = problem.max_batch();
-  if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
-  if (batch > kTileColumns || problem.steps() < kChunkedLeastSteps || problem.layers < kLeastLayers) return 1;
+// Whether launches of so many layers are faster than other wavefronts, which take two layers together, or, of up to 640
+// units, three. Measured on an H100; docs/resident_kernels_measured.md.
+bool is_faster(const RnnProblem& problem, Pass pass, int64_t of_launch) {
+  const int64_t batch = problem.max_batch();
+  if (pass == Pass::kBackward && batch > 4 && of_launch < 5) return false;
+  if (problem.hidden <= 640) return problem.layers > 3;
+  if (problem.hidden > 832 && batch < 4) return batch > 1 && of_launch > 4;
+  return of_launch > 3 || problem.layers == 3;
+}
+
+int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   const int gates = static_cast<int>(problem.gates());
-  const bool half_tile = batch <= kChunkedHalfTile;
+  const bool half_tile = problem.max_batch() <= kChunkedHalfTile;
   int64_t most = 1;
-  any_kernel(row, problem, Engine::kWavefrontChunked, pass, [&](KernelId kernel) {
+  any_kernel(row, problem, Engine::kWavefrontChunked, Pass::kForward, [&](KernelId kernel) {
     const int unit_tiles = kernel.shape(0), units = unit_tiles * kTileRows;
-    const int64_t blocks = ceil_div(hidden, units);
-    const int64_t layers = std::min({problem.layers, resident_blocks(row, 1) / blocks, int64_t{kWavefrontLayers}});
+    const int64_t blocks = ceil_div(problem.hidden, units);
+    const int64_t layers = layers_at_once(row, problem, blocks, 1);
     const int operands = chunked_operands(gates, unit_tiles), in_registers = std::min(operands, kChunkedRegisters);
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
     const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
@@ -39,19 +53,57 @@ int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass 
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
     most = layers;
-    *shape = ResidentShape();
-    shape->kernel = kernel;
-    shape->units = units;
-    shape->cluster = shape->replicas = shape->tiles = 1;
-    shape->blocks = static_cast<int>(blocks);
-    shape->register_bytes = int64_t{in_registers} * 16 * kResidentThreads * blocks;
-    shape->shared_weight_bytes = shared_weights * blocks;
+    *shape = shape_of(kernel, units, 1, blocks, operands, in_registers);
     shape->shared_bytes = shared_bytes;
     const auto& delays = row.delays->wavefront_chunked;
     shape->poll_delay_cycles = half_tile ? delays.half_tile : delays.tile;
     return false;
   });
   return static_cast<int>(most);
+}
+
+int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
+  ResidentShape forward;
+  if (problem.hidden < kSmallestBackward || problem.batch.front() != problem.batch.back()) return 1;
+  if (choose_forward(row, problem, &forward) == 1) return 1;
+  int64_t most = 1;
+  any_kernel(row, problem, Engine::kWavefrontChunked, Pass::kBackward, [&](KernelId kernel) {
+    const int units = kernel.shape(0) * kTileRows, cluster = kernel.shape(1);
+    const int columns = chunked_columns(problem.max_batch());
+    const int64_t blocks = ceil_div(problem.hidden, int64_t{units} * cluster) * cluster;
+    const int64_t layers = layers_at_once(row, problem, blocks, cluster);
+    const int64_t shared_bytes = chunked_backward_shared_bytes(columns);
+    if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
+    most = layers;
+    *shape = shape_of(kernel, units, cluster, blocks, kChunkedBackwardOperands, chunked_backward_registers(columns));
+    shape->shared_bytes = shared_bytes;
+    const auto& delays = row.delays->wavefront_chunked;
+    shape->poll_delay_cycles = columns == kChunkedHalfTile ? delays.backward_half_tile : delays.backward_tile;
+    return true;
+  });
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
+int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass) {
+  const int64_t batch = problem.max_batch(), row = problem.hidden * type_bytes(problem.type);
+  if (pass == Pass::kForward) return problem.steps() * batch * row;
+  return chunked_ring_steps(batch) * problem.gates() * chunked_columns(batch) * row;
+}
+
+// Forward, no more rows than a chunk has are stored.
+int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
+  const int64_t row = problem.hidden * type_bytes(problem.type), batch = problem.max_batch();
+  return pass == Pass::kForward ? chunked_steps(batch) * batch * problem.gates() * row : kChunkedRows * row;
+}
+
+int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
+  const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
+  if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
+  if (batch > kTileColumns || problem.steps() < chunked_least_steps(hidden) || layers < kLeastLayers) return 1;
+  const int most = pass == Pass::kForward ? choose_forward(row, problem, shape) : choose_backward(row, problem, shape);
+  return most > 1 && is_faster(problem, pass, layers_of_launch(*shape, most, layers)) ? most : 1;
 }
 
 }  // namespace prnn

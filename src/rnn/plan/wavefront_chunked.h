@@ -9,7 +9,8 @@
 
 namespace prnn {
 
-constexpr int64_t kChunkedLeastSteps = 64;  // timesteps of a call, at least
+// Timesteps of a call, at least. Of smaller layers other wavefronts take three.
+constexpr int64_t chunked_least_steps(int64_t hidden) { return hidden > 640 ? 128 : 256; }
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk
@@ -47,9 +48,38 @@ constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
 // Backward: clusters of 2 blocks split K by gates. A launch's kernel has 4 or 8 columns. The exchanged gradients of
 // the gates lie in a ring of so many timesteps.
 constexpr int kChunkedBackwardCluster = 2;
+constexpr int kChunkedBackwardUnits = 40;     // of a block
+constexpr int kChunkedBackwardKTiles = 8;     // of a warp: 16 units, two gates
+constexpr int kChunkedBackwardOperands = 80;  // of recurrent weights of a warp, 16 bytes a thread
+constexpr int kChunkedBackwardSaved = 4;      // steps whose saved values are on their way to shared memory
+constexpr int kChunkedColumnsK = 64;          // elements of K of a stage of a chunk's product
+constexpr int kChunkedColumnsStages = 3;
 constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
 constexpr int chunked_ring_steps(int64_t batch) { return 4 * chunked_steps(batch); }
-constexpr int chunked_backward_shared_bytes(int columns) { return columns == 4 ? 181 * 1024 : 214 * 1024; }
+
+// Operands of recurrent weights that a warp keeps in registers.
+constexpr int chunked_backward_registers(int columns) { return columns == kChunkedHalfTile ? 42 : 40; }
+
+// A stage of a product with a matrix whose rows are along K: `matrix_columns` of it, rows 16 bytes further apart than
+// they are long against bank conflicts.
+constexpr int chunked_columns_row_bytes(int matrix_columns) { return matrix_columns * 2 + 16; }
+constexpr int chunked_columns_stage_bytes(int matrix_columns) {
+  return kChunkedRows * kChunkedColumnsK * 2 + kChunkedColumnsK * chunked_columns_row_bytes(matrix_columns);
+}
+
+// ChunkedBackwardMemory of the kernel, which says what these are. Stages and what a step needs lie there at different
+// times.
+constexpr int chunked_backward_shared_bytes(int columns) {
+  constexpr int kUnits = kChunkedBackwardUnits, kRows = kChunkedBackwardCluster * kUnits, kFinishing = 4 * kUnits;
+  const int weights = (kChunkedBackwardOperands - chunked_backward_registers(columns)) * kResidentThreads * 16;
+  const int sums = kResidentWarps * kRows * 4, saved = kChunkedBackwardSaved * kUnits * 6 * 2;  // of a column
+  const int derived = kFinishing / 4 * 32, published = 2 * 2 * kUnits * 4;                      // the same
+  const int of_step = columns * (sums + saved + derived + published);
+  const int stages = kChunkedColumnsStages * chunked_columns_stage_bytes(kRows);
+  const int partial_and_carried = columns * (2 * kUnits * 4 + kFinishing / 4 * 4);
+  const int tables = kFinishing * 16 + (kResidentThreads - kFinishing) * 2 * 16;
+  return weights + std::max(of_step, stages) + partial_and_carried + tables + 16;
+}
 
 // Bytes of a layer's `exchange` and `products`, of WavefrontForwardLayer. The gates' gradients, of G H numbers a row,
 // are what blocks exchange backward, and their products with the input matrices above have H.

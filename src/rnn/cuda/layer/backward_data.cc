@@ -17,8 +17,13 @@ class BackwardData : LayerRun {
     store_table();
     if (plan.side_by_side.backward) return run_side_by_side();
     const void* dy = args_.dy;
+    // Kernels by chunks copy 16 bytes of the input matrices and of dy at once. Layers alone leave gradients where these
+    // do, and as many sums for the biases.
+    const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy);
+    const bool by_chunks = is_chunked(wavefront.backward), aligned = bits % 16 == 0;
     for (int64_t above = p.layers; above > 0;) {
-      const int64_t most = is_together_backward(above - 1) ? wavefront.backward_layers : 1;
+      const bool together = is_together_backward(above - 1) && (!by_chunks || aligned);
+      const int64_t most = together ? wavefront.backward_layers : 1;
       const int64_t count = layers_of_launch(wavefront.backward, most, above);
       const int64_t layer = above -= count;
       void* const dx = layer == 0 ? args_.dx : work.between_of(layer - 1);
@@ -43,6 +48,7 @@ class BackwardData : LayerRun {
     params.sizes = sizes_of(wavefront.backward, 0, p.max_batch(), count);
     params.dy = dy;
     params.dropout_scale = dropout_scale();
+    const bool by_chunks = is_chunked(wavefront.backward);
     std::vector<Elements> gradients;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t layer = first + i;
@@ -70,8 +76,25 @@ class BackwardData : LayerRun {
       gradients.push_back({own.dgates, p.rows * p.gates() * p.hidden});
       if (i > 0 && p.mode == PRNN_GRU) gradients.push_back({own.dcandidate, p.rows * p.hidden});
     }
-    fill_all_empty(gradients);
+    if (by_chunks) {
+      set_chunks(first, count, &params);
+    } else {
+      fill_all_empty(gradients);
+    }
     require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
+  }
+
+  void set_chunks(int64_t first, int64_t count, WavefrontBackwardParams* params) {
+    const ChunkedArrays arrays = chunked_arrays(Pass::kBackward, first, count);
+    unsigned* const progress = begin_progress();
+    for (int64_t i = 0; i < count; ++i) {
+      WavefrontBackwardLayer& own = params->layer[i];
+      own.exchange = arrays.exchange[i];
+      own.products = arrays.products[i];
+      own.above_progress = i + 1 < count ? progress + i + 1 : nullptr;
+      own.progress = progress + i;
+    }
+    params->chunk_steps = chunked_steps(p.max_batch());
   }
 
   void run_side_by_side() {

@@ -183,18 +183,15 @@ class Forward : LayerRun {
   }
 
   void set_chunks(int64_t first, int64_t count, WavefrontForwardParams* params) {
-    const ChunkedArrays arrays = chunked_arrays(first, count);
+    const ChunkedArrays arrays = chunked_arrays(Pass::kForward, first, count);
     unsigned* const progress = begin_progress();
-    std::vector<Elements> exchanged;
     for (int64_t i = 0; i < count; ++i) {
       WavefrontForwardLayer& own = params->layer[i];
       own.exchange = arrays.exchange[i];
       own.products = arrays.products[i];
       own.below_progress = i > 0 ? progress + i - 1 : nullptr;
       own.progress = i + 1 < count ? progress + i : nullptr;
-      exchanged.push_back({own.exchange, chunked_exchange_bytes(p, Pass::kForward) / element});
     }
-    fill_all_empty(exchanged);
     params->chunk_steps = chunked_steps(p.max_batch());
   }
 

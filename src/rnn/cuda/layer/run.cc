@@ -37,24 +37,29 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
   return p.steps() * sizes.exchange_columns() * row;
 }
 
-// What a forward call leaves alone up to the launch with this highest layer. `between`: Workspace's, which holds
-// gradients in a training step.
-std::vector<Span> spare_in_forward(const RnnProblem& p, const Reserve& saved, char* between, int64_t last) {
+// Memory that a launch with this highest layer has to itself. `between`: Workspace's, which holds gradients in a
+// training step: forward none, backward those of this layer's outputs, which of the stack's last are the caller's.
+std::vector<Span> spare_in(Pass pass, const RnnProblem& p, const Reserve& saved, char* between, int64_t last) {
   if (!p.training) return {};
-  return {saved.spare(last), {between, p.rows * p.hidden * type_bytes(p.type)}};
+  const Span gradients{between, p.rows * p.hidden * type_bytes(p.type)};
+  if (pass == Pass::kForward) return {saved.spare(last), gradients};
+  return last + 1 == p.layers ? std::vector<Span>{gradients} : std::vector<Span>{};
 }
 
 // Of ChunkedArrays, in the workspace.
-int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const WavefrontPlan& wavefront = plan.wavefront;
-  if (!is_chunked(wavefront.forward)) return 0;
+int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan, Pass pass) {
+  const bool is_forward = pass == Pass::kForward;
+  const ResidentShape& shape = is_forward ? plan.wavefront.forward : plan.wavefront.backward;
+  const int64_t most_layers = is_forward ? plan.wavefront.forward_layers : plan.wavefront.backward_layers;
+  if (!is_chunked(shape) || (!is_forward && !p.training)) return 0;
   const Reserve saved(p, plan, false, nullptr);
   size_t most = 0;
-  for (int64_t layer = 0; layer < p.layers;) {
-    const int64_t count = layers_of_launch(wavefront.forward, wavefront.forward_layers, p.layers - layer);
-    layer += count;
+  for (int64_t done = 0; done < p.layers;) {
+    const int64_t count = layers_of_launch(shape, most_layers, p.layers - done);
+    const int64_t last = (is_forward ? done + count : p.layers - done) - 1;
+    done += count;
     Arena rest(nullptr);
-    ChunkedArrays(p, Pass::kForward, count, spare_in_forward(p, saved, nullptr, layer - 1), &rest);
+    ChunkedArrays(p, pass, count, spare_in(pass, p, saved, nullptr, last), &rest);
     most = std::max(most, rest.size());
   }
   return static_cast<int64_t>(most);
@@ -62,7 +67,7 @@ int64_t chunked_rest_bytes(const RnnProblem& p, const RnnPlan& plan) {
 
 // The same of layers alone, side by side and by chunks.
 int64_t forward_exchange_bytes(const RnnProblem& p, const RnnPlan& plan) {
-  const int64_t alone = std::max(exchange_bytes(p, plan.forward), chunked_rest_bytes(p, plan));
+  const int64_t alone = std::max(exchange_bytes(p, plan.forward), chunked_rest_bytes(p, plan, Pass::kForward));
   return plan.side_by_side.forward ? std::max(alone, exchange_bytes(p, plan.side_by_side.forward_shape)) : alone;
 }
 
@@ -108,8 +113,10 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
     directions.push_back(d);
   }
   const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
-  // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are.
-  const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, plan.wavefront.backward_layers);
+  // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are; nor by chunks, where
+  // the layer above is through with the timestep.
+  const int layers = is_chunked(plan.wavefront.backward) ? 1 : plan.wavefront.backward_layers;
+  const int64_t at_once = std::max(plan.side_by_side.backward && is_gru ? 2 : 1, layers);
   // Layer l's gates are in place l, their gradients in place l + above. An RNN has no gates to be kept.
   const int64_t least_above = is_gated ? std::min(at_once, p.layers) : 0,
                 above = keeps_gates && is_gated ? p.layers : least_above;
@@ -218,6 +225,7 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   }
   input_weights = backward.take<char>(input_weights_bytes(p));
   sums = backward.take<float>(sums_bytes(p, plan) / static_cast<int64_t>(sizeof(float)));
+  chunked = backward.take<char>(chunked_rest_bytes(p, plan, Pass::kBackward));
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     dcell_outputs.push_back(backward.take<char>(merges ? p.rows * padded * element : 0));
     dlast.push_back(backward.take<char>(merges ? p.max_batch() * p.hidden * element : 0));
@@ -327,10 +335,16 @@ ResidentSizes LayerRun::sizes_of(const ResidentShape& shape, int64_t first, int6
   return sizes;
 }
 
-ChunkedArrays LayerRun::chunked_arrays(int64_t first, int64_t count) const {
-  Arena rest(work.exchange[0]);
+ChunkedArrays LayerRun::chunked_arrays(Pass pass, int64_t first, int64_t count) const {
+  Arena rest(pass == Pass::kForward ? work.exchange[0] : work.chunked);
   char* const between = work.between.empty() ? nullptr : work.between[0];
-  return ChunkedArrays(p, Pass::kForward, count, spare_in_forward(p, saved, between, first + count - 1), &rest);
+  ChunkedArrays arrays(p, pass, count, spare_in(pass, p, saved, between, first + count - 1), &rest);
+  std::vector<Elements> exchanged;
+  for (char* const exchange : arrays.exchange) {
+    exchanged.push_back({exchange, chunked_exchange_bytes(p, pass) / element});
+  }
+  fill_all_empty(exchanged);
+  return arrays;
 }
 
 unsigned* LayerRun::begin_progress() const {

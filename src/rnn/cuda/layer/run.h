@@ -40,8 +40,8 @@ struct Span {
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 // Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
-// backward pass. If it does, its size is linear in the rows and in N whatever the plan, so that a framework can compute
-// it from symbols.
+// backward pass (by chunks, through the timestep's). If it does, its size is linear in the rows and in N whatever the
+// plan, so that a framework can compute it from symbols.
 struct Reserve {
   Reserve(const RnnProblem& problem, const RnnPlan& plan, bool keeps_gates, void* base);
 
@@ -71,8 +71,8 @@ struct Reserve {
   std::vector<Span> places_;  // of gates and gradients, one after the other; those that are there if gates are not kept
 };
 
-// What kernels by chunks have of each layer of a launch, WavefrontForwardLayer's `exchange` and `products`: in spare
-// memory as far as there is room, else in the rest.
+// What kernels by chunks have of each layer of a launch, WavefrontForwardLayer's or WavefrontBackwardLayer's `exchange`
+// and `products`: in spare memory as far as there is room, else in the rest.
 struct ChunkedArrays {
   ChunkedArrays(const RnnProblem& problem, Pass pass, int64_t layers, std::vector<Span> spare, Arena* rest);
 
@@ -86,7 +86,7 @@ struct Workspace {
   StepSizes* table;            // [T] where the batch varies
   std::vector<char*> between;  // [rows, D P]: inference's outputs, or the gradients between layers; see between_of()
   std::vector<uint8_t*> kept;  // ForwardDropout::kept of a launch's layers; empty without dropout
-  unsigned* progress;          // WavefrontForwardLayer::progress of a launch's layers
+  unsigned* progress;          // `progress` of a launch's layers by chunks
   // Per layer, side by side: [N, H], what one half of the timesteps leaves for the other, backward its gradients.
   std::vector<char*> carried_h, carried_c;
   // Forward.
@@ -100,6 +100,7 @@ struct Workspace {
   float* sums;          // BackwardParams::sums
   // With resets, per recurrence: BackwardDirection::dreset_hx and dreset_cx, [2, N, H].
   std::vector<float*> reset_sums;
+  char* chunked;  // the rest that ChunkedArrays take
   // Backward, weights.
   char* previous;  // [rows, P]
   // With a projection; docs/resident_kernels.md has the formulas.
@@ -215,8 +216,8 @@ struct LayerRun {
     int64_t first, count, base;
   };
   Rows rows_of(const LayerHalf& half) const;
-  // Of a forward launch of layers [first, first + count).
-  ChunkedArrays chunked_arrays(int64_t first, int64_t count) const;
+  // Of a launch of layers [first, first + count); fills what is exchanged.
+  ChunkedArrays chunked_arrays(Pass pass, int64_t first, int64_t count) const;
   // The counters of a launch by chunks, which become zeros.
   unsigned* begin_progress() const;
   // The mask between layer first + i and the one above, layers of one launch.

@@ -1,5 +1,5 @@
 // What the kernels of wavefronts by chunks have in common: recurrent weights of a layer on a share of the GPU, in
-// registers and shared memory, and the product of a chunk of timesteps with a matrix that is read from L2.
+// registers and shared memory, and the products of a chunk of timesteps with a matrix that is read from L2.
 #pragma once
 
 #include <utility>
@@ -155,6 +155,91 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
     for (int i = 0; i < kChunkedStageK / 16; ++i) wgmma_columns<T>(sums, a + i * 2, b + i * 2);
     wgmma_commit();
     wgmma_wait<0>();
+  }
+  __syncthreads();
+}
+
+// sums <- A[64, K] B[K, COLUMNS], for matrices whose rows are along K. Warp w has rows 16 (w % 4) onwards and columns
+// COLUMNS / 2 (w / 4) onwards, in tiles of 8: sums[tile] as the matrix instruction has them. `a_row(r)` and `b_row(k)`
+// are where rows begin; `b_stride`: elements from a row of B to the next; `b_vec(v)`: elements from the beginning of a
+// row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple of kChunkedColumnsK. `stages`: shared memory
+// of kChunkedColumnsStages stages, aligned to 128 bytes, free. The whole block calls it; `thread` is threadIdx.x.
+// By mma.sync: wgmma, which can take B so as well, was slower with few columns.
+template <class T, int COLUMNS, class ARow, class BVec>
+__device__ __forceinline__ void multiply_columns(float (&sums)[COLUMNS / 16][4], int k_elements, uint32_t stages,
+                                                 int thread, const ARow& a_row, const T* b, int b_stride,
+                                                 const BVec& b_vec) {
+  constexpr int kStageK = kChunkedColumnsK, kTiles = COLUMNS / 16, kRowBytes = chunked_columns_row_bytes(COLUMNS);
+  constexpr int kStageBytes = chunked_columns_stage_bytes(COLUMNS), kAhead = kChunkedColumnsStages - 1;
+  constexpr int kVecsA = kStageK / 8, kRowsA = kResidentThreads / kVecsA, kLoadsA = kChunkedRows / kRowsA;
+  constexpr int kVecsB = COLUMNS / 8, kVecsOfB = kStageK * kVecsB, kLoadsB = ceil_div(kVecsOfB, kResidentThreads);
+  constexpr int kBytesA = kChunkedRows * kStageK * 2;
+  static_assert(kVecsA == 8 && kChunkedRows == 64 && kResidentWarps == 8);
+  const int lane = thread % 32, warp = thread / 32, count = k_elements / kStageK;
+  const T* from_a[kLoadsA];
+#pragma unroll
+  for (int i = 0; i < kLoadsA; ++i) from_a[i] = a_row(thread / kVecsA + i * kRowsA) + thread % kVecsA * 8;
+  const uint32_t place_a = stages + swizzled(thread / kVecsA, thread % kVecsA);
+  int from_b[kLoadsB];
+  uint32_t place_b[kLoadsB];
+#pragma unroll
+  for (int i = 0; i < kLoadsB; ++i) {
+    const int vec = thread + i * kResidentThreads, k = vec / kVecsB;
+    from_b[i] = k * b_stride + b_vec(vec % kVecsB);
+    place_b[i] = stages + kBytesA + k * kRowBytes + vec % kVecsB * 16;
+  }
+  const auto issue = [&](int s) {
+    if (s < count) {
+      const uint32_t to = s % kChunkedColumnsStages * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kLoadsA; ++i) {
+        copy_ahead(true, place_a + to + i * kRowsA * kStageK * 2, from_a[i]);
+        from_a[i] += kStageK;
+      }
+#pragma unroll
+      for (int i = 0; i < kLoadsB; ++i) {
+        const bool wanted = (i + 1) * kResidentThreads <= kVecsOfB || thread + i * kResidentThreads < kVecsOfB;
+        copy_ahead(wanted, place_b[i] + to, b + from_b[i]);
+      }
+      b += kStageK * b_stride;
+    }
+    commit_copies();
+  };
+  unroll<kTiles, 4>([&](int tile, int q) { sums[tile][q] = 0; });
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) issue(s);
+  // Of the four 8 x 8 matrices that a lane's address is one of: rows first (A), k first (B).
+  const int of_matrix = lane % 8, odd = lane / 8 % 2, upper = lane / 16;
+  const int row = warp % 4 * 16 + odd * 8 + of_matrix;
+  const uint32_t at_b = stages + kBytesA + (odd * 8 + of_matrix) * kRowBytes + (warp / 4 * kTiles + upper) * 16;
+  const uint32_t at_last = stages + kBytesA + lane * kRowBytes + (warp / 4 * kTiles + kTiles - 1) * 16;
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    wait_for_copies<kAhead - 1>();
+    __syncthreads();  // stage s has arrived, and the one before has been multiplied
+    issue(s + kAhead);
+    const uint32_t stage = s % kChunkedColumnsStages * kStageBytes;
+#pragma unroll
+    for (int k = 0; k < kStageK / 32; ++k) {
+      const uint32_t b_at = at_b + stage + k * 32 * kRowBytes;
+      uint32_t last[4];  // both halves of K of an odd tile
+      if (kTiles % 2 == 1) load_matrices<true>(last, at_last + stage + k * 32 * kRowBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t a[4];
+        load_matrices<false>(a, stages + stage + swizzled(row, k * 4 + half * 2 + upper));
+#pragma unroll
+        for (int tile = 0; tile + 1 < kTiles; tile += 2) {
+          uint32_t both[4];
+          load_matrices<true>(both, b_at + half * 16 * kRowBytes + tile * 16);
+          Element<T>::mma(sums[tile], a[0], a[1], a[2], a[3], both[0], both[1]);
+          Element<T>::mma(sums[tile + 1], a[0], a[1], a[2], a[3], both[2], both[3]);
+        }
+        if (kTiles % 2 == 1) {
+          Element<T>::mma(sums[kTiles - 1], a[0], a[1], a[2], a[3], last[half * 2], last[half * 2 + 1]);
+        }
+      }
+    }
   }
   __syncthreads();
 }

@@ -31,7 +31,7 @@ struct WavefrontForwardLayer {
   void* cells;
   // Kernels by chunks. They read no `initial`, and what `y` and ForwardDropout::dropped are beforehand does not matter.
   void* exchange;                  // [steps, columns of the tile, H]: as ForwardDirection::exchange
-  void* products;                  // [64, G, H], of a chunk; NULL for the lowest layer
+  void* products;                  // [a chunk's rows, G, H]; NULL for the lowest layer
   const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
   unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand; NULL for
                                    // the highest layer

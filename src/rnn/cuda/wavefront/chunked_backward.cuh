@@ -1,0 +1,657 @@
+// The backward kernel of wavefronts by chunks: several LSTM layers of a stack in one launch, each on its own share of
+// the GPU with its recurrent weights alone on the chip. A layer follows the one above by a chunk of timesteps, whose dy
+// it makes itself, from the gradients of the gates above, before it steps down through them.
+//
+// A cluster of two blocks has the rows of R' of 80 units; each block multiplies the gradients of two of the four gates.
+// First come the rows of the other block's 40 units, whose sums travel while the own rows are multiplied.
+#pragma once
+
+#include "rnn/cuda/common/block.cuh"
+#include "rnn/cuda/common/dsmem.cuh"
+#include "rnn/cuda/common/launch.cuh"
+#include "rnn/cuda/common/sequence.cuh"
+#include "rnn/cuda/common/unit_io.cuh"
+#include "rnn/cuda/common/unroll.cuh"
+#include "rnn/cuda/wavefront/chunked_product.cuh"
+
+namespace prnn {
+
+// What does not depend on the columns of a kernel. Of the rows, the other block's come first.
+struct ChunkedBackwardSizes {
+  static constexpr int kUnits = kChunkedBackwardUnits, kRows = kChunkedBackwardCluster * kUnits;
+  static constexpr int kTiles = kRows / 16;               // of the instruction
+  static constexpr int kFirstTiles = (kUnits + 15) / 16;  // multiplied first; half of the last is the own block's
+  static constexpr int kLastTiles = kTiles - kFirstTiles;
+  static constexpr int kKTiles = kChunkedBackwardKTiles, kKTileUnits = 16;  // 64 bytes: two gates of 16 units
+  static constexpr int kOperands = kKTiles * kTiles * 2, kFirstOperands = kKTiles * kFirstTiles * 2;
+  static constexpr int kFinishing = kUnits * 4;                   // threads: a unit and a quarter of the columns each
+  static constexpr int kCopying = kResidentThreads - kFinishing;  // the other threads
+  static constexpr int kStages = kChunkedBackwardSaved, kOctets = kUnits / 8;
+  // A thread copies, of what the forward pass saved, 16 bytes of a column and of every kCopiedColumns-th one after it.
+  static constexpr int kCopyParts = 6 * kOctets, kCopiedColumns = kCopying / kCopyParts;
+  static_assert(kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 && kUnits % 8 == 0);
+};
+
+// Which operands are in registers: spread evenly, so that loads of the others overlap with all products.
+template <int IN_REGISTERS>
+struct ChunkedBackwardOperands {
+  static constexpr int kCount = ChunkedBackwardSizes::kOperands, kInShared = kCount - IN_REGISTERS;
+  // Of the operands before this one, those in registers.
+  static constexpr __host__ __device__ int before(int operand) { return operand * IN_REGISTERS / kCount; }
+  static constexpr __host__ __device__ bool in_register(int operand) { return before(operand + 1) > before(operand); }
+  static constexpr __host__ __device__ int shared_index(int operand) { return operand - before(operand); }
+  // The inverse.
+  static constexpr __host__ __device__ int register_operand(int i) {
+    return ((i + 1) * kCount + IN_REGISTERS - 1) / IN_REGISTERS - 1;
+  }
+  static constexpr __host__ __device__ int shared_operand(int i) { return i * kCount / kInShared; }
+};
+
+template <class T, int COLUMNS>
+struct alignas(16) ChunkedSaved {
+  T gates[COLUMNS][kChunkedBackwardUnits][4];
+  T cells[COLUMNS][kChunkedBackwardUnits];
+  T dy[COLUMNS][kChunkedBackwardUnits];
+};
+
+struct alignas(16) ChunkedCopy {
+  const char* from;  // in row 0 of the data; NULL: nothing
+  int row_bytes;
+  int to;  // bytes from the start of a stage
+};
+
+// Where a thread stores rows of dgates: two gates of eight units and a column.
+struct alignas(16) ChunkedRowsOut {
+  int column;     // kTileColumns: nothing
+  int exchange;   // bytes from the start of a step
+  uint32_t from;  // shared address
+  int to;         // elements from the start of a row
+};
+
+struct alignas(16) ChunkedDerived {
+  float4 gates[ChunkedBackwardSizes::kFinishing];
+  float4 others[ChunkedBackwardSizes::kFinishing];  // d h / d c, forget gate, dy; where in the exchange buffer the unit
+                                                    // goes: negative: nowhere
+};
+
+template <class T, int COLUMNS>
+struct ChunkedBackwardMemory : ChunkedBackwardSizes {
+  struct OfStep {
+    float sums[kResidentWarps][kRows * COLUMNS];
+    ChunkedDerived derived[COLUMNS / 4];
+    ChunkedSaved<T, COLUMNS> saved[kStages];
+    uint32_t published[2][2][COLUMNS][kUnits];  // of even and odd steps: pairs of gates, for the rows of dgates
+  };
+
+  uint4 weights[kOperands - chunked_backward_registers(COLUMNS)][kResidentThreads];
+  union {
+    OfStep step;
+    uint4 stages[kChunkedColumnsStages * chunked_columns_stage_bytes(kRows) / 16];  // between chunks
+  };
+  // The other block's sums of this block's units, in even and odd steps: kEmpty until they have arrived. They are made
+  // empty again after they have been read, before this block's next barrier, and so before the other block can have
+  // what it needs for the step after the next.
+  float partial[2][kUnits * COLUMNS];
+  float carried[COLUMNS / 4][kFinishing];  // dc from the step before
+  float4 biases[kFinishing];
+  ChunkedCopy copies[kCopying];
+  ChunkedRowsOut rows[kCopying];
+  uint64_t multiplied;         // counts the warps whose sums of the other block's units are there
+  int chunk_first, chunk_end;  // steps of the pass: [first, end)
+};
+
+// Whether the barrier's phase is over; unlike has_arrived(), returns at once.
+__device__ __forceinline__ bool chunked_is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 1;
+#if PRNN_HAS_CLUSTERS
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+#endif
+  return done != 0;
+}
+__device__ __forceinline__ void chunked_arrive(uint32_t barrier) {
+#if PRNN_HAS_CLUSTERS
+  asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+// Stores to another block of the cluster, which sees by the words that they have arrived; and, four, before a barrier
+// of the cluster.
+__device__ __forceinline__ void chunked_store_to_rank(uint32_t address, float2 v) {
+#if PRNN_HAS_CLUSTERS
+  asm volatile("st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+#endif
+}
+__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float (&v)[4]) {
+#if PRNN_HAS_CLUSTERS
+  asm volatile("st.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+               "f"(v[3])
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ void chunked_load(uint32_t address, float (&v)[1]) { load_shared(address, v[0]); }
+__device__ __forceinline__ void chunked_load(uint32_t address, float (&v)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(address) : "memory");
+}
+// Whether what another block stores has arrived.
+__device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v)[1]) {
+  asm volatile("ld.volatile.shared.f32 %0,[%1];" : "=f"(v[0]) : "r"(address) : "memory");
+  return __float_as_uint(v[0]) != kEmpty;
+}
+__device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v)[2]) {
+  asm volatile("ld.volatile.shared.v2.f32 {%0,%1},[%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(address) : "memory");
+  return max(__float_as_uint(v[0]), __float_as_uint(v[1])) != kEmpty;
+}
+
+// COLUMNS: 4 or 8, of sequences. Batches are uniform, and of one tile.
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    chunked_backward(const __grid_constant__ WavefrontBackwardParams params) {
+  if constexpr (!kHasClusters) return;
+  static_assert(MODE == PRNN_LSTM, "two pairs of gates");
+  using Memory = ChunkedBackwardMemory<T, COLUMNS>;
+  using OfStep = typename Memory::OfStep;
+  using Stage = ChunkedSaved<T, COLUMNS>;
+  static_assert(sizeof(Memory) == chunked_backward_shared_bytes(COLUMNS));
+  constexpr int kUnits = Memory::kUnits, kRows = Memory::kRows, kTiles = Memory::kTiles;
+  constexpr int kFirstTiles = Memory::kFirstTiles, kLastTiles = Memory::kLastTiles, kKTiles = Memory::kKTiles;
+  constexpr int kKTileUnits = Memory::kKTileUnits, kFirstOperands = Memory::kFirstOperands;
+  constexpr int kFinishing = Memory::kFinishing, kStages = Memory::kStages, kOctets = Memory::kOctets;
+  constexpr int kCopyParts = Memory::kCopyParts, kCopiedColumns = Memory::kCopiedColumns;
+  constexpr int kInRegisters = chunked_backward_registers(COLUMNS);
+  using Layout = ChunkedBackwardOperands<kInRegisters>;
+  constexpr int kItems = COLUMNS / 4;                  // that a thread finishes: columns of one unit
+  constexpr int kExchangeTile = COLUMNS * 64;          // bytes
+  constexpr int kAhead = 2;                            // operands in flight from shared memory
+  constexpr int kIdleDelay = kItems == 1 ? 400 : 200;  // cycles, of warps that finish no units: their polls would come
+                                                       // in the way of the others' stores
+  constexpr int kProbe = 1, kSend = 3;  // k-tiles of the last tiles after which the other block's sums may be sent
+
+  extern __shared__ __align__(128) uint4 chunked_shared[];
+  Memory& memory = *reinterpret_cast<Memory*>(chunked_shared);
+  const ResidentSizes& sizes = params.sizes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const auto rank_again = [&] { return COLUMNS == 8 ? rank : static_cast<int>(cluster_rank()); };
+  const BlockPlace place = place_of_block(sizes, kUnits);
+  const WavefrontBackwardLayer& layer = params.layer[place.direction];
+  const int hidden = sizes.hidden, first_unit = place.first_unit;
+  char* const exchange = static_cast<char*>(layer.exchange);
+  const int exchange_half = hidden / kKTileUnits * kExchangeTile, exchange_step = 2 * exchange_half;
+  const auto ring_bytes = [&] { return 4 * params.chunk_steps * exchange_step; };
+  const auto is_fed = [&] { return layer.above != nullptr; };
+  const auto row_of = [&](int s) { return (sizes.steps - 1 - s) * sizes.batch; };
+
+  // The weights. Word w of lane `sub` in a k-tile is unit sub * 4 + w of it, two gates.
+  const T* const weights = static_cast<const T*>(layer.recurrent) + int64_t{2 * rank} * hidden * hidden;
+  const auto load_operand = [&](int operand) {
+    const bool is_first = operand < kFirstOperands;
+    const int tiles = is_first ? kFirstTiles : kLastTiles, i = is_first ? operand : operand - kFirstOperands;
+    const int half = i % 2, tile = i / 2 % tiles + (is_first ? 0 : kFirstTiles), k_tile = i / 2 / tiles;
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {  // row, row + 8, the next word of both
+      const int row = tile * 16 + w % 2 * 8 + lane / 4, own = row < kUnits ? row : row - kUnits;
+      const int unit = first_unit + own + (row >= kUnits ? 0 : rank == 0 ? kUnits : -kUnits);
+      const int k = (warp * kKTiles + k_tile) * kKTileUnits + sub * 4 + half * 2 + w / 2;
+      alignas(4) T pair[2] = {Element<T>::from_float(0), Element<T>::from_float(0)};
+      if (unit < hidden && k < hidden) {
+        pair[0] = weights[int64_t{k} * hidden + unit];
+        pair[1] = weights[int64_t{hidden + k} * hidden + unit];
+      }
+      words[w] = reinterpret_cast<const uint32_t&>(pair);
+    }
+    return uint4{words[0], words[1], words[2], words[3]};
+  };
+  // Through shared memory: loads of many operands at once would take registers.
+  uint4 in_registers[kInRegisters];
+#pragma unroll 4
+  for (int i = 0; i < kInRegisters; ++i) {
+    chunked_shared[i * kResidentThreads + threadIdx.x] = load_operand(Layout::register_operand(i));
+  }
+#pragma unroll
+  for (int i = 0; i < kInRegisters; ++i) {
+    in_registers[i] = load_shared(shared_address(chunked_shared + i * kResidentThreads + threadIdx.x));
+  }
+  __syncthreads();  // they may lie beyond the weights that stay there
+#pragma unroll 2
+  for (int i = 0; i < Layout::kInShared; ++i) {
+    memory.weights[i][threadIdx.x] = load_operand(Layout::shared_operand(i));
+  }
+
+  const uint32_t own_base = shared_address(chunked_shared), other_base = address_in_rank(own_base, rank ^ 1);
+  constexpr uint32_t kStep = offsetof(Memory, step), kMultiplied = offsetof(Memory, multiplied);
+  constexpr uint32_t kSums = kStep + offsetof(OfStep, sums), kSaved = kStep + offsetof(OfStep, saved);
+  constexpr uint32_t kDerived = kStep + offsetof(OfStep, derived);
+  constexpr uint32_t kPartial = offsetof(Memory, partial), kCarried = offsetof(Memory, carried);
+  const uint32_t weights_at = own_base + threadIdx.x * 16;
+  bool timed_out = false;
+  const auto wait_until = [&](const auto& is_there) {
+    SpinTimeout timeout;
+    while (!timed_out && !is_there()) {
+      if (!timeout.keeps_spinning(sizes.timed_out)) timed_out = true;
+    }
+  };
+
+  // What the threads that finish no units copy, and where they store rows of dgates.
+  if (threadIdx.x >= kFinishing) {
+    const int task = threadIdx.x - kFinishing;
+    {
+      const int part = task % kCopyParts, first = task / kCopyParts;
+      const bool is_gates = part < 4 * kOctets, is_cells = part < 5 * kOctets;
+      const int at = is_gates ? part * 2 : part % kOctets * 8;  // unit
+      const int of_unit = is_gates ? 4 : 1, row_elements = of_unit * hidden;
+      const void* const data = is_gates ? layer.gates : is_cells ? layer.cells : is_fed() ? layer.products : params.dy;
+      const T* const from = static_cast<const T*>(data) + (int64_t{first} * row_elements + (first_unit + at) * of_unit);
+      const int to = (is_gates   ? 0
+                      : is_cells ? offsetof(Stage, cells)
+                                 : offsetof(Stage, dy)) +
+                     (first * kUnits + at) * of_unit * sizeof(T);
+      const bool copies = first < kCopiedColumns && first_unit + at < hidden;
+      memory.copies[task] = {copies ? reinterpret_cast<const char*>(from) : nullptr,
+                             static_cast<int>(row_elements * sizeof(T)), to};
+    }
+    const int octet = task % kOctets, column = task / kOctets % COLUMNS, half = task / (kOctets * COLUMNS);
+    const int at = first_unit + octet * 8;
+    const bool stores = half < 2 && at < hidden;
+    memory.rows[task] = {stores ? column : kTileColumns,
+                         half * exchange_half + at / kKTileUnits * kExchangeTile + column * 64 + at % kKTileUnits * 4,
+                         shared_address(&memory.step.published[0][half % 2][column][octet * 8]),
+                         half * 2 * hidden + at};
+  }
+  // Of step s: what the forward pass saved, and dy; `end`: of the chunk, of whose step c alone is wanted, c before.
+  const auto copy_saved = [&](int s, int end) {
+    const int task = threadIdx.x - kFinishing, part = task % kCopyParts, first = task / kCopyParts;
+    const ChunkedCopy copy = memory.copies[task];
+    const bool is_gates = part < 4 * kOctets, is_cells = !is_gates && part < 5 * kOctets;
+    if (copy.from == nullptr || s > end || (s == end && !is_cells)) return;
+    if (s == sizes.steps) {
+      // cx may lie anywhere.
+      const T* const cx = static_cast<const T*>(layer.cx);
+      if (cx == nullptr) return;
+#pragma unroll 1
+      for (int i = first * 8; i < sizes.batch * 8; i = i % 8 == 7 ? i + 1 + (kCopiedColumns - 1) * 8 : i + 1) {
+        const int at = part % kOctets * 8 + i % 8;
+        memory.step.saved[s % kStages].cells[i / 8][at] = cx[i / 8 * hidden + first_unit + at];
+      }
+      return;
+    }
+    const int row = row_of(s) - (is_fed() && !is_gates && !is_cells ? row_of(end - 1) : 0);
+    const int column_bytes = (is_gates ? 4 : 1) * kUnits * static_cast<int>(sizeof(T));
+    const char* from = copy.from + int64_t{row} * copy.row_bytes;
+    uint32_t to = own_base + kSaved + s % kStages * sizeof(Stage) + copy.to;
+#pragma unroll
+    for (int i = 0; i < (COLUMNS + kCopiedColumns - 1) / kCopiedColumns; ++i) {
+      copy_ahead(first + i * kCopiedColumns < sizes.batch, to, from);
+      from += kCopiedColumns * copy.row_bytes;
+      to += kCopiedColumns * column_bytes;
+    }
+  };
+
+  // What this thread finishes: `kItems` columns of a unit.
+  const bool finishes = warp < kFinishing / 32;
+  const int last_step = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps - 1 : sizes.steps;
+
+  // The derivatives of step s, which need no gradient; `at`: of the step in the exchange buffer.
+  const auto derive = [&](int step, int at) {
+    const int thread = pin_in_register(threadIdx.x), s = pin_in_register(step);  // takes no register elsewhere
+    const int own_unit = thread / 4, own_column = thread % 4 * kItems;
+    const int unit = first_unit + own_unit;
+    const int to = at + unit / kKTileUnits * kExchangeTile + own_column * 64 + unit % kKTileUnits * 4;
+    const Stage& now = memory.step.saved[s % kStages];
+    const auto& before = memory.step.saved[(s + 1) % kStages].cells;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const Four<T> gates = *reinterpret_cast<const Four<T>*>(now.gates[own_column + i][own_unit]);
+      const float c = Element<T>::to_float(now.cells[own_column + i][own_unit]);
+      const bool has_before = s + 1 < sizes.steps || layer.cx != nullptr;
+      const float c_before = has_before ? Element<T>::to_float(before[own_column + i][own_unit]) : 0;
+      float saved[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) saved[g] = Element<T>::to_float(gates.value[g]);
+      const UnitDerivatives d = Cell<MODE>::template derivatives<false>(saved, c, c_before);
+      memory.step.derived[i].gates[thread] = {d.gate[0], d.gate[1], d.gate[2], d.gate[3]};
+      const bool exists = unit < hidden && own_column + i < sizes.batch && s < sizes.steps;
+      float dh = exists ? Element<T>::to_float(now.dy[own_column + i][own_unit]) : 0;
+      if (s == 0) dh += load_final_gradients<T, MODE>(layer, (own_column + i) * hidden + unit, exists).dh;
+      memory.step.derived[i].others[thread] = {d.state, d.carry, dh, __int_as_float(exists ? to + i * 64 : -1)};
+    }
+  };
+
+  // The exchange buffer is a ring of four chunks. A block makes its words of step s - 2 empty again in step s: all
+  // blocks have read them, since all have published step s - 1. So those of chunk c are empty when the block counts
+  // chunk c + 1, and its release orders these stores, which the block's barrier has collected, before the count. A
+  // block acquires, before it reads or publishes a word of chunk c + 4, the counts of all blocks of the layer up to
+  // chunk c + 2: it cannot see the old words again, and new ones come after the empty ones.
+  const auto empty_words = [&](int at) {
+    const int before = at - 2 * exchange_step;
+    const ChunkedRowsOut rows = memory.rows[threadIdx.x - kFinishing];
+    if (rows.column >= kTileColumns) return;
+    char* const to = exchange + (before + (before < 0 ? ring_bytes() : 0) + rows.exchange);
+    publish_16_bytes(to, {kEmpty, kEmpty, kEmpty, kEmpty});
+    publish_16_bytes(to + 16, {kEmpty, kEmpty, kEmpty, kEmpty});
+  };
+  const auto store_rows = [&](int s) {
+    const ChunkedRowsOut rows = memory.rows[threadIdx.x - kFinishing];
+    if (rows.column >= sizes.batch) return;
+    const uint32_t from = rows.from + (s & 1) * static_cast<uint32_t>(sizeof(memory.step.published[0]));
+    const uint4 low = load_shared(from), high = load_shared(from + 16);
+    T* const to = static_cast<T*>(layer.dgates) + (int64_t{row_of(s) + rows.column} * (4 * hidden) + rows.to);
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      const unsigned bytes = g == 0 ? 0x5410 : 0x7632;
+      *reinterpret_cast<uint4*>(to + g * hidden) = {__byte_perm(low.x, low.y, bytes), __byte_perm(low.z, low.w, bytes),
+                                                    __byte_perm(high.x, high.y, bytes),
+                                                    __byte_perm(high.z, high.w, bytes)};
+    }
+  };
+
+  // dy of the chunk that ends before step `end`, from the gradients of the gates above.
+  const auto make_dy = [&](int end) {
+    const int thread = pin_in_register(static_cast<int>(threadIdx.x)), pinned_end = pin_in_register(end);
+    const int chunk_row = row_of(pinned_end - 1), rows = row_of(memory.chunk_first) + sizes.batch - chunk_row;
+    const int k_first = rank * 2 * hidden, cluster_unit = first_unit - rank * kUnits;
+    float product[kTiles][4];
+    const T* const above = static_cast<const T*>(layer.above) + k_first;
+    const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
+    const uint32_t stages = own_base + kStep;
+    multiply_columns<T, kRows>(
+        product, 2 * hidden, stages, thread,
+        [&](int r) { return above + int64_t{chunk_row + min(r, rows - 1)} * (4 * hidden); }, matrix, hidden,
+        [&](int v) { return min(cluster_unit + v * 8, hidden - 8); });
+    // Warps 0 to 3 have the sums of rank 0's units, the others those of rank 1's.
+    const uint32_t slot = kStep + thread % 128 * 16;
+    const bool is_own = thread / 128 == rank;
+    sync_cluster();  // the other block has read its stages
+    if (!is_own) {
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) chunked_store_sums_to_rank(other_base + slot + j * 128 * 16, product[j]);
+    }
+    sync_cluster();
+    if (is_own) {
+      const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+      const uint8_t* const kept = params.kept[place.direction];
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        float4 other;
+        load_shared(own_base + slot + j * 128 * 16, other);
+        product[j][0] += other.x, product[j][1] += other.y, product[j][2] += other.z, product[j][3] += other.w;
+        const int unit = first_unit + j * 8 + column;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int row = first_row + e * 8;
+          if (row >= rows || unit >= hidden) continue;
+          float first = product[j][e * 2], second = product[j][e * 2 + 1];
+          if (kept != nullptr) {
+            const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
+            first *= bits & 1 ? params.dropout_scale : 0;
+            second *= bits & 2 ? params.dropout_scale : 0;
+          }
+          *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
+              Element<T>::pack(first, second);
+        }
+      }
+    }
+    __syncthreads();
+  };
+
+  if (finishes) {
+    memory.biases[threadIdx.x] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int unit = first_unit + threadIdx.x / 4, column = sub * kItems + i;
+      const bool exists = unit < hidden && column < sizes.batch;
+      memory.carried[i][threadIdx.x] = load_final_gradients<T, MODE>(layer, column * hidden + unit, exists).dc;
+    }
+  }
+  for (int i = threadIdx.x; i < 2 * kUnits * COLUMNS; i += kResidentThreads) {
+    memory.partial[0][i] = __uint_as_float(kEmpty);
+  }
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(own_base + kMultiplied), "r"(kResidentWarps)
+                 : "memory");
+  }
+  __syncthreads();
+  sync_cluster();
+
+  unsigned published = clock_low();
+  int at = 0;  // of this step in the exchange buffer
+  bool begins_chunk = true;
+  const int k_tiles = min(max(hidden / kKTileUnits - warp * kKTiles, 0), kKTiles);
+
+#pragma unroll 1
+  for (int s = 0; s <= last_step; ++s) {
+    if (begins_chunk && s < sizes.steps) {
+      const int chunk = s / params.chunk_steps, chunk_end = min(s + params.chunk_steps, sizes.steps);
+      if (threadIdx.x == 0) {
+        memory.chunk_first = s;
+        memory.chunk_end = chunk_end;
+        // Of a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
+        const int ahead = chunk_end + 1 == sizes.steps ? 2 : 1;
+        if (is_fed()) wait_for_blocks(layer.above_progress, sizes.blocks * (chunk + ahead), sizes.timed_out, timed_out);
+      } else if (threadIdx.x == 32 && chunk >= 2) {
+        wait_for_blocks(layer.progress, sizes.blocks * (chunk - 1), sizes.timed_out, timed_out);
+      }
+      __syncthreads();
+      if (is_fed()) make_dy(chunk_end);
+#pragma unroll 1
+      for (int q = s; !finishes && q < s + kStages - 1; ++q) copy_saved(q, chunk_end);
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      __syncthreads();
+    }
+
+    uint4 ahead[kAhead];
+#pragma unroll
+    for (int q = 0; q < kAhead; ++q) ahead[q] = load_shared(weights_at + q * kResidentThreads * 16);
+    const auto multiply = [&](int operand, float (&sum)[4], uint32_t b0, uint32_t b1) {
+      const int q = Layout::shared_index(operand);
+      const uint4 a = Layout::in_register(operand) ? in_registers[Layout::before(operand)] : ahead[q % kAhead];
+      Element<T>::mma(sum, a.x, a.y, a.z, a.w, b0, b1);
+      if (!Layout::in_register(operand) && q + kAhead < Layout::kInShared) {
+        ahead[q % kAhead] = load_shared(weights_at + (q + kAhead) * kResidentThreads * 16);
+      }
+    };
+
+    // The gradients of the step before.
+    uint4 states[kKTiles];
+    const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step +
+                                           rank_again() * exchange_half + warp * kKTiles * kExchangeTile + lane * 16);
+    const bool reads = s > 0 && lane / 4 < sizes.batch;
+    wait_poll_delay(published, sizes.poll_delay_cycles + (finishes ? 0 : kIdleDelay));
+#pragma unroll
+    for (int i = 0; i < kKTiles; ++i) states[i] = load_or_zeros(reads && i < k_tiles, source + i * kExchangeTile);
+    if (finishes) derive(s, at);  // while the loads are in flight
+    poll_words(states, [&](int i) { return source + i * kExchangeTile; }, sizes.timed_out, timed_out);
+
+    float first_sums[kFirstTiles][4] = {};
+    unroll<kKTiles, kFirstTiles>([&](int k, int o) {
+      const int operand = (k * kFirstTiles + o) * 2;
+      multiply(operand, first_sums[o], states[k].x, states[k].y);
+      multiply(operand + 1, first_sums[o], states[k].z, states[k].w);
+    });
+
+    float* const warp_sums = memory.step.sums[warp] + (lane / 4) * COLUMNS + sub * 2;
+    const auto store_sums = [&](int row, float first, float second) {
+      if (sub * 2 < COLUMNS) *reinterpret_cast<float2*>(warp_sums + row * COLUMNS) = {first, second};
+    };
+#pragma unroll
+    for (int o = 0; o < kFirstTiles; ++o) {
+      store_sums(o * 16, first_sums[o][0], first_sums[o][1]);
+      if (o * 16 + 8 < kUnits) store_sums(o * 16 + 8, first_sums[o][2], first_sums[o][3]);
+    }
+    __syncwarp();
+    if (lane == 0) chunked_arrive(own_base + kMultiplied);
+
+    // Sends the sums of the other block's units as soon as all warps have them.
+    bool has_sent = false;
+    const auto send = [&](bool waits) {
+      if (has_sent) return;
+      if (waits) {
+        wait_until([&] { return chunked_is_over(own_base + kMultiplied, s & 1); });
+        __syncwarp();
+      } else if (!__all_sync(kWholeWarp, chunked_is_over(own_base + kMultiplied, s & 1))) {
+        return;
+      }
+      has_sent = true;
+      constexpr int kPairsOfWarp = kUnits * COLUMNS / 2 / kResidentWarps;
+      if (lane < kPairsOfWarp) {
+        const int index = (warp * kPairsOfWarp + lane) * 2;
+        float2 total[2] = {};
+#pragma unroll
+        for (int w = 0; w < kResidentWarps; ++w) {
+          const float2 value = *reinterpret_cast<const float2*>(&memory.step.sums[w][index]);
+          total[w % 2].x += value.x;
+          total[w % 2].y += value.y;
+        }
+        chunked_store_to_rank(other_base + kPartial + ((s & 1) * kUnits * COLUMNS + index) * 4,
+                              float2{total[0].x + total[1].x, total[0].y + total[1].y});
+      }
+    };
+    float last_sums[kLastTiles][4] = {};
+#pragma unroll
+    for (int k = 0; k < kKTiles; ++k) {
+#pragma unroll
+      for (int o = 0; o < kLastTiles; ++o) {
+        const int operand = kFirstOperands + (k * kLastTiles + o) * 2;
+        multiply(operand, last_sums[o], states[k].x, states[k].y);
+        multiply(operand + 1, last_sums[o], states[k].z, states[k].w);
+      }
+      if (k == kProbe || k == kSend) send(k == kSend);
+    }
+
+    // No warp reads the own units' sums of the step before any longer: all have been at a barrier since.
+    if constexpr (kFirstTiles * 16 > kUnits) {
+      store_sums(kUnits, first_sums[kFirstTiles - 1][2], first_sums[kFirstTiles - 1][3]);
+    }
+#pragma unroll
+    for (int o = 0; o < kLastTiles; ++o) {
+      store_sums((kFirstTiles + o) * 16, last_sums[o][0], last_sums[o][1]);
+      store_sums((kFirstTiles + o) * 16 + 8, last_sums[o][2], last_sums[o][3]);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+
+    // All that finishing needs and that is there before the barrier.
+    UnitDerivatives d[kItems];
+    float past[kItems], dh[kItems];
+    int to[kItems];
+    // When it is loaded, and whether the rank is kept: the other way round, a kernel spills 4 to 8 bytes.
+    const auto load_carried = [&](int i) {
+      load_shared(own_base + kCarried + (i * kFinishing + threadIdx.x) * 4, past[i]);
+    };
+    if (finishes) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const uint32_t from = weights_at + kDerived + i * sizeof(ChunkedDerived);
+        float4 gates, others;
+        load_shared(from + offsetof(ChunkedDerived, gates), gates);
+        load_shared(from + offsetof(ChunkedDerived, others), others);
+        if constexpr (COLUMNS == 4) load_carried(i);
+        d[i].gate[0] = gates.x, d[i].gate[1] = gates.y, d[i].gate[2] = gates.z, d[i].gate[3] = gates.w;
+        d[i].state = others.x, d[i].carry = others.y, dh[i] = others.z;
+        to[i] = __float_as_int(others.w);
+      }
+    }
+    __syncthreads();
+
+    if (finishes) {
+      float own[kResidentWarps][kItems], other[kItems];
+      const uint32_t own_sums = own_base + threadIdx.x * (kItems * 4);  // a thread's are beside each other
+#pragma unroll
+      for (int w = 0; w < kResidentWarps; ++w)
+        chunked_load(own_sums + kSums + (w * kRows + kUnits) * COLUMNS * 4, own[w]);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        dh[i] +=
+            ((own[0][i] + own[1][i]) + (own[2][i] + own[3][i])) + ((own[4][i] + own[5][i]) + (own[6][i] + own[7][i]));
+        pin_in_register(dh[i]);
+      }
+      wait_until([&] { return chunked_load_arrived(own_sums + kPartial + (s & 1) * (kUnits * COLUMNS * 4), other); });
+
+      uint32_t words[kItems][2];
+      float sums[4] = {};
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        dh[i] += other[i];
+        if constexpr (COLUMNS == 8) load_carried(i);
+      }
+      if (s == sizes.steps) {  // what is left belongs to the initial state
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          const int unit = first_unit + pin_in_register(threadIdx.x) / 4, column = sub * kItems + i;
+          if (unit >= hidden || column >= sizes.batch) continue;
+          store_initial_gradients<T, MODE>(layer, column * hidden + unit, dh[i], past[i], kWholeUnit);
+        }
+        break;
+      }
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        float out[4];
+        unit_gradients<MODE>(d[i], dh[i], past[i], out);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          words[i][half] = Element<T>::pack(out[half * 2], out[half * 2 + 1]);
+          publish_word(to[i] >= 0, exchange + (to[i] + half * exchange_half), words[i][half]);
+        }
+#pragma unroll
+        for (int g = 0; g < 4; ++g) sums[g] += to[i] >= 0 ? out[g] : 0;
+        past[i] = to[i] >= 0 ? past[i] : 0;
+      }
+      published = clock_low();
+
+      const int thread = pin_in_register(threadIdx.x), now = pin_in_register(s);
+      const int own_unit = thread / 4, own_column = thread % 4 * kItems, place_of_sum = own_unit * COLUMNS + own_column;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        memory.partial[now & 1][place_of_sum + i] = __uint_as_float(kEmpty);
+        memory.carried[i][thread] = past[i];
+        memory.step.published[now & 1][0][own_column + i][own_unit] = words[i][0];
+        memory.step.published[now & 1][1][own_column + i][own_unit] = words[i][1];
+      }
+      float4& bias = memory.biases[thread];
+      bias = {bias.x + sums[0], bias.y + sums[1], bias.z + sums[2], bias.w + sums[3]};
+    } else {
+      published = clock_low();
+      copy_saved(s + kStages - 1, memory.chunk_end);
+      if (s >= 2) empty_words(at);
+      if (s > memory.chunk_first && s < sizes.steps) store_rows(s - 1);
+    }
+    at = at + exchange_step == ring_bytes() ? 0 : at + exchange_step;
+
+    begins_chunk = s + 1 == memory.chunk_end;
+    if (begins_chunk) {
+      __syncthreads();
+      if (!finishes) store_rows(s);
+      __syncthreads();
+      if (threadIdx.x == kResidentThreads - 32) count_block(layer.progress);
+    }
+  }
+
+  if (finishes) {
+    const float4 bias = memory.biases[threadIdx.x];
+    const int unit = first_unit + threadIdx.x / 4;
+    float sums[4] = {bias.x, bias.y, bias.z, bias.w};
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      sums[g] += __shfl_xor_sync(kWholeWarp, sums[g], 1);
+      sums[g] += __shfl_xor_sync(kWholeWarp, sums[g], 2);
+      if (sub == g && unit < hidden) layer.bias_sums[g * hidden + unit] = sums[g];
+    }
+  }
+  // No block leaves while the other one may still write to its shared memory.
+  __syncthreads();
+  sync_cluster();
+}
+
+template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
+cudaError_t launch_wavefront_chunked_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
+                                              cudaStream_t stream) {
+  static_assert(UNIT_TILES * kTileRows == kChunkedBackwardUnits && CLUSTER == kChunkedBackwardCluster);
+  return launch_resident(params.sizes.batch <= kChunkedHalfTile ? chunked_backward<T, MODE, kChunkedHalfTile>
+                                                                : chunked_backward<T, MODE, kTileColumns>,
+                         shape, params, stream);
+}
+
+}  // namespace prnn
