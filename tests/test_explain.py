@@ -22,7 +22,7 @@ def layer(module: torch.nn.Module, batch: object, **options: object) -> LayerExp
         (torch.nn.LSTM(80, 512), 64, "H200", torch.float16, ("wgmma", "wgmma")),
         (torch.nn.LSTM(80, 512, 5), 8, "H200", torch.float16, ("wavefront-mma", "wavefront-mma")),
         (torch.nn.LSTM(80, 512, 5), 32, "H200", torch.float16, ("wavefront-wgmma", "cluster")),
-        (torch.nn.LSTM(80, 1024, 5), 4, "H200", torch.bfloat16, ("wavefront-chunked", "wavefront-mma")),
+        (torch.nn.LSTM(80, 1024, 5), 4, "H200", torch.bfloat16, ("wavefront-chunked", "wavefront-chunked")),
         (torch.nn.LSTM(80, 512), 1, "H200", torch.float32, ("simt", "simt")),
         (torch.nn.LSTM(80, 2400), 4, "H200", torch.float16, ("mma-large", "mma-large")),
         (torch.nn.LSTM(80, 512), 8, "a100", torch.float16, ("mma", "mma")),

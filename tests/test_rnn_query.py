@@ -196,15 +196,15 @@ def test_layers_that_run_side_by_side(mode: int, batch: int) -> None:
 
 
 def test_few_sequences_run_side_by_side_where_there_is_no_wavefront() -> None:
-    for mode, batch, forward, backward in (
-        (2, 8, b"wavefront-chunked", b"wavefront-mma"),
-        (3, 8, b"wavefront-mma", b"wgmma-split-k"),
-        (3, 2, b"wavefront-mma", b"wgmma-split-k"),
-        (3, 1, b"wavefront-mma", b"wgmma"),
+    for mode, batch, forward, backward, together in (
+        (2, 8, b"wavefront-chunked", b"wavefront-chunked", 5),
+        (3, 8, b"wavefront-mma", b"wgmma-split-k", 2),
+        (3, 2, b"wavefront-mma", b"wgmma-split-k", 2),
+        (3, 1, b"wavefront-mma", b"wgmma", 1),
     ):
         info = Layer(mode, 1024, layers=5, batch=batch).query_gpu("H200")
         assert (info.forwardEngine, info.backwardEngine) == (forward, backward)
-        assert info.layersTogetherBackward == (1 if batch == 1 else 2)
+        assert info.layersTogetherBackward == together
     assert info.layersReason.endswith(b"; one sequence leaves room for one sum of the biases' gradients")
 
 
@@ -506,7 +506,8 @@ def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
         ({"hidden": 512, "batch": 32, "layers": 2}, b"wavefront-wgmma", b"cluster"),
         ({"hidden": 1024, "batch": 32, "layers": 2}, b"wgmma-split-k", b"wgmma-split-k"),
         ({"hidden": 1024, "batch": 8, "layers": 2}, b"wavefront-mma", b"wavefront-mma"),
-        ({"hidden": 1024, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-mma"),
+        ({"hidden": 1024, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-chunked"),
+        ({"hidden": 768, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-mma"),
         ({"hidden": 6000}, b"", b""),
     ],
     ids=str,
@@ -558,11 +559,11 @@ def test_rows_that_the_kernels_do_not_count() -> None:
         assert Layer(hidden=8, batch=batch).query_gpu("H200").supported == 1
 
 
-def test_sizes_of_64_timesteps_that_cannot_be_counted() -> None:
+def test_sizes_of_long_sequences_that_cannot_be_counted() -> None:
     layer = Layer(hidden=2**26, data_type=capi.DOUBLE)
     x_desc = capi.tensor([2**24, 8, 1], capi.DOUBLE)
     layer.query(capi.BAD_PARAM, xDesc=x_desc.pointer)
-    assert "1073741824 rows of data" in capi.message(layer.handle.pointer)
+    assert "2130706432 rows of data" in capi.message(layer.handle.pointer)
 
 
 def test_the_cache_of_plans_tells_problems_apart_by_all_that_plans_read() -> None:

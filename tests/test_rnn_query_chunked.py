@@ -9,8 +9,8 @@ import pytest
 from test_rnn_query import GPUS, Info, Layer
 
 LSTM, GRU, RNN_TANH = 2, 3, 1  # prnnRNNMode_t
-CHUNKED = b"wavefront-chunked"
-LOG = pathlib.Path(__file__).parents[1] / "build/release/ptxas/rnn/cuda/instances/wavefront_chunked_16bit.txt"
+CHUNKED, MMA = b"wavefront-chunked", b"wavefront-mma"
+LOGS = pathlib.Path(__file__).parents[1] / "build/release/ptxas/rnn/cuda/instances"
 
 
 def plan(gpu: str = "H200", **arguments: int) -> Info:
@@ -18,7 +18,7 @@ def plan(gpu: str = "H200", **arguments: int) -> Info:
 
 
 @pytest.mark.parametrize("data_type", [capi.HALF, capi.BFLOAT16])
-@pytest.mark.parametrize("batch", range(1, 9))
+@pytest.mark.parametrize("batch", range(2, 9))
 def test_a_layer_has_a_share_of_the_gpu(batch: int, data_type: int) -> None:
     info = plan(batch=batch, data_type=data_type)
     assert (info.forwardEngine, info.engineReason) == (CHUNKED, b"")
@@ -27,6 +27,7 @@ def test_a_layer_has_a_share_of_the_gpu(batch: int, data_type: int) -> None:
     # 80 operands of 16 rows and 16 elements of K a warp, and nothing of the input matrices.
     assert info.registerBytes == 26 * 8 * 39 * 512
     assert info.registerBytes + info.sharedBytes == 26 * 40 * 4 * 1024 * 2
+    assert (info.backwardEngine, info.layersTogetherBackward, info.layersReason) == (CHUNKED, 5, b"")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_a_layer_has_a_share_of_the_gpu(batch: int, data_type: int) -> None:
     [
         (1024, 3, 3, 43, 24),
         (1024, 4, 4, 32, 32),
-        (1024, 6, 3, 43, 24),  # launches of as many layers
+        (1024, 8, 4, 32, 32),  # launches of as many layers
         (1024, 7, 4, 32, 32),  # or one more
         (1024, 12, 4, 32, 32),
         (1024, 21, 5, 26, 40),
@@ -55,10 +56,45 @@ def test_how_many_layers_run_together(hidden: int, layers: int, together: int, b
     assert info.layersTogetherInference == together
 
 
+@pytest.mark.parametrize("batch", [4, 5, 8])
+@pytest.mark.parametrize(
+    ("hidden", "layers", "together"),
+    [
+        (1024, 3, 3),
+        (1024, 5, 5),
+        (1024, 8, 4),  # launches of as many layers
+        (1024, 7, 4),  # or one more
+        (1024, 12, 4),
+        (1024, 21, 5),
+        (960, 5, 5),
+        (896, 4, 4),
+        (832, 6, 6),  # 11 clusters of 2 blocks a layer
+        (832, 7, 4),
+    ],
+)
+def test_how_many_layers_run_together_backward(hidden: int, layers: int, together: int, batch: int) -> None:
+    for gpu in ("H100", "H200"):
+        info = plan(gpu, hidden=hidden, layers=layers, batch=batch)
+        assert (info.backwardEngine == CHUNKED) == (batch == 4 or together > 4)  # else others are as fast
+        if info.backwardEngine == CHUNKED:
+            assert (info.layersTogetherBackward, info.layersReason) == (together, b"")
+        assert together * 2 * -(-hidden // 80) <= 132
+
+
+@pytest.mark.parametrize("hidden", [576, 640, 704, 768])
+def test_smaller_layers_run_backward_as_other_stacks_do(hidden: int) -> None:
+    info = plan(hidden=hidden)
+    assert (info.forwardEngine, info.backwardEngine) == (CHUNKED, MMA)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"layers": 2},
+        {"layers": 6},  # in launches of three
+        {"layers": 3, "hidden": 640},
+        {"batch": 1},
+        {"batch": 3, "layers": 4},
         {"batch": 9},
         {"hidden": 512},
         {"hidden": 544},  # no multiple of 64
@@ -71,17 +107,19 @@ def test_how_many_layers_run_together(hidden: int, layers: int, together: int, b
     ids=str,
 )
 def test_other_stacks(arguments: dict[str, int]) -> None:
-    assert plan(**arguments).forwardEngine != CHUNKED
+    info = plan(**arguments)
+    assert CHUNKED not in (info.forwardEngine, info.backwardEngine)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_gpus(gpu: str) -> None:
-    assert (plan(gpu).forwardEngine == CHUNKED) == (gpu in ("H100", "H200"))
+    info = plan(gpu)
+    assert (info.forwardEngine == CHUNKED) == (info.backwardEngine == CHUNKED) == (gpu in ("H100", "H200"))
 
 
-def test_few_timesteps() -> None:
+def test_few_timesteps_and_lengths() -> None:
     layer = Layer(hidden=1024, layers=5, batch=4)
-    for steps, lengths in ((64, [4]), (63, [4]), (64, [4, 3])):
+    for steps, lengths in ((128, [4]), (127, [4]), (128, [4, 3])):
         batches = lengths[:1] * (steps // 2) + lengths[-1:] * (steps - steps // 2)
         x_descs = {batch: capi.tensor([batch, 1024, 1], capi.HALF) for batch in lengths}
         capi.check(
@@ -93,17 +131,32 @@ def test_few_timesteps() -> None:
             xDesc=capi.addresses([x_descs[batch] for batch in batches]),
             info=ctypes.byref(layer.info),
         )
-        assert (layer.info.forwardEngine == CHUNKED) == (steps >= 64)
+        assert layer.info.forwardEngine == (CHUNKED if steps >= 128 else MMA)
+        assert layer.info.backwardEngine == (CHUNKED if steps >= 128 and lengths == [4] else MMA)
+        assert layer.info.layersTogetherBackward == (5 if layer.info.backwardEngine == CHUNKED else 2)
+
+
+def variables(operation: str) -> list[tuple[int, int]]:
+    """Registers of a thread and static shared memory of each kernel, without and with dropout or lengths."""
+    log = LOGS / f"wavefront_chunked_{operation}_16bit.txt"
+    if not log.exists():
+        pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
+    found = re.findall(r"Used (\d+) registers.*?(?:(\d+) bytes smem)?\n", log.read_text())
+    return [(int(registers), int(static or 0)) for registers, static in found]
 
 
 def test_shared_memory_has_room_for_the_kernels_variables() -> None:
-    if not LOG.exists():
-        pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
-    kernels = re.findall(r"Used (\d+) registers.*?(?:(\d+) bytes smem)?\n", LOG.read_text())
+    kernels = variables("forward")
     assert len(kernels) == 3 * 8  # of 3 sizes: two types, up to 4 sequences and up to 8, with lengths or dropout
     weights = (80 - 39) * 4096  # of the largest blocks, in shared memory
     stages = 4 * (64 + 4 * 40) * 64  # of a product; sums take less
     for registers, static in kernels:
-        assert int(registers) <= 255
-        assert int(static or 0) == 0  # stages are aligned
+        assert registers <= 255
+        assert static == 0  # stages are aligned
         assert weights + stages + 40 * 16 <= 227 * 1024
+
+
+def test_shared_memory_has_room_for_the_backward_kernels_variables() -> None:
+    for registers, static in variables("backward"):
+        assert registers <= 255
+        assert static == 0  # what the plan says is all of it

@@ -16,7 +16,7 @@ class Stack {
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
     // Plans by chunks are of more timesteps than are run here.
-    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), kChunkedLeastSteps, problem.batch[0]);
+    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem.hidden), problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
     options_.replicas = std::max(plan_.backward.replicas, 1);
     const size_t matrix = size_t(options.hidden) * options.hidden;
@@ -97,6 +97,22 @@ class Stack {
       own.candidate_above = layers_[i + 1].is_gru ? layers_[i + 1].dcandidate.data() : nullptr;
       if (drops()) params.kept[i] = kept_[i].data();
     }
+    if (is_chunked(plan_.backward) != (options_.chunk > 0)) return false;
+    std::vector<Array> arrays;
+    std::vector<unsigned> progress(options_.layers);
+    params.chunk_steps = options_.chunk;
+    for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
+      WavefrontBackwardLayer& own = params.layer[i];
+      const int batch = params.sizes.batch, columns = chunked_columns(batch), gates = layers_[i].gates;
+      arrays.emplace_back(options_.type, size_t(chunked_ring_steps(batch)) * columns * gates * options_.hidden);
+      arrays.back().fill(0xFF);
+      own.exchange = arrays.back().data();
+      own.progress = &progress[i];
+      if (i + 1 == options_.layers) continue;
+      arrays.emplace_back(options_.type, size_t(kChunkedRows) * options_.hidden);
+      own.products = arrays.back().data();
+      own.above_progress = &progress[i + 1];
+    }
     if (!launch(kWavefrontBackwardLaunchers, plan_.backward, params)) return false;
     for (int i = options_.layers - 1; i >= 0; --i) {
       if (i + 1 < options_.layers) multiply_above(i);
@@ -143,7 +159,8 @@ class Stack {
       }
       for (int u = 0; u < hidden; ++u) {
         const size_t element = size_t(hidden) * row + u;
-        layers_[i].output_gradients[element] = sums[u] * factor(i, element);
+        const double sum = options_.chunk > 0 ? rounded(options_.type, sums[u], false) : sums[u];
+        layers_[i].output_gradients[element] = sum * factor(i, element);
       }
     }
   }
