@@ -16,7 +16,8 @@ class Stack {
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
     // Plans by chunks are of more timesteps than are run here.
-    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem.hidden), problem.batch[0]);
+    if (options.chunk > 0)
+      problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem.hidden), problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
     options_.replicas = std::max(plan_.backward.replicas, 1);
     const size_t matrix = size_t(options.hidden) * options.hidden;
