@@ -142,8 +142,8 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
 def chunked_wavefront() -> Iterator[CudaCase]:
     """Up to 4 sequences and more, of the fewest timesteps; a last chunk of one."""
     for dtype, batch_sizes in itertools.product(HALF_TYPES, ([3] * 129, [7] * 60 + [5] * 68)):
-        yield CudaCase(reference.Stack(MODES["lstm"], 24, 704, 3), batch_sizes, dtype)
-    yield with_dropout(reference.Stack(MODES["lstm"], 24, 704, 3), [4] * 60 + [2] * 68)
+        yield CudaCase(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes, dtype)
+    yield with_dropout(reference.Stack(MODES["lstm"], 24, 768, 3), [4] * 60 + [2] * 68)
     for dtype, batch in itertools.product(HALF_TYPES, (3, 7)):  # backward, too
         yield CudaCase(reference.Stack(MODES["lstm"], 24, 832, 3), [batch] * 129, dtype)
     yield with_dropout(reference.Stack(MODES["lstm"], 24, 832, 3), [4] * 64)

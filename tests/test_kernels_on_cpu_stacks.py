@@ -41,9 +41,9 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "gru", 96, "17,9,4", {"dropout": 1}),
         ("bfloat16", "tanh", 64, "20,9,9", {"layers": 3, "dropout": 1}),
         ("half", "lstm", 512, "17,3", {"backward": 0}),  # wgmma
-        ("half", "lstm", 704, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
-        ("half", "lstm", 704, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
-        ("half", "lstm", 704, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 54}),  # 40 units a block
+        ("half", "lstm", 768, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
+        ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
+        ("half", "lstm", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 60}),  # 40 units a block
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:

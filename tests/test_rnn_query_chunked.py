@@ -93,6 +93,7 @@ def test_smaller_layers_run_backward_as_other_stacks_do(hidden: int) -> None:
         {"layers": 2},
         {"layers": 6},  # in launches of three
         {"layers": 3, "hidden": 640},
+        {"layers": 3, "hidden": 704},  # in one launch of three
         {"batch": 1},
         {"batch": 3, "layers": 4},
         {"batch": 9},

@@ -28,12 +28,12 @@ ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, 
   return shape;
 }
 
-// Whether launches of so many layers are faster than other wavefronts, which take two layers together, or, of up to 640
-// units, three. Measured on an H100; docs/resident_kernels_measured.md.
+// Whether launches of so many layers are faster than other wavefronts, which take two layers together, or three of
+// up to kWavefrontOfThree units. Measured on an H100; docs/resident_kernels_measured.md.
 bool is_faster(const RnnProblem& problem, Pass pass, int64_t of_launch) {
   const int64_t batch = problem.max_batch();
   if (pass == Pass::kBackward && batch > 4 && of_launch < 5) return false;
-  if (problem.hidden <= 640) return problem.layers > 3;
+  if (problem.hidden <= kWavefrontOfThree) return problem.layers > 3;
   if (problem.hidden > 832 && batch < 4) return batch > 1 && of_launch > 4;
   return of_launch > 3 || problem.layers == 3;
 }

@@ -9,8 +9,10 @@
 
 namespace prnn {
 
-// Timesteps of a call, at least. Of smaller layers other wavefronts take three.
-constexpr int64_t chunked_least_steps(int64_t hidden) { return hidden > 640 ? 128 : 256; }
+constexpr int64_t kWavefrontOfThree = 704;  // up to so many units, other wavefronts take three layers together
+
+// Timesteps of a call, at least.
+constexpr int64_t chunked_least_steps(int64_t hidden) { return hidden > kWavefrontOfThree ? 128 : 256; }
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk
