@@ -29,7 +29,8 @@ struct ChunkedBackwardSizes {
   static constexpr int kStages = kChunkedBackwardSaved, kOctets = kUnits / 8;
   // A thread copies, of what the forward pass saved, 16 bytes of a column and of every kCopiedColumns-th one after it.
   static constexpr int kCopyParts = 6 * kOctets, kCopiedColumns = kCopying / kCopyParts;
-  static_assert(kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 && kUnits % 8 == 0);
+  static_assert(kRows == kChunkedColumns && kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 &&
+                kUnits % 8 == 0);
 };
 
 // Which operands are in registers: spread evenly, so that loads of the others overlap with all products.
@@ -86,7 +87,7 @@ struct ChunkedBackwardMemory : ChunkedBackwardSizes {
   uint4 weights[kOperands - chunked_backward_registers(COLUMNS)][kResidentThreads];
   union {
     OfStep step;
-    uint4 stages[kChunkedColumnsStages * chunked_columns_stage_bytes(kRows) / 16];  // between chunks
+    uint4 stages[kChunkedColumnsStages * chunked_columns_stage_bytes() / 16];  // between chunks
   };
   // The other block's sums of this block's units, in even and odd steps: kEmpty until they have arrived. They are made
   // empty again after they have been read, before this block's next barrier, and so before the other block can have
@@ -124,7 +125,7 @@ __device__ __forceinline__ void chunked_store_to_rank(uint32_t address, float2 v
   asm volatile("st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 #endif
 }
-__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float (&v)[4]) {
+__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float* v) {
 #if PRNN_HAS_CLUSTERS
   asm volatile("st.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
                "f"(v[3])
@@ -150,12 +151,13 @@ __device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v
 template <class T, prnnRNNMode_t MODE, int COLUMNS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_backward(const __grid_constant__ WavefrontBackwardParams params) {
-  if constexpr (!kHasClusters) return;
+  if constexpr (!kHasWgmma) return;
   static_assert(MODE == PRNN_LSTM, "two pairs of gates");
   using Memory = ChunkedBackwardMemory<T, COLUMNS>;
   using OfStep = typename Memory::OfStep;
   using Stage = ChunkedSaved<T, COLUMNS>;
   static_assert(sizeof(Memory) == chunked_backward_shared_bytes(COLUMNS));
+  static_assert(sizeof(Memory::weights) % 1024 == 0, "stages are aligned");
   constexpr int kUnits = Memory::kUnits, kRows = Memory::kRows, kTiles = Memory::kTiles;
   constexpr int kFirstTiles = Memory::kFirstTiles, kLastTiles = Memory::kLastTiles, kKTiles = Memory::kKTiles;
   constexpr int kKTileUnits = Memory::kKTileUnits, kFirstOperands = Memory::kFirstOperands;
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                                        // in the way of the others' stores
   constexpr int kProbe = 1, kSend = 3;  // k-tiles of the last tiles after which the other block's sums may be sent
 
-  extern __shared__ __align__(128) uint4 chunked_shared[];
+  extern __shared__ __align__(1024) uint4 chunked_shared[];
   Memory& memory = *reinterpret_cast<Memory*>(chunked_shared);
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -354,45 +356,47 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int thread = pin_in_register(static_cast<int>(threadIdx.x)), pinned_end = pin_in_register(end);
     const int chunk_row = row_of(pinned_end - 1), rows = row_of(memory.chunk_first) + sizes.batch - chunk_row;
     const int k_first = rank * 2 * hidden, cluster_unit = first_unit - rank * kUnits;
-    float product[kTiles][4];
+    float product[32];
     const T* const above = static_cast<const T*>(layer.above) + k_first;
     const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
     const uint32_t stages = own_base + kStep;
-    multiply_columns<T, kRows>(
+    multiply_columns<T>(
         product, 2 * hidden, stages, thread,
         [&](int r) { return above + int64_t{chunk_row + min(r, rows - 1)} * (4 * hidden); }, matrix, hidden,
         [&](int v) { return min(cluster_unit + v * 8, hidden - 8); });
-    // Warps 0 to 3 have the sums of rank 0's units, the others those of rank 1's.
-    const uint32_t slot = kStep + thread % 128 * 16;
-    const bool is_own = thread / 128 == rank;
+    // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
+    // an octet and a thread go to the same place in either block.
+    const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
+    const auto slot_of = [&](int octet) { return kStep + (octet % kOctets * 128 + thread % 128) * 16; };
     sync_cluster();  // the other block has read its stages
-    if (!is_own) {
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) chunked_store_sums_to_rank(other_base + slot + j * 128 * 16, product[j]);
+    for (int j = 0; j < 8; ++j) {
+      if (j >= octets || (first_octet + j) / kOctets == rank) continue;
+      chunked_store_sums_to_rank(other_base + slot_of(first_octet + j), product + j * 4);
     }
     sync_cluster();
-    if (is_own) {
-      const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-      const uint8_t* const kept = params.kept[place.direction];
+    const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const uint8_t* const kept = params.kept[place.direction];
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        float4 other;
-        load_shared(own_base + slot + j * 128 * 16, other);
-        product[j][0] += other.x, product[j][1] += other.y, product[j][2] += other.z, product[j][3] += other.w;
-        const int unit = first_unit + j * 8 + column;
+    for (int j = 0; j < 8; ++j) {
+      if (j >= octets || (first_octet + j) / kOctets != rank) continue;
+      float4 other;
+      load_shared(own_base + slot_of(first_octet + j), other);
+      const float sums[4] = {product[j * 4] + other.x, product[j * 4 + 1] + other.y, product[j * 4 + 2] + other.z,
+                             product[j * 4 + 3] + other.w};
+      const int unit = cluster_unit + (first_octet + j) * 8 + column;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int row = first_row + e * 8;
-          if (row >= rows || unit >= hidden) continue;
-          float first = product[j][e * 2], second = product[j][e * 2 + 1];
-          if (kept != nullptr) {
-            const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
-            first *= bits & 1 ? params.dropout_scale : 0;
-            second *= bits & 2 ? params.dropout_scale : 0;
-          }
-          *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
-              Element<T>::pack(first, second);
+      for (int e = 0; e < 2; ++e) {
+        const int row = first_row + e * 8;
+        if (row >= rows || unit >= hidden) continue;
+        float first = sums[e * 2], second = sums[e * 2 + 1];
+        if (kept != nullptr) {
+          const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
+          first *= bits & 1 ? params.dropout_scale : 0;
+          second *= bits & 2 ? params.dropout_scale : 0;
         }
+        *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
+            Element<T>::pack(first, second);
       }
     }
     __syncthreads();
