@@ -154,6 +154,11 @@ inline void wgmma_columns(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
   gpu::multiply<T>(sums, a, b);
 }
 """
+WGMMA_ALONG_K = """template <class T, int COLUMNS>
+inline void wgmma_along_k(float (&sums)[32], uint64_t a, uint64_t b) {
+  gpu::multiply_along_k<T, COLUMNS>(sums, a, b);
+}
+"""
 
 
 def closing(text: str, start: int) -> int:
@@ -251,8 +256,9 @@ def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[s
             begin, end = text.index("#define PRNN_SUMS4"), text.index("#undef PRNN_SUMS4")
             text = text[:begin] + WGMMA + text[end:]
         if path.match("wavefront/chunked_product.cuh"):
-            begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")
-            text = text[:begin] + WGMMA_COLUMNS + text[end + len("#endif") :]
+            for instead in (WGMMA_COLUMNS, WGMMA_ALONG_K):
+                begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")
+                text = text[:begin] + instead + text[end + len("#endif") :]
         if path.match("common/element.cuh"):  # a macro has the statement
             begin, end = text.index("#define PRNN_MMA("), text.index("    if constexpr (kIsHalf) {\n      PRNN_MMA")
             macro = re.sub(r"\\\n", "", text[begin:end].partition(")")[2])
