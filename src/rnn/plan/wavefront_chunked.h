@@ -54,6 +54,7 @@ constexpr int kChunkedBackwardUnits = 40;     // of a block
 constexpr int kChunkedBackwardKTiles = 8;     // of a warp: 16 units, two gates
 constexpr int kChunkedBackwardOperands = 80;  // of recurrent weights of a warp, 16 bytes a thread
 constexpr int kChunkedBackwardSaved = 4;      // steps whose saved values are on their way to shared memory
+constexpr int kChunkedBackwardTable = 32;     // timesteps in shared memory, of sequences of different lengths
 constexpr int kChunkedColumnsK = 64;          // elements of K of a stage of a chunk's product
 constexpr int kChunkedColumnsStages = 3;
 constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
@@ -76,7 +77,7 @@ constexpr int chunked_backward_shared_bytes(int columns) {
   const int of_step = columns * (sums + saved + derived + published);
   const int stages = kChunkedColumnsStages * chunked_columns_stage_bytes();
   const int partial_and_carried = columns * (2 * kUnits * 4 + kFinishing / 4 * 4);
-  const int tables = kFinishing * 16 + (kResidentThreads - kFinishing) * 2 * 16;
+  const int tables = kFinishing * 16 + (kResidentThreads - kFinishing) * 2 * 16 + kChunkedBackwardTable * 8;
   return weights + std::max(of_step, stages) + partial_and_carried + tables + 16;
 }
 
