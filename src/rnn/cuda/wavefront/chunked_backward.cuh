@@ -424,8 +424,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       memory.carried[i][threadIdx.x] = load_final_gradients<T, MODE>(layer, column * hidden + unit, exists).dc;
     }
   }
-  for (int i = threadIdx.x; i < 2 * kUnits * COLUMNS; i += kResidentThreads) {
-    memory.partial[0][i] = __uint_as_float(kEmpty);
+  for (int i = threadIdx.x; i < kUnits * COLUMNS; i += kResidentThreads) {
+    memory.partial[0][i] = memory.partial[1][i] = __uint_as_float(kEmpty);
   }
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(own_base + kMultiplied), "r"(kResidentWarps)
