@@ -85,6 +85,7 @@ struct Thread {
   bool is_done = false;
   bool waits() const;
   long copy_groups = 0, product_groups = 0, stores = 0;  // to other blocks, on their way
+  long cluster_phase = 0;                                // of the barrier of the cluster where it has arrived
   std::vector<Pending> copies, products;
 };
 
@@ -284,6 +285,8 @@ inline void join(Barrier& barrier, int threads, bool waits) {
   meet(barrier, threads, waits);
   if (waits) order::acquire(barrier.order);
 }
+
+inline Barrier& cluster_barrier() { return clusters[current->block->index / grid.cluster]; }
 
 // The values of all lanes of the warp, which wait for each other.
 template <class V>

@@ -11,12 +11,13 @@ struct load_acquired {}; template <int BYTES> struct load {}; template <int BYTE
 struct load4_or_zeros {}; struct load4_if {}; struct reload4 {};
 struct store {}; struct store_if {}; struct store2 {}; struct store2_if {}; struct store4 {}; struct store4_if {};
 struct increment {};
-struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct poll_shared {}; struct poll_shared2 {};
+struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct poll_shared {}; struct poll_shared2 {}; struct poll_shared4 {};
 struct store_shared {}; struct store_shared_if {}; struct store_to_block2 {}; struct store_to_block4 {};
 struct store_shared_half {}; struct store_shared2 {}; struct store_shared4 {}; struct store_shared4_if {};
 struct load_matrices_of {}; struct load_transposed {}; struct store_transposed {};
 template <int BYTES> struct copy {}; struct copy16 {}; struct copy16_if {}; struct commit_copies {}; struct wait_for_copies {};
 template <int THREADS> struct sync {}; template <int THREADS> struct arrive_and_go {}; struct sync_cluster {};
+struct arrive_at_cluster {}; struct wait_for_cluster {};
 struct sync_of {}; struct arrive_of {};
 struct cluster_rank {}; struct map_address {};
 struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct test_barrier_now {};
@@ -211,6 +212,10 @@ PRNN_IN_CALLER void ptx(gpu::poll_shared2, float& x, float& y, uint32_t from) {
   if (gpu::one_in(2)) gpu::yield();
   ptx(gpu::load_shared2(), x, y, from);
 }
+PRNN_IN_CALLER void ptx(gpu::poll_shared4, float& x, float& y, float& z, float& w, uint32_t from) {
+  if (gpu::one_in(2)) gpu::yield();
+  ptx(gpu::load_shared4(), x, y, z, w, from);
+}
 template <class V>
 PRNN_IN_CALLER void ptx(gpu::store_shared, uint32_t to, V value) {
   gpu::may_yield();
@@ -284,9 +289,21 @@ PRNN_IN_CALLER void ptx(gpu::sync_of, int barrier, int threads) {
 PRNN_IN_CALLER void ptx(gpu::arrive_of, int barrier, int threads) {
   gpu::join(gpu::current->block->barriers[barrier], threads, false);
 }
-PRNN_IN_CALLER void ptx(gpu::sync_cluster) {
+PRNN_IN_CALLER void ptx(gpu::arrive_at_cluster) {
   while (gpu::current->stores > 0) gpu::yield();
-  gpu::join(gpu::clusters[gpu::current->block->index / gpu::grid.cluster], gpu::grid.cluster * gpu::grid.threads, true);
+  gpu::Barrier& barrier = gpu::cluster_barrier();
+  gpu::current->cluster_phase = barrier.phase;
+  gpu::join(barrier, gpu::grid.cluster * gpu::grid.threads, false);
+}
+PRNN_IN_CALLER void ptx(gpu::wait_for_cluster) {
+  gpu::Barrier& barrier = gpu::cluster_barrier();
+  const auto phase = gpu::current->cluster_phase;
+  if (barrier.phase == phase) gpu::yield_until(barrier.phase, phase + 1);
+  gpu::order::acquire(barrier.order);
+}
+PRNN_IN_CALLER void ptx(gpu::sync_cluster) {
+  ptx(gpu::arrive_at_cluster());
+  ptx(gpu::wait_for_cluster());
 }
 PRNN_IN_CALLER void ptx(gpu::cluster_rank, uint32_t& rank) { rank = gpu::current->block->index % gpu::grid.cluster; }
 PRNN_IN_CALLER void ptx(gpu::map_address, uint32_t& mapped, uint32_t address, uint32_t rank) {

@@ -18,6 +18,14 @@ __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// In two parts.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ uint32_t address_in_rank(uint32_t address, uint32_t rank) {
   uint32_t mapped;
   asm volatile("mapa.shared::cluster.u32 %0,%1,%2;" : "=r"(mapped) : "r"(address), "r"(rank));
@@ -43,6 +51,8 @@ __device__ __forceinline__ void send_to_rank(uint32_t address, uint32_t barrier,
 // Never called: clusters are launched on compute capability 9.0 and above alone.
 __device__ __forceinline__ uint32_t cluster_rank() { return 0; }
 __device__ __forceinline__ void sync_cluster() {}
+__device__ __forceinline__ void arrive_at_cluster() {}
+__device__ __forceinline__ void wait_for_cluster() {}
 __device__ __forceinline__ uint32_t address_in_rank(uint32_t address, uint32_t) { return address; }
 __device__ __forceinline__ void init_barrier(uint64_t*) {}
 __device__ __forceinline__ void expect_bytes(uint64_t*, uint32_t) {}

@@ -123,17 +123,16 @@ __device__ __forceinline__ void chunked_arrive(uint32_t barrier) {
 #endif
 }
 
-// Stores to another block of the cluster, which sees by the words that they have arrived; and, four, before a barrier
-// of the cluster.
+// Stores to another block of the cluster, which sees by the words that they have arrived.
 __device__ __forceinline__ void chunked_store_to_rank(uint32_t address, float2 v) {
 #if PRNN_HAS_CLUSTERS
   asm volatile("st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 #endif
 }
-__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float* v) {
+__device__ __forceinline__ void chunked_store_to_rank(uint32_t address, const float* v) {
 #if PRNN_HAS_CLUSTERS
-  asm volatile("st.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
-               "f"(v[3])
+  asm volatile("st.relaxed.cluster.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]),
+               "f"(v[2]), "f"(v[3])
                : "memory");
 #endif
 }
@@ -150,6 +149,14 @@ __device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v
 __device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v)[2]) {
   asm volatile("ld.volatile.shared.v2.f32 {%0,%1},[%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(address) : "memory");
   return max(__float_as_uint(v[0]), __float_as_uint(v[1])) != kEmpty;
+}
+__device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v)[4]) {
+  asm volatile("ld.volatile.shared.v4.f32 {%0,%1,%2,%3},[%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(address)
+               : "memory");
+  return max(max(__float_as_uint(v[0]), __float_as_uint(v[1])), max(__float_as_uint(v[2]), __float_as_uint(v[3]))) !=
+         kEmpty;
 }
 
 // COLUMNS: 4 or 8, of sequences. LENGTHS: they have different lengths. A sequence begins in the step of its last
@@ -376,31 +383,38 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const T* const above = static_cast<const T*>(layer.above) + k_first;
     const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
     const uint32_t stages = own_base + kStep;
+    // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
+    // an octet and a thread go to the same place in either block, in a stage that is free, and are kEmpty until they
+    // have arrived.
+    const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
+    const uint32_t slots = kStep + free_columns_stage(2 * hidden);
+    const auto slot_of = [&](int octet) { return slots + (octet % kOctets * 128 + thread % 128) * 16; };
     multiply_columns<T>(
         product, 2 * hidden, stages, thread,
         [&](int r) { return above + int64_t{chunk_row + min(r, rows - 1)} * (4 * hidden); }, matrix, hidden,
-        [&](int v) { return min(cluster_unit + v * 8, hidden - 8); });
-    // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
-    // an octet and a thread go to the same place in either block.
-    const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
-    const auto slot_of = [&](int octet) { return kStep + (octet % kOctets * 128 + thread % 128) * 16; };
-    sync_cluster();  // the other block has read its stages
+        [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
+        [&] {
+          for (int i = thread; i < kOctets * 128; i += kResidentThreads) {
+            store_shared(own_base + slots + i * 16, uint4{kEmpty, kEmpty, kEmpty, kEmpty});
+          }
+          arrive_at_cluster();
+        });
+    wait_for_cluster();  // the other block's slots are empty
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j >= octets || (first_octet + j) / kOctets == rank) continue;
-      chunked_store_sums_to_rank(other_base + slot_of(first_octet + j), product + j * 4);
+      chunked_store_to_rank(other_base + slot_of(first_octet + j), product + j * 4);
     }
-    sync_cluster();
     const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const uint8_t* const kept = params.kept[place.direction];
     if constexpr (LENGTHS) find_rows(memory.chunk_end);  // again: kept during the product, they would be spilled
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j >= octets || (first_octet + j) / kOctets != rank) continue;
-      float4 other;
-      load_shared(own_base + slot_of(first_octet + j), other);
-      const float sums[4] = {product[j * 4] + other.x, product[j * 4 + 1] + other.y, product[j * 4 + 2] + other.z,
-                             product[j * 4 + 3] + other.w};
+      float sums[4];
+      wait_until([&] { return chunked_load_arrived(own_base + slot_of(first_octet + j), sums); });
+#pragma unroll
+      for (int q = 0; q < 4; ++q) sums[q] += product[j * 4 + q];
       const int unit = cluster_unit + (first_octet + j) * 8 + column;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {

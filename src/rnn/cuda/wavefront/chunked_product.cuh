@@ -206,10 +206,15 @@ __device__ __forceinline__ uint64_t descriptor_along_k(uint32_t address) {
 // one 64 to 79, in the first 8 sums. `a_row(r)`: where a row begins; `b_stride`: elements from a row of B to the next;
 // `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple
 // of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
-// block calls it; `thread` is threadIdx.x.
-template <class T, class ARow, class BVec>
+// block calls it; `thread` is threadIdx.x. `before_last()`: called when all stages but one are free again, that of
+// free_columns_stage() among them.
+constexpr uint32_t free_columns_stage(int k_elements) {
+  return k_elements / kChunkedColumnsK % kChunkedColumnsStages * chunked_columns_stage_bytes();
+}
+template <class T, class ARow, class BVec, class BeforeLast>
 __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
-                                                 const ARow& a_row, const T* b, int b_stride, const BVec& b_vec) {
+                                                 const ARow& a_row, const T* b, int b_stride, const BVec& b_vec,
+                                                 const BeforeLast& before_last) {
   constexpr int kStageK = kChunkedColumnsK, kAhead = kChunkedColumnsStages - 1;
   constexpr int kVecsA = kStageK / 8, kRowsA = kResidentThreads / kVecsA, kLoadsA = kChunkedRows / kRowsA;
   constexpr int kVecsB = kChunkedColumns / 8, kVecsOfB = kStageK * kVecsB,
@@ -261,6 +266,7 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
     fence_for_wgmma();
     __syncthreads();  // stage s has arrived, and the one before has been multiplied
     issue(s + kAhead);
+    if (s + 1 == count) before_last();
     const uint32_t stage = stages + s % kChunkedColumnsStages * chunked_columns_stage_bytes();
     const uint64_t rows = matrix_descriptor(stage);
     if (warpgroup == 0) {
