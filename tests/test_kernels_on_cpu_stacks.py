@@ -1,6 +1,7 @@
 """The wavefront kernels, their own source, run on the CPU under random schedules: kernels_on_cpu/."""
 
 import pathlib
+from typing import Any
 
 import pytest
 from kernels_on_cpu import build
@@ -19,6 +20,7 @@ KERNELS = LSTM | {
     "kWavefrontChunked half lstm 5",
 }
 CHUNKED = {"layers": 3, "backward": 0}
+BOTH_CHUNKED = {"kWavefrontChunked half lstm 4", "kWavefrontChunked half lstm 5, 2"}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 @pytest.fixture(scope="module")
 def program(builder: Builder) -> pathlib.Path:
-    return builder.run_stack("stacks", KERNELS)
+    return builder.run_stack("stacks", KERNELS | BOTH_CHUNKED)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +55,43 @@ def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batch
         build.run(program, TOLERANCE[kind], cell, type=kind, hidden=hidden, batches=batches, **options)
 
 
-def test_a_planted_defect_is_found(builder: Builder) -> None:
-    edit = Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", "")
-    broken = builder.run_stack("broken", LSTM, (edit,))
+@pytest.mark.parametrize(
+    ("hidden", "batches", "chunk", "more"),
+    [
+        (64, "2", 2, {"layers": 5}),
+        (192, "4", 2, {}),
+        (128, "8,8", 2, {"layers": 3, "dropout": 1}),
+        (128, "1,1,1,1", 2, {}),
+        (64, "7,7,7,7", 3, {"layers": 3, "dropout": 1}),  # a last chunk of one timestep
+        (64, "8,8,8,8,8,8,8,8,8", 8, {}),  # all rows of a chunk
+        (64, "3,3,3,3,3,3,3,3,3", 2, {"layers": 3}),  # the ring's first timestep again
+        (128, "6,6,6,6,6,6,6,6,6,6", 2, {"dropout": 1}),
+        (832, "5,5", 2, {}),  # K of all warps
+    ],
+)
+def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]) -> None:
+    options = {"layers": 2, "hidden": hidden, "chunk": chunk} | more
+    for seed in (1, 2) if hidden < 512 else (1,):
+        build.run(program, TOLERANCE["half"], "lstm", type="half", batches=batches, seed=seed, **options)
+
+
+@pytest.mark.parametrize(
+    ("edit", "kernels", "options"),
+    [
+        (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),
+        (
+            Edit("rnn/cuda/wavefront/chunked_backward.cuh", "at - 2 * exchange_step;", "at - exchange_step;"),
+            BOTH_CHUNKED,
+            {"type": "half", "chunk": 2},
+        ),
+    ],
+)
+def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[str], options: dict[str, Any]) -> None:
+    broken = builder.run_stack("broken", kernels, (edit,))
 
     def run_often() -> None:
         for seed in range(1, 6):
-            build.run(broken, TOLERANCE["bfloat16"], "lstm", hidden=64, batches="8,8,8,8", layers=2, seed=seed)
+            build.run(broken, 3e-3, "lstm", hidden=64, batches="8,8,8,8", layers=2, seed=seed, **options)
 
     with pytest.raises(AssertionError):
         run_often()

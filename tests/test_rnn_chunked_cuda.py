@@ -16,6 +16,8 @@ from test_rnn_cuda import (
 )
 from test_rnn_wavefront_cuda import LayerAfterLayer, check_dropout
 
+import prnn
+
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
 
 TYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
@@ -71,10 +73,29 @@ LENGTHS = [
     (5, 640, [2] * 40 + [1] * 41),
     (4, 960, [7] * 9 + [5] * 50 + [4] * 11),
 ]
+# The same of stacks that run so backward, too, where sequences begin with their last timestep: in a chunk's first and
+# last step, one after the first, within it, several together, and one of a single timestep. From the end on, chunks are
+# of 16 timesteps with up to 4 sequences, then 12, 10, 9 and 8.
+BACKWARD_LENGTHS = [
+    *LENGTHS[:2],
+    (5, 1024, [2] * 25 + [1] * 48),
+    (5, 1024, [3] * 35 + [2] * 16 + [1] * 17),
+    (3, 832, [4] * 24 + [3] * 23 + [2] + [1] * 16),
+    (7, 1024, [4] + [3] * 132 + [2]),
+    (3, 1024, [4] + [1] * 140),
+    (10, 1024, [5] * 40 + [4] * 13 + [2] * 11),
+    (6, 832, [6] * 36 + [5] * 12 + [3] * 8 + [1] * 9),
+    (5, 896, [7] * 30 + [6] * 17 + [1] * 18),
+    (5, 1024, [8] * 35 + [6] * 14 + [4] + [3] * 6 + [2] + [1] * 8),
+    (10, 960, [8] + [7] * 65 + [1] * 63),
+]
+ALL_LENGTHS = [*BACKWARD_LENGTHS, *LENGTHS[2:]]
 
 
 def long_enough(hidden: int, batch_sizes: list[int]) -> list[int]:
-    """Stacks run so from 128 timesteps on, or 256: so many more of the first batch."""
+    """Stacks run so from 128 timesteps on, or 256: so many more of the first batch, if need be."""
+    if len(batch_sizes) >= (128 if hidden > 640 else 256):
+        return batch_sizes
     return batch_sizes[:1] * (64 if hidden > 640 else 192) + batch_sizes
 
 
@@ -106,11 +127,11 @@ def test_training_step(layers: int, hidden: int, batch: int, steps: int, dtype: 
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS, ids=str)
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), ALL_LENGTHS, ids=str)
 def test_lengths(layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype) -> None:
     torch.manual_seed(2)
     case = case_of(layers, hidden, batch_sizes, dtype)
-    assert_runs_so(case, backward=False)
+    assert_runs_so(case, backward=(layers, hidden, batch_sizes) in BACKWARD_LENGTHS)
     case.train()
     assert_results(case, slack=2)
 
@@ -134,8 +155,8 @@ def test_lengths_in_inference(layers: int, hidden: int, batch_sizes: list[int]) 
         (5, 832, [1] * 83),
         (12, 960, [8] * 64),
         (4, 576, [5] * 64),
-        LENGTHS[1],
         LENGTHS[4],
+        *BACKWARD_LENGTHS,
     ],
     ids=str,
 )
@@ -150,11 +171,43 @@ def test_inference_and_no_states(layers: int, batch: int) -> None:
     check_inference_and_no_states(case_of(layers, 1024, [batch] * 70))
 
 
-@pytest.mark.parametrize("batch", [4, 7])
-@pytest.mark.parametrize(("layers", "hidden"), [(4, 640), (7, 1024)])
-def test_gradients_without_states(layers: int, hidden: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [
+        *((layers, hidden, [batch] * 64) for layers, hidden in ((4, 640), (7, 1024)) for batch in (4, 7)),
+        *BACKWARD_LENGTHS[:2],
+        *BACKWARD_LENGTHS[-2:],
+    ],
+    ids=str,
+)
+def test_gradients_without_states(layers: int, hidden: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(5)
-    check_gradients_without_states(case_of(layers, hidden, [batch] * 64))
+    check_gradients_without_states(case_of(layers, hidden, batch_sizes))
+
+
+def check_absent_states_are_zeros(case: CudaCase) -> None:
+    """One of them at a time; the others are given."""
+    calls = {
+        "RNNForwardTraining": ("hx", "cx"),
+        "RNNBackwardData": ("hx", "cx", "dhy", "dcy"),
+        "RNNBackwardWeights": ("hx",),
+    }
+    for name in ("hx", "cx", "dhy", "dcy"):
+        given, case.data[name] = case.data[name], torch.zeros_like(case.data[name])
+        case.data["dw"].zero_()
+        case.train()
+        zeros = case.results()
+        case.data["dw"].zero_()
+        for call, names in calls.items():
+            case.check(call, **({name: None} if name in names else {}))
+        assert all(torch.equal(case.data[other], zeros[other]) for other in zeros)
+        case.data[name] = given
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), BACKWARD_LENGTHS[:2] + BACKWARD_LENGTHS[-2:], ids=str)
+def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(17)
+    check_absent_states_are_zeros(case_of(layers, hidden, batch_sizes))
 
 
 def check_some_of_the_gradients(case: CudaCase) -> None:
@@ -180,10 +233,14 @@ def check_some_of_the_gradients(case: CudaCase) -> None:
         case.data[name] = given
 
 
-@pytest.mark.parametrize(("layers", "batch"), [(5, 8), (7, 4)])
-def test_some_of_the_gradients(layers: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("layers", "batch_sizes"),
+    [(5, [8] * 70), (7, [4] * 70), (5, BACKWARD_LENGTHS[1][2]), (7, BACKWARD_LENGTHS[0][2])],
+    ids=str,
+)
+def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(14)
-    check_some_of_the_gradients(case_of(layers, 1024, [batch] * 70))
+    check_some_of_the_gradients(case_of(layers, 1024, batch_sizes))
 
 
 @pytest.mark.parametrize("hidden", [640, 896])
@@ -213,10 +270,10 @@ def test_unaligned_arrays(name: str) -> None:
     assert_results(case, slack=2)
 
 
-@pytest.mark.parametrize("batch", [4, 6])
-def test_unaligned_weights(batch: int) -> None:
+@pytest.mark.parametrize("batch_sizes", [[4] * 64, [6] * 64, BACKWARD_LENGTHS[0][2]], ids=str)
+def test_unaligned_weights(batch_sizes: list[int]) -> None:
     torch.manual_seed(8)
-    case = case_of(3, 1024, [batch] * 64)
+    case = case_of(3, 1024, batch_sizes)
     weights = case.data["w"]
     room = torch.empty(weights.numel() + 1, dtype=weights.dtype, device="cuda")
     room[1:] = weights
@@ -225,10 +282,21 @@ def test_unaligned_weights(batch: int) -> None:
     assert_results(case, slack=2)
 
 
-@pytest.mark.parametrize("batch_sizes", [[8] * 80, [4] * 90, LENGTHS[1][2]], ids=str)
-def test_the_same_bits_every_time_and_in_a_graph(batch_sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("layers", "batch_sizes"),
+    [
+        (7, [8] * 80),
+        (7, [4] * 90),
+        (7, LENGTHS[1][2]),
+        (10, BACKWARD_LENGTHS[1][2]),
+        (7, BACKWARD_LENGTHS[0][2]),
+        (5, BACKWARD_LENGTHS[-2][2]),
+    ],
+    ids=str,
+)
+def test_the_same_bits_every_time_and_in_a_graph(layers: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(9)
-    check_same_bits_in_a_graph(case_of(7, 1024, batch_sizes))
+    check_same_bits_in_a_graph(case_of(layers, 1024, batch_sizes))
 
 
 def test_calls_in_a_row() -> None:
@@ -250,9 +318,10 @@ def test_calls_in_a_row() -> None:
         assert torch.equal(case.data["y"], output)
 
 
-def test_training_steps_in_a_row() -> None:
+@pytest.mark.parametrize(("layers", "batch_sizes"), [(7, [8] * 80), (10, BACKWARD_LENGTHS[1][2])], ids=str)
+def test_training_steps_in_a_row(layers: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(16)
-    case = case_of(7, 1024, [8] * 80)
+    case = case_of(layers, 1024, batch_sizes)
     gradients = [torch.randn_like(case.data["dy"]) for _ in range(3)]
 
     def step(dy: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -270,11 +339,20 @@ def test_training_steps_in_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "hidden", "batch"), [(5, 1024, 4), (12, 640, 8), (7, 1024, 8), (3, 832, 2), (12, 960, 5)]
+    ("layers", "hidden", "batch_sizes"),
+    [
+        (5, 1024, [4] * 64),
+        (12, 640, [8] * 64),
+        (7, 1024, [8] * 64),
+        (3, 832, [2] * 64),
+        (12, 960, [5] * 64),
+        *BACKWARD_LENGTHS[:2],
+    ],
+    ids=str,
 )
-def test_a_larger_reserve_space_serves_several_backward_calls(layers: int, hidden: int, batch: int) -> None:
+def test_a_larger_reserve_space_serves_several_backward_calls(layers: int, hidden: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(11)
-    check_several_backward_calls(case_of(layers, hidden, [batch] * 64))
+    check_several_backward_calls(case_of(layers, hidden, batch_sizes))
 
 
 @pytest.mark.parametrize("name", ["x", "w", "hx", "dy", "dcy"])
@@ -287,6 +365,53 @@ def test_nan_comes_out_and_nothing_hangs(hidden: int, name: str) -> None:
     torch.cuda.synchronize()
     assert torch.isfinite(case.data["y"].double()).all() == name.startswith("d")
     assert not torch.isfinite(case.data["dw"].double()).all()
+
+
+@pytest.mark.parametrize("batch_sizes", [LENGTHS[0][2], LENGTHS[1][2]], ids=str)
+def test_nan_stays_in_its_sequence(batch_sizes: list[int]) -> None:
+    """Of different lengths, backward: the gradients of the others are as without."""
+    torch.manual_seed(18)
+    case = case_of(5, 1024, batch_sizes)
+    assert_runs_so(case, backward=True)
+    case.train()
+    wanted = case.results()
+    batch = case.batch_sizes[0]
+    of_row = torch.cat([torch.arange(size) for size in case.batch_sizes]).cuda()
+    for sequence in (0, batch - 1):
+        given = case.data["dhy"].clone()
+        case.data["dhy"][:, sequence] = float("nan")
+        case.check("RNNForwardTraining")
+        case.check("RNNBackwardData")
+        others = torch.arange(batch).cuda() != sequence
+        assert not torch.isfinite(case.data["dx"][of_row == sequence].double()).any()
+        assert torch.equal(case.data["dx"][of_row != sequence], wanted["dx"][of_row != sequence])
+        for name in ("dhx", "dcx"):
+            assert torch.equal(case.data[name][:, others], wanted[name][:, others])
+        case.data["dhy"] = given
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_padding_never_matters(batch: int) -> None:
+    """Of padded sequences in a module: the same bits whatever it is, and gradients of zero."""
+    torch.manual_seed(19)
+    lengths = torch.linspace(150, 1, batch).long()
+    module = prnn.nn.LSTM(1024, 1024, 5, device="cuda", dtype=torch.float16)
+    clean = torch.randn(150, batch, 1024, device="cuda", dtype=torch.float16)
+    dy = torch.randn_like(clean)
+    is_padding = torch.arange(150)[:, None].ge(lengths).cuda()
+    results = []
+    for padding in (0.0, float("nan")):
+        x = clean.clone()
+        x[is_padding] = padding
+        x.requires_grad_()
+        module.zero_grad()
+        y, _ = module(x, lengths=lengths)
+        y.backward(torch.where(is_padding[:, :, None], torch.full_like(dy, padding), dy))
+        assert x.grad is not None
+        assert not y[is_padding].any()
+        assert not x.grad[is_padding].any()
+        results.append([y, x.grad, *(parameter.grad for parameter in module.parameters())])
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("batch", [4, 8])

@@ -5,7 +5,15 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS, dropout_descriptor
-from test_rnn_chunked_cuda import LENGTHS, TYPES, check_some_of_the_gradients, long_enough
+from test_rnn_chunked_cuda import (
+    ALL_LENGTHS,
+    BACKWARD_LENGTHS,
+    LENGTHS,
+    TYPES,
+    check_absent_states_are_zeros,
+    check_some_of_the_gradients,
+    long_enough,
+)
 from test_rnn_cuda import (
     TOLERANCE,
     CudaCase,
@@ -57,16 +65,14 @@ def case_of(
     return kind(stack, long_enough(hidden, batch_sizes), dtype, **changes)
 
 
-def assert_runs_so(case: CudaCase, backward: bool | None = None) -> None:
-    """`backward`: whether that pass does; None: it may."""
+def assert_runs_so(case: CudaCase, backward: bool) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         return  # other GPUs have other plans
     plan = case.plan()
     assert plan.forwardEngine == b"wavefront-chunked"
     assert plan.layersTogether == plan.layersTogetherInference >= min(case.stack.layers, 3)
-    if backward is not None:
-        assert (plan.backwardEngine == b"wavefront-chunked") == backward
-        assert (plan.layersTogetherBackward >= min(case.stack.layers, 3)) == backward
+    assert (plan.backwardEngine == b"wavefront-chunked") == backward
+    assert (plan.layersTogetherBackward >= min(case.stack.layers, 3)) == backward
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -83,11 +89,11 @@ def test_training_step(
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("projection", [512, 200])
-@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS, ids=str)
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), ALL_LENGTHS, ids=str)
 def test_lengths(layers: int, hidden: int, batch_sizes: list[int], projection: int, dtype: torch.dtype) -> None:
     torch.manual_seed(2)
     case = case_of(layers, hidden, projection, batch_sizes, dtype)
-    assert_runs_so(case)
+    assert_runs_so(case, backward=(layers, hidden, batch_sizes) in BACKWARD_LENGTHS)
     case.train()
     assert_results(case, slack=2)
 
@@ -143,10 +149,24 @@ def test_gradients_without_states(layers: int, hidden: int, projection: int, bat
     check_gradients_without_states(case_of(layers, hidden, projection, [batch] * 64))
 
 
-@pytest.mark.parametrize(("layers", "batch"), [(5, 8), (7, 4)])
-def test_some_of_the_gradients(layers: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("layers", "batch_sizes"),
+    [(5, [8] * 70), (7, [4] * 70), (5, BACKWARD_LENGTHS[1][2]), (7, BACKWARD_LENGTHS[0][2])],
+    ids=str,
+)
+def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(8)
-    check_some_of_the_gradients(case_of(layers, 1024, 512, [batch] * 70))
+    check_some_of_the_gradients(case_of(layers, 1024, 512, batch_sizes))
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [(7, 1024, [4] * 70), (5, 1024, [8] * 64), (4, 576, [3] * 64), BACKWARD_LENGTHS[1], BACKWARD_LENGTHS[4]],
+    ids=str,
+)
+def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(20)
+    check_absent_states_are_zeros(case_of(layers, hidden, 200, batch_sizes))
 
 
 @pytest.mark.parametrize("hidden", [640, 896])
@@ -312,7 +332,7 @@ def test_layers_after_each_other(layers: int, batch: int) -> None:
     results, plans = [], []
     for kind in (CudaCase, LayerAfterLayer):
         torch.manual_seed(19)
-        case = case_of(layers, 1024, 512, [batch] * 192, kind=kind)
+        case = case_of(layers, 1024, 512, [batch] * 256, kind=kind)
         plans.append(case.plan())
         case.train()
         results.append(case.results())

@@ -190,31 +190,47 @@ def test_gpus(gpu: str) -> None:
     assert (info.forwardEngine == CHUNKED) == (info.backwardEngine == CHUNKED) == (gpu in ("H100", "H200"))
 
 
+def plan_of(layer: Layer, batch_sizes: list[int]) -> Info:
+    hidden = layer.sizes["hiddenSize"]
+    x_descs = {batch: capi.tensor([batch, hidden, 1], capi.HALF) for batch in set(batch_sizes)}
+    capi.check(
+        "QueryRNNSequence",
+        handle=None,
+        gpu=b"H200",
+        rnnDesc=layer.rnn.pointer,
+        seqLength=len(batch_sizes),
+        xDesc=capi.addresses([x_descs[batch] for batch in batch_sizes]),
+        info=ctypes.byref(layer.info),
+    )
+    return layer.info
+
+
 @pytest.mark.parametrize("projection", [0, 512])
-def test_few_timesteps_and_lengths(projection: int) -> None:
+@pytest.mark.parametrize("batch_sizes", [[4] * 128, [4] * 127, [4] * 64 + [3] * 64, [4] + [1] * 126], ids=str)
+def test_few_timesteps_and_lengths(batch_sizes: list[int], projection: int) -> None:
     layer = Layer(hidden=1024, layers=5, batch=4)
     capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=projection)
+    info = plan_of(layer, batch_sizes)
     others = (b"mma", b"wgmma") if projection else (MMA, MMA)  # of a layer alone
-    for steps, lengths in ((128, [4]), (127, [4]), (128, [4, 3])):
-        batches = lengths[:1] * (steps // 2) + lengths[-1:] * (steps - steps // 2)
-        x_descs = {batch: capi.tensor([batch, 1024, 1], capi.HALF) for batch in lengths}
-        capi.check(
-            "QueryRNNSequence",
-            handle=None,
-            gpu=b"H200",
-            rnnDesc=layer.rnn.pointer,
-            seqLength=steps,
-            xDesc=capi.addresses([x_descs[batch] for batch in batches]),
-            info=ctypes.byref(layer.info),
-        )
-        assert layer.info.forwardEngine == (CHUNKED if steps >= 128 else others[0])
-        assert layer.info.backwardEngine == (CHUNKED if steps >= 128 and lengths == [4] else others[1])
-        others_together = 1 if projection else 2
-        assert layer.info.layersTogetherBackward == (5 if layer.info.backwardEngine == CHUNKED else others_together)
+    by_chunks = len(batch_sizes) >= 128
+    assert (info.forwardEngine, info.backwardEngine) == ((CHUNKED, CHUNKED) if by_chunks else others)
+    assert info.layersTogetherBackward == (5 if by_chunks else 1 if projection else 2)
+
+
+@pytest.mark.parametrize("batch", range(2, 9))
+@pytest.mark.parametrize(("hidden", "layers"), [(1024, 5), (1024, 4), (832, 6), (832, 3), (640, 8)])
+def test_lengths_are_as_one_length(hidden: int, layers: int, batch: int) -> None:
+    """The largest batch counts, whatever the others."""
+    fields = ("forwardEngine", "backwardEngine", "layersTogether", "layersTogetherBackward", "layersReason")
+    found = []
+    for batch_sizes in ([batch] * 300, [batch] * 40 + [1] * 260, [batch] + [batch - 1] * 299):
+        info = plan_of(Layer(hidden=hidden, layers=layers, batch=batch), batch_sizes)
+        found.append([getattr(info, field) for field in fields])
+    assert found[0] == found[1] == found[2]
 
 
 def variables(operation: str) -> list[tuple[int, int]]:
-    """Registers of a thread and static shared memory of each kernel, without and with dropout or lengths."""
+    """Registers of a thread and static shared memory of each kernel; some are of dropout or lengths alone."""
     log = LOGS / f"wavefront_chunked_{operation}_16bit.txt"
     if not log.exists():
         pytest.skip("the CUDA sources were not compiled here (no nvcc, or cuda=off)")
@@ -234,6 +250,8 @@ def test_shared_memory_has_room_for_the_kernels_variables() -> None:
 
 
 def test_shared_memory_has_room_for_the_backward_kernels_variables() -> None:
-    for registers, static in variables("backward"):
+    kernels = variables("backward")
+    assert len(kernels) == 8  # two types, up to 4 sequences and up to 8, of one length and of different ones
+    for registers, static in kernels:
         assert registers <= 255
         assert static == 0  # what the plan says is all of it

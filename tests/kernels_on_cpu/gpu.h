@@ -84,7 +84,7 @@ struct Thread {
   long least = 0, last_turn = 0;
   bool is_done = false;
   bool waits() const;
-  long copy_groups = 0, product_groups = 0;
+  long copy_groups = 0, product_groups = 0, stores = 0;  // to other blocks, on their way
   std::vector<Pending> copies, products;
 };
 

@@ -11,14 +11,16 @@ struct load_acquired {}; template <int BYTES> struct load {}; template <int BYTE
 struct load4_or_zeros {}; struct load4_if {}; struct reload4 {};
 struct store {}; struct store_if {}; struct store2 {}; struct store2_if {}; struct store4 {}; struct store4_if {};
 struct increment {};
-struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct store_shared {}; struct store_shared_if {};
+struct load_shared {}; struct load_shared2 {}; struct load_shared4 {}; struct poll_shared {}; struct poll_shared2 {};
+struct store_shared {}; struct store_shared_if {}; struct store_to_block2 {}; struct store_to_block4 {};
 struct store_shared_half {}; struct store_shared2 {}; struct store_shared4 {}; struct store_shared4_if {};
 struct load_matrices_of {}; struct load_transposed {}; struct store_transposed {};
 template <int BYTES> struct copy {}; struct copy16 {}; struct copy16_if {}; struct commit_copies {}; struct wait_for_copies {};
 template <int THREADS> struct sync {}; template <int THREADS> struct arrive_and_go {}; struct sync_cluster {};
 struct sync_of {}; struct arrive_of {};
 struct cluster_rank {}; struct map_address {};
-struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct bulk {}; struct send {};
+struct init_barrier {}; struct expect_bytes {}; struct arrive {}; struct test_barrier {}; struct test_barrier_now {};
+struct bulk {}; struct send {};
 struct commit_products {}; struct wait_for_products {}; struct mma_half {}; struct mma_bfloat16 {}; struct mma_tf32 {};
 struct low_part {}; struct round_to_tf32 {}; struct exp2 {}; struct reciprocal {}; struct copy_register {};
 struct read_timer {}; struct read_clock {}; struct lane_id {};
@@ -80,6 +82,24 @@ PRNN_IN_CALLER void store_shared_words(uint32_t to, Words... values) {
   may_yield();
   const uint32_t words[] = {bits_as<uint32_t>(values)...};
   std::memcpy(at(to, sizeof words), words, sizeof words);
+}
+
+// At once or later, before the thread's next barrier of the cluster.
+template <class... Words>
+PRNN_IN_CALLER void store_to_block(uint32_t to, Words... values) {
+  if (order::kOn || one_in(2)) return store_shared_words(to, values...);
+  struct {
+    uint32_t all[sizeof...(values)];
+  } const data{{bits_as<uint32_t>(values)...}};
+  char* const place = at(to, sizeof data);
+  Thread* const thread = current;
+  const Block* const block = &block_of(to);
+  ++thread->stores;
+  in_flight.push_back([=] {
+    if (block->running == 0) fail("a block has ended before what is stored to it arrives");
+    std::memcpy(place, &data, sizeof data);
+    --thread->stores;
+  });
 }
 
 }  // namespace gpu
@@ -166,10 +186,13 @@ PRNN_IN_CALLER void ptx(gpu::load_shared, V& value, uint32_t from) {
   gpu::may_yield();
   std::memcpy(&value, gpu::at(from, sizeof value), sizeof value);
 }
-PRNN_IN_CALLER void ptx(gpu::load_shared2, uint32_t& x, uint32_t& y, uint32_t from) {
-  uint2 v;
+template <class Word>
+PRNN_IN_CALLER void ptx(gpu::load_shared2, Word& x, Word& y, uint32_t from) {
+  struct {
+    Word words[2];
+  } v;
   ptx(gpu::load_shared(), v, from);
-  x = v.x, y = v.y;
+  x = v.words[0], y = v.words[1];
 }
 template <class Word>
 PRNN_IN_CALLER void ptx(gpu::load_shared4, Word& x, Word& y, Word& z, Word& w, uint32_t from) {
@@ -178,6 +201,15 @@ PRNN_IN_CALLER void ptx(gpu::load_shared4, Word& x, Word& y, Word& z, Word& w, u
   } v;
   ptx(gpu::load_shared(), v, from);
   x = v.words[0], y = v.words[1], z = v.words[2], w = v.words[3];
+}
+// What another block stores.
+PRNN_IN_CALLER void ptx(gpu::poll_shared, float& x, uint32_t from) {
+  if (gpu::one_in(2)) gpu::yield();
+  ptx(gpu::load_shared(), x, from);
+}
+PRNN_IN_CALLER void ptx(gpu::poll_shared2, float& x, float& y, uint32_t from) {
+  if (gpu::one_in(2)) gpu::yield();
+  ptx(gpu::load_shared2(), x, y, from);
 }
 template <class V>
 PRNN_IN_CALLER void ptx(gpu::store_shared, uint32_t to, V value) {
@@ -197,6 +229,10 @@ PRNN_IN_CALLER void ptx(gpu::store_shared4, uint32_t to, uint32_t x, uint32_t y,
 }
 PRNN_IN_CALLER void ptx(gpu::store_shared4_if, uint32_t to, float x, float y, float z, float w, uint32_t wanted) {
   if (wanted) gpu::store_shared_words(to, x, y, z, w);
+}
+PRNN_IN_CALLER void ptx(gpu::store_to_block2, uint32_t to, float x, float y) { gpu::store_to_block(to, x, y); }
+PRNN_IN_CALLER void ptx(gpu::store_to_block4, uint32_t to, float x, float y, float z, float w) {
+  gpu::store_to_block(to, x, y, z, w);
 }
 PRNN_IN_CALLER void ptx(gpu::load_matrices_of, uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w, uint32_t from) {
   const gpu::Fragment v = gpu::load_matrices(from, false);
@@ -249,6 +285,7 @@ PRNN_IN_CALLER void ptx(gpu::arrive_of, int barrier, int threads) {
   gpu::join(gpu::current->block->barriers[barrier], threads, false);
 }
 PRNN_IN_CALLER void ptx(gpu::sync_cluster) {
+  while (gpu::current->stores > 0) gpu::yield();
   gpu::join(gpu::clusters[gpu::current->block->index / gpu::grid.cluster], gpu::grid.cluster * gpu::grid.threads, true);
 }
 PRNN_IN_CALLER void ptx(gpu::cluster_rank, uint32_t& rank) { rank = gpu::current->block->index % gpu::grid.cluster; }
@@ -271,6 +308,12 @@ PRNN_IN_CALLER void ptx(gpu::expect_bytes, uint32_t address, uint32_t bytes) {
 PRNN_IN_CALLER void ptx(gpu::test_barrier, uint32_t& is_done, uint32_t address, uint32_t parity) {
   gpu::Mbarrier& barrier = gpu::mbarrier(address);
   if ((barrier.phase & 1) == parity) gpu::yield_until(barrier.phase, barrier.phase + 1, 10);
+  is_done = (barrier.phase & 1) != parity;
+  if (is_done) order::acquire(barrier.order);
+}
+PRNN_IN_CALLER void ptx(gpu::test_barrier_now, uint32_t& is_done, uint32_t address, uint32_t parity) {
+  gpu::Mbarrier& barrier = gpu::mbarrier(address);
+  if (gpu::one_in(2)) gpu::yield();
   is_done = (barrier.phase & 1) != parity;
   if (is_done) order::acquire(barrier.order);
 }

@@ -58,16 +58,17 @@ void multiply_tile(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint
 
 // ---- wgmma: each warp has 16 rows; a row of B is a column of the product ----
 
-// What a descriptor says: where an operand starts, and how long its rows are, 128 or 64 bytes, whose vecs are permuted.
+// What a descriptor says: where an operand starts, and how long its rows are, 128, 64 or 32 bytes, whose vecs are
+// permuted.
 struct Operand {
   explicit Operand(uint64_t descriptor)
-      : start(static_cast<uint32_t>(descriptor & 0x3FFF) << 4), row_bytes(descriptor >> 62 == 2 ? 64 : 128) {}
+      : start(static_cast<uint32_t>(descriptor & 0x3FFF) << 4), row_bytes(256 >> (descriptor >> 62)) {}
 
   uint32_t start, row_bytes;
 
   uint32_t place(int row, int byte) const {
     const uint32_t address = start + row * row_bytes + byte;
-    return address ^ (address >> 7 & (row_bytes == 64 ? 3 : 7)) << 4;
+    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
   }
   uint32_t word(int row, int w) const {
     uint32_t word;
@@ -131,6 +132,35 @@ PRNN_IN_CALLER void multiply(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b
       for (int w = 0; w < 8; ++w) rows.words[half][w] = operand.word(row, w);
     }
     multiply_rows<T>(to, HALF_COLUMNS, rows, b);
+  });
+}
+
+// B as it lies: its 16 rows are along K, COLUMNS long.
+template <class T, int COLUMNS>
+PRNN_IN_CALLER void multiply_along_k(float (&sums)[32], uint64_t a, uint64_t b) {
+  exchange(0);
+  float* const to = sums;
+  const Operand operand(a), columns(b);
+  const int first = current->number / 32 % 4 * 16;
+  if (columns.row_bytes != 2 * COLUMNS) fail("rows along K are not those of one permuted tile");
+  follow_rows(operand, first, 16);
+  if (order::kOn && lane() == 0) {
+    for (int k = 0; k < 16; ++k)
+      for (int byte = 0; byte < 2 * COLUMNS; byte += 16)
+        order::read_by_product(at(columns.place(k, byte), 16), 16, current->product_groups);
+  }
+  if (order::kOn) return;  // the values have no effect on the order
+  issue(current->products, current->product_groups, [=] {
+    for (int i = 0; i < COLUMNS / 2; ++i) {
+      const int row = first + i % 4 / 2 * 8 + lane() / 4, column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) {
+        uint16_t element;
+        order::copy(&element, at(columns.place(k, 2 * column), 2), 2);
+        sum += Factor<T>::of(operand.word(row, k / 2), k % 2) * Factor<T>::of(element, 0);
+      }
+      to[i] += sum;
+    }
   });
 }
 

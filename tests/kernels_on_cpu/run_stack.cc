@@ -15,10 +15,19 @@ class Stack {
     GpuRow row = *find_gpu_row("H200");
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
-    // Plans by chunks are of more timesteps than are run here.
+    // Plans by chunks are of more timesteps than are run here, and backward of more units and layers.
+    if (options.chunk > 0 && options.has_backward) {
+      problem.hidden = problem.input = std::max<int64_t>(problem.hidden, 832);
+      problem.layers = std::max<int64_t>(problem.layers, 5);
+    }
     if (options.chunk > 0)
       problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem.hidden), problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
+    for (ResidentShape* shape : {&plan_.forward, &plan_.backward}) {
+      if (!is_chunked(*shape)) continue;
+      const int64_t units = int64_t{shape->units} * shape->cluster;
+      shape->blocks = static_cast<int>(ceil_div(int64_t{options.hidden}, units) * shape->cluster);
+    }
     options_.replicas = std::max(plan_.backward.replicas, 1);
     const size_t matrix = size_t(options.hidden) * options.hidden;
     for (int i = 0; i < options.layers; ++i) {
@@ -103,20 +112,31 @@ class Stack {
     if (is_chunked(plan_.backward) != (options_.chunk > 0)) return false;
     std::vector<Array> arrays;
     std::vector<unsigned> progress(options_.layers);
+    size_t gates_above = 0;  // in `arrays`
     params.chunk_steps = options_.chunk;
-    for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
+    for (int i = options_.layers - 1; i >= 0 && options_.chunk > 0; --i) {
       WavefrontBackwardLayer& own = params.layer[i];
-      const int batch = params.sizes.batch, columns = chunked_columns(batch), gates = layers_[i].gates;
-      arrays.emplace_back(options_.type, size_t(chunked_ring_steps(batch)) * columns * gates * options_.hidden);
+      const Layer& layer = layers_[i];
+      const size_t row = size_t(layer.gates) * options_.hidden;
+      arrays.emplace_back(options_.type, size_t(4) * options_.chunk * chunked_columns(layer.batch) * row);
       arrays.back().fill(0xFF);
       own.exchange = arrays.back().data();
       own.progress = &progress[i];
-      if (i + 1 == options_.layers) continue;
-      arrays.emplace_back(options_.type, size_t(kChunkedRows) * options_.hidden);
-      own.products = arrays.back().data();
-      own.above_progress = &progress[i + 1];
+      if (i + 1 < options_.layers) {
+        arrays.emplace_back(options_.type, size_t(kChunkedRows) * options_.hidden);
+        own.products = arrays.back().data();
+        own.above = params.layer[i + 1].dgates;
+        own.above_progress = &progress[i + 1];
+        own.dgates = arrays[gates_above].data();
+      }
+      gates_above = arrays.size();
+      arrays.emplace_back(options_.type, row * layer.rows);
+      copy_gates(arrays.back().data(), own.gates);
+      own.gates = arrays.back().data();
     }
     if (!launch(kWavefrontBackwardLaunchers, plan_.backward, params)) return false;
+    for (int i = 0; i + 1 < options_.layers && options_.chunk > 0; ++i)
+      copy_gates(layers_[i].dgates.data(), params.layer[i].dgates);
     for (int i = options_.layers - 1; i >= 0; --i) {
       if (i + 1 < options_.layers) multiply_above(i);
       layers_[i].compare_backward();
@@ -129,6 +149,11 @@ class Stack {
   Array& below(int i) { return drops() ? dropped_[i - 1] : layers_[i - 1].y; }
   double factor(int i, size_t element) const {
     return !drops() ? 1 : (kept_[i][element / 8] >> element % 8 & 1) != 0 ? scale_ : 0;
+  }
+
+  // Or their gradients, of an LSTM.
+  void copy_gates(void* to, const void* from) const {
+    std::memcpy(to, from, 4 * layers_[0].all * bytes_of(options_.type));
   }
 
   // Layer::products of layer i.
@@ -164,8 +189,8 @@ class Stack {
       }
       for (int u = 0; u < hidden; ++u) {
         const size_t element = size_t(hidden) * row + u;
-        const double sum = options_.chunk > 0 ? rounded(options_.type, sums[u], false) : sums[u];
-        layers_[i].output_gradients[element] = sum * factor(i, element);
+        const double dy = sums[u] * factor(i, element);
+        layers_[i].output_gradients[element] = options_.chunk > 0 ? rounded(options_.type, dy, false) : dy;
       }
     }
   }

@@ -48,6 +48,9 @@ PTX = {
     "ld.shared.u32 %0,[%1];": "load_shared",
     "ld.shared.f32 %0,[%1];": "load_shared",
     "ld.shared.v2.u32 {%0,%1},[%2];": "load_shared2",
+    "ld.shared.v2.f32 {%0,%1},[%2];": "load_shared2",
+    "ld.volatile.shared.f32 %0,[%1];": "poll_shared",
+    "ld.volatile.shared.v2.f32 {%0,%1},[%2];": "poll_shared2",
     "ld.shared.v4.u32 {%0,%1,%2,%3},[%4];": "load_shared4",
     "ld.shared.v4.f32 {%0,%1,%2,%3},[%4];": "load_shared4",
     "st.shared.u16 [%0],%1;": "store_shared",
@@ -86,6 +89,9 @@ PTX = {
     "mbarrier.arrive.shared::cluster.b64 _,[%0];": "arrive",
     "mbarrier.arrive.shared::cta.b64 _,[%0];": "arrive",
     "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}": "test_barrier",
+    "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}": "test_barrier_now",
+    "st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};": "store_to_block2",
+    "st.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};": "store_to_block4",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[%0],[%1],%2,[%3],%4;": "bulk",
     _COUNTED + "b32 [%0],%1,[%2];": "send",
@@ -152,6 +158,11 @@ inline void wgmma(const T*, float (&sums)[HALF_COLUMNS], const A& a, uint64_t b)
 WGMMA_COLUMNS = """template <class T, int HALF_COLUMNS>
 inline void wgmma_columns(float (&sums)[HALF_COLUMNS], uint64_t a, uint64_t b) {
   gpu::multiply<T>(sums, a, b);
+}
+"""
+WGMMA_ALONG_K = """template <class T, int COLUMNS>
+inline void wgmma_along_k(float (&sums)[32], uint64_t a, uint64_t b) {
+  gpu::multiply_along_k<T, COLUMNS>(sums, a, b);
 }
 """
 
@@ -251,8 +262,9 @@ def make_sources(source: pathlib.Path, folder: pathlib.Path, edits: list[tuple[s
             begin, end = text.index("#define PRNN_SUMS4"), text.index("#undef PRNN_SUMS4")
             text = text[:begin] + WGMMA + text[end:]
         if path.match("wavefront/chunked_product.cuh"):
-            begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")
-            text = text[:begin] + WGMMA_COLUMNS + text[end + len("#endif") :]
+            for instead in (WGMMA_COLUMNS, WGMMA_ALONG_K):
+                begin, end = text.index("#if PRNN_HAS_WGMMA"), text.index("#endif")
+                text = text[:begin] + instead + text[end + len("#endif") :]
         if path.match("common/element.cuh"):  # a macro has the statement
             begin, end = text.index("#define PRNN_MMA("), text.index("    if constexpr (kIsHalf) {\n      PRNN_MMA")
             macro = re.sub(r"\\\n", "", text[begin:end].partition(")")[2])

@@ -64,7 +64,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
 
 int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   ResidentShape forward;
-  if (problem.hidden < kSmallestBackward || problem.batch.front() != problem.batch.back()) return 1;
+  if (problem.hidden < kSmallestBackward) return 1;
   if (choose_forward(row, problem, &forward) == 1) return 1;
   int64_t most = 1;
   any_kernel(row, problem, Engine::kWavefrontChunked, Pass::kBackward, [&](KernelId kernel) {

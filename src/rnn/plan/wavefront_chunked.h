@@ -54,6 +54,7 @@ constexpr int kChunkedBackwardUnits = 40;     // of a block
 constexpr int kChunkedBackwardKTiles = 8;     // of a warp: 16 units, two gates
 constexpr int kChunkedBackwardOperands = 80;  // of recurrent weights of a warp, 16 bytes a thread
 constexpr int kChunkedBackwardSaved = 4;      // steps whose saved values are on their way to shared memory
+constexpr int kChunkedBackwardTable = 32;     // timesteps in shared memory, of sequences of different lengths
 constexpr int kChunkedColumnsK = 64;          // elements of K of a stage of a chunk's product
 constexpr int kChunkedColumnsStages = 3;
 constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
@@ -62,12 +63,9 @@ constexpr int chunked_ring_steps(int64_t batch) { return 4 * chunked_steps(batch
 // Operands of recurrent weights that a warp keeps in registers.
 constexpr int chunked_backward_registers(int columns) { return columns == kChunkedHalfTile ? 42 : 40; }
 
-// A stage of a product with a matrix whose rows are along K: `matrix_columns` of it, rows 16 bytes further apart than
-// they are long against bank conflicts.
-constexpr int chunked_columns_row_bytes(int matrix_columns) { return matrix_columns * 2 + 16; }
-constexpr int chunked_columns_stage_bytes(int matrix_columns) {
-  return kChunkedRows * kChunkedColumnsK * 2 + kChunkedColumnsK * chunked_columns_row_bytes(matrix_columns);
-}
+// A stage of a product with a matrix whose rows are along K, of so many columns: rows of one and of the other.
+constexpr int kChunkedColumns = kChunkedBackwardCluster * kChunkedBackwardUnits;
+constexpr int chunked_columns_stage_bytes() { return (kChunkedRows + kChunkedColumns) * kChunkedColumnsK * 2; }
 
 // ChunkedBackwardMemory of the kernel, which says what these are. Stages and what a step needs lie there at different
 // times.
@@ -77,9 +75,9 @@ constexpr int chunked_backward_shared_bytes(int columns) {
   const int sums = kResidentWarps * kRows * 4, saved = kChunkedBackwardSaved * kUnits * 6 * 2;  // of a column
   const int derived = kFinishing / 4 * 32, published = 2 * 2 * kUnits * 4;                      // the same
   const int of_step = columns * (sums + saved + derived + published);
-  const int stages = kChunkedColumnsStages * chunked_columns_stage_bytes(kRows);
+  const int stages = kChunkedColumnsStages * chunked_columns_stage_bytes();
   const int partial_and_carried = columns * (2 * kUnits * 4 + kFinishing / 4 * 4);
-  const int tables = kFinishing * 16 + (kResidentThreads - kFinishing) * 2 * 16;
+  const int tables = kFinishing * 16 + (kResidentThreads - kFinishing) * 2 * 16 + kChunkedBackwardTable * 8;
   return weights + std::max(of_step, stages) + partial_and_carried + tables + 16;
 }
 

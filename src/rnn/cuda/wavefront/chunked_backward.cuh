@@ -27,9 +27,12 @@ struct ChunkedBackwardSizes {
   static constexpr int kFinishing = kUnits * 4;                   // threads: a unit and a quarter of the columns each
   static constexpr int kCopying = kResidentThreads - kFinishing;  // the other threads
   static constexpr int kStages = kChunkedBackwardSaved, kOctets = kUnits / 8;
+  static constexpr int kTableSteps = kChunkedBackwardTable;
+  static_assert(kTableSteps >= kChunkedMostSteps + 2 && (kTableSteps & (kTableSteps - 1)) == 0);
   // A thread copies, of what the forward pass saved, 16 bytes of a column and of every kCopiedColumns-th one after it.
   static constexpr int kCopyParts = 6 * kOctets, kCopiedColumns = kCopying / kCopyParts;
-  static_assert(kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 && kUnits % 8 == 0);
+  static_assert(kRows == kChunkedColumns && kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 &&
+                kUnits % 8 == 0);
 };
 
 // Which operands are in registers: spread evenly, so that loads of the others overlap with all products.
@@ -86,18 +89,21 @@ struct ChunkedBackwardMemory : ChunkedBackwardSizes {
   uint4 weights[kOperands - chunked_backward_registers(COLUMNS)][kResidentThreads];
   union {
     OfStep step;
-    uint4 stages[kChunkedColumnsStages * chunked_columns_stage_bytes(kRows) / 16];  // between chunks
+    uint4 stages[kChunkedColumnsStages * chunked_columns_stage_bytes() / 16];  // between chunks
   };
   // The other block's sums of this block's units, in even and odd steps: kEmpty until they have arrived. They are made
   // empty again after they have been read, before this block's next barrier, and so before the other block can have
   // what it needs for the step after the next.
   float partial[2][kUnits * COLUMNS];
-  float carried[COLUMNS / 4][kFinishing];  // dc from the step before
+  float carried[COLUMNS / 4][kFinishing];  // dc from the step before; dcy before a sequence's first one
   float4 biases[kFinishing];
   ChunkedCopy copies[kCopying];
   ChunkedRowsOut rows[kCopying];
   uint64_t multiplied;         // counts the warps whose sums of the other block's units are there
   int chunk_first, chunk_end;  // steps of the pass: [first, end)
+  // Of sequences of different lengths: step s of the pass is at s % kTableSteps, from the one before the chunk to that
+  // after it; no sequences outside the timesteps.
+  StepSizes table[kTableSteps];
 };
 
 // Whether the barrier's phase is over; unlike has_arrived(), returns at once.
@@ -124,7 +130,7 @@ __device__ __forceinline__ void chunked_store_to_rank(uint32_t address, float2 v
   asm volatile("st.relaxed.cluster.shared::cluster.v2.f32 [%0],{%1,%2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 #endif
 }
-__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float (&v)[4]) {
+__device__ __forceinline__ void chunked_store_sums_to_rank(uint32_t address, const float* v) {
 #if PRNN_HAS_CLUSTERS
   asm volatile("st.shared::cluster.v4.f32 [%0],{%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
                "f"(v[3])
@@ -146,16 +152,18 @@ __device__ __forceinline__ bool chunked_load_arrived(uint32_t address, float (&v
   return max(__float_as_uint(v[0]), __float_as_uint(v[1])) != kEmpty;
 }
 
-// COLUMNS: 4 or 8, of sequences. Batches are uniform, and of one tile.
-template <class T, prnnRNNMode_t MODE, int COLUMNS>
+// COLUMNS: 4 or 8, of sequences. LENGTHS: they have different lengths. A sequence begins in the step of its last
+// timestep; until then nothing is published, read or waited for in its column.
+template <class T, prnnRNNMode_t MODE, int COLUMNS, bool LENGTHS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_backward(const __grid_constant__ WavefrontBackwardParams params) {
-  if constexpr (!kHasClusters) return;
+  if constexpr (!kHasWgmma) return;
   static_assert(MODE == PRNN_LSTM, "two pairs of gates");
   using Memory = ChunkedBackwardMemory<T, COLUMNS>;
   using OfStep = typename Memory::OfStep;
   using Stage = ChunkedSaved<T, COLUMNS>;
   static_assert(sizeof(Memory) == chunked_backward_shared_bytes(COLUMNS));
+  static_assert(sizeof(Memory::weights) % 1024 == 0, "stages are aligned");
   constexpr int kUnits = Memory::kUnits, kRows = Memory::kRows, kTiles = Memory::kTiles;
   constexpr int kFirstTiles = Memory::kFirstTiles, kLastTiles = Memory::kLastTiles, kKTiles = Memory::kKTiles;
   constexpr int kKTileUnits = Memory::kKTileUnits, kFirstOperands = Memory::kFirstOperands;
@@ -170,7 +178,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                                        // in the way of the others' stores
   constexpr int kProbe = 1, kSend = 3;  // k-tiles of the last tiles after which the other block's sums may be sent
 
-  extern __shared__ __align__(128) uint4 chunked_shared[];
+  extern __shared__ __align__(1024) uint4 chunked_shared[];
   Memory& memory = *reinterpret_cast<Memory*>(chunked_shared);
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
@@ -183,7 +191,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int exchange_half = hidden / kKTileUnits * kExchangeTile, exchange_step = 2 * exchange_half;
   const auto ring_bytes = [&] { return 4 * params.chunk_steps * exchange_step; };
   const auto is_fed = [&] { return layer.above != nullptr; };
-  const auto row_of = [&](int s) { return (sizes.steps - 1 - s) * sizes.batch; };
+  const auto in_table = [&](int s) -> StepSizes& { return memory.table[s & (Memory::kTableSteps - 1)]; };
+  const auto row_of = [&](int s) { return LENGTHS ? in_table(s).row : (sizes.steps - 1 - s) * sizes.batch; };
+  const auto batch_of = [&](int s) { return LENGTHS ? in_table(s).batch : sizes.batch; };
 
   // The weights. Word w of lane `sub` in a k-tile is unit sub * 4 + w of it, two gates.
   const T* const weights = static_cast<const T*>(layer.recurrent) + int64_t{2 * rank} * hidden * hidden;
@@ -281,11 +291,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     const int row = row_of(s) - (is_fed() && !is_gates && !is_cells ? row_of(end - 1) : 0);
     const int column_bytes = (is_gates ? 4 : 1) * kUnits * static_cast<int>(sizeof(T));
+    const int batch = batch_of(s);
     const char* from = copy.from + int64_t{row} * copy.row_bytes;
     uint32_t to = own_base + kSaved + s % kStages * sizeof(Stage) + copy.to;
 #pragma unroll
     for (int i = 0; i < (COLUMNS + kCopiedColumns - 1) / kCopiedColumns; ++i) {
-      copy_ahead(first + i * kCopiedColumns < sizes.batch, to, from);
+      copy_ahead(first + i * kCopiedColumns < batch, to, from);
       from += kCopiedColumns * copy.row_bytes;
       to += kCopiedColumns * column_bytes;
     }
@@ -293,7 +304,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
   // What this thread finishes: `kItems` columns of a unit.
   const bool finishes = warp < kFinishing / 32;
-  const int last_step = layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps - 1 : sizes.steps;
+  const auto last_step = [&] { return layer.dhx == nullptr && layer.dcx == nullptr ? sizes.steps - 1 : sizes.steps; };
 
   // The derivatives of step s, which need no gradient; `at`: of the step in the exchange buffer.
   const auto derive = [&](int step, int at) {
@@ -314,9 +325,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       for (int g = 0; g < 4; ++g) saved[g] = Element<T>::to_float(gates.value[g]);
       const UnitDerivatives d = Cell<MODE>::template derivatives<false>(saved, c, c_before);
       memory.step.derived[i].gates[thread] = {d.gate[0], d.gate[1], d.gate[2], d.gate[3]};
-      const bool exists = unit < hidden && own_column + i < sizes.batch && s < sizes.steps;
+      const bool exists = unit < hidden && own_column + i < batch_of(s) && (LENGTHS || s < sizes.steps);
       float dh = exists ? Element<T>::to_float(now.dy[own_column + i][own_unit]) : 0;
-      if (s == 0) dh += load_final_gradients<T, MODE>(layer, (own_column + i) * hidden + unit, exists).dh;
+      const bool begins = LENGTHS ? exists && own_column + i >= batch_of(s - 1) : s == 0;
+      if (begins) dh += load_final_gradients<T, MODE>(layer, (own_column + i) * hidden + unit, exists).dh;
       memory.step.derived[i].others[thread] = {d.state, d.carry, dh, __int_as_float(exists ? to + i * 64 : -1)};
     }
   };
@@ -336,7 +348,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   };
   const auto store_rows = [&](int s) {
     const ChunkedRowsOut rows = memory.rows[threadIdx.x - kFinishing];
-    if (rows.column >= sizes.batch) return;
+    if (rows.column >= batch_of(s)) return;
     const uint32_t from = rows.from + (s & 1) * static_cast<uint32_t>(sizeof(memory.step.published[0]));
     const uint4 low = load_shared(from), high = load_shared(from + 16);
     T* const to = static_cast<T*>(layer.dgates) + (int64_t{row_of(s) + rows.column} * (4 * hidden) + rows.to);
@@ -352,47 +364,56 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   // dy of the chunk that ends before step `end`, from the gradients of the gates above.
   const auto make_dy = [&](int end) {
     const int thread = pin_in_register(static_cast<int>(threadIdx.x)), pinned_end = pin_in_register(end);
-    const int chunk_row = row_of(pinned_end - 1), rows = row_of(memory.chunk_first) + sizes.batch - chunk_row;
+    int chunk_row, rows;
+    const auto find_rows = [&](int chunk_end) {
+      chunk_row = row_of(chunk_end - 1);
+      const int first = memory.chunk_first;
+      rows = row_of(first) + batch_of(first) - chunk_row;
+    };
+    find_rows(pinned_end);
     const int k_first = rank * 2 * hidden, cluster_unit = first_unit - rank * kUnits;
-    float product[kTiles][4];
+    float product[32];
     const T* const above = static_cast<const T*>(layer.above) + k_first;
     const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
     const uint32_t stages = own_base + kStep;
-    multiply_columns<T, kRows>(
+    multiply_columns<T>(
         product, 2 * hidden, stages, thread,
         [&](int r) { return above + int64_t{chunk_row + min(r, rows - 1)} * (4 * hidden); }, matrix, hidden,
         [&](int v) { return min(cluster_unit + v * 8, hidden - 8); });
-    // Warps 0 to 3 have the sums of rank 0's units, the others those of rank 1's.
-    const uint32_t slot = kStep + thread % 128 * 16;
-    const bool is_own = thread / 128 == rank;
+    // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
+    // an octet and a thread go to the same place in either block.
+    const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
+    const auto slot_of = [&](int octet) { return kStep + (octet % kOctets * 128 + thread % 128) * 16; };
     sync_cluster();  // the other block has read its stages
-    if (!is_own) {
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) chunked_store_sums_to_rank(other_base + slot + j * 128 * 16, product[j]);
+    for (int j = 0; j < 8; ++j) {
+      if (j >= octets || (first_octet + j) / kOctets == rank) continue;
+      chunked_store_sums_to_rank(other_base + slot_of(first_octet + j), product + j * 4);
     }
     sync_cluster();
-    if (is_own) {
-      const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-      const uint8_t* const kept = params.kept[place.direction];
+    const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const uint8_t* const kept = params.kept[place.direction];
+    if constexpr (LENGTHS) find_rows(memory.chunk_end);  // again: kept during the product, they would be spilled
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        float4 other;
-        load_shared(own_base + slot + j * 128 * 16, other);
-        product[j][0] += other.x, product[j][1] += other.y, product[j][2] += other.z, product[j][3] += other.w;
-        const int unit = first_unit + j * 8 + column;
+    for (int j = 0; j < 8; ++j) {
+      if (j >= octets || (first_octet + j) / kOctets != rank) continue;
+      float4 other;
+      load_shared(own_base + slot_of(first_octet + j), other);
+      const float sums[4] = {product[j * 4] + other.x, product[j * 4 + 1] + other.y, product[j * 4 + 2] + other.z,
+                             product[j * 4 + 3] + other.w};
+      const int unit = cluster_unit + (first_octet + j) * 8 + column;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int row = first_row + e * 8;
-          if (row >= rows || unit >= hidden) continue;
-          float first = product[j][e * 2], second = product[j][e * 2 + 1];
-          if (kept != nullptr) {
-            const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
-            first *= bits & 1 ? params.dropout_scale : 0;
-            second *= bits & 2 ? params.dropout_scale : 0;
-          }
-          *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
-              Element<T>::pack(first, second);
+      for (int e = 0; e < 2; ++e) {
+        const int row = first_row + e * 8;
+        if (row >= rows || unit >= hidden) continue;
+        float first = sums[e * 2], second = sums[e * 2 + 1];
+        if (kept != nullptr) {
+          const unsigned bits = kept[int64_t{chunk_row + row} * (hidden / 8) + unit / 8] >> column;
+          first *= bits & 1 ? params.dropout_scale : 0;
+          second *= bits & 2 ? params.dropout_scale : 0;
         }
+        *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.products) + row * hidden + unit) =
+            Element<T>::pack(first, second);
       }
     }
     __syncthreads();
@@ -407,8 +428,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       memory.carried[i][threadIdx.x] = load_final_gradients<T, MODE>(layer, column * hidden + unit, exists).dc;
     }
   }
-  for (int i = threadIdx.x; i < 2 * kUnits * COLUMNS; i += kResidentThreads) {
-    memory.partial[0][i] = __uint_as_float(kEmpty);
+  for (int i = threadIdx.x; i < kUnits * COLUMNS; i += kResidentThreads) {
+    memory.partial[0][i] = memory.partial[1][i] = __uint_as_float(kEmpty);
   }
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(own_base + kMultiplied), "r"(kResidentWarps)
@@ -423,7 +444,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int k_tiles = min(max(hidden / kKTileUnits - warp * kKTiles, 0), kKTiles);
 
 #pragma unroll 1
-  for (int s = 0; s <= last_step; ++s) {
+  for (int s = 0; s <= last_step(); ++s) {
     if (begins_chunk && s < sizes.steps) {
       const int chunk = s / params.chunk_steps, chunk_end = min(s + params.chunk_steps, sizes.steps);
       if (threadIdx.x == 0) {
@@ -434,6 +455,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         if (is_fed()) wait_for_blocks(layer.above_progress, sizes.blocks * (chunk + ahead), sizes.timed_out, timed_out);
       } else if (threadIdx.x == 32 && chunk >= 2) {
         wait_for_blocks(layer.progress, sizes.blocks * (chunk - 1), sizes.timed_out, timed_out);
+      }
+      if (LENGTHS && threadIdx.x >= 64) {
+        const int q = s - 1 + static_cast<int>(threadIdx.x) - 64;
+        const Step step = q < 0 || q > chunk_end ? Step{} : step_of_pass(sizes, sizes.steps, true, q);
+        if (q <= chunk_end) in_table(q) = {step.row, step.batch};
       }
       __syncthreads();
       if (is_fed()) make_dy(chunk_end);
@@ -459,7 +485,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     uint4 states[kKTiles];
     const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step +
                                            rank_again() * exchange_half + warp * kKTiles * kExchangeTile + lane * 16);
-    const bool reads = s > 0 && lane / 4 < sizes.batch;
+    const bool reads = (LENGTHS || s > 0) && lane / 4 < batch_of(s - 1);
     wait_poll_delay(published, sizes.poll_delay_cycles + (finishes ? 0 : kIdleDelay));
 #pragma unroll
     for (int i = 0; i < kKTiles; ++i) states[i] = load_or_zeros(reads && i < k_tiles, source + i * kExchangeTile);
@@ -606,7 +632,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         memory.partial[now & 1][place_of_sum + i] = __uint_as_float(kEmpty);
-        memory.carried[i][thread] = past[i];
+        if (!LENGTHS || to[i] >= 0) memory.carried[i][thread] = past[i];  // else dcy stays
         memory.step.published[now & 1][0][own_column + i][own_unit] = words[i][0];
         memory.step.published[now & 1][1][own_column + i][own_unit] = words[i][1];
       }
@@ -649,9 +675,14 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES, int CLUSTER>
 cudaError_t launch_wavefront_chunked_backward(const ResidentShape& shape, const WavefrontBackwardParams& params,
                                               cudaStream_t stream) {
   static_assert(UNIT_TILES * kTileRows == kChunkedBackwardUnits && CLUSTER == kChunkedBackwardCluster);
-  return launch_resident(params.sizes.batch <= kChunkedHalfTile ? chunked_backward<T, MODE, kChunkedHalfTile>
-                                                                : chunked_backward<T, MODE, kTileColumns>,
-                         shape, params, stream);
+  const auto launch = [&](auto lengths) {
+    constexpr bool kLengths = decltype(lengths)::value;
+    return launch_resident(params.sizes.batch <= kChunkedHalfTile
+                               ? chunked_backward<T, MODE, kChunkedHalfTile, kLengths>
+                               : chunked_backward<T, MODE, kTileColumns, kLengths>,
+                           shape, params, stream);
+  };
+  return params.sizes.table != nullptr ? launch(std::true_type()) : launch(std::false_type());
 }
 
 }  // namespace prnn

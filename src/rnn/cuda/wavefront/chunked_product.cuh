@@ -159,23 +159,67 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   __syncthreads();
 }
 
-// sums <- A[64, K] B[K, COLUMNS], for matrices whose rows are along K. Warp w has rows 16 (w % 4) onwards and columns
-// COLUMNS / 2 (w / 4) onwards, in tiles of 8: sums[tile] as the matrix instruction has them. `a_row(r)` and `b_row(k)`
-// are where rows begin; `b_stride`: elements from a row of B to the next; `b_vec(v)`: elements from the beginning of a
-// row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple of kChunkedColumnsK. `stages`: shared memory
-// of kChunkedColumnsStages stages, aligned to 128 bytes, free. The whole block calls it; `thread` is threadIdx.x.
-// By mma.sync: wgmma, which can take B so as well, was slower with few columns.
-template <class T, int COLUMNS, class ARow, class BVec>
-__device__ __forceinline__ void multiply_columns(float (&sums)[COLUMNS / 16][4], int k_elements, uint32_t stages,
-                                                 int thread, const ARow& a_row, const T* b, int b_stride,
-                                                 const BVec& b_vec) {
-  constexpr int kStageK = kChunkedColumnsK, kTiles = COLUMNS / 16, kRowBytes = chunked_columns_row_bytes(COLUMNS);
-  constexpr int kStageBytes = chunked_columns_stage_bytes(COLUMNS), kAhead = kChunkedColumnsStages - 1;
+// wgmma with B as it lies, rows along K: 64 or 16 columns.
+#if PRNN_HAS_WGMMA
+#define PRNN_SUMS8(at)                                                                                               \
+  "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3]), "+f"(d[at + 4]), "+f"(d[at + 5]), "+f"(d[at + 6]), \
+      "+f"(d[at + 7])
+#define PRNN_WGMMA(type)                                                                                          \
+  if constexpr (COLUMNS == 64) {                                                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                      \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%2" \
+                 "5,%26,%27,%28,%29,%30,%31},%32,%33,1,1,1,0,1;"                                                  \
+                 : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16), PRNN_SUMS8(24)                                   \
+                 : "l"(a), "l"(b));                                                                               \
+  } else {                                                                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." type "." type                                      \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7},%8,%9,1,1,1,0,1;"                                                    \
+                 : PRNN_SUMS8(0)                                                                                  \
+                 : "l"(a), "l"(b));                                                                               \
+  }
+template <class T, int COLUMNS>
+__device__ __forceinline__ void wgmma_along_k(float (&d)[32], uint64_t a, uint64_t b) {
+  static_assert(COLUMNS == 64 || COLUMNS == 16);
+  if constexpr (Element<T>::kIsHalf) {
+    PRNN_WGMMA("f16");
+  } else {
+    PRNN_WGMMA("bf16");
+  }
+}
+#undef PRNN_WGMMA
+#undef PRNN_SUMS8
+#else
+template <class T, int COLUMNS>
+__device__ __forceinline__ void wgmma_along_k(float (&)[32], uint64_t, uint64_t) {}
+#endif
+
+// Descriptor of a matrix in shared memory whose rows, along K, are 128 bytes, as matrix_descriptor()'s, or 32 bytes:
+// vec p of row k is at p ^ (k / 4 % 2). From 8 rows to the next 8 are 8 rows' bytes.
+template <int ROW_BYTES>
+__device__ __forceinline__ uint64_t descriptor_along_k(uint32_t address) {
+  static_assert(ROW_BYTES == 128 || ROW_BYTES == 32);
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{8 * ROW_BYTES >> 4} << 32 |
+         uint64_t{ROW_BYTES == 128 ? 1 : 3} << 62;
+}
+
+// sums <- A[64, K] B[K, 80], for a matrix whose rows are along K: of the first warpgroup columns 0 to 63, of the second
+// one 64 to 79, in the first 8 sums. `a_row(r)`: where a row begins; `b_stride`: elements from a row of B to the next;
+// `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple
+// of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
+// block calls it; `thread` is threadIdx.x.
+template <class T, class ARow, class BVec>
+__device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
+                                                 const ARow& a_row, const T* b, int b_stride, const BVec& b_vec) {
+  constexpr int kStageK = kChunkedColumnsK, kAhead = kChunkedColumnsStages - 1;
   constexpr int kVecsA = kStageK / 8, kRowsA = kResidentThreads / kVecsA, kLoadsA = kChunkedRows / kRowsA;
-  constexpr int kVecsB = COLUMNS / 8, kVecsOfB = kStageK * kVecsB, kLoadsB = ceil_div(kVecsOfB, kResidentThreads);
-  constexpr int kBytesA = kChunkedRows * kStageK * 2;
-  static_assert(kVecsA == 8 && kChunkedRows == 64 && kResidentWarps == 8);
-  const int lane = thread % 32, warp = thread / 32, count = k_elements / kStageK;
+  constexpr int kVecsB = kChunkedColumns / 8, kVecsOfB = kStageK * kVecsB,
+                kLoadsB = ceil_div(kVecsOfB, kResidentThreads);
+  // A stage: A, columns 0 to 63 of B, and its others.
+  constexpr int kFirstAt = kChunkedRows * kStageK * 2, kLastAt = kFirstAt + kStageK * 128;
+  constexpr int kFirstVecs = kStageK * 8;
+  static_assert(kVecsA == 8 && kChunkedRows == 64 && kChunkedColumns == 80);
+  static_assert(chunked_columns_stage_bytes() == kLastAt + kStageK * 32 && chunked_columns_stage_bytes() % 1024 == 0);
+  const int count = k_elements / kStageK, warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
   const T* from_a[kLoadsA];
 #pragma unroll
   for (int i = 0; i < kLoadsA; ++i) from_a[i] = a_row(thread / kVecsA + i * kRowsA) + thread % kVecsA * 8;
@@ -184,13 +228,15 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[COLUMNS / 16][4],
   uint32_t place_b[kLoadsB];
 #pragma unroll
   for (int i = 0; i < kLoadsB; ++i) {
-    const int vec = thread + i * kResidentThreads, k = vec / kVecsB;
-    from_b[i] = k * b_stride + b_vec(vec % kVecsB);
-    place_b[i] = stages + kBytesA + k * kRowBytes + vec % kVecsB * 16;
+    const int v = thread + i * kResidentThreads;
+    const bool is_first = v < kFirstVecs;
+    const int k = is_first ? v / 8 : (v - kFirstVecs) / 2, vec = is_first ? v % 8 : v % 2;
+    from_b[i] = k * b_stride + b_vec(is_first ? vec : 8 + vec);
+    place_b[i] = stages + (is_first ? kFirstAt + swizzled(k, vec) : kLastAt + k * 32 + (vec ^ (k / 4 % 2)) * 16);
   }
   const auto issue = [&](int s) {
     if (s < count) {
-      const uint32_t to = s % kChunkedColumnsStages * kStageBytes;
+      const uint32_t to = s % kChunkedColumnsStages * chunked_columns_stage_bytes();
 #pragma unroll
       for (int i = 0; i < kLoadsA; ++i) {
         copy_ahead(true, place_a + to + i * kRowsA * kStageK * 2, from_a[i]);
@@ -205,41 +251,31 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[COLUMNS / 16][4],
     }
     commit_copies();
   };
-  unroll<kTiles, 4>([&](int tile, int q) { sums[tile][q] = 0; });
+#pragma unroll
+  for (int i = 0; i < 32; ++i) sums[i] = 0;
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) issue(s);
-  // Of the four 8 x 8 matrices that a lane's address is one of: rows first (A), k first (B).
-  const int of_matrix = lane % 8, odd = lane / 8 % 2, upper = lane / 16;
-  const int row = warp % 4 * 16 + odd * 8 + of_matrix;
-  const uint32_t at_b = stages + kBytesA + (odd * 8 + of_matrix) * kRowBytes + (warp / 4 * kTiles + upper) * 16;
-  const uint32_t at_last = stages + kBytesA + lane * kRowBytes + (warp / 4 * kTiles + kTiles - 1) * 16;
 #pragma unroll 1
   for (int s = 0; s < count; ++s) {
     wait_for_copies<kAhead - 1>();
+    fence_for_wgmma();
     __syncthreads();  // stage s has arrived, and the one before has been multiplied
     issue(s + kAhead);
-    const uint32_t stage = s % kChunkedColumnsStages * kStageBytes;
+    const uint32_t stage = stages + s % kChunkedColumnsStages * chunked_columns_stage_bytes();
+    const uint64_t rows = matrix_descriptor(stage);
+    if (warpgroup == 0) {
+      const uint64_t columns = descriptor_along_k<128>(stage + kFirstAt);
+      wgmma_begin();
 #pragma unroll
-    for (int k = 0; k < kStageK / 32; ++k) {
-      const uint32_t b_at = at_b + stage + k * 32 * kRowBytes;
-      uint32_t last[4];  // both halves of K of an odd tile
-      if (kTiles % 2 == 1) load_matrices<true>(last, at_last + stage + k * 32 * kRowBytes);
+      for (int i = 0; i < kStageK / 16; ++i) wgmma_along_k<T, 64>(sums, rows + i * 2, columns + i * (16 * 128 >> 4));
+    } else {
+      const uint64_t columns = descriptor_along_k<32>(stage + kLastAt);
+      wgmma_begin();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t a[4];
-        load_matrices<false>(a, stages + stage + swizzled(row, k * 4 + half * 2 + upper));
-#pragma unroll
-        for (int tile = 0; tile + 1 < kTiles; tile += 2) {
-          uint32_t both[4];
-          load_matrices<true>(both, b_at + half * 16 * kRowBytes + tile * 16);
-          Element<T>::mma(sums[tile], a[0], a[1], a[2], a[3], both[0], both[1]);
-          Element<T>::mma(sums[tile + 1], a[0], a[1], a[2], a[3], both[2], both[3]);
-        }
-        if (kTiles % 2 == 1) {
-          Element<T>::mma(sums[kTiles - 1], a[0], a[1], a[2], a[3], last[half * 2], last[half * 2 + 1]);
-        }
-      }
+      for (int i = 0; i < kStageK / 16; ++i) wgmma_along_k<T, 16>(sums, rows + i * 2, columns + i * (16 * 32 >> 4));
     }
+    wgmma_commit();
+    wgmma_wait<0>();
   }
   __syncthreads();
 }
