@@ -46,6 +46,7 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "lstm", 768, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
         ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
         ("half", "lstm", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 60}),  # 40 units a block
+        ("half", "lstm", 768, "3,3,2", CHUNKED | {"chunk": 2, "initial": 1}),
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:
