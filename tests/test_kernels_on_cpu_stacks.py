@@ -46,6 +46,7 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "lstm", 768, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
         ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
         ("half", "lstm", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 60}),  # 40 units a block
+        ("half", "lstm", 768, "3,3,2", CHUNKED | {"chunk": 2, "initial": 1}),
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:
@@ -66,6 +67,12 @@ def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batch
         (64, "3,3,3,3,3,3,3,3,3", 2, {"layers": 3}),  # the ring's first timestep again
         (128, "6,6,6,6,6,6,6,6,6,6", 2, {"dropout": 1}),
         (832, "5,5", 2, {}),  # K of all warps
+        # Sequences begin in a chunk's first and last step and within it, several together.
+        (64, "4,3,3,1,1", 2, {}),
+        (64, "8,7,7,5,5,5,2,1", 2, {"layers": 3, "dropout": 1}),
+        (64, "8,8,8,6,6,5,3,2,1", 8, {"dropout": 1}),
+        (64, "5,1,1,1,1,1,1", 3, {"layers": 3}),  # of one timestep
+        (128, "3,2,2,2,1,1,1,1,1,1,1,1", 2, {}),  # the ring's timesteps again
     ],
 )
 def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]) -> None:
@@ -83,6 +90,11 @@ def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2},
         ),
+        (
+            Edit("rnn/cuda/wavefront/chunked_backward.cuh", "if (!LENGTHS || to[i] >= 0) ", ""),
+            BOTH_CHUNKED,
+            {"type": "half", "chunk": 2, "batches": "8,8,7,3"},
+        ),
     ],
 )
 def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[str], options: dict[str, Any]) -> None:
@@ -90,7 +102,7 @@ def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[st
 
     def run_often() -> None:
         for seed in range(1, 6):
-            build.run(broken, 3e-3, "lstm", hidden=64, batches="8,8,8,8", layers=2, seed=seed, **options)
+            build.run(broken, 3e-3, "lstm", seed=seed, **({"hidden": 64, "batches": "8,8,8,8", "layers": 2} | options))
 
     with pytest.raises(AssertionError):
         run_often()

@@ -185,11 +185,8 @@ def test_gradients_without_states(layers: int, hidden: int, batch_sizes: list[in
     check_gradients_without_states(case_of(layers, hidden, batch_sizes))
 
 
-@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), BACKWARD_LENGTHS[:2] + BACKWARD_LENGTHS[-2:], ids=str)
-def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+def check_absent_states_are_zeros(case: CudaCase) -> None:
     """One of them at a time; the others are given."""
-    torch.manual_seed(17)
-    case = case_of(layers, hidden, batch_sizes)
     calls = {
         "RNNForwardTraining": ("hx", "cx"),
         "RNNBackwardData": ("hx", "cx", "dhy", "dcy"),
@@ -207,15 +204,14 @@ def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int
         case.data[name] = given
 
 
-@pytest.mark.parametrize(
-    ("layers", "batch_sizes"),
-    [(5, [8] * 70), (7, [4] * 70), (5, BACKWARD_LENGTHS[1][2]), (7, BACKWARD_LENGTHS[0][2])],
-    ids=str,
-)
-def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), BACKWARD_LENGTHS[:2] + BACKWARD_LENGTHS[-2:], ids=str)
+def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(17)
+    check_absent_states_are_zeros(case_of(layers, hidden, batch_sizes))
+
+
+def check_some_of_the_gradients(case: CudaCase) -> None:
     """Each is left out in turn; what is left is as with all of them."""
-    torch.manual_seed(14)
-    case = case_of(layers, 1024, batch_sizes)
     case.train()
     whole = case.results()
     for name in ("dx", "dhx", "dcx"):
@@ -235,6 +231,16 @@ def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
         case.check("RNNBackwardWeights")
         assert all(torch.equal(case.data[other], zeros[other]) for other in zeros)
         case.data[name] = given
+
+
+@pytest.mark.parametrize(
+    ("layers", "batch_sizes"),
+    [(5, [8] * 70), (7, [4] * 70), (5, BACKWARD_LENGTHS[1][2]), (7, BACKWARD_LENGTHS[0][2])],
+    ids=str,
+)
+def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(14)
+    check_some_of_the_gradients(case_of(layers, 1024, batch_sizes))
 
 
 @pytest.mark.parametrize("hidden", [640, 896])

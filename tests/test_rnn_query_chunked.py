@@ -6,6 +6,7 @@ import re
 
 import capi
 import pytest
+from rnn_case import dropout_descriptor
 from test_rnn_query import GPUS, Info, Layer
 
 LSTM, GRU, RNN_TANH = 2, 3, 1  # prnnRNNMode_t
@@ -13,8 +14,15 @@ CHUNKED, MMA = b"wavefront-chunked", b"wavefront-mma"
 LOGS = pathlib.Path(__file__).parents[1] / "build/release/ptxas/rnn/cuda/instances"
 
 
-def plan(gpu: str = "H200", **arguments: int) -> Info:
-    return Layer(**({"hidden": 1024, "layers": 5} | arguments)).query_gpu(gpu)
+def plan(gpu: str = "H200", projection: int = 0, **arguments: int) -> Info:
+    layer = Layer(**({"hidden": 1024, "layers": 5} | arguments))
+    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=projection)
+    return layer.query_gpu(gpu)
+
+
+# What does not depend on a projection.
+LAYOUT = ["forwardEngine", "backwardEngine", "blocks", "replicas", "unitsPerBlock", "batchPerPass", "registerBytes"]
+LAYOUT += ["sharedBytes", "layersTogether", "layersTogetherBackward", "layersTogetherInference", "layersReason"]
 
 
 @pytest.mark.parametrize("data_type", [capi.HALF, capi.BFLOAT16])
@@ -112,6 +120,70 @@ def test_other_stacks(arguments: dict[str, int]) -> None:
     assert CHUNKED not in (info.forwardEngine, info.backwardEngine)
 
 
+@pytest.mark.parametrize("projection", [512, 200, 17])
+@pytest.mark.parametrize("batch", [1, 3, 4, 8])
+@pytest.mark.parametrize("hidden", [576, 704, 832, 1024])
+@pytest.mark.parametrize("layers", [3, 5, 7, 12])
+def test_a_projection_changes_nothing_where_stacks_run_so(
+    layers: int, hidden: int, batch: int, projection: int
+) -> None:
+    """Other passes over stacks with a projection run one layer after the other, on what layers alone run on."""
+    arguments = {"layers": layers, "hidden": hidden, "batch": batch}
+    for gpu in ("H100", "H200"):
+        without, with_one = plan(gpu, **arguments), plan(gpu, projection, **arguments)
+        alone = plan(gpu, projection, **(arguments | {"layers": 1}))
+        assert with_one.supported == 1
+        assert (with_one.layersTogether > 1) == (without.forwardEngine == CHUNKED)
+        assert (with_one.layersTogetherBackward > 1) == (without.backwardEngine == CHUNKED)
+        if without.forwardEngine == without.backwardEngine == CHUNKED:
+            assert all(getattr(with_one, name) == getattr(without, name) for name in LAYOUT)
+            continue
+        if without.forwardEngine != CHUNKED:
+            assert (with_one.forwardEngine, with_one.layersTogetherInference) == (alone.forwardEngine, 1)
+        if without.backwardEngine != CHUNKED:
+            assert with_one.backwardEngine == alone.backwardEngine
+        assert b"layers with a projection run together by chunks alone" in with_one.layersReason
+        assert with_one.layersReason.startswith(b"backward: ") == (without.forwardEngine == CHUNKED)
+        assert with_one.layersReason.endswith(b"compute capability 9.0")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"layers": 2},
+        {"batch": 9},
+        {"hidden": 512},
+        {"hidden": 1000},
+        {"hidden": 1088},
+        {"hidden": 2560},  # both matrices apart
+        {"data_type": capi.FLOAT},
+    ],
+    ids=str,
+)
+def test_stacks_with_a_projection_that_run_one_after_the_other(arguments: dict[str, int]) -> None:
+    for batch in (4, 16):
+        info = plan(projection=200, **({"batch": batch} | arguments))
+        assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 1)
+        assert not info.forwardEngine.startswith(b"wavefront")
+
+
+def test_dropout_between_layers_with_a_projection_is_of_training() -> None:
+    layer = Layer(hidden=1024, layers=5)
+    states = ctypes.create_string_buffer(capi.size_from("DropoutGetStatesSize", handle=layer.handle.pointer))
+    dropout = dropout_descriptor(layer.handle, 0.2, states, 7)
+    layer.sizes["dropoutDesc"] = dropout.pointer
+    capi.check("SetRNNDescriptor", rnnDesc=layer.rnn.pointer, inputMode=0, direction=0, **layer.sizes)
+    info = layer.query_gpu("H200")
+    assert (info.forwardEngine, info.backwardEngine, info.layersTogetherInference) == (CHUNKED, CHUNKED, 5)
+    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=512)
+    info = layer.query_gpu("H200")
+    assert (info.layersTogether, info.layersTogetherBackward, info.layersTogetherInference) == (1, 1, 5)
+    assert (info.forwardEngine, info.backwardEngine) == (b"mma", b"wgmma")
+    assert info.layersReason == (
+        b"in training, layers with a projection and dropout between them run one after the other"
+    )
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_gpus(gpu: str) -> None:
     info = plan(gpu)
@@ -133,12 +205,16 @@ def plan_of(layer: Layer, batch_sizes: list[int]) -> Info:
     return layer.info
 
 
+@pytest.mark.parametrize("projection", [0, 512])
 @pytest.mark.parametrize("batch_sizes", [[4] * 128, [4] * 127, [4] * 64 + [3] * 64, [4] + [1] * 126], ids=str)
-def test_few_timesteps_and_lengths(batch_sizes: list[int]) -> None:
-    info = plan_of(Layer(hidden=1024, layers=5, batch=4), batch_sizes)
-    engine = CHUNKED if len(batch_sizes) >= 128 else MMA
-    assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
-    assert info.layersTogetherBackward == (5 if engine == CHUNKED else 2)
+def test_few_timesteps_and_lengths(batch_sizes: list[int], projection: int) -> None:
+    layer = Layer(hidden=1024, layers=5, batch=4)
+    capi.check("SetRNNProjectionSize", rnnDesc=layer.rnn.pointer, projSize=projection)
+    info = plan_of(layer, batch_sizes)
+    others = (b"mma", b"wgmma") if projection else (MMA, MMA)  # of a layer alone
+    by_chunks = len(batch_sizes) >= 128
+    assert (info.forwardEngine, info.backwardEngine) == ((CHUNKED, CHUNKED) if by_chunks else others)
+    assert info.layersTogetherBackward == (5 if by_chunks else 1 if projection else 2)
 
 
 @pytest.mark.parametrize("batch", range(2, 9))
@@ -175,7 +251,7 @@ def test_shared_memory_has_room_for_the_kernels_variables() -> None:
 
 def test_shared_memory_has_room_for_the_backward_kernels_variables() -> None:
     kernels = variables("backward")
-    assert len(kernels) == 8  # two types, up to 4 sequences and up to 8, of one length and of different ones
+    assert len(kernels) % 8 == 0  # two types, up to 4 sequences and up to 8, of one length and of different ones
     for registers, static in kernels:
         assert registers <= 255
         assert static == 0  # what the plan says is all of it

@@ -17,6 +17,7 @@ struct Options {
   bool has_backward = true;
   int chunk = 0;             // timesteps of one, of wavefronts by chunks; 0: other wavefronts
   double dropout_scale = 0;  // between layers; 0: none
+  bool initial = false;      // by chunks: what is added to the first timestep's input products
   bool resets = false, masks = false, reverse = false;
   unsigned seed = 1;
   std::vector<int> batches = {8, 8, 8};

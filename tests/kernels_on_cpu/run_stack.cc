@@ -35,6 +35,7 @@ class Stack {
       const Layer& layer = layers_.back();
       inputs_.emplace_back(options.type, layer.gates * matrix, 1 / std::sqrt(options.hidden));
       dropped_.emplace_back(options.type, layer.all);
+      if (options.initial) initial_.emplace_back(Type::kFloat, layer.gates * layer.states);
       std::vector<uint8_t> kept(layer.all / 8);
       for (uint8_t& bits : kept) bits = static_cast<uint8_t>(bits_());
       kept_.push_back(std::move(kept));
@@ -77,6 +78,7 @@ class Stack {
       arrays.emplace_back(options_.type, size_t(kChunkedRows) * lowest.gates * options_.hidden);
       own.products = arrays.back().data();
       own.below_progress = &progress[i - 1];
+      if (options_.initial) own.initial_products = initial_[i].floats();
     }
     if (!launch(kWavefrontForwardLaunchers, plan_.forward, params)) return false;
     for (int i = 0; i < options_.layers; ++i) {
@@ -165,8 +167,10 @@ class Stack {
       for (int r = 0; r < layer.gates * hidden; ++r) {
         double sum = 0;
         for (int k = 0; k < hidden; ++k) sum += inputs_[i][size_t(hidden) * r + k] * below(i)[size_t(hidden) * row + k];
-        layer.products[size_t(layer.gates) * hidden * row + r] =
-            options_.chunk > 0 ? rounded(options_.type, sum, false) : sum;
+        const size_t element = size_t(layer.gates) * hidden * row + r;
+        if (options_.chunk > 0) sum = rounded(options_.type, sum, false);
+        if (options_.initial && row < layer.batch) sum = rounded(options_.type, sum + initial_[i][element], false);
+        layer.products[element] = sum;
       }
     }
   }
@@ -196,6 +200,7 @@ class Stack {
   std::mt19937 bits_{5};
   std::vector<Layer> layers_;
   std::vector<Array> inputs_, dropped_;  // [G H, H] of each layer, for what is below it; and [rows, H]
+  std::vector<Array> initial_;           // [N, G, H]
   std::vector<std::vector<uint8_t>> kept_;
   WavefrontPlan plan_;
   int timed_out_ = 0;

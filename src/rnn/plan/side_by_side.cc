@@ -84,6 +84,11 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
   if (problem.layers == 1) return found;
   found.forward_reason = found.backward_reason = why_one_after_the_other(problem);
   if (!found.forward_reason.empty()) return found;
+  if (problem.projection > 0) {  // what there is to say, the wavefront says
+    found.forward_reason = wavefront.forward_reason;
+    found.backward_reason = wavefront.backward_reason;
+    return found;
+  }
   found.forward_reason =
       choose(row, problem, Pass::kForward, wavefront.forward_layers > 1, plan.forward, &found.forward_shape);
   found.forward = found.forward_reason.empty();

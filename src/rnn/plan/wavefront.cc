@@ -106,13 +106,20 @@ int choose(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShap
 }
 
 int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* best, std::string* reason) {
+  // By chunks, kernels multiply with products of a projection's matrix and know nothing of it. Kernels that keep it
+  // apart (keeps_projection_apart()) are of layers of which not even one has room here.
+  const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
+  if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
+  if (problem.projection > 0) {
+    *reason =
+        "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster(pass);
+    return 1;
+  }
   if (problem.max_batch() > kWavefrontSequences) {
     *reason = "layers run together for up to " + std::to_string(kWavefrontSequences) + " sequences; N is " +
               std::to_string(problem.max_batch());
     return 1;
   }
-  const int in_chunks = choose_chunked_wavefront(row, problem, pass, best);
-  if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
   const int layers = pass == Pass::kForward ? choose_wgmma_wavefront(row, problem, best) : 1;
   if (layers > 1) return layers;
   const int64_t most = most_sequences(problem);
@@ -131,7 +138,10 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
 std::string why_one_after_the_other(const RnnProblem& p) {
   if (p.directions > 1) return "layers of two directions run one after the other";
   if (p.heads > 1) return "layers with heads run one after the other";
-  if (p.projection > 0) return "layers with a projection run one after the other";
+  // What is dropped lies between a layer's projection and the input matrices above, whose product there would be.
+  if (p.projection > 0 && p.dropout.probability > 0) {
+    return "in training, layers with a projection and dropout between them run one after the other";
+  }
   if (p.forward_plan.engine != PRNN_ENGINE_BEST || p.backward_plan.engine != PRNN_ENGINE_BEST) {
     return "the plan of prnnSetRNNPlan is one of single layers";
   }
@@ -155,7 +165,7 @@ WavefrontPlan plan_wavefront(const GpuRow& row, const RnnProblem& problem) {
   plan.forward_reason = plan.backward_reason = why_one_after_the_other(problem);
   if (!plan.forward_reason.empty()) return plan;
   plan.backward_layers = choose_layers(row, problem, Pass::kBackward, &plan.backward, &plan.backward_reason);
-  if (!problem.aligned) {
+  if (!problem.aligned && problem.projection == 0) {  // else kernels see neither
     plan.forward_reason = "y or w is not aligned to 16 bytes";
     return plan;
   }

@@ -98,12 +98,23 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
   return pass == Pass::kForward ? chunked_steps(batch) * batch * problem.gates() * row : kChunkedRows * row;
 }
 
+std::string where_chunks_are_faster(Pass pass) {
+  const int64_t smallest = pass == Pass::kForward ? ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk : kSmallestBackward;
+  return "from " + std::to_string(kLeastLayers) + " layers on of " + std::to_string(smallest) + " to " +
+         std::to_string(kLargest) + " units (multiples of " + std::to_string(kWgmmaChunk) + ") with up to " +
+         std::to_string(kTileColumns) + " sequences over many timesteps, compute capability 9.0";
+}
+
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
   if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
   if (batch > kTileColumns || problem.steps() < chunked_least_steps(hidden) || layers < kLeastLayers) return 1;
-  const int most = pass == Pass::kForward ? choose_forward(row, problem, shape) : choose_backward(row, problem, shape);
-  return most > 1 && is_faster(problem, pass, layers_of_launch(*shape, most, layers)) ? most : 1;
+  ResidentShape found;  // the caller's has a kernel of this engine only where layers run so
+  const int most =
+      pass == Pass::kForward ? choose_forward(row, problem, &found) : choose_backward(row, problem, &found);
+  if (most == 1 || !is_faster(problem, pass, layers_of_launch(found, most, layers))) return 1;
+  *shape = found;
+  return most;
 }
 
 }  // namespace prnn

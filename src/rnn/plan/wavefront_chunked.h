@@ -89,6 +89,9 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass);
 // Whether a pass runs so.
 inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }
 
+// Of which stacks choose_chunked_wavefront() takes some, for a reason why it does not take others.
+std::string where_chunks_are_faster(Pass pass);
+
 // Sets `shape` to the layout of a launch; returns how many layers it takes at most, 1: there is none.
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
 

@@ -17,10 +17,10 @@ class BackwardData : LayerRun {
     store_table();
     if (plan.side_by_side.backward) return run_side_by_side();
     const void* dy = args_.dy;
-    // Kernels by chunks copy 16 bytes of the input matrices and of dy at once. Layers alone leave gradients where these
-    // do, and as many sums for the biases.
+    // Kernels by chunks copy 16 bytes of the input matrices and of dy at once; with a projection both are in the
+    // workspace. Layers alone leave gradients where these do, and as many sums for the biases.
     const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy);
-    const bool by_chunks = is_chunked(wavefront.backward), aligned = bits % 16 == 0;
+    const bool by_chunks = is_chunked(wavefront.backward), aligned = merges() || bits % 16 == 0;
     for (int64_t above = p.layers; above > 0;) {
       const bool together = is_together_backward(above - 1) && (!by_chunks || aligned);
       const int64_t most = together ? wavefront.backward_layers : 1;
@@ -44,9 +44,10 @@ class BackwardData : LayerRun {
 
   // Layers [first, first + count) as a wavefront; dy is of the highest.
   void run_together(int64_t first, int64_t count, const void* dy) {
+    const int64_t highest = first + count - 1;
     WavefrontBackwardParams params{};
     params.sizes = sizes_of(wavefront.backward, 0, p.max_batch(), count);
-    params.dy = dy;
+    params.dy = merges() ? of_cell_outputs(highest, 0, dy) : dy;
     params.dropout_scale = dropout_scale();
     const bool by_chunks = is_chunked(wavefront.backward);
     std::vector<Elements> gradients;
@@ -54,23 +55,23 @@ class BackwardData : LayerRun {
       const int64_t layer = first + i;
       const Reserve::PerDirection& saved_here = saved.directions[layer];
       WavefrontBackwardLayer& own = params.layer[i];
-      own.recurrent = at(args_.w, rnn_layer_offsets(p, layer, 0).recurrent);
+      own.recurrent = recurrent_weights(args_.w, layer, 0);
       if (i + 1 < count) {
-        own.input_above = at(args_.w, rnn_layer_offsets(p, layer + 1, 0).input);
+        own.input_above = input_matrices(args_.w, layer + 1);
         own.above = saved.directions[layer + 1].dgates;
         own.candidate_above = saved.directions[layer + 1].dcandidate;
         if (drops()) params.kept[i] = dropout_mask(first, i);
       }
-      own.y = output_of(layer);
-      own.hx = h_state(args_.hx, layer, 0);
+      own.y = merges() ? saved_here.cell_outputs : output_of(layer);
+      own.hx = resident_state(args_.hx, layer, 0);
       own.cx = c_state(args_.cx, layer, 0);
-      own.dhy = h_state(args_.dhy, layer, 0);
+      own.dhy = merges() ? of_last_cell_outputs(layer, 0) : h_state(args_.dhy, layer, 0);
       own.dcy = c_state(args_.dcy, layer, 0);
       own.gates = saved_here.gates;
       own.cells = saved_here.cells;
       own.dgates = saved_here.dgates;
       own.dcandidate = saved_here.dcandidate;
-      own.dhx = h_state(args_.dhx, layer, 0);
+      own.dhx = resident_state(args_.dhx, layer, 0);
       own.dcx = c_state(args_.dcx, layer, 0);
       own.bias_sums = saved_here.bias_sums;
       gradients.push_back({own.dgates, p.rows * p.gates() * p.hidden});
@@ -82,6 +83,14 @@ class BackwardData : LayerRun {
       fill_all_empty(gradients);
     }
     require_launch(launch_kernel(wavefront.backward, params, stream), "the backward wavefront kernel");
+    // Within the launch there was no gradient of h.
+    for (int64_t layer = highest; layer >= first && merges(); --layer) {
+      add_up_states(layer, 0, dy);
+      if (layer == first) break;
+      void* const below = work.between_of(layer - 1);
+      add_input_gradient(layer, 0, 0, p.rows, below);
+      dy = below;
+    }
   }
 
   void set_chunks(int64_t first, int64_t count, WavefrontBackwardParams* params) {
@@ -279,8 +288,9 @@ class BackwardData : LayerRun {
   const void* of_last_cell_outputs(int64_t layer, int64_t direction) {
     const void* const dhy = h_state(args_.dhy, layer, direction);
     if (dhy == nullptr) return nullptr;
-    project_back(layer, direction, p.max_batch(), dhy, p.projection, work.dlast[direction], p.hidden);
-    return work.dlast[direction];
+    void* const out = work.of_recurrence(work.dlast, layer, direction);
+    project_back(layer, direction, p.max_batch(), dhy, p.projection, out, p.hidden);
+    return out;
   }
 
   void project_back(int64_t layer, int64_t direction, int64_t rows, const void* dh, int64_t stride, void* out,

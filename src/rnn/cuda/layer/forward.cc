@@ -81,22 +81,26 @@ class Forward : LayerRun {
 
   // With a projection: adds the recurrent products of the states that sequences begin with, of [N, P].
   void add_states(int64_t layer, int64_t direction, void* xw, int64_t gate_rows) {
-    const void* const recurrent = at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent);
-    const auto multiply_states = [&](const void* states) {
-      multiply(p.max_batch(), gate_rows, p.projection, 1, view(states, p.projection),
-               view(recurrent, p.projection, true), 0, work.initial_products, PRNN_DATA_FLOAT, gate_rows);
-      return work.initial_products;
-    };
     if (const void* const hx = h_state(args_.hx, layer, direction)) {
       const EdgeRows first = first_edge(xw, gate_rows, gate_rows, direction);
-      require_launch(run_add_edge_rows(p.type, multiply_states(hx), first, stream),
+      require_launch(run_add_edge_rows(p.type, multiply_states(layer, direction, hx, 0), first, stream),
                      "the kernel that adds the initial states");
     }
     if (const void* const hx = h_state(p.extras.resetHx, layer, direction)) {
       const ResetRows rows = reset_rows(xw, gate_rows, gate_rows, direction);
-      require_launch(run_add_reset_rows(p.type, multiply_states(hx), rows, stream),
+      require_launch(run_add_reset_rows(p.type, multiply_states(layer, direction, hx, 0), rows, stream),
                      "the kernel that adds the states of sequences that start anew");
     }
+  }
+
+  // Their products, in the place of a launch's layer i.
+  const float* multiply_states(int64_t layer, int64_t direction, const void* states, int64_t i) {
+    const void* const recurrent = at(args_.w, rnn_layer_offsets(p, layer, direction).recurrent);
+    const int64_t gate_rows = p.gates() * p.hidden;
+    float* const products = work.initial_products + i * p.max_batch() * gate_rows;
+    multiply(p.max_batch(), gate_rows, p.projection, 1, view(states, p.projection), view(recurrent, p.projection, true),
+             0, products, PRNN_DATA_FLOAT, gate_rows);
+    return products;
   }
 
   // xw <- x for every gate, [rows, G H].
@@ -150,17 +154,22 @@ class Forward : LayerRun {
       const int64_t layer = first + i;
       const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, 0);
       WavefrontForwardLayer& own = params.layer[i];
-      own.recurrent = at(args_.w, offsets.recurrent);
-      own.input = i > 0 ? at(args_.w, offsets.input) : nullptr;
+      own.recurrent = recurrent_weights(args_.w, layer, 0);
+      own.input = i > 0 ? input_matrices(args_.w, layer) : nullptr;
       own.input_bias = at(args_.w, offsets.input_bias);
       own.recurrent_bias = at(args_.w, offsets.recurrent_bias);
       own.below = below;
       if (!by_chunks) own.initial = work.initial[layer];
-      own.hx = h_state(args_.hx, layer, 0);
+      own.hx = resident_state(args_.hx, layer, 0);
       own.cx = c_state(args_.cx, layer, 0);
-      own.y = output_of(layer);
+      own.y = merges() ? cell_outputs(layer, 0) : output_of(layer);
       own.hy = h_state(args_.hy, layer, 0);
       own.cy = c_state(args_.cy, layer, 0);
+      if (merges()) {
+        own.hy = own.hy != nullptr && i + 1 < count ? last_outputs(layer) : nullptr;
+        const void* const hx = i > 0 ? h_state(args_.hx, layer, 0) : nullptr;
+        if (hx != nullptr) own.initial_products = multiply_states(layer, 0, hx, i);
+      }
       if (training_) {
         own.gates = saved.directions[layer].gates;
         own.cells = saved.directions[layer].cells;
@@ -180,6 +189,16 @@ class Forward : LayerRun {
       pad_states(first, count);
     }
     require_launch(launch_kernel(wavefront.forward, params, stream), "the forward wavefront kernel");
+    for (int64_t i = 0; i < count && merges(); ++i) project_together(first + i, i + 1 < count);
+  }
+
+  // y and hy of a layer that ran together with others. `is_inner`: the layer above was one of these, and nobody reads y
+  // but the backward pass.
+  void project_together(int64_t layer, bool is_inner) {
+    if (!is_inner) return project(layer, 0, output_of(layer));
+    if (training_) project_rows(layer, 0, p.rows, cell_outputs(layer, 0), output_of(layer));
+    void* const hy = h_state(args_.hy, layer, 0);
+    if (hy != nullptr) project_rows(layer, 0, p.max_batch(), last_outputs(layer), hy);
   }
 
   void set_chunks(int64_t first, int64_t count, WavefrontForwardParams* params) {
@@ -386,20 +405,26 @@ class Forward : LayerRun {
 
   void* cell_outputs(int64_t layer, int64_t direction) const {
     return training_ ? saved.directions[layer * p.recurrences() + direction].cell_outputs
-                     : work.cell_outputs[direction];
+                     : work.of_recurrence(work.cell_outputs, layer, direction);
   }
+  void* last_outputs(int64_t layer) const { return work.of_recurrence(work.last_outputs, layer, 0); }
 
   // y and hy of one direction from the cell's outputs.
   void project(int64_t layer, int64_t direction, void* output) {
-    const void* const matrix = at(args_.w, rnn_layer_offsets(p, layer, direction).projection);
     const int64_t y_row = p.recurrences() * p.projection;
     void* const y = at(output, direction * p.projection);
-    multiply(p.rows, p.projection, p.hidden, 1, view(cell_outputs(layer, direction), padded),
-             view(matrix, p.hidden, true), 0, y, p.type, y_row);
+    project_rows(layer, direction, p.rows, cell_outputs(layer, direction), y);
     void* const hy = h_state(args_.hy, layer, direction);
     if (hy == nullptr) return;
     require_launch(run_copy_edge_rows(p.type, edge(y, y_row, p.projection, direction == 0), hy, stream),
                    "the kernel that copies the last states");
+  }
+
+  // Rows of y, or states where there is one recurrence, from those of the cell's outputs.
+  void project_rows(int64_t layer, int64_t direction, int64_t rows, const void* of_cell, void* y) {
+    const void* const matrix = at(args_.w, rnn_layer_offsets(p, layer, direction).projection);
+    multiply(rows, p.projection, p.hidden, 1, view(of_cell, padded), view(matrix, p.hidden, true), 0, y, p.type,
+             p.recurrences() * p.projection);
   }
 
   const RnnForwardArgs& args_;

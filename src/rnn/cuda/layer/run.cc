@@ -41,7 +41,7 @@ int64_t exchange_bytes(const RnnProblem& p, const ResidentShape& shape) {
 // training step: forward none, backward those of this layer's outputs, which of the stack's last are the caller's.
 std::vector<Span> spare_in(Pass pass, const RnnProblem& p, const Reserve& saved, char* between, int64_t last) {
   if (!p.training) return {};
-  const Span gradients{between, p.rows * p.hidden * type_bytes(p.type)};
+  const Span gradients{between, p.rows * p.state() * type_bytes(p.type)};
   if (pass == Pass::kForward) return {saved.spare(last), gradients};
   return last + 1 == p.layers ? std::vector<Span>{gradients} : std::vector<Span>{};
 }
@@ -184,15 +184,17 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   const int64_t element = type_bytes(p.type), padded = padded_hidden(p);
   table = shared.take<StepSizes>(batch_varies(p) ? p.steps() : 0);
   // Layers one after the other need one: when a layer's output is written, its input has been read; of a layer that
-  // runs step by step, not yet. Together, they all write. In training the outputs are in the reserve space.
-  const int64_t at_once = runs_step_by_step(p) ? 2 : plan.inference_layers,
+  // runs step by step, not yet. Together, they all write, but what kernels by chunks write of layers with a projection
+  // is not that. In training the outputs are in the reserve space.
+  const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
+  const int64_t together = projects ? 1 : plan.inference_layers, at_once = runs_step_by_step(p) ? 2 : together,
                 arrays = std::min<int64_t>(p.layers - 1, p.training ? 1 : at_once);
   for (int64_t i = 0; i < arrays; ++i) {
     between.push_back(shared.take<char>(p.rows * p.recurrences() * p.state() * element));
   }
 
-  const int together = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
-  for (int i = 1; i < together && p.dropout.probability > 0; ++i) {
+  const int with_masks = std::max(plan.wavefront.forward_layers, plan.wavefront.backward_layers);
+  for (int i = 1; i < with_masks && p.dropout.probability > 0; ++i) {
     kept.push_back(shared.take<uint8_t>(p.rows * p.hidden / 8));
   }
   const bool by_chunks = is_chunked(plan.wavefront.forward) || is_chunked(plan.wavefront.backward);
@@ -203,10 +205,13 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
     carried_h.push_back(shared.take<char>(bytes));
     carried_c.push_back(shared.take<char>(bytes));
   }
-  const bool projects = p.projection > 0, merges = projects && !plan.keeps_projection_apart();
-  for (int64_t d = 0; d < p.recurrences(); ++d) {
-    merged.push_back(shared.take<char>(merges ? p.gates() * p.hidden * p.hidden * element : 0));
-  }
+  const int64_t forward_layers = p.training ? plan.wavefront.forward_layers : plan.inference_layers,
+                backward_layers = p.training ? plan.wavefront.backward_layers : 1;
+  layers_at_once = merges ? std::max(forward_layers, backward_layers) : 1;
+  const auto recurrences = [&](int64_t layers) { return merges && layers > 1 ? layers : p.recurrences(); };
+  const int64_t merged_bytes = merges ? p.gates() * p.hidden * p.hidden * element : 0;
+  for (int64_t i = 0; i < recurrences(layers_at_once); ++i) merged.push_back(shared.take<char>(merged_bytes));
+  for (int64_t i = 1; i < layers_at_once; ++i) merged_inputs.push_back(shared.take<char>(merged_bytes));
   row_sums = shared.take<float>(std::max(row_sums_count(p, plan.forward), row_sums_count(p, plan.backward)));
   Arena forward = shared, backward = shared, weights = shared;
   // The first layer alone may have no input matrices; with a projection, hx is added to a copy of its input.
@@ -216,9 +221,13 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   }
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     exchange.push_back(forward.take<char>(forward_exchange_bytes(p, plan)));
-    cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
   }
-  initial_products = forward.take<float>(merges ? p.max_batch() * p.gates() * p.hidden : 0);
+  const int64_t of_states = p.max_batch() * p.hidden;
+  for (int64_t i = 0; i < recurrences(forward_layers); ++i) {
+    cell_outputs.push_back(forward.take<char>(projects && !p.training ? p.rows * padded * element : 0));
+    if (i > 0 && layers_at_once > 1) last_outputs.push_back(forward.take<char>(of_states * element));
+  }
+  initial_products = forward.take<float>(merges ? forward_layers * of_states * p.gates() : 0);
   const bool reads_initial = plan.forward.exchanges_rows() || plan.inference_layers > 1 || side.forward;
   for (int64_t i = 0; i < p.layers * p.recurrences(); ++i) {
     initial.push_back(forward.take<char>(reads_initial ? p.max_batch() * padded * element : 0));
@@ -228,9 +237,11 @@ Workspace::Workspace(const RnnProblem& p, const RnnPlan& plan, void* base) {
   chunked = backward.take<char>(chunked_rest_bytes(p, plan, Pass::kBackward));
   for (int64_t d = 0; d < p.recurrences(); ++d) {
     dcell_outputs.push_back(backward.take<char>(merges ? p.rows * padded * element : 0));
-    dlast.push_back(backward.take<char>(merges ? p.max_batch() * p.hidden * element : 0));
     dcells.push_back(backward.take<char>(merges && p.extras.dcells != nullptr ? p.rows * padded * element : 0));
-    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? 2 * p.max_batch() * p.hidden : 0));
+    reset_sums.push_back(backward.take<float>(p.extras.reset != nullptr ? 2 * of_states : 0));
+  }
+  for (int64_t i = 0; i < recurrences(backward_layers); ++i) {
+    dlast.push_back(backward.take<char>(merges ? of_states * element : 0));
   }
   dprevious = backward.take<char>(merges ? p.rows * p.projection * element : 0);
   row_exchange = backward.take<char>(plan.keeps_projection_apart() ? exchange_bytes(p, plan.backward) : 0);
@@ -255,12 +266,20 @@ LayerRun::LayerRun(prnnHandle_t handle, const RnnProblem& problem, const RnnPlan
 }
 
 const void* LayerRun::recurrent_weights(const void* w, int64_t layer, int64_t direction) const {
-  const RnnLayerOffsets offsets = rnn_layer_offsets(p, layer, direction);
-  const void* const recurrent = at(w, offsets.recurrent);
-  if (!merges()) return recurrent;
-  char* const merged = work.merged[direction];
-  multiply(p.gates() * p.hidden, p.hidden, p.projection, 1, view(recurrent, p.projection),
-           view(at(w, offsets.projection), p.hidden), 0, merged, p.type, p.hidden);
+  const void* const recurrent = at(w, rnn_layer_offsets(p, layer, direction).recurrent);
+  return merges() ? merge(recurrent, w, layer, direction, work.of_recurrence(work.merged, layer, direction))
+                  : recurrent;
+}
+
+const void* LayerRun::input_matrices(const void* w, int64_t layer) const {
+  const void* const input = at(w, rnn_layer_offsets(p, layer, 0).input);
+  return merges() ? merge(input, w, layer - 1, 0, work.of_recurrence(work.merged_inputs, layer, 0)) : input;
+}
+
+const void* LayerRun::merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const {
+  const void* const projection = at(w, rnn_layer_offsets(p, layer, direction).projection);
+  multiply(p.gates() * p.hidden, p.hidden, p.projection, 1, view(matrix, p.projection), view(projection, p.hidden), 0,
+           merged, p.type, p.hidden);
   return merged;
 }
 

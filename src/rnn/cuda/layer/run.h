@@ -103,19 +103,27 @@ struct Workspace {
   char* chunked;  // the rest that ChunkedArrays take
   // Backward, weights.
   char* previous;  // [rows, P]
-  // With a projection; docs/resident_kernels.md has the formulas.
-  std::vector<char*> merged;         // per direction: [G H, H], the recurrent matrices times the projection; or empty
-  std::vector<char*> cell_outputs;   // per direction: [rows, padded], inference's
-  float* initial_products;           // [N, G H]: the recurrent matrices times hx
-  std::vector<char*> dcell_outputs;  // per direction: [rows, padded]
-  std::vector<char*> dlast;          // per direction: [N, H], what dhy adds to the last of them
+  // With a projection; docs/resident_kernels.md has the formulas. Arrays of recurrences are those of a layer, or of the
+  // layers of a launch: see of_recurrence().
+  std::vector<char*> merged;         // per recurrence: [G H, H], the recurrent matrices times the projection; or empty
+  std::vector<char*> merged_inputs;  // of a launch's layers but the lowest: the same of the input and the layer below
+  std::vector<char*> cell_outputs;   // per recurrence: [rows, padded], inference's
+  std::vector<char*> last_outputs;   // of a launch's layers but the highest: [N, H], the last of them
+  float* initial_products;           // of a launch's layers, or one: [N, G H], the recurrent matrices times hx
+  std::vector<char*> dcell_outputs;  // per direction: [rows, padded]; of a launch's highest layer
+  std::vector<char*> dlast;          // per recurrence: [N, H], what dhy adds to the last of them
   std::vector<char*> dcells;         // per direction: [rows, padded], prnnRNNExtras_t::dcells where it is given
   char* dprevious;                   // [rows, P]: what the gates' gradients are to h of the timestep before
   // Of kernels that keep the projection apart.
-  float* row_sums;     // Projection::sums
-  char* row_exchange;  // Projection::exchange
+  float* row_sums;         // Projection::sums
+  char* row_exchange;      // Projection::exchange
+  int64_t layers_at_once;  // in a launch, of layers with a projection
   size_t size;
 
+  // Of an array of each recurrence of a layer, or of some neighbouring layers with one recurrence each.
+  char* of_recurrence(const std::vector<char*>& arrays, int64_t layer, int64_t recurrence) const {
+    return layers_at_once > 1 ? arrays[layer % static_cast<int64_t>(arrays.size())] : arrays[recurrence];
+  }
   // What lies between this layer and the one above it.
   char* between_of(int64_t layer) const { return between[layer % between.size()]; }
 };
@@ -183,6 +191,8 @@ struct LayerRun {
   }
   // The matrices that the resident kernels multiply with: with a projection, made here.
   const void* recurrent_weights(const void* w, int64_t layer, int64_t direction) const;
+  // The same of a layer's input, which is what the layer below leaves in the same launch.
+  const void* input_matrices(const void* w, int64_t layer) const;
   // The rows of each sequence's first or last timestep.
   EdgeRows edge(const void* rows, int64_t stride, int64_t width, bool is_last) const;
   // Those with which a direction begins, for initial states: without those that start anew there.
@@ -250,6 +260,8 @@ struct LayerRun {
   }
 
  private:
+  // merged <- [G H, P] times the projection of a layer.
+  const void* merge(const void* matrix, const void* w, int64_t layer, int64_t direction, char* merged) const;
   template <class Pointer>
   Pointer state(Pointer base, int64_t layer, int64_t direction, int64_t width) const {
     if (base == nullptr) return nullptr;

@@ -220,6 +220,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         }
       }
       __syncthreads();
+      if (t == 0 && layer.initial_products != nullptr) {
+#pragma unroll 1
+        for (int i = thread; i < sizes.batch * kGates * kUnits; i += kResidentThreads) {
+          const int u = pinned_unit + i % kUnits, at = i / kUnits * hidden + u;
+          if (u >= hidden) continue;
+          store_float<T>(layer.products, at, load_float<T>(layer.products, at) + layer.initial_products[at]);
+        }
+        __syncthreads();
+      }
     }
 
     // The input products, on their way while the states are.

@@ -32,6 +32,8 @@ struct WavefrontForwardLayer {
   // Kernels by chunks. They read no `initial`, and what `y` and ForwardDropout::dropped are beforehand does not matter.
   void* exchange;                  // [steps, columns of the tile, H]: as ForwardDirection::exchange
   void* products;                  // [a chunk's rows, G, H]; NULL for the lowest layer
+  const float* initial_products;   // [N, G, H]: added to the input products of the first timestep; NULL: none. Not of
+                                   // the lowest layer
   const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
   unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand; NULL for
                                    // the highest layer

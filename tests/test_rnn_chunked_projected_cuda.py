@@ -1,0 +1,347 @@
+"""Stacks of LSTM layers with a projection, run as a wavefront by chunks on the GPU: against the float64 reference."""
+
+import capi
+import pytest
+import torch
+from reference import rnn as reference
+from rnn_case import OUTPUTS, dropout_descriptor
+from test_rnn_chunked_cuda import (
+    ALL_LENGTHS,
+    BACKWARD_LENGTHS,
+    LENGTHS,
+    TYPES,
+    check_absent_states_are_zeros,
+    check_some_of_the_gradients,
+    long_enough,
+)
+from test_rnn_cuda import (
+    TOLERANCE,
+    CudaCase,
+    assert_results,
+    check_gradients_without_states,
+    check_inference_and_no_states,
+    check_same_bits_in_a_graph,
+    check_several_backward_calls,
+    check_unaligned_output,
+    why_not,
+)
+from test_rnn_wavefront_cuda import LayerAfterLayer, check_dropout
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"needs a GPU: {why_not()}")
+
+# Layers, hidden size, projection, batch, timesteps, and whether the backward pass runs so, too: one launch or several,
+# of as many layers or not, whole chunks and parts of one, rows of h that are aligned to 16 bytes and that are not.
+SIZES = [
+    (3, 832, 512, 1, 64, True),
+    (5, 832, 200, 1, 83, True),
+    (7, 832, 512, 3, 64, True),
+    (5, 832, 333, 8, 67, True),
+    (3, 1024, 512, 4, 65, True),
+    (3, 1024, 512, 8, 64, False),
+    (5, 1024, 512, 3, 70, True),
+    (5, 1024, 200, 8, 69, True),
+    (7, 1024, 512, 4, 66, True),
+    (7, 1024, 200, 8, 65, False),
+    (10, 1024, 512, 8, 64, True),
+    (12, 1024, 512, 4, 77, True),
+    (5, 960, 17, 4, 81, True),
+    (4, 576, 200, 3, 66, False),
+    (5, 576, 512, 8, 64, False),
+    (7, 576, 200, 1, 70, False),
+    (9, 640, 320, 8, 75, False),
+]
+
+
+def case_of(
+    layers: int,
+    hidden: int,
+    projection: int,
+    batch_sizes: list[int],
+    dtype: torch.dtype = torch.float16,
+    kind: type[CudaCase] = CudaCase,
+    **changes: object,
+) -> CudaCase:
+    stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=projection)
+    return kind(stack, long_enough(hidden, batch_sizes), dtype, **changes)
+
+
+def assert_runs_so(case: CudaCase, backward: bool) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        return  # other GPUs have other plans
+    plan = case.plan()
+    assert plan.forwardEngine == b"wavefront-chunked"
+    assert plan.layersTogether == plan.layersTogetherInference >= min(case.stack.layers, 3)
+    assert (plan.backwardEngine == b"wavefront-chunked") == backward
+    assert (plan.layersTogetherBackward >= min(case.stack.layers, 3)) == backward
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "projection", "batch", "steps", "backward"), SIZES)
+def test_training_step(
+    layers: int, hidden: int, projection: int, batch: int, steps: int, backward: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(1)
+    case = case_of(layers, hidden, projection, [batch] * steps, dtype)
+    assert_runs_so(case, backward)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("projection", [512, 200])
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), ALL_LENGTHS, ids=str)
+def test_lengths(layers: int, hidden: int, batch_sizes: list[int], projection: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    case = case_of(layers, hidden, projection, batch_sizes, dtype)
+    assert_runs_so(case, backward=(layers, hidden, batch_sizes) in BACKWARD_LENGTHS)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), LENGTHS[:4], ids=str)
+def test_lengths_in_inference(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(3)
+    case = case_of(layers, hidden, 200, batch_sizes)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8])
+@pytest.mark.parametrize(("layers", "hidden"), [(3, 832), (5, 1024), (7, 1024), (4, 576)])
+def test_inference_and_no_states(layers: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(4)
+    check_inference_and_no_states(case_of(layers, hidden, 512, [batch] * 70))
+
+
+@pytest.mark.parametrize("given", [("hx",), ("cx",), ("hy",), ("cy",), ("hx", "hy")], ids=str)
+def test_some_of_the_states(given: tuple[str, ...]) -> None:
+    """In inference and in training, of several launches."""
+    torch.manual_seed(5)
+    case = case_of(7, 1024, 512, [4] * 64)
+    for name in {"hx", "cx"} - set(given):
+        case.data[name].zero_()
+    absent = {name: None for name in ("hx", "cx", "hy", "cy") if name not in given}
+    wanted = ("y", *(name for name in given if name in ("hy", "cy")))
+    for name in ("RNNForwardInference", "RNNForwardTraining"):
+        case.check(name, **absent)
+        assert_results(case, wanted)
+        for of_state in ("hy", "cy"):
+            assert of_state in given or torch.all(case.data[of_state] == case.UNTOUCHED)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch"), [(3, 832, 1), (5, 1024, 8), (7, 1024, 4), (4, 576, 5)])
+def test_inference_is_the_forward_pass_of_training(layers: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(6)
+    case = case_of(layers, hidden, 512, [batch] * 70)
+    case.check("RNNForwardTraining")
+    first = case.results()
+    for name in ("y", "hy", "cy"):
+        case.data[name].fill_(case.UNTOUCHED)
+    case.check("RNNForwardInference")
+    for name in ("y", "hy", "cy"):
+        assert torch.equal(case.data[name], first[name]), name
+
+
+@pytest.mark.parametrize("batch", [4, 7])
+@pytest.mark.parametrize(("layers", "hidden", "projection"), [(4, 640, 200), (5, 1024, 512), (7, 1024, 512)])
+def test_gradients_without_states(layers: int, hidden: int, projection: int, batch: int) -> None:
+    torch.manual_seed(7)
+    check_gradients_without_states(case_of(layers, hidden, projection, [batch] * 64))
+
+
+@pytest.mark.parametrize(
+    ("layers", "batch_sizes"),
+    [(5, [8] * 70), (7, [4] * 70), (5, BACKWARD_LENGTHS[1][2]), (7, BACKWARD_LENGTHS[0][2])],
+    ids=str,
+)
+def test_some_of_the_gradients(layers: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(8)
+    check_some_of_the_gradients(case_of(layers, 1024, 512, batch_sizes))
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [(7, 1024, [4] * 70), (5, 1024, [8] * 64), (4, 576, [3] * 64), BACKWARD_LENGTHS[1], BACKWARD_LENGTHS[4]],
+    ids=str,
+)
+def test_absent_states_are_zeros(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(20)
+    check_absent_states_are_zeros(case_of(layers, hidden, 200, batch_sizes))
+
+
+@pytest.mark.parametrize("hidden", [640, 896])
+@pytest.mark.parametrize("states", [False, True])
+def test_the_first_layer_without_matrices(states: bool, hidden: int) -> None:
+    """Whose input the kernels read themselves if no states join it."""
+    torch.manual_seed(9)
+    stack = reference.Stack(reference.LSTM, hidden, hidden, 4, 1, True, 200)
+    case = CudaCase(stack, long_enough(hidden, [4] * 66), torch.float16)
+    if states:
+        case.train()
+        assert_results(case, slack=2)
+    else:
+        check_gradients_without_states(case)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("layers", "hidden", "batch"), [(5, 1024, 4), (7, 832, 8), (4, 576, 3)])
+def test_dropout_is_of_layers_one_after_the_other(layers: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
+    stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=200)
+    check_dropout(stack, long_enough(hidden, [batch] * 64), dtype)
+
+
+@pytest.mark.parametrize("batch_sizes", [[4] * 65, LENGTHS[1][2]], ids=str)
+def test_inference_with_dropout_set(batch_sizes: list[int]) -> None:
+    torch.manual_seed(10)
+    handle = capi.Object("Create", "Destroy")
+    states = torch.zeros(2, dtype=torch.int64, device="cuda")
+    case = case_of(5, 1024, 512, batch_sizes, dropout=dropout_descriptor(handle, 0.3, states, 77))
+    if torch.cuda.get_device_capability() == (9, 0):
+        plan = case.plan()
+        assert (plan.layersTogether, plan.layersTogetherBackward, plan.layersTogetherInference) == (1, 1, 5)
+        assert b"dropout" in plan.layersReason
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(576, 4), (1024, 4), (1024, 8)])
+def test_an_unaligned_output(hidden: int, batch: int) -> None:
+    torch.manual_seed(11)
+    check_unaligned_output(case_of(5, hidden, 200, [batch] * 64))
+
+
+@pytest.mark.parametrize("name", ["x", "w", "dy", "hx", "cx", "hy", "cy", "dhy", "dcy", "dx", "dhx", "dcx"])
+def test_unaligned_arrays(name: str) -> None:
+    torch.manual_seed(12)
+    case = case_of(3, 1024, 200, [4] * 64)
+    given = case.data[name]
+    room = torch.empty(given.numel() + 1, dtype=given.dtype, device="cuda")
+    case.data[name] = room[1:].view_as(given).copy_(given)
+    case.train()
+    assert_results(case, slack=2)
+    case.check("RNNForwardInference")
+    assert_results(case, ("y", "hy", "cy"))
+
+
+@pytest.mark.parametrize("batch_sizes", [[8] * 80, [4] * 90, LENGTHS[1][2]], ids=str)
+def test_the_same_bits_every_time_and_in_a_graph(batch_sizes: list[int]) -> None:
+    torch.manual_seed(13)
+    check_same_bits_in_a_graph(case_of(7, 1024, 512, batch_sizes))
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch"), [(7, 1024, 4), (5, 1024, 8), (5, 640, 6)])
+def test_what_workspace_and_reserve_space_hold_beforehand_does_not_matter(layers: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(14)
+    case = case_of(layers, hidden, 200, [batch] * 70)
+    case.train()
+    first = case.results()
+    for byte in (0xFF, 0):
+        case.data["dw"].zero_()
+        case.workspace.fill_(byte)
+        case.reserve.fill_(byte)
+        case.train()
+        for name in OUTPUTS:
+            assert torch.equal(case.data[name], first[name]), name
+        case.workspace.fill_(byte)
+        case.check("RNNForwardInference")
+        for name in ("y", "hy", "cy"):
+            assert torch.equal(case.data[name], first[name]), name
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [
+        (3, 1024, [4] * 64),
+        (12, 1024, [4] * 64),
+        (10, 1024, [8] * 65),
+        (3, 832, [1] * 70),
+        (9, 576, [8] * 64),
+        LENGTHS[1],
+    ],
+    ids=str,
+)
+def test_calls_stay_within_workspace_and_reserve_space(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    case = case_of(layers, hidden, 333, batch_sizes)
+    beyond = []
+    for name in ("workspace", "reserve"):
+        size = getattr(case, name).numel()
+        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
+        setattr(case, name, memory[:size])
+        beyond.append(memory[size:])
+    case.train()
+    case.check("RNNForwardInference")
+    assert all((memory == 0x5A).all() for memory in beyond)
+
+
+@pytest.mark.parametrize(("layers", "hidden", "batch"), [(5, 1024, 4), (9, 640, 8), (7, 1024, 8), (3, 832, 2)])
+def test_a_larger_reserve_space_serves_several_backward_calls(layers: int, hidden: int, batch: int) -> None:
+    torch.manual_seed(15)
+    check_several_backward_calls(case_of(layers, hidden, 512, [batch] * 64))
+
+
+@pytest.mark.parametrize("name", ["x", "w", "hx", "dy", "dhy", "dcy"])
+@pytest.mark.parametrize("hidden", [576, 1024])
+def test_nan_comes_out_and_nothing_hangs(hidden: int, name: str) -> None:
+    torch.manual_seed(16)
+    case = case_of(4, hidden, 200, [4] * 70)
+    case.data[name].view(-1)[5] = float("nan")
+    case.train()
+    torch.cuda.synchronize()
+    assert torch.isfinite(case.data["y"].double()).all() == name.startswith("d")
+    assert not torch.isfinite(case.data["dw"].double()).all()
+
+
+def test_training_steps_in_a_row() -> None:
+    """Nothing of a call is left for the next one, which does not wait for it."""
+    torch.manual_seed(17)
+    case = case_of(7, 1024, 512, [4] * 80)
+    gradients = [torch.randn_like(case.data["dy"]) for _ in range(3)]
+
+    def step(dy: torch.Tensor) -> dict[str, torch.Tensor]:
+        case.data["dy"] = dy
+        case.data["dw"].zero_()
+        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+            case.check(name)
+        return case.results()
+
+    in_a_row = [step(dy) for dy in gradients]
+    for dy, found in zip(gradients, in_a_row, strict=True):
+        torch.cuda.synchronize()
+        wanted = step(dy)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+def test_merged_input_matrices_cost_no_accuracy(dtype: torch.dtype) -> None:
+    """Where layers run one after the other, h is rounded in the place of these matrices. Simulated in double with the
+    roundings of either way, y's error over 128 timesteps of five layers is 1.02 times as large."""
+    errors = []
+    for kind in (CudaCase, LayerAfterLayer):
+        torch.manual_seed(18)
+        case = case_of(5, 1024, 512, [4] * 64, dtype, kind)
+        case.check("RNNForwardTraining")
+        expected = case.expected()["y"]
+        errors.append(((case.data["y"].double() - expected).norm() / expected.norm()).item())
+    assert errors[0] < 1.1 * errors[1], errors
+
+
+@pytest.mark.parametrize(("layers", "batch"), [(12, 4), (10, 8)])
+def test_layers_after_each_other(layers: int, batch: int) -> None:
+    """The same within what rounding allows; the reserve space is as large, and the workspace has the matrices of all
+    layers of a launch in place of one."""
+    results, plans = [], []
+    for kind in (CudaCase, LayerAfterLayer):
+        torch.manual_seed(19)
+        case = case_of(layers, 1024, 512, [batch] * 256, kind=kind)
+        plans.append(case.plan())
+        case.train()
+        results.append(case.results())
+    for name, found in results[0].items():
+        wanted = results[1][name].double()
+        error = ((found.double() - wanted).norm() / wanted.norm()).item()
+        assert error < 2 * TOLERANCE[torch.float16], f"{name}: {error:.2e}"
+    together, alone = plans
+    assert together.reserveSize == alone.reserveSize
+    matrices = 2 * (max(together.layersTogether, together.layersTogetherBackward) - 1)
+    states = batch * 256 * 1024 * 2
+    assert together.workspaceSize <= alone.workspaceSize + matrices * 4 * 1024 * 1024 * 2 + 5 * states + (2 << 20)
