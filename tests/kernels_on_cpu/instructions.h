@@ -299,7 +299,7 @@ PRNN_IN_CALLER void ptx(gpu::wait_for_cluster) {
   gpu::Barrier& barrier = gpu::cluster_barrier();
   const auto phase = gpu::current->cluster_phase;
   if (barrier.phase == phase) gpu::yield_until(barrier.phase, phase + 1);
-  gpu::order::acquire(barrier.order);
+  order::acquire(barrier.order);
 }
 PRNN_IN_CALLER void ptx(gpu::sync_cluster) {
   ptx(gpu::arrive_at_cluster());
