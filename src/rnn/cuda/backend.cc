@@ -13,7 +13,7 @@ namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 31>;
+using PlanKey = std::array<int64_t, 32>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -29,7 +29,8 @@ PlanKey key_of(const RnnProblem& p) {
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.steps() >= kSideBySideSteps,
-          p.steps() >= chunked_least_steps(p.hidden),
+          p.steps() >= chunked_least_steps(p),
+          p.training,
           std::max(p.rows, kMostRows),
           p.skip_input,
           p.dropout.probability > 0,

@@ -245,8 +245,7 @@ RnnPlan plan_rnn(const GpuRow& row, const RnnProblem& problem) {
   }
   plan.runnable = true;
   plan.wavefront = plan_wavefront(row, problem);
-  RnnProblem inference = problem;
-  inference.dropout = {};
+  RnnProblem inference = inference_of(problem);
   inference.aligned = true;
   const WavefrontPlan of_inference = plan_wavefront(row, inference);
   plan.inference_layers = of_inference.forward_layers;

@@ -112,7 +112,7 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
   if (in_chunks > 1) return static_cast<int>(layers_of_launch(*best, in_chunks, problem.layers));
   if (problem.projection > 0) {
     *reason =
-        "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster(pass);
+        "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster();
     return 1;
   }
   if (problem.max_batch() > kWavefrontSequences) {

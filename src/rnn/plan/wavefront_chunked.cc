@@ -6,7 +6,6 @@ namespace prnn {
 namespace {
 
 constexpr int64_t kSmallest = 544, kLargest = kChunkedKTiles * kResidentWarps * k_tile_elements(false);
-constexpr int64_t kSmallestBackward = 832;
 constexpr int64_t kLeastLayers = 3;  // of the stack, and that there is room for
 
 int64_t layers_at_once(const GpuRow& row, const RnnProblem& problem, int64_t blocks, int cluster) {
@@ -28,14 +27,16 @@ ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, 
   return shape;
 }
 
-// Whether launches of so many layers are faster than other wavefronts, which take two layers together, or three of
-// up to kWavefrontOfThree units. Measured on an H100; docs/resident_kernels_measured.md.
-bool is_faster(const RnnProblem& problem, Pass pass, int64_t of_launch) {
+// Whether launches of so many layers are faster than what else there is: other wavefronts, which take two layers
+// together, or three of up to kWavefrontOfThree units, and, with a projection, layers one after the other. Measured on
+// an H100; docs/resident_kernels_measured.md.
+bool is_faster(const RnnProblem& problem, int64_t of_launch) {
   const int64_t batch = problem.max_batch();
-  if (pass == Pass::kBackward && batch > 4 && of_launch < 5) return false;
+  if (problem.projection > 0) return true;
   if (problem.hidden <= kWavefrontOfThree) return problem.layers > 3;
-  if (problem.hidden > 832 && batch < 4) return batch > 1 && of_launch > 4;
-  return of_launch > 3 || problem.layers == 3;
+  if (of_launch == 3 && problem.layers > 3) return batch == 3 || batch == 4;
+  if (problem.training || problem.hidden <= 832 || batch > 2) return true;
+  return of_launch > (batch == 1 ? 4 : 3);
 }
 
 int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
@@ -64,7 +65,6 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
 
 int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   ResidentShape forward;
-  if (problem.hidden < kSmallestBackward) return 1;
   if (choose_forward(row, problem, &forward) == 1) return 1;
   int64_t most = 1;
   any_kernel(row, problem, Engine::kWavefrontChunked, Pass::kBackward, [&](KernelId kernel) {
@@ -98,21 +98,21 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
   return pass == Pass::kForward ? chunked_steps(batch) * batch * problem.gates() * row : kChunkedRows * row;
 }
 
-std::string where_chunks_are_faster(Pass pass) {
-  const int64_t smallest = pass == Pass::kForward ? ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk : kSmallestBackward;
-  return "from " + std::to_string(kLeastLayers) + " layers on of " + std::to_string(smallest) + " to " +
-         std::to_string(kLargest) + " units (multiples of " + std::to_string(kWgmmaChunk) + ") with up to " +
-         std::to_string(kTileColumns) + " sequences over many timesteps, compute capability 9.0";
+std::string where_chunks_are_faster() {
+  return "from " + std::to_string(kLeastLayers) + " layers on of " +
+         std::to_string(ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk) + " to " + std::to_string(kLargest) +
+         " units (multiples of " + std::to_string(kWgmmaChunk) + ") with up to " + std::to_string(kTileColumns) +
+         " sequences over many timesteps, compute capability 9.0";
 }
 
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
   if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
-  if (batch > kTileColumns || problem.steps() < chunked_least_steps(hidden) || layers < kLeastLayers) return 1;
+  if (batch > kTileColumns || problem.steps() < chunked_least_steps(problem) || layers < kLeastLayers) return 1;
   ResidentShape found;  // the caller's has a kernel of this engine only where layers run so
   const int most =
       pass == Pass::kForward ? choose_forward(row, problem, &found) : choose_backward(row, problem, &found);
-  if (most == 1 || !is_faster(problem, pass, layers_of_launch(found, most, layers))) return 1;
+  if (most == 1 || !is_faster(problem, layers_of_launch(found, most, layers))) return 1;
   *shape = found;
   return most;
 }

@@ -12,7 +12,7 @@ namespace prnn {
 constexpr int64_t kWavefrontOfThree = 704;  // up to so many units, other wavefronts take three layers together
 
 // Timesteps of a call, at least.
-constexpr int64_t chunked_least_steps(int64_t hidden) { return hidden > kWavefrontOfThree ? 128 : 256; }
+inline int64_t chunked_least_steps(const RnnProblem& problem) { return problem.projection > 0 ? 96 : 128; }
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk
@@ -90,7 +90,7 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass);
 inline bool is_chunked(const ResidentShape& wavefront) { return wavefront.kernel.is(Engine::kWavefrontChunked); }
 
 // Of which stacks choose_chunked_wavefront() takes some, for a reason why it does not take others.
-std::string where_chunks_are_faster(Pass pass);
+std::string where_chunks_are_faster();
 
 // Sets `shape` to the layout of a launch; returns how many layers it takes at most, 1: there is none.
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape);
