@@ -74,14 +74,14 @@ def cases() -> Iterator[Case]:
     large = replace(projected, hidden=2048, projection=640)
     for case, dtype, batch in product((projected, large), (HALF, BFLOAT16), (4, 16)):
         yield replace(case, dtype=dtype, batch=batch)
-    for case, batch in product((replace(projected, layers=12), replace(large, layers=8)), (4, 16)):
-        yield replace(case, batch=batch)
+    for case, batches in ((replace(projected, layers=12), (1, 4, 8, 16)), (replace(large, layers=8), (4, 16))):
+        yield from (replace(case, batch=batch) for batch in batches)
     for batch in (4, 16):
         yield from (Case("LSTM", hidden, batch, HALF, projection=hidden // 4) for hidden in (2560, 4096))
         yield from (replace(large, batch=batch, dtype=FLOAT, is_exact=is_exact) for is_exact in (False, True))
     for option in ({}, {"dropout": 0.1}, {"has_lengths": True}, {"dropout": 0.1, "has_lengths": True}):
         if len(option) == 1:
-            yield replace(projected, layers=12, batch=16, **option)
+            yield from (replace(projected, layers=12, batch=batch, **option) for batch in (4, 16))
         yield from (Case("LSTM", 1024, batch, HALF, layers=5, **option) for batch in (4, 8, 32))
     yield from (Case("LSTM", 2560, batch, HALF) for batch in (4, 32))
     yield from (Case("GRU", 3072, batch, BFLOAT16) for batch in (4, 32))

@@ -7,16 +7,12 @@
 
 namespace prnn {
 
-// A block's row tiles: tile o is gate gate(o) of 8 units. Two that follow each other are a pair, the rows of one
-// instruction; 2 unit tiles are a group of whole pairs, whose sums are worked out together.
-template <prnnRNNMode_t MODE, int UNIT_TILES>
+// A block's row tiles: tile o is gate o % 4 of 8 units. Two that follow each other are a pair, the rows of one
+// instruction; 2 unit tiles are a group of pairs, whose sums are worked out together.
+template <int UNIT_TILES>
 struct ChunkedForwardRows {
-  static_assert(MODE == PRNN_LSTM || (MODE == PRNN_GRU && UNIT_TILES % 2 == 0), "whole pairs");
-  static constexpr int kGates = gate_count(MODE);
+  static constexpr int kGates = 4;
   static constexpr int kPairs = UNIT_TILES * kGates / 2, kGroupPairs = kGates, kGroups = (UNIT_TILES + 1) / 2;
-
-  static __device__ __forceinline__ int unit_tile(int o) { return MODE == PRNN_GRU ? o / 6 * 2 + o % 2 : o / 4; }
-  static __device__ __forceinline__ int gate(int o) { return MODE == PRNN_GRU ? o % 6 / 2 : o % 4; }
 
   // Of a group: its first pair and how many it has. The last one may be half a group.
   static constexpr int first_pair(int group) { return group * kGroupPairs; }
@@ -41,9 +37,9 @@ __device__ __forceinline__ void load_group(Weights& weights, const T* matrix, in
     uint4 rows[2 * kCount];
 #pragma unroll
     for (int i = 0; i < 2 * kCount; ++i) {
-      const int row_tile = 2 * Rows::first_pair(GROUP) + i, unit = unit_of_lane + Rows::unit_tile(row_tile) * kTileRows;
+      const int row_tile = 2 * Rows::first_pair(GROUP) + i, unit = unit_of_lane + row_tile / Rows::kGates * kTileRows;
       const int available = unit < hidden && k_tile < k_tiles ? hidden - k : 0;
-      rows[i] = load_aligned_vec(matrix, (int64_t{Rows::gate(row_tile)} * hidden + unit) * hidden + k, available);
+      rows[i] = load_aligned_vec(matrix, (int64_t{row_tile % Rows::kGates} * hidden + unit) * hidden + k, available);
     }
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
@@ -74,14 +70,8 @@ __device__ __forceinline__ void multiply_group(const Weights& weights, const uin
   }
   if constexpr (kSets == 2) unroll<kCount, 4>([&](int pair, int q) { sums[0][pair][q] += sums[1][pair][q]; });
   unroll<kWhole ? 2 : 1, HALF ? 1 : 2>([&](int tile, int e) {
-    float4 gates;
-    if constexpr (Rows::kGates == 3) {  // a pair has one gate of both tiles
-      const int q = tile * 2 + e;
-      gates = {sums[0][0][q], sums[0][1][q], sums[0][kCount - 1][q], 0};
-    } else {
-      const int first = tile * 2, second = first + 1;
-      gates = {sums[0][first][e], sums[0][first][2 + e], sums[0][second][e], sums[0][second][2 + e]};
-    }
+    const int first = tile * 2, second = first + 1;
+    const float4 gates = {sums[0][first][e], sums[0][first][2 + e], sums[0][second][e], sums[0][second][2 + e]};
     to[(GROUP * 2 + tile) * (HALF ? 32 : 64) + e * 32] = gates;
   });
 }
@@ -103,7 +93,8 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool HALF, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_forward(const __grid_constant__ WavefrontForwardParams params) {
   if constexpr (!kHasWgmma) return;
-  using Rows = ChunkedForwardRows<MODE, UNIT_TILES>;
+  static_assert(MODE == PRNN_LSTM);
+  using Rows = ChunkedForwardRows<UNIT_TILES>;
   constexpr int kGates = Rows::kGates, kUnits = UNIT_TILES * kTileRows;
   constexpr int kKTile = k_tile_elements(false);
   constexpr int kHalfTiles = UNIT_TILES * (HALF ? 1 : 2);  // of states: 32 each
@@ -271,7 +262,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
         recurrent[g] = sum[g];
-        in[g] = element_value<T>(input[r][g]) + (MODE == PRNN_GRU && g == 2 ? bias.w : 0);
+        in[g] = element_value<T>(input[r][g]);
       }
       done[r] = forward_unit<MODE, false>(recurrent, in, carry[r]);
       carry[r] = done[r].carried;
@@ -304,7 +295,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         for (int g = 0; g < 4; ++g) gates.value[g] = Element<T>::from_float(done[r].saved[g]);
         // Not to displace the weights from L2.
         __stcs(static_cast<uint2*>(layer.gates) + at, reinterpret_cast<const uint2&>(gates));
-        if (MODE == PRNN_LSTM) store_float<T>(layer.cells, at, done[r].carried);
+        store_float<T>(layer.cells, at, done[r].carried);
       }
       if (column[r] >= next.batch) {  // the sequence ends
         const int64_t state = int64_t{column[r]} * hidden + unit[r];
