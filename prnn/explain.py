@@ -139,7 +139,7 @@ def _batch_sizes(batch: int | Sequence[int] | Tensor) -> list[int]:
     if min(lengths) == max(lengths):
         return [len(lengths)] * min(lengths[0], _LONG)
     # The plan asks whether the number of sequences changes, for the largest, and whether timesteps are few.
-    return [len(lengths)] * 31 + [sum(length > min(lengths) for length in lengths)]
+    return [len(lengths)] * (min(max(lengths), _LONG) - 1) + [sum(length > min(lengths) for length in lengths)]
 
 
 def _checked(number: int, batch: object, what: str) -> int:

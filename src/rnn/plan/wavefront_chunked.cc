@@ -32,7 +32,7 @@ ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, 
 // an H100; docs/resident_kernels_measured.md.
 bool is_faster(const RnnProblem& problem, int64_t of_launch) {
   const int64_t batch = problem.max_batch();
-  if (problem.projection > 0) return true;
+  if (problem.projection > 0) return problem.training || batch > 1 || problem.layers > 3 || problem.hidden <= 832;
   if (problem.hidden <= kWavefrontOfThree) return problem.layers > 3;
   if (of_launch == 3 && problem.layers > 3) return batch == 3 || batch == 4;
   if (problem.training || problem.hidden <= 832 || batch > 2) return true;
