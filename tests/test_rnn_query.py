@@ -507,7 +507,10 @@ def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
         ({"hidden": 1024, "batch": 32, "layers": 2}, b"wgmma-split-k", b"wgmma-split-k"),
         ({"hidden": 1024, "batch": 8, "layers": 2}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 1024, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-chunked"),
-        ({"hidden": 768, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-mma"),
+        ({"hidden": 1024, "batch": 8, "layers": 6}, b"wavefront-mma", b"wavefront-mma"),
+        ({"hidden": 768, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-chunked"),
+        ({"hidden": 704, "batch": 8, "layers": 3}, b"wavefront-mma", b"wavefront-mma"),
+        ({"hidden": 768, "batch": 1, "layers": 3}, b"wavefront-chunked", b"wavefront-chunked"),
         ({"hidden": 6000}, b"", b""),
     ],
     ids=str,
@@ -572,9 +575,9 @@ def test_the_cache_of_plans_tells_problems_apart_by_all_that_plans_read() -> Non
     names = re.findall(r"(\w+)(?: = [^,;]+|\{\})?[,;]", re.sub("//.*", "", members[1]))
     plans = "".join(path.read_text() for path in sorted((sources / "plan").glob("*.*")))
     read = {name for name in names if re.search(rf"\b(?:problem_?|p)\.{name}\b", plans)}
-    assert {"mode", "input", "batch", "backward_plan", "rows"} < read
+    assert {"mode", "input", "batch", "backward_plan", "rows", "training"} < read
     key = re.search(r"PlanKey key_of\((.*?)\n\}", (sources / "cuda/backend.cc").read_text(), re.DOTALL)[1]
-    assert {name for name in read if f"p.{name}" not in key} == {"training"}  # a plan is of both
+    assert not {name for name in read if f"p.{name}" not in key}
 
 
 def test_why_not_an_engine_that_is_faster() -> None:
