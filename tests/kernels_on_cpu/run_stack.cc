@@ -15,10 +15,11 @@ class Stack {
     GpuRow row = *find_gpu_row("H200");
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
-    // Plans by chunks are of more timesteps than are run here, and backward of more units and layers.
+    // Plans by chunks are of more timesteps than are run here, and those of both passes of more units and layers: of six
+    // small layers blocks have 32 units, forward.
     if (options.chunk > 0 && options.has_backward) {
-      problem.hidden = problem.input = std::max<int64_t>(problem.hidden, 832);
-      problem.layers = std::max<int64_t>(problem.layers, 5);
+      problem.hidden = problem.input = std::max<int64_t>(problem.hidden, 576);
+      problem.layers = std::max<int64_t>(problem.layers, 6);
     }
     if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem), problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
