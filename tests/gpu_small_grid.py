@@ -140,13 +140,14 @@ def wgmma_wavefront() -> Iterator[CudaCase]:
 
 
 def chunked_wavefront() -> Iterator[CudaCase]:
-    """Up to 4 sequences and more, of the fewest timesteps; a last chunk of one."""
-    for dtype, batch_sizes in itertools.product(HALF_TYPES, ([3] * 129, [7] * 60 + [5] * 68)):
+    """Up to 4 sequences and more, of the fewest timesteps; a last chunk of one; with a projection."""
+    for dtype, batch_sizes in itertools.product(
+        HALF_TYPES, ([3] * 129, [4] * 60 + [2] * 68, [7] * 129, [7] * 60 + [5] * 68)
+    ):
         yield CudaCase(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes, dtype)
-    yield with_dropout(reference.Stack(MODES["lstm"], 24, 768, 3), [4] * 60 + [2] * 68)
-    for dtype, batch in itertools.product(HALF_TYPES, (3, 7)):  # backward, too
-        yield CudaCase(reference.Stack(MODES["lstm"], 24, 832, 3), [batch] * 129, dtype)
-    yield with_dropout(reference.Stack(MODES["lstm"], 24, 832, 3), [4] * 64)
+    for batch_sizes in ([4] * 128, [7] * 60 + [5] * 68):
+        yield with_dropout(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes)
+    yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3, projection=100), [5] * 96, torch.float16)
 
 
 def side_by_side() -> Iterator[CudaCase]:
