@@ -147,7 +147,7 @@ def chunked_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes, dtype)
     for batch_sizes in ([4] * 128, [7] * 60 + [5] * 68):
         yield with_dropout(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes)
-    yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3, projection=100), [5] * 96, torch.float16)
+    yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3, projection=100), [5] * 64, torch.float16)
 
 
 def side_by_side() -> Iterator[CudaCase]:

@@ -41,6 +41,14 @@ def test_engines(
     assert found.dtype == dtype
 
 
+@pytest.mark.parametrize("steps", [127, 128])
+def test_lengths_count_as_timesteps_do(steps: int) -> None:
+    engine = "wavefront-chunked" if steps == 128 else "wavefront-mma"
+    for batch in ([steps] * 3, [steps, 40, 3], torch.tensor([1, steps, steps])):
+        found = layer(torch.nn.LSTM(80, 1024, 4).half(), batch, gpu="H200")
+        assert (found.forward, found.backward) == (engine, engine)
+
+
 def test_what_keeps_layers_from_running_together() -> None:
     module = torch.nn.LSTM(80, 256, 3, dropout=0.1).half()
     for batch in (8, [7, 5, 5], torch.tensor([7, 7, 7])):

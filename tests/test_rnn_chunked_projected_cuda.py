@@ -11,6 +11,7 @@ from test_rnn_chunked_cuda import (
     assert_runs_so,
     check_absent_states_are_zeros,
     check_calls_stay_within_workspace_and_reserve_space,
+    check_inference_that_runs_otherwise,
     check_some_of_the_gradients,
     long_enough,
 )
@@ -55,7 +56,10 @@ SIZES = [
     (7, 576, 200, 1, 70),
     (9, 640, 320, 8, 75),
 ]
-FEWEST = 96  # timesteps
+
+
+def steps_of(hidden: int, batch_sizes: list[int]) -> list[int]:
+    return long_enough(batch_sizes, 96 if hidden > 704 else 64)
 
 
 def case_of(
@@ -68,7 +72,7 @@ def case_of(
     **changes: object,
 ) -> CudaCase:
     stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=projection)
-    return kind(stack, long_enough(batch_sizes, FEWEST), dtype, **changes)
+    return kind(stack, steps_of(hidden, batch_sizes), dtype, **changes)
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -126,6 +130,9 @@ def test_some_of_the_states(given: tuple[str, ...]) -> None:
 def test_inference_is_the_forward_pass_of_training(layers: int, hidden: int, batch: int) -> None:
     torch.manual_seed(6)
     case = case_of(layers, hidden, 512, [batch] * 70)
+    if torch.cuda.get_device_capability() == (9, 0):
+        plan = case.plan()
+        assert plan.layersTogether == plan.layersTogetherInference >= 3
     case.check("RNNForwardTraining")
     first = case.results()
     for name in ("y", "hy", "cy"):
@@ -133,6 +140,11 @@ def test_inference_is_the_forward_pass_of_training(layers: int, hidden: int, bat
     case.check("RNNForwardInference")
     for name in ("y", "hy", "cy"):
         assert torch.equal(case.data[name], first[name]), name
+
+
+def test_inference_that_runs_otherwise() -> None:
+    torch.manual_seed(21)
+    check_inference_that_runs_otherwise(case_of(3, 1024, 512, [1] * 70), together=1)
 
 
 @pytest.mark.parametrize("batch", [4, 7])
@@ -168,7 +180,7 @@ def test_the_first_layer_without_matrices(states: bool, hidden: int) -> None:
     """Whose input the kernels read themselves if no states join it."""
     torch.manual_seed(9)
     stack = reference.Stack(reference.LSTM, hidden, hidden, 4, 1, True, 200)
-    case = CudaCase(stack, long_enough([4] * 66, FEWEST), torch.float16)
+    case = CudaCase(stack, steps_of(hidden, [4] * 66), torch.float16)
     if states:
         case.train()
         assert_results(case, slack=2)
@@ -180,7 +192,7 @@ def test_the_first_layer_without_matrices(states: bool, hidden: int) -> None:
 @pytest.mark.parametrize(("layers", "hidden", "batch"), [(5, 1024, 4), (7, 832, 8), (4, 576, 3)])
 def test_dropout_is_of_layers_one_after_the_other(layers: int, hidden: int, batch: int, dtype: torch.dtype) -> None:
     stack = reference.Stack(reference.LSTM, 48, hidden, layers, projection=200)
-    check_dropout(stack, long_enough([batch] * 64, FEWEST), dtype)
+    check_dropout(stack, steps_of(hidden, [batch] * 64), dtype)
 
 
 @pytest.mark.parametrize("batch_sizes", [[4] * 65, LENGTHS[1][2]], ids=str)

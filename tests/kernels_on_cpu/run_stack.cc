@@ -15,8 +15,8 @@ class Stack {
     GpuRow row = *find_gpu_row("H200");
     if (options.blocks > 0) row.multiprocessors = options.blocks;
     for (int& blocks : row.cluster_blocks) blocks = std::min(blocks, row.multiprocessors);
-    // Plans by chunks are of more timesteps than are run here, and those of both passes of more units and layers: of six
-    // small layers blocks have 32 units, forward.
+    // Plans by chunks are of more timesteps than are run here, and those of both passes of more units and layers: six
+    // small layers have blocks of 32 units, forward.
     if (options.chunk > 0 && options.has_backward) {
       problem.hidden = problem.input = std::max<int64_t>(problem.hidden, 576);
       problem.layers = std::max<int64_t>(problem.layers, 6);
