@@ -182,7 +182,7 @@ void store_each(const void* to, size_t bytes) {
 void load_each(const void* from, size_t bytes, const void* instruction) {
   Self& own = self();
   for_words(from, bytes, [&](const char* word, bool is_there) {
-    if (is_there) join(own.known, words[word]);
+    if (is_there && words_order) join(own.known, words[word]);
     const Access now = access_of(own, own.warp, own.clock, instruction);
     for_places(word, sizeof kEmpty, [&](Place& place) {
       Access& write = place.write;

@@ -15,6 +15,8 @@ namespace order {
 // What global memory is: arrays; what blocks exchange, with words that are polled, which are not checked; such words
 // alone, which are.
 enum class Kind { kArray, kExchange, kWords };
+// Whether words of kWords that are polled order what their stores depend on.
+inline bool words_order = true;
 
 #ifdef PRNN_ORDER
 

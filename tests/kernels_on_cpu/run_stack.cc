@@ -222,6 +222,7 @@ class Stack {
 int main(int count, char** words) {
   const Options options = parse_options(count, words);
   gpu::seed = options.seed;
+  order::words_order = !options.relaxed;
   prnn::Stack stack(options);
   return stack.forward() && (!options.has_backward || stack.backward()) ? 0 : 3;
 }
