@@ -20,7 +20,10 @@ KERNELS = LSTM | {
     "kWavefrontChunked half lstm 5",
 }
 CHUNKED = {"layers": 3, "backward": 0}
-BOTH_CHUNKED = {"kWavefrontChunked half lstm 4", "kWavefrontChunked half lstm 5, 2"}
+CHUNKED_FORWARD = "kWavefrontChunked half lstm 4"
+BOTH_CHUNKED = {CHUNKED_FORWARD, "kWavefrontChunked half lstm 5, 2"}
+FORWARD, BACKWARD = "rnn/cuda/wavefront/chunked_forward.cuh", "rnn/cuda/wavefront/chunked_backward.cuh"
+PRODUCT = "rnn/cuda/wavefront/chunked_product.cuh"
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +89,12 @@ def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk
     [
         (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),
         (
-            Edit("rnn/cuda/wavefront/chunked_backward.cuh", "at - 2 * exchange_step;", "at - exchange_step;"),
+            Edit(BACKWARD, "at - 2 * exchange_step;", "at - exchange_step;"),
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2},
         ),
         (
-            Edit("rnn/cuda/wavefront/chunked_backward.cuh", "if (!LENGTHS || to[i] >= 0) ", ""),
+            Edit(BACKWARD, "if (!LENGTHS || to[i] >= 0) ", ""),
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2, "batches": "8,8,7,3"},
         ),
@@ -106,3 +109,90 @@ def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[st
 
     with pytest.raises(AssertionError):
         run_often()
+
+
+@pytest.fixture(scope="module")
+def ordered(builder: Builder) -> pathlib.Path:
+    return builder.run_stack("ordered", BOTH_CHUNKED, order=True)
+
+
+SAME_BIASES = "if (is_own) biases[unit[r] - first_unit] ="  # of several threads, all of which store the same
+
+
+def find_unordered(program: pathlib.Path, **options: Any) -> list[tuple[str, str]]:
+    found = build.find_unordered(program, type="half", cell="lstm", **({"layers": 2} | options))
+    return [pair for pair in found if not all(SAME_BIASES in access for access in pair)]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batches", "chunk", "more"),
+    [
+        (64, "3,3,3,3", 2, {"initial": 1}),
+        (64, "7,7,7,7", 3, {"dropout": 1}),
+        (64, "7,7,7,7,7,7,7,7,7", 8, {}),  # copies during a chunk
+        (64, "7,7,6,6,6,5,3,3,2,1", 5, {"dropout": 1}),
+        (64, "3,3,3,2,2,1,1", 3, {"layers": 3}),
+        (128, "7,7,7,7,7,7,7,7,7,7", 2, {}),  # the ring's timesteps again
+        (192, "3,3,3", 2, {}),  # a block without units
+    ],
+)
+def test_accesses_by_chunks_are_ordered(
+    ordered: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]
+) -> None:
+    assert find_unordered(ordered, hidden=hidden, batches=batches, chunk=chunk, **more) == []
+
+
+# What words alone order: a block makes its words of the ring empty when all have published those of the next step, and
+# the other block's sums of its units before that block can send them again.
+POLL, PUBLISH, EMPTY_WORDS = "states[i] = load_or_zeros(", "publish_word(to[i] >= 0", "publish_16_bytes(to"
+RELOAD = "reload_if_missing(words[i]"
+EMPTY_PARTIAL, SEND = "memory.partial[now & 1][place_of_sum + i] =", "chunked_store_to_rank(other_base + kPartial"
+BY_WORDS = {
+    *((f"read {read}", f"write {EMPTY_WORDS}") for read in (POLL, RELOAD)),
+    (f"write {PUBLISH}", f"write {EMPTY_WORDS}"),
+    (f"write {EMPTY_PARTIAL}", f"write {SEND}"),
+}
+
+
+def test_what_words_alone_order_by_chunks(ordered: pathlib.Path) -> None:
+    found = find_unordered(ordered, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
+    for pair in found:
+        assert any(build.is_found(*code, [pair]) for code in BY_WORDS), pair
+
+
+# Code of accesses.
+ADD_SUMS, STORE_SUMS = "of_warp[w] = from[w * kSumVecs]", "to[(GROUP * 2 + tile)"
+COPY_STAGE = "copy_ahead(wanted, to +"
+EMPTY_SLOT, SEND_TO_SLOT = "store_shared(own_base + slots", "chunked_store_to_rank(other_base + slot_of"
+STORE_FIRST_SUMS, ADD_FIRST_SUMS = "store_sums(o * 16, first_sums", "&memory.step.sums[w][index]"
+COPY_SAVED, DERIVE = "copy_ahead(first + i * kCopiedColumns", "now.gates[own_column + i][own_unit]"
+STORE_ROWS, COPY_ROWS_ABOVE = "reinterpret_cast<uint4*>(to + g * hidden) =", "copy_ahead(true, place_a"
+# Code that the defects leave out.
+WAIT_FOR_COPIES = '    asm volatile("cp.async.wait_all;" ::: "memory");\n\n'
+DEFECTS = (
+    Edit(FORWARD, "chunk_blocks += sizes.blocks;\n      __syncthreads();", "chunk_blocks += sizes.blocks;"),
+    Edit(FORWARD, "if (!HALF && t > 0) sync_sums_read();", ""),
+    Edit(FORWARD, "if (!HALF) arrive_sums_read();", ""),
+    Edit(BACKWARD, "    wait_for_cluster();", "    //"),
+    Edit(BACKWARD, "    __syncwarp();\n    if (lane == 0) chunked_arrive", "    if (lane == 0) chunked_arrive"),
+    Edit(BACKWARD, WAIT_FOR_COPIES, "\n"),
+    Edit(BACKWARD, "store_rows(s);\n      __syncthreads();", "store_rows(s);"),
+    Edit(BACKWARD, "      } else if (threadIdx.x == 32 && chunk >= 2) {", "      } else if (false) {"),
+)
+
+
+def test_a_missing_order_by_chunks_is_found(builder: Builder) -> None:
+    broken = builder.run_stack("unordered", BOTH_CHUNKED, DEFECTS, order=True)
+    found = find_unordered(broken, hidden=64, batches="7,7,7,7,7,7,7,7", chunk=4)
+    for before, later in (
+        (f"read {ADD_SUMS}", f"write {COPY_STAGE}"),  # no barrier between a chunk's last timestep and the next product
+        (f"read {ADD_SUMS}", f"write {STORE_SUMS}"),  # nobody waits until sums have been read
+        (f"write {EMPTY_SLOT}", f"write {SEND_TO_SLOT}"),  # nor for the cluster
+        (f"write {STORE_FIRST_SUMS}", f"read {ADD_FIRST_SUMS}"),  # sums are announced before other lanes store them
+        (f"write {COPY_SAVED}", f"read {DERIVE}"),  # copies are not waited for
+        (f"write {STORE_ROWS}", f"read {COPY_ROWS_ABOVE}"),  # a chunk is counted before all warps have stored it
+    ):
+        assert build.is_found(before, later, found), (before, later, found)
+    # Nobody waits until all blocks have made the words of the ring empty.
+    found = find_unordered(broken, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
+    assert build.is_found(f"write {EMPTY_WORDS}", f"read {POLL}", found), found

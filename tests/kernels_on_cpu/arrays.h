@@ -64,6 +64,7 @@ class Array {
   }
   void fill(int byte) { std::memset(memory_.get(), byte, bytes_); }
   char* data() { return memory_.get(); }
+  size_t bytes() const { return bytes_; }
   float* floats() { return reinterpret_cast<float*>(memory_.get()); }
 
  private:

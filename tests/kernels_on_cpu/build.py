@@ -76,9 +76,11 @@ class Builder:
         """
         return self._program("run_layer", name, kernels, edits, order=order)
 
-    def run_stack(self, name: str, kernels: set[str], edits: tuple[Edit, ...] = ()) -> pathlib.Path:
-        """The same of wavefront kernels."""
-        return self._program("run_stack", name, kernels, edits)
+    def run_stack(
+        self, name: str, kernels: set[str], edits: tuple[Edit, ...] = (), *, order: bool = False
+    ) -> pathlib.Path:
+        """The same of wavefront kernels; the order is followed in those by chunks."""
+        return self._program("run_stack", name, kernels, edits, order=order)
 
     def run_layer_norm(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
         """A program with the cluster kernels of LSTMs with layer normalisation."""
@@ -138,6 +140,16 @@ def find_unordered(program: pathlib.Path, **options: object) -> list[tuple[str, 
     assert done.returncode == 0 or pairs, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
     lines = {address: _kernel_lines(program, address) for pair in pairs for address in pair[1::2]}
     return sorted({(f"{before} {lines[first]}", f"{now} {lines[last]}") for before, first, now, last in pairs})
+
+
+def is_found(before: str, later: str, pairs: list[tuple[str, str]]) -> bool:
+    """Whether find_unordered() has found two accesses, "read CODE" or "write CODE" with a part of their code."""
+
+    def is_of(access: str, description: str) -> bool:
+        kind, _, code = description.partition(" ")
+        return access.startswith(kind) and code in access
+
+    return any(is_of(first, before) and is_of(last, later) for first, last in pairs)
 
 
 def _kernel_lines(program: pathlib.Path, address: str) -> str:

@@ -81,7 +81,7 @@ T __ldcs(const T* from) {
   return *from;
 }
 template <class T>
-void __stcs(T* to, T value) {
+PRNN_IN_CALLER void __stcs(T* to, T value) {
   gpu::may_yield();
   *to = value;
 }

@@ -56,7 +56,7 @@ PRNN_IN_CALLER void send_words(uint32_t to, uint32_t barrier, Words... words) {
 PRNN_IN_CALLER void copy_now_or_later(uint32_t to, const void* from, int size, int bytes) {
   if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % size != 0) fail("a copy's source is not aligned");
   char* const place = at(to, size);
-  order::begin_copy(place, size, current->copy_groups);
+  order::begin_copy(place, size, from, bytes > 0 ? size : 0, current->copy_groups);
   issue(current->copies, current->copy_groups, [=] {
     order::fill(place, 0, size);
     if (bytes > 0) order::copy(place, from, bytes);
@@ -64,19 +64,19 @@ PRNN_IN_CALLER void copy_now_or_later(uint32_t to, const void* from, int size, i
 }
 
 template <int BYTES>
-void load_words(const void* from, uint32_t (&words)[BYTES / 4]) {
+PRNN_IN_CALLER void load_words(const void* from, uint32_t (&words)[BYTES / 4]) {
   may_yield();
   if (reinterpret_cast<uintptr_t>(from) % BYTES != 0) fail("a load is not aligned");
-  order::load_words(from);
+  order::load_words(from, BYTES);
   order::copy(words, from, BYTES);
 }
 template <class... Words>
-void store_words(const void* to, Words... values) {
+PRNN_IN_CALLER void store_words(const void* to, Words... values) {
   may_yield();
   const uint32_t words[] = {bits_as<uint32_t>(values)...};
   if (reinterpret_cast<uintptr_t>(to) % sizeof words != 0) fail("a store is not aligned");
-  order::store_words(to);
   order::copy(const_cast<void*>(to), words, sizeof words);
+  order::store_words(to, sizeof words);
 }
 template <class... Words>
 PRNN_IN_CALLER void store_shared_words(uint32_t to, Words... values) {
@@ -88,11 +88,15 @@ PRNN_IN_CALLER void store_shared_words(uint32_t to, Words... values) {
 // At once or later, before the thread's next barrier of the cluster.
 template <class... Words>
 PRNN_IN_CALLER void store_to_block(uint32_t to, Words... values) {
-  if (order::kOn || one_in(2)) return store_shared_words(to, values...);
+  may_yield();
   struct {
     uint32_t all[sizeof...(values)];
   } const data{{bits_as<uint32_t>(values)...}};
   char* const place = at(to, sizeof data);
+  if (order::kOn || one_in(2)) {
+    order::copy(place, &data, sizeof data);
+    return order::store_words(place, sizeof data);
+  }
   Thread* const thread = current;
   const Block* const block = &block_of(to);
   ++thread->stores;
@@ -119,7 +123,7 @@ PRNN_IN_CALLER void ptx(gpu::load<BYTES>, V& value, const void* from) {
   static_assert(BYTES <= sizeof value);
   gpu::may_yield();
   value = 0;
-  order::load_words(from);
+  order::load_words(from, BYTES);
   order::copy(&value, from, BYTES);
 }
 PRNN_IN_CALLER void ptx(gpu::load_acquired, unsigned& value, const void* from) {
@@ -157,8 +161,8 @@ template <class V>
 PRNN_IN_CALLER void ptx(gpu::store_if, const void* to, V value, uint32_t wanted) {
   gpu::may_yield();
   if (!wanted) return;
-  order::store_words(to);
   order::copy(const_cast<void*>(to), &value, sizeof value);
+  order::store_words(to, sizeof value);
 }
 PRNN_IN_CALLER void ptx(gpu::store2, const void* to, uint32_t x, uint32_t y) { gpu::store_words(to, x, y); }
 PRNN_IN_CALLER void ptx(gpu::store2_if, const void* to, uint32_t x, uint32_t y, uint32_t wanted) {
@@ -204,17 +208,20 @@ PRNN_IN_CALLER void ptx(gpu::load_shared4, Word& x, Word& y, Word& z, Word& w, u
   x = v.words[0], y = v.words[1], z = v.words[2], w = v.words[3];
 }
 // What another block stores.
-PRNN_IN_CALLER void ptx(gpu::poll_shared, float& x, uint32_t from) {
+template <class... Words>
+PRNN_IN_CALLER void poll_shared_words(uint32_t from, Words&... words) {
   if (gpu::one_in(2)) gpu::yield();
-  ptx(gpu::load_shared(), x, from);
+  uint32_t values[sizeof...(words)];
+  const char* const place = gpu::at(from, sizeof values);
+  order::load_words(place, sizeof values);
+  order::copy(values, place, sizeof values);
+  int i = 0;
+  ((words = __uint_as_float(values[i++])), ...);
 }
-PRNN_IN_CALLER void ptx(gpu::poll_shared2, float& x, float& y, uint32_t from) {
-  if (gpu::one_in(2)) gpu::yield();
-  ptx(gpu::load_shared2(), x, y, from);
-}
+PRNN_IN_CALLER void ptx(gpu::poll_shared, float& x, uint32_t from) { poll_shared_words(from, x); }
+PRNN_IN_CALLER void ptx(gpu::poll_shared2, float& x, float& y, uint32_t from) { poll_shared_words(from, x, y); }
 PRNN_IN_CALLER void ptx(gpu::poll_shared4, float& x, float& y, float& z, float& w, uint32_t from) {
-  if (gpu::one_in(2)) gpu::yield();
-  ptx(gpu::load_shared4(), x, y, z, w, from);
+  poll_shared_words(from, x, y, z, w);
 }
 template <class V>
 PRNN_IN_CALLER void ptx(gpu::store_shared, uint32_t to, V value) {

@@ -44,6 +44,7 @@ Options parse_options(int count, char** words) {
     if (name == "resets") options.resets = number() != 0;
     if (name == "masks") options.masks = number() != 0;
     if (name == "reverse") options.reverse = number() != 0;
+    if (name == "relaxed") options.relaxed = number() != 0;
     if (name == "seed") options.seed = static_cast<unsigned>(number());
     if (name != "batches") continue;
     options.batches.clear();

@@ -19,6 +19,7 @@ struct Options {
   double dropout_scale = 0;  // between layers; 0: none
   bool initial = false;      // by chunks: what is added to the first timestep's input products
   bool resets = false, masks = false, reverse = false;
+  bool relaxed = false;  // of programs that follow the order: words that are polled order their stores alone
   unsigned seed = 1;
   std::vector<int> batches = {8, 8, 8};
 };

@@ -12,6 +12,12 @@
 
 namespace order {
 
+// What global memory is: arrays; what blocks exchange, with words that are polled, which are not checked; such words
+// alone, which are.
+enum class Kind { kArray, kExchange, kWords };
+// Whether words of kWords that are polled order what their stores depend on.
+inline bool words_order = true;
+
 #ifdef PRNN_ORDER
 
 // Of functions whose accesses have the address, and so the line, of the kernel that calls them. The compiler has no
@@ -27,8 +33,10 @@ struct Phase {
   int actor = -1;  // of the copies that an mbarrier counts
 };
 
-// Of one launch. Global memory is followed where follow() said so last before.
-void follow(const void* memory, size_t bytes);
+constexpr uint32_t kEmpty = 0xFFFFFFFF;  // a word of Kind::kWords that is not there
+
+// Global memory of the next launch is followed where follow() says so.
+void follow(const void* memory, size_t bytes, Kind kind = Kind::kExchange);
 void start(int blocks, int threads, char* shared, size_t bytes_of_block);
 // Prints a line for each pair of instructions with unordered accesses: "unordered read|write ADDRESS read|write
 // ADDRESS", addresses in the program, of the earlier and the later.
@@ -42,12 +50,13 @@ void acquire(const Phase& phase);
 // red.release and ld.acquire.
 void release_counter(const void* counter);
 void acquire_counter(const void* counter);
-// Words of global memory that say by their values whether they are there: what they depend on was before.
-void store_words(const void* to);
-void load_words(const void* from);
+// PTX statements that access global memory, or words of shared memory that are polled; what is stored is there when it
+// is called. What words that say by their values whether they are there depend on was before.
+void store_words(const void* to, size_t bytes);
+void load_words(const void* from, size_t bytes);
 
-// cp.async: of the thread's group number `group`, and the end of all groups before `group`.
-void begin_copy(const void* to, size_t bytes, long group);
+// cp.async: of the thread's group number `group`, and the end of all groups before `group`. `from_bytes`: 0 or `bytes`.
+void begin_copy(const void* to, size_t bytes, const void* from, size_t from_bytes, long group);
 void end_copies(long group);
 // Copies that an mbarrier counts, in its phase number `phase`. begin returns what the barrier knows from them.
 Clocks begin_counted(Phase& barrier, long phase, const void* to, const void* from, size_t bytes);
@@ -67,7 +76,7 @@ void fill(void* to, int byte, size_t bytes);
 constexpr bool kOn = false;
 struct Phase {};
 struct Clocks {};
-inline void follow(const void*, size_t) {}
+inline void follow(const void*, size_t, Kind = Kind::kExchange) {}
 inline void start(int, int, char*, size_t) {}
 inline void finish() {}
 inline void arrive(Phase&) {}
@@ -76,9 +85,9 @@ inline void end(Phase&) {}
 inline void acquire(const Phase&) {}
 inline void release_counter(const void*) {}
 inline void acquire_counter(const void*) {}
-inline void store_words(const void*) {}
-inline void load_words(const void*) {}
-inline void begin_copy(const void*, size_t, long) {}
+inline void store_words(const void*, size_t) {}
+inline void load_words(const void*, size_t) {}
+inline void begin_copy(const void*, size_t, const void*, size_t, long) {}
 inline void end_copies(long) {}
 inline Clocks begin_counted(Phase&, long, const void*, const void*, size_t) { return {}; }
 inline void end_counted(Phase&, const Clocks&) {}

@@ -70,12 +70,16 @@ class Stack {
     for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) {
       WavefrontForwardLayer& own = params.layer[i];
       own.initial = nullptr;
+      follow(layers_[i].y);
+      follow(dropped_[i]);
       arrays.emplace_back(options_.type, lowest.steps.size() * lowest.states);
       arrays.back().fill(0xFF);
+      follow(arrays.back(), order::Kind::kWords);
       own.exchange = arrays.back().data();
       if (i + 1 < options_.layers) own.progress = &progress[i];
       if (i == 0) continue;
       arrays.emplace_back(options_.type, size_t(kChunkedRows) * lowest.gates * options_.hidden);
+      follow(arrays.back());
       own.products = arrays.back().data();
       own.below_progress = &progress[i - 1];
       if (options_.initial) own.initial_products = initial_[i].floats();
@@ -114,16 +118,19 @@ class Stack {
     std::vector<unsigned> progress(options_.layers);
     size_t gates_above = 0;  // in `arrays`
     params.chunk_steps = options_.chunk;
+    if (options_.chunk > 0) follow(layers_.back().dgates);
     for (int i = options_.layers - 1; i >= 0 && options_.chunk > 0; --i) {
       WavefrontBackwardLayer& own = params.layer[i];
       const Layer& layer = layers_[i];
       const size_t row = size_t(layer.gates) * options_.hidden;
       arrays.emplace_back(options_.type, size_t(4) * options_.chunk * chunked_columns(layer.batch) * row);
       arrays.back().fill(0xFF);
+      follow(arrays.back(), order::Kind::kWords);
       own.exchange = arrays.back().data();
       own.progress = &progress[i];
       if (i + 1 < options_.layers) {
         arrays.emplace_back(options_.type, size_t(kChunkedRows) * options_.hidden);
+        follow(arrays.back());
         own.products = arrays.back().data();
         own.above = params.layer[i + 1].dgates;
         own.above_progress = &progress[i + 1];
@@ -131,6 +138,7 @@ class Stack {
       }
       gates_above = arrays.size();
       arrays.emplace_back(options_.type, row * layer.rows);
+      follow(arrays.back());
       copy_gates(arrays.back().data(), own.gates);
       own.gates = arrays.back().data();
     }
@@ -145,6 +153,9 @@ class Stack {
   }
 
  private:
+  static void follow(Array& array, order::Kind kind = order::Kind::kArray) {
+    order::follow(array.data(), array.bytes(), kind);
+  }
   bool drops() const { return scale_ > 0; }
   Array& below(int i) { return drops() ? dropped_[i - 1] : layers_[i - 1].y; }
   double factor(int i, size_t element) const {
@@ -212,6 +223,7 @@ class Stack {
 int main(int count, char** words) {
   const Options options = parse_options(count, words);
   gpu::seed = options.seed;
+  order::words_order = !options.relaxed;
   prnn::Stack stack(options);
   return stack.forward() && (!options.has_backward || stack.backward()) ? 0 : 3;
 }
