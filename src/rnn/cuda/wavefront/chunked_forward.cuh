@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     float bias[4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) bias[g] = load_bias<T, MODE>(layer, hidden, unit[r], g, unit[r] < hidden);
-    if (is_own) biases[unit[r] - first_unit] = {bias[0], bias[1], bias[2], bias[3]};
+    if (is_own && column[r] == 0) biases[unit[r] - first_unit] = {bias[0], bias[1], bias[2], bias[3]};
   }
 
   // The states that this lane reads: 16 bytes of one column, in each of the warp's k-tiles.
