@@ -105,6 +105,29 @@ __device__ __forceinline__ uint32_t stage_place(int row, int vec) {
   return static_cast<uint32_t>(row * 64 + (vec ^ (row / 2 % 4)) * 16);
 }
 
+// Goes through stages of shared memory, of which STAGES - 1 are on their way: `issue(s)` starts the copies of stage s,
+// `multiply(s)` its products. The block calls it; the stages are free afterwards.
+template <int STAGES, class Issue, class Multiply>
+__device__ __forceinline__ void through_stages(int count, const Issue& issue, const Multiply& multiply) {
+  const auto start = [&](int s) {
+    if (s < count) issue(s);
+    commit_copies();
+  };
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) start(s);
+#pragma unroll 1
+  for (int s = 0; s < count; ++s) {
+    wait_for_copies<STAGES - 2>();
+    fence_for_wgmma();
+    __syncthreads();  // stage s has arrived, and the one before has been multiplied
+    start(s + STAGES - 1);
+    multiply(s);
+    wgmma_commit();
+    wgmma_wait<0>();
+  }
+  __syncthreads();
+}
+
 // sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `a_row(r)` and `b_row(c)`
 // are where row r of A and row c of B begin, aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared
 // memory of kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
@@ -114,7 +137,6 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   constexpr int kVecs = kChunkedStageK * 2 / 16, kRowsAtOnce = kResidentThreads / kVecs;
   constexpr int kStageBytes = chunked_stage_bytes(2 * COLUMNS), kStageRow = kChunkedStageK * 2;
   constexpr int kLoadsA = kChunkedRows / kRowsAtOnce, kLoadsB = (2 * COLUMNS + kRowsAtOnce - 1) / kRowsAtOnce;
-  constexpr int kAhead = kChunkedStages - 1;
   static_assert(kRowsAtOnce % 8 == 0 && kChunkedRows % kRowsAtOnce == 0);
   const int warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
   const int row = thread / kVecs, vec = thread % kVecs, count = k_elements / kChunkedStageK;
@@ -125,38 +147,25 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_
   for (int i = 0; i < kLoadsB; ++i) from[kLoadsA + i] = b_row(min(row + i * kRowsAtOnce, 2 * COLUMNS - 1)) + vec * 8;
   const uint32_t place = stages + stage_place(row, vec);
   const auto issue = [&](int s) {
-    if (s < count) {
-      const uint32_t to = place + s % kChunkedStages * kStageBytes;
+    const uint32_t to = place + s % kChunkedStages * kStageBytes;
 #pragma unroll
-      for (int i = 0; i < kLoadsA + kLoadsB; ++i) {
-        const int first = i < kLoadsA ? i * kRowsAtOnce : (i - kLoadsA) * kRowsAtOnce;
-        const bool wanted = i < kLoadsA || first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
-        copy_ahead(wanted, to + (i < kLoadsA ? first : kChunkedRows + first) * kStageRow, from[i]);
-        from[i] += kChunkedStageK;
-      }
+    for (int i = 0; i < kLoadsA + kLoadsB; ++i) {
+      const int first = i < kLoadsA ? i * kRowsAtOnce : (i - kLoadsA) * kRowsAtOnce;
+      const bool wanted = i < kLoadsA || first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
+      copy_ahead(wanted, to + (i < kLoadsA ? first : kChunkedRows + first) * kStageRow, from[i]);
+      from[i] += kChunkedStageK;
     }
-    commit_copies();
   };
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
-#pragma unroll
-  for (int s = 0; s < kAhead; ++s) issue(s);
-#pragma unroll 1
-  for (int s = 0; s < count; ++s) {
-    wait_for_copies<kAhead - 1>();
-    fence_for_wgmma();
-    __syncthreads();  // stage s has arrived, and the one before has been multiplied
-    issue(s + kAhead);
+  through_stages<kChunkedStages>(count, issue, [&](int s) {
     const uint32_t stage = stages + s % kChunkedStages * kStageBytes;
     const uint64_t a = stage_descriptor(stage);
     const uint64_t b = stage_descriptor(stage + (kChunkedRows + warpgroup * COLUMNS) * kStageRow);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < kChunkedStageK / 16; ++i) wgmma_columns<T>(sums, a + i * 2, b + i * 2);
-    wgmma_commit();
-    wgmma_wait<0>();
-  }
-  __syncthreads();
+  });
 }
 
 // wgmma with B as it lies, rows along K: 64 or 16 columns.
@@ -202,20 +211,22 @@ __device__ __forceinline__ uint64_t descriptor_along_k(uint32_t address) {
          uint64_t{ROW_BYTES == 128 ? 1 : 3} << 62;
 }
 
+// From `stages` to a stage that multiply_columns() does not use for the last products.
+constexpr uint32_t free_columns_stage(int k_elements) {
+  return k_elements / kChunkedColumnsK % kChunkedColumnsStages * chunked_columns_stage_bytes();
+}
+
 // sums <- A[64, K] B[K, 80], for a matrix whose rows are along K: of the first warpgroup columns 0 to 63, of the second
 // one 64 to 79, in the first 8 sums. `a_row(r)`: where a row begins; `b_stride`: elements from a row of B to the next;
 // `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple
 // of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
 // block calls it; `thread` is threadIdx.x. `before_last()`: called when all stages but one are free again, that of
 // free_columns_stage() among them.
-constexpr uint32_t free_columns_stage(int k_elements) {
-  return k_elements / kChunkedColumnsK % kChunkedColumnsStages * chunked_columns_stage_bytes();
-}
 template <class T, class ARow, class BVec, class BeforeLast>
 __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
                                                  const ARow& a_row, const T* b, int b_stride, const BVec& b_vec,
                                                  const BeforeLast& before_last) {
-  constexpr int kStageK = kChunkedColumnsK, kAhead = kChunkedColumnsStages - 1;
+  constexpr int kStageK = kChunkedColumnsK;
   constexpr int kVecsA = kStageK / 8, kRowsA = kResidentThreads / kVecsA, kLoadsA = kChunkedRows / kRowsA;
   constexpr int kVecsB = kChunkedColumns / 8, kVecsOfB = kStageK * kVecsB,
                 kLoadsB = ceil_div(kVecsOfB, kResidentThreads);
@@ -240,32 +251,22 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
     place_b[i] = stages + (is_first ? kFirstAt + swizzled(k, vec) : kLastAt + k * 32 + (vec ^ (k / 4 % 2)) * 16);
   }
   const auto issue = [&](int s) {
-    if (s < count) {
-      const uint32_t to = s % kChunkedColumnsStages * chunked_columns_stage_bytes();
+    const uint32_t to = s % kChunkedColumnsStages * chunked_columns_stage_bytes();
 #pragma unroll
-      for (int i = 0; i < kLoadsA; ++i) {
-        copy_ahead(true, place_a + to + i * kRowsA * kStageK * 2, from_a[i]);
-        from_a[i] += kStageK;
-      }
-#pragma unroll
-      for (int i = 0; i < kLoadsB; ++i) {
-        const bool wanted = (i + 1) * kResidentThreads <= kVecsOfB || thread + i * kResidentThreads < kVecsOfB;
-        copy_ahead(wanted, place_b[i] + to, b + from_b[i]);
-      }
-      b += kStageK * b_stride;
+    for (int i = 0; i < kLoadsA; ++i) {
+      copy_ahead(true, place_a + to + i * kRowsA * kStageK * 2, from_a[i]);
+      from_a[i] += kStageK;
     }
-    commit_copies();
+#pragma unroll
+    for (int i = 0; i < kLoadsB; ++i) {
+      const bool wanted = (i + 1) * kResidentThreads <= kVecsOfB || thread + i * kResidentThreads < kVecsOfB;
+      copy_ahead(wanted, place_b[i] + to, b + from_b[i]);
+    }
+    b += kStageK * b_stride;
   };
 #pragma unroll
   for (int i = 0; i < 32; ++i) sums[i] = 0;
-#pragma unroll
-  for (int s = 0; s < kAhead; ++s) issue(s);
-#pragma unroll 1
-  for (int s = 0; s < count; ++s) {
-    wait_for_copies<kAhead - 1>();
-    fence_for_wgmma();
-    __syncthreads();  // stage s has arrived, and the one before has been multiplied
-    issue(s + kAhead);
+  through_stages<kChunkedColumnsStages>(count, issue, [&](int s) {
     if (s + 1 == count) before_last();
     const uint32_t stage = stages + s % kChunkedColumnsStages * chunked_columns_stage_bytes();
     const uint64_t rows = matrix_descriptor(stage);
@@ -280,10 +281,7 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
 #pragma unroll
       for (int i = 0; i < kStageK / 16; ++i) wgmma_along_k<T, 16>(sums, rows + i * 2, columns + i * (16 * 32 >> 4));
     }
-    wgmma_commit();
-    wgmma_wait<0>();
-  }
-  __syncthreads();
+  });
 }
 
 // ---- a layer's progress: blocks that have finished a chunk, counted over all chunks ----
