@@ -68,6 +68,7 @@ CASES: list[tuple[Case, tuple[int, ...]]] = [
     *((replace(STACK, layers=layers, bidirectional=True), (4, 32)) for layers in (1, 3)),
     *((replace(STACK, layers=layers, has_lengths=True), (4, 32)) for layers in (1, 5)),
     *((replace(STACK, layers=layers, projection=512), (4, 32)) for layers in (1, 5)),
+    *((replace(STACK, layers=layers, type="float16", projection=512), (1, 4, 8)) for layers in (3, 5, 12)),
     (replace(STACK, hidden=2048, projection=640), (16,)),
 ]
 

@@ -7,10 +7,12 @@ from test_rnn_cuda import (
     TOLERANCE,
     CudaCase,
     assert_results,
+    check_calls_stay_within_workspace_and_reserve_space,
     check_gradients_without_states,
     check_inference_and_no_states,
     check_same_bits_in_a_graph,
     check_several_backward_calls,
+    check_training_steps_in_a_row,
     check_unaligned_output,
     why_not,
 )
@@ -320,18 +322,6 @@ def test_the_same_bits_every_time_and_in_a_graph(layers: int, hidden: int, batch
     check_same_bits_in_a_graph(case_of(layers, hidden, batch_sizes))
 
 
-def check_calls_stay_within_workspace_and_reserve_space(case: CudaCase) -> None:
-    beyond = []
-    for name in ("workspace", "reserve"):
-        size = getattr(case, name).numel()
-        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
-        setattr(case, name, memory[:size])
-        beyond.append(memory[size:])
-    case.train()
-    case.check("RNNForwardInference")
-    assert all((memory == 0x5A).all() for memory in beyond)
-
-
 @pytest.mark.parametrize(
     ("layers", "hidden", "batch_sizes"),
     [(8, 576, [8] * 64), (7, 1024, [1] * 64), (6, 1024, [3] * 65), LENGTHS[12]],
@@ -363,21 +353,7 @@ def test_calls_in_a_row() -> None:
 @pytest.mark.parametrize(("layers", "hidden", "batch_sizes"), [(7, 1024, [8] * 80), (9, 640, LENGTHS[1][2])], ids=str)
 def test_training_steps_in_a_row(layers: int, hidden: int, batch_sizes: list[int]) -> None:
     torch.manual_seed(16)
-    case = case_of(layers, hidden, batch_sizes)
-    gradients = [torch.randn_like(case.data["dy"]) for _ in range(3)]
-
-    def step(dy: torch.Tensor) -> dict[str, torch.Tensor]:
-        case.data["dy"] = dy
-        case.data["dw"].zero_()
-        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
-            case.check(name)
-        return case.results()
-
-    in_a_row = [step(dy) for dy in gradients]
-    for dy, found in zip(gradients, in_a_row, strict=True):
-        torch.cuda.synchronize()
-        wanted = step(dy)
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    check_training_steps_in_a_row(case_of(layers, hidden, batch_sizes))
 
 
 @pytest.mark.parametrize(

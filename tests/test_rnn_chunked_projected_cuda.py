@@ -10,7 +10,6 @@ from test_rnn_chunked_cuda import (
     TYPES,
     assert_runs_so,
     check_absent_states_are_zeros,
-    check_calls_stay_within_workspace_and_reserve_space,
     check_inference_that_runs_otherwise,
     check_some_of_the_gradients,
     long_enough,
@@ -19,10 +18,12 @@ from test_rnn_cuda import (
     TOLERANCE,
     CudaCase,
     assert_results,
+    check_calls_stay_within_workspace_and_reserve_space,
     check_gradients_without_states,
     check_inference_and_no_states,
     check_same_bits_in_a_graph,
     check_several_backward_calls,
+    check_training_steps_in_a_row,
     check_unaligned_output,
     why_not,
 )
@@ -288,23 +289,8 @@ def test_nan_comes_out_and_nothing_hangs(hidden: int, name: str) -> None:
 
 
 def test_training_steps_in_a_row() -> None:
-    """Nothing of a call is left for the next one, which does not wait for it."""
     torch.manual_seed(17)
-    case = case_of(7, 1024, 512, [4] * 80)
-    gradients = [torch.randn_like(case.data["dy"]) for _ in range(3)]
-
-    def step(dy: torch.Tensor) -> dict[str, torch.Tensor]:
-        case.data["dy"] = dy
-        case.data["dw"].zero_()
-        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
-            case.check(name)
-        return case.results()
-
-    in_a_row = [step(dy) for dy in gradients]
-    for dy, found in zip(gradients, in_a_row, strict=True):
-        torch.cuda.synchronize()
-        wanted = step(dy)
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    check_training_steps_in_a_row(case_of(7, 1024, 512, [4] * 80))
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)

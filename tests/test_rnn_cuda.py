@@ -159,6 +159,36 @@ def check_unaligned_output(case: CudaCase) -> None:
     assert_results(case, slack=2)
 
 
+def check_calls_stay_within_workspace_and_reserve_space(case: CudaCase) -> None:
+    beyond = []
+    for name in ("workspace", "reserve"):
+        size = getattr(case, name).numel()
+        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
+        setattr(case, name, memory[:size])
+        beyond.append(memory[size:])
+    case.train()
+    case.check("RNNForwardInference")
+    assert all((memory == 0x5A).all() for memory in beyond)
+
+
+def check_training_steps_in_a_row(case: CudaCase) -> None:
+    """Nothing of a call is left for the next one, which does not wait for it."""
+    gradients = [torch.randn_like(case.data["dy"]) for _ in range(3)]
+
+    def step(dy: torch.Tensor) -> dict[str, torch.Tensor]:
+        case.data["dy"] = dy
+        case.data["dw"].zero_()
+        for name in ("RNNForwardTraining", "RNNBackwardData", "RNNBackwardWeights"):
+            case.check(name)
+        return case.results()
+
+    in_a_row = [step(dy) for dy in gradients]
+    for dy, found in zip(gradients, in_a_row, strict=True):
+        torch.cuda.synchronize()
+        wanted = step(dy)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 def check_several_backward_calls(case: CudaCase) -> None:
     """With the reserve space of prnnGetRNNTrainingReserveSize."""
     case.train()
@@ -431,12 +461,4 @@ def test_calls_stay_within_workspace_and_reserve_space(
     if dtype == torch.float32 and hidden > 1100:
         hidden = 1664
     case = CudaCase(reference.Stack(mode, 16, hidden, layers, directions), batch_sizes, dtype)
-    beyond = []
-    for name in ("workspace", "reserve"):
-        size = getattr(case, name).numel()
-        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
-        setattr(case, name, memory[:size])
-        beyond.append(memory[size:])
-    case.train()
-    case.check("RNNForwardInference")
-    assert all((memory == 0x5A).all() for memory in beyond)
+    check_calls_stay_within_workspace_and_reserve_space(case)

@@ -8,7 +8,15 @@ import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS
 from test_nn_cuda import graph_of, results_of
-from test_rnn_cuda import TYPES, CudaCase, SplitKCase, WgmmaCase, assert_results, why_not
+from test_rnn_cuda import (
+    TYPES,
+    CudaCase,
+    SplitKCase,
+    WgmmaCase,
+    assert_results,
+    check_calls_stay_within_workspace_and_reserve_space,
+    why_not,
+)
 
 import prnn
 from prnn._ops.rnn import Config
@@ -137,15 +145,7 @@ def test_calls_stay_within_workspace_and_reserve_space(
     hidden: int, layers: int, directions: int, batch_sizes: list[int], dtype: torch.dtype
 ) -> None:
     case = CudaCase(stack_of(hidden, hidden // 3, layers, directions), batch_sizes, dtype)
-    beyond = []
-    for name in ("workspace", "reserve"):
-        size = getattr(case, name).numel()
-        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
-        setattr(case, name, memory[:size])
-        beyond.append(memory[size:])
-    case.train()
-    case.check("RNNForwardInference")
-    assert all((memory == 0x5A).all() for memory in beyond)
+    check_calls_stay_within_workspace_and_reserve_space(case)
 
 
 @pytest.mark.parametrize(

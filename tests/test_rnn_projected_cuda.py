@@ -7,7 +7,13 @@ import pytest
 import torch
 from reference import rnn as reference
 from rnn_case import OUTPUTS
-from test_rnn_cuda import TYPES, CudaCase, assert_results, why_not
+from test_rnn_cuda import (
+    TYPES,
+    CudaCase,
+    assert_results,
+    check_calls_stay_within_workspace_and_reserve_space,
+    why_not,
+)
 from test_rnn_proj_cuda import check_graph_of_a_training_step, check_tf32_where_it_is_allowed
 from test_rnn_query import Info
 
@@ -112,15 +118,7 @@ def test_the_same_bits_every_time_and_in_inference(batch_sizes: list[int]) -> No
 @pytest.mark.parametrize("batch_sizes", [[3] * 3, [40, 33, 2]], ids=str)
 def test_calls_stay_within_workspace_and_reserve_space(batch_sizes: list[int], dtype: torch.dtype) -> None:
     case = case_of(2500, 100, batch_sizes, dtype, 2, 2)
-    beyond = []
-    for name in ("workspace", "reserve"):
-        size = getattr(case, name).numel()
-        memory = torch.full((size + 65536,), 0x5A, dtype=torch.uint8, device="cuda")
-        setattr(case, name, memory[:size])
-        beyond.append(memory[size:])
-    case.train()
-    case.check("RNNForwardInference")
-    assert all((memory == 0x5A).all() for memory in beyond)
+    check_calls_stay_within_workspace_and_reserve_space(case)
 
 
 def test_accuracy_over_many_timesteps() -> None:
