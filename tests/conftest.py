@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -68,3 +68,11 @@ def fixed_seeds() -> None:
 def true_float32() -> None:
     """By default torch lets recurrent layers on a GPU round to tf32. Tests of it set the switch themselves."""
     torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture(autouse=True)
+def spare_gpu_memory() -> Iterator[None]:
+    """Processes of tests share a GPU, and torch keeps what was freed for itself."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 1 << 30:
+        torch.cuda.empty_cache()

@@ -6,9 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
+for package in ("kaldi_native_fbank", "soundfile", "tensorboard"):
+    pytest.importorskip(package, reason="needs the packages of prnn's extra, asr")
+
 from asr_data import write_corpus
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
 
 from prnn.asr import FeatureConfig, compute_features
 from prnn.asr.augment import Augmentation
