@@ -41,9 +41,9 @@ def test_engines(
     assert found.dtype == dtype
 
 
-@pytest.mark.parametrize("steps", [127, 128])
+@pytest.mark.parametrize("steps", [95, 96])
 def test_lengths_count_as_timesteps_do(steps: int) -> None:
-    engine = "wavefront-chunked" if steps == 128 else "wavefront-mma"
+    engine = "wavefront-chunked" if steps == 96 else "wavefront-mma"
     for batch in ([steps] * 3, [steps, 40, 3], torch.tensor([1, steps, steps])):
         found = layer(torch.nn.LSTM(80, 1024, 4).half(), batch, gpu="H200")
         assert (found.forward, found.backward) == (engine, engine)

@@ -96,7 +96,7 @@ LENGTHS = [
 
 
 def long_enough(batch_sizes: list[int], least: int = 128) -> list[int]:
-    """Stacks run so from 128 timesteps on, or fewer with a projection: of 64 and more, more of the first batch."""
+    """Stacks run so from 128 timesteps on, or fewer: of 64 and more, more of the first batch."""
     return batch_sizes if len(batch_sizes) >= least else batch_sizes[:1] * (least - 64) + batch_sizes
 
 
@@ -120,6 +120,28 @@ def assert_runs_so(case: CudaCase) -> None:
 def test_training_step(layers: int, hidden: int, batch: int, steps: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     case = case_of(layers, hidden, [batch] * steps, dtype)
+    assert_runs_so(case)
+    case.train()
+    assert_results(case, slack=2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes"),
+    [
+        (3, 768, [4] * 64),
+        (8, 768, [8] * 64),
+        (6, 832, [7] * 30 + [3] * 34),
+        (5, 896, [8] * 64),
+        (5, 1024, [8] + [2] * 63),
+        (5, 1024, [3] * 96),
+        (4, 1024, [7] * 90 + [5] * 6),
+        (5, 640, [8] * 96),
+    ],
+    ids=str,
+)
+def test_few_timesteps(layers: int, hidden: int, batch_sizes: list[int]) -> None:
+    torch.manual_seed(22)
+    case = CudaCase(reference.Stack(reference.LSTM, 48, hidden, layers), batch_sizes, torch.float16)
     assert_runs_so(case)
     case.train()
     assert_results(case, slack=2)

@@ -234,18 +234,36 @@ def plan_of(layer: Layer, batch_sizes: list[int]) -> Info:
     return layer.info
 
 
+# Hidden size, layers, sequences, and the fewest timesteps without a projection.
+FEWEST = [
+    (1024, 5, 1, 128),
+    (1024, 5, 2, 128),
+    (1024, 5, 3, 96),
+    (1024, 3, 4, 96),
+    (1024, 4, 7, 96),
+    (1024, 5, 8, 64),
+    (1024, 6, 4, 128),
+    (896, 4, 8, 64),
+    (832, 3, 3, 96),
+    (832, 6, 4, 64),
+    (768, 3, 1, 96),
+    (768, 8, 8, 64),
+    (704, 4, 7, 128),
+    (704, 4, 8, 96),
+    (576, 8, 8, 96),
+]
+
+
 @pytest.mark.parametrize("projection", [0, 512])
-@pytest.mark.parametrize(
-    ("hidden", "layers"), [(1024, 3), (1024, 5), (1024, 6), (832, 3), (768, 3), (704, 4), (576, 8)]
-)
-def test_few_timesteps_and_lengths(hidden: int, layers: int, projection: int) -> None:
+@pytest.mark.parametrize(("hidden", "layers", "batch", "without"), FEWEST)
+def test_few_timesteps_and_lengths(hidden: int, layers: int, batch: int, without: int, projection: int) -> None:
     """The fewest that run by chunks, and one less."""
-    fewest, batch = 128 if projection == 0 else 96 if hidden > 704 else 64, 4
+    fewest = without if projection == 0 else 96 if hidden > 704 else 64
     layer, alone = (Layer(hidden=hidden, layers=count, batch=batch) for count in (layers, 1))
     for of_layers in (layer, alone):
         capi.check("SetRNNProjectionSize", rnnDesc=of_layers.rnn.pointer, projSize=projection)
     for steps in (32, fewest - 1, fewest, 1000):
-        for batch_sizes in ([batch] * steps, [batch] * 20 + [3] * (steps - 20), [batch] + [1] * (steps - 1)):
+        for batch_sizes in ([batch] * steps, [batch] * 20 + [1] * (steps - 20), [batch] + [1] * (steps - 1)):
             info = plan_of(layer, batch_sizes)
             together = info.layersTogether
             assert info.layersTogetherBackward == info.layersTogetherInference == together

@@ -86,6 +86,15 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
 
 }  // namespace
 
+int64_t chunked_least_steps(const RnnProblem& problem) {
+  const int64_t batch = problem.max_batch(), hidden = problem.hidden;
+  if (problem.projection > 0) return hidden > kWavefrontOfThree ? 96 : 64;
+  if (hidden <= kWavefrontOfThree) return batch > 7 ? 96 : 128;
+  if (hidden <= 832) return batch > 3 ? 64 : 96;
+  if (batch > 7) return 64;
+  return batch > 2 && problem.layers != 6 ? 96 : 128;  // six: two launches of three
+}
+
 int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass) {
   const int64_t batch = problem.max_batch(), row = problem.hidden * type_bytes(problem.type);
   if (pass == Pass::kForward) return problem.steps() * batch * row;

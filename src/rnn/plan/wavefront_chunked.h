@@ -11,11 +11,8 @@ namespace prnn {
 
 constexpr int64_t kWavefrontOfThree = 704;  // up to so many units, other wavefronts take three layers together
 
-// Timesteps of a call, at least.
-inline int64_t chunked_least_steps(const RnnProblem& problem) {
-  if (problem.projection == 0) return 128;
-  return problem.hidden > kWavefrontOfThree ? 96 : 64;
-}
+// Timesteps of a call, at least, where that was measured to be faster.
+int64_t chunked_least_steps(const RnnProblem& problem);
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk
