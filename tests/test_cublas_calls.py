@@ -32,7 +32,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned);
 cudaError_t cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 """
-EXECUTION_FAILED = 8
+ALLOC_FAILED, EXECUTION_FAILED, NOT_SUPPORTED = 2, 8, 9
+CUBLAS_ALLOC_FAILED, CUBLAS_NOT_INITIALIZED = 3, 1
 
 
 class Fake:
@@ -50,9 +51,10 @@ class Fake:
         ):
             subprocess.run(list(map(str, command)), check=True)
 
-    def run(self, steps: str, fail: str = "") -> list[str]:
-        """The lines that the program prints."""
+    def run(self, steps: str, fail: str = "", created: int = 0) -> list[str]:
+        """The lines that the program prints. `created`: cublasCreate's status."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.folder), "LD_PRELOAD": "", "FAIL": fail}
+        environment["CUBLAS_CREATE"] = str(created)
         command = [str(self.program), *steps.split()]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -86,3 +88,15 @@ def test_products_of_a_graph_have_another_workspace_and_no_events(fake: Fake) ->
 def test_events_that_fail_are_reported(fake: Fake, function: str, text: str, done: list[str]) -> None:
     """And leave no error for the next call to find."""
     assert fake.run("1", fail=function) == ["wait 1", *done, f"status {EXECUTION_FAILED}: {text}: of a fake, 0 left"]
+
+
+def test_no_memory_for_a_handle_or_its_workspaces(fake: Fake) -> None:
+    lines = fake.run("1", created=CUBLAS_ALLOC_FAILED)
+    assert lines == [f"status {ALLOC_FAILED}: cuBLAS found no memory for a handle, 0 left"]
+    lines = fake.run("1", fail="cudaMalloc")
+    assert lines == [f"status {ALLOC_FAILED}: 67108864 bytes of GPU memory for cuBLAS could not be had, 0 left"]
+
+
+def test_without_a_handle_products_are_refused(fake: Fake) -> None:
+    (line,) = fake.run("1", created=CUBLAS_NOT_INITIALIZED)
+    assert line.startswith(f"status {NOT_SUPPORTED}: cuBLAS is needed and could not be loaded")

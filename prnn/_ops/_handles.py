@@ -54,11 +54,22 @@ def _new(device: torch.device) -> _Made:
         made = _Made(_C.Handle.cpu(), -1)
     elif device.type == "cuda":
         with torch.cuda.device(device):
-            made = _Made(_C.Handle.cuda(), torch.cuda.current_device())
+            made = _Made(_cuda_library(), torch.cuda.current_device())
     else:
         raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
     _handles.of[device] = made
     return made
+
+
+def _cuda_library() -> _C.Handle:
+    """Of the current GPU, whose memory torch may hold without using it."""
+    try:
+        return _C.Handle.cuda()
+    except MemoryError:
+        if torch.cuda.is_current_stream_capturing():
+            raise
+        torch.cuda.empty_cache()
+        return _C.Handle.cuda()
 
 
 def is_elsewhere(tensor: Tensor) -> bool:

@@ -36,7 +36,12 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 const char* cudaGetErrorString(cudaError_t) { return "of a fake"; }
-cudaError_t cudaMallocBytes(void** memory, size_t) { return *memory = std::malloc(1), cudaSuccess; }
+cudaError_t cudaMallocBytes(void** memory, size_t) {
+  const char* const failing = std::getenv("FAIL");
+  if (failing != nullptr && std::strstr(failing, "cudaMalloc") != nullptr) return last_error = cudaErrorUnknown;
+  *memory = std::malloc(1);
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
@@ -62,7 +67,12 @@ int main(int count, char** steps) {
   prnnContext context{};
   CudaState state;
   context.cuda = &state;
-  create_cublas(context);
+  try {
+    create_cublas(context);
+  } catch (const Failure& failure) {
+    std::printf("status %d: %s, %d left\n", failure.status(), failure.what(), last_error);
+    return 0;
+  }
   is_made = true;
   float values[4] = {};
   const MatrixView view{values, PRNN_DATA_FLOAT, 2};

@@ -33,7 +33,7 @@ namespace {
 // The part of cuBLAS's C API that is used; its enumerations are int, with the values that cuBLAS documents.
 constexpr int kNormal = 0, kTranspose = 1;
 constexpr int kCompute32 = 68, kCompute64 = 70, kComputeTf32 = 77;
-constexpr int kDefaultAlgorithm = -1;
+constexpr int kDefaultAlgorithm = -1, kAllocationFailed = 3;
 
 struct Library {
   int (*create)(void** handle) = nullptr;
@@ -146,8 +146,10 @@ CublasState::~CublasState() {
 void create_cublas(prnnContext& context) {
   if (!cublas().loaded()) return;
   auto made = std::make_unique<CublasState>();
-  if (cublas().create(&made->handle) != 0) {
+  if (const int status = cublas().create(&made->handle); status != 0) {
     made->handle = nullptr;
+    cudaGetLastError();
+    if (status == kAllocationFailed) fail(PRNN_STATUS_ALLOC_FAILED, "cuBLAS found no memory for a handle");
     return;
   }
   if (cudaMalloc(&made->workspace, kWorkspaceSize) != cudaSuccess ||
