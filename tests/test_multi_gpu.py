@@ -80,6 +80,44 @@ def test_distributed_gradients_are_those_of_the_joined_batch(tmp_path: pathlib.P
                 assert ((mine - wanted.cpu()).norm() / wanted.norm()).item() < tolerance
 
 
+class TwoStacks(torch.nn.Module):
+    """Of layers that run by chunks on a whole GPU. The gradients of the second travel while the first runs backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        like = {"device": "cuda", "dtype": torch.bfloat16}
+        self.first, self.second = prnn.nn.LSTM(48, 1024, 5, **like), prnn.nn.LSTM(1024, 896, 5, **like)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)[0])[0]
+
+
+def train_stacks(rank: int, folder: str) -> None:
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", f"file://{folder}/rendezvous", rank=rank, world_size=GPUS)
+    model = TwoStacks()
+    shared = DistributedDataParallel(model)
+    for step in range(10):
+        torch.manual_seed(step)
+        shares = torch.randn(130, 4 * GPUS, 48).bfloat16().cuda().chunk(GPUS, dim=1)
+        shared.zero_grad()
+        shared(shares[rank]).float().square().mean().backward()
+        found = [parameter.grad.float() for parameter in model.parameters()]
+        expected = [torch.zeros_like(gradient) for gradient in found]
+        for share in shares:
+            of_share = torch.autograd.grad(model(share).float().square().mean(), list(model.parameters()))
+            for total, gradient in zip(expected, of_share, strict=True):
+                total += gradient.float() / GPUS
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+        assert max(errors) < 2**-8, (step, errors)
+    torch.distributed.destroy_process_group()
+
+
+def test_stacks_by_chunks_beside_nccl(tmp_path: pathlib.Path) -> None:
+    torch.multiprocessing.spawn(train_stacks, (str(tmp_path),), nprocs=GPUS)
+
+
 # prnn's command line in a model that refuses lengths and targets on a GPU: looking at them there waits for it.
 GUARDED = f"""
 import sys
