@@ -45,3 +45,14 @@ def test_a_graphs_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemoryError):
         _handles._cuda_library()
     assert gpu.calls == ["cuda"]
+
+
+def test_an_ended_threads_handle_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_handles, "_spare", {0: []})
+    library = _C.Handle.cpu()
+    made = _handles._Made(library, 0)
+    del made
+    assert _handles._spare == {0: [library]}
+    made = _handles._Made(_C.Handle.cpu(), -1)  # the CPU's cost nothing
+    del made
+    assert _handles._spare == {0: [library]}

@@ -3,6 +3,8 @@
 import copy
 import gc
 import io
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from nn_pairs import CELLS, Result, flat, make, make_pair, make_states, train_st
 from torch.utils.checkpoint import checkpoint
 
 import prnn
+from prnn._ops import _handles
 from prnn._ops.rnn import Config
 from prnn.cli import main
 
@@ -422,6 +425,76 @@ def test_compile_with_dropout() -> None:
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
     assert not torch.equal(run(x)[0], results[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> None:
+    """Nothing of a call outlives it, in a memory pool that replays share; each draws masks of its own."""
+    torch.compiler.reset()
+    module = prnn.nn.LSTM(24, 64, num_layers=2, dropout=0.5, device="cuda", dtype=dtype)
+    run = torch.compile(module, mode="reduce-overhead")
+    x = torch.randn(9, 3, 24, device="cuda", dtype=dtype)
+    outputs = []
+    for _ in range(5):
+        with torch.set_grad_enabled(training):
+            output = run(x)[0]
+            if training:
+                output.sum().backward()
+            outputs.append(output.detach().clone())
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(outputs))
+    assert not training or module.weight_ih_l0.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("zoneout", [0.0, 0.2])
+@pytest.mark.parametrize(("cell", "hidden", "dtype"), [("GRU", 32, torch.float32), ("LSTM", 1024, torch.bfloat16)])
+def test_compile_with_resets_that_kernels_read(cell: str, hidden: int, dtype: torch.dtype, zoneout: float) -> None:
+    """In one graph, whether the layer was called before or not."""
+    if cell == "LSTM" and zoneout > 0:
+        pytest.skip("a compiled LSTM with masks runs on kernels that know no resets")
+    torch.compiler.reset()
+    module = make(prnn.nn, cell, 24, hidden, zoneout=zoneout, device="cuda", dtype=dtype).eval()
+    run = torch.compile(module, fullgraph=True)
+    for batch in (3, 5):
+        x = torch.randn(9, batch, 24, device="cuda", dtype=dtype, requires_grad=True)
+        reset = torch.rand(9, batch, device="cuda") < 0.3
+        found, expected = (call(x, reset=reset)[0] for call in (run, module))
+        assert torch.equal(found, expected)
+        assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (found, expected)))
+
+
+def test_handles_of_threads_that_ended_serve_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make_library = _handles._cuda_library
+    monkeypatch.setattr(_handles, "_spare", {})
+    monkeypatch.setattr(_handles, "_cuda_library", lambda: made.append(make_library()) or made[-1])
+    module, x = prnn.nn.LSTM(24, 40, device="cuda"), torch.randn(12, 4, 24, device="cuda")
+    outputs = []
+
+    def call() -> None:
+        with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+            outputs.append(module(x)[0].cpu())
+
+    for _ in range(5):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    gc.collect()
+    assert len(made) == 1
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+
+
+def test_more_timesteps_than_cudnn_takes() -> None:
+    """Which the resident kernels then serve, whoever is faster; in training, too."""
+    module = prnn.nn.GRU(8, 64, device="cuda")
+    twin = prnn.nn.GRU(8, 64, device="cuda", backend="persistent")
+    twin.load_state_dict(module.state_dict())
+    x = torch.randn(65536, 2, 8, device="cuda", requires_grad=True)
+    outputs = [layer(x)[0] for layer in (module, twin)]
+    assert torch.equal(*outputs)
+    assert torch.equal(*(torch.autograd.grad(output.sum(), x)[0] for output in outputs))
+    with torch.no_grad():
+        assert torch.equal(module(x)[0], outputs[0])
 
 
 @pytest.fixture

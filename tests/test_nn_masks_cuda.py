@@ -1,5 +1,7 @@
 """prnn.nn.LSTM with zoneout and recurrent dropout on the GPU. The kernels themselves: test_layer_norm_lstm_cuda.py."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from masked_layer_case import (
@@ -74,6 +76,22 @@ def test_compiles(training: bool) -> None:
         results.append(call(x)[0])
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x)[0] for result in results))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [prnn.nn.LSTM, prnn.nn.GRU, prnn.nn.RNN, prnn.nn.LayerNormLSTM])
+def test_no_sequences(make: Callable[..., torch.nn.Module], training: bool) -> None:
+    module = make(6, 16, 2, device="cuda", **MASKS).train(training)
+    x, reset = (
+        torch.randn(5, 0, 6, device="cuda", requires_grad=True),
+        torch.zeros(5, 0, dtype=torch.bool, device="cuda"),
+    )
+    for options in ({}, {"reset": reset}):
+        output, state = module(x, **options)
+        assert output.shape == (5, 0, 16)
+        assert all(s.shape == (2, 0, 16) for s in (state if isinstance(state, tuple) else [state]))
+        (output.sum() + 0 * x.sum()).backward()
+        assert all(not parameter.grad.any() for parameter in module.parameters())
 
 
 def test_backends() -> None:

@@ -253,6 +253,13 @@ def test_few_timesteps_go_to_cudnn() -> None:
         assert by_steps[-2:] == [_C.PERSISTENT_BACKEND] * 2, (kind, batch)
 
 
+def test_more_timesteps_than_cudnn_takes_are_resident() -> None:
+    """cuDNN 9 refuses 65,536 timesteps of small layers."""
+    for kind in (("PRNN_GRU", "kTf32", "kOneLayer"), ("PRNN_LSTM", "kFloat32", "kOneLayer")):
+        assert choices((*kind, 65535, 64), 8) == (CUDNN, CUDNN)
+        assert choices((*kind, 65536, 64), 8) == (_C.PERSISTENT_BACKEND, _C.PERSISTENT_BACKEND)
+
+
 def test_three_timesteps_go_with_two() -> None:
     """Where two go to cuDNN and four do not by as much: cuDNN has other algorithms from four on."""
     found = 0

@@ -17,6 +17,10 @@ DTYPES = {
 }
 
 
+# Of each GPU, those of threads that have ended: the next thread's, for making one takes milliseconds.
+_spare: dict[int, list[_C.Handle]] = {}
+
+
 class _Made:
     """A library handle, its GPU, -1 for the CPU, and the stream that it was last set to."""
 
@@ -24,6 +28,10 @@ class _Made:
 
     def __init__(self, library: _C.Handle, index: int) -> None:
         self.library, self.index, self.stream = library, index, -1
+
+    def __del__(self) -> None:
+        if self.index >= 0 and (spare := _spare.get(self.index)) is not None:
+            spare.append(self.library)
 
 
 class _Handles(threading.local):
@@ -54,7 +62,12 @@ def _new(device: torch.device) -> _Made:
         made = _Made(_C.Handle.cpu(), -1)
     elif device.type == "cuda":
         with torch.cuda.device(device):
-            made = _Made(_cuda_library(), torch.cuda.current_device())
+            index = torch.cuda.current_device()
+            try:
+                library = _spare.setdefault(index, []).pop()
+            except IndexError:
+                library = _cuda_library()
+            made = _Made(library, index)
     else:
         raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
     _handles.of[device] = made

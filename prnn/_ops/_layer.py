@@ -27,11 +27,14 @@ _KEPT_WORKSPACE = 2**16
 # Timesteps of which more make no difference to what runs; of kMeasuredSteps (src/rnn/plan/plan.h).
 _MANY_STEPS = 64
 
+# With more, the library does not take cuDNN if there is another choice; kMostCudnnSteps (src/rnn/plan/faster.h).
+_MOST_CUDNN_STEPS = 65535
+
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
 
-# Timesteps, or _MANY_STEPS, sequences, whether their number changes, precision.
+# Timesteps, or _MANY_STEPS up to _MOST_CUDNN_STEPS, sequences, whether their number changes, precision.
 SizeKey = tuple[int, int, bool, int]
 
 
@@ -109,7 +112,6 @@ class Layer:
         self._bounds: tuple[int, int, int, bool] | None = None
         self._has_tf32 = device.type == "cuda" and dtype == torch.float32
         self._math = _C.DEFAULT_MATH
-        self._states: Tensor | None = None  # of the last call's dropout; the C descriptor points to it
         if config.dropout > 0:
             self.rnn.set_dropout(self._handle_of_sizes(), config.dropout, 0, 0, 0)
         self.has_extras = config.return_cells or config.has_reset
@@ -141,17 +143,18 @@ class Layer:
         """The device's handle; the CPU's for the meta device, which nothing runs on."""
         return handle(torch.device("cpu") if self.device.type == "meta" else self.device)
 
-    def seed_dropout(self, handle: "_C.Handle", seed: Tensor) -> None:
-        """Has one call's dropout masks follow from the seed, (2,) int64 on the device."""
-        # Memory of this call's own: the library counts in it, and on a GPU the call before may still run.
-        states = seed.clone(memory_format=torch.contiguous_format)
+    def seed_dropout(self, handle: "_C.Handle", states: Tensor) -> None:
+        """Has the next call's dropout masks follow from `states`, (2,) int64 on the device, in which the library counts
+        that call: memory of its own, which lives until the call returns."""
         self.rnn.restore_dropout(handle, self.config.dropout, states.data_ptr(), states.nbytes)
-        self._states = states
 
     def _size_key(self, batch_sizes: Sequence[int], math: int | None) -> SizeKey:
         batch = batch_sizes[0]
         math = self._math if math is None else math
-        return min(len(batch_sizes), _MANY_STEPS), batch, batch != batch_sizes[-1], math
+        steps = len(batch_sizes)
+        if steps <= _MOST_CUDNN_STEPS:
+            steps = min(steps, _MANY_STEPS)
+        return steps, batch, batch != batch_sizes[-1], math
 
     def plan(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int | None = None) -> dict[str, Any]:
         """What runs for these sequences: the library's answer to prnnQueryRNNSequence, for the precision of the last

@@ -208,7 +208,9 @@ def forward(
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
             require(seed, "seed", (2,), input, torch.int64)
-            stack.seed_dropout(library, seed)
+            # The seed stays as it is, and on a GPU the call before may still read its own.
+            states = seed.clone(memory_format=torch.contiguous_format)
+            stack.seed_dropout(library, states)
         stack.rnn.forward(
             library,
             steps.sizes,

@@ -2,7 +2,7 @@
 no resets. How many there are the host must know: it waits for the flags."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +23,23 @@ def computed_dtype(input: Tensor) -> torch.dtype:
 
 def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
     """Whether the kernels that serve the layer and so many sequences know resets."""
-    if input.device.type != "cuda":
+    if input.device.type != "cuda" or batch == 0:
         return True
-    stack = layer(config, computed_dtype(input), int(input.size(-1)), input.device)
+    if torch.compiler.is_compiling():  # one graph serves all batches
+        return _resets_in_kernels_of_all_batches(input.size(-1), computed_dtype(input), input.device, *config)
+    return _serves(config, input.size(-1), computed_dtype(input), input.device, batch)
+
+
+def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.device, batch: int) -> bool:
+    stack = layer(config, dtype, input_size, device)
     stack.follow_precision()
-    return bool(stack.plan(handle(input.device), [batch])["supported"])
+    return bool(stack.plan(handle(device), [batch])["supported"])
+
+
+@torch.compiler.assume_constant_result
+def _resets_in_kernels_of_all_batches(input_size: int, dtype: torch.dtype, device: torch.device, *config: Any) -> bool:
+    """config: its fields, for torch.compile does not pass a NamedTuple on as it is."""
+    return all(_serves(Config(*config), input_size, dtype, device, batch) for batch in (1, 64, 4096))
 
 
 class Segments(NamedTuple):

@@ -300,6 +300,7 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, cons
 
 bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
   const int64_t steps = problem.steps();
+  if (steps > kMostCudnnSteps) return false;
   const double ratio = at_steps(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference, steps);
   if (problem.training) return is_faster(ratio) || is_unmeasured(plan, ratio);
   if (runs_step_by_step(problem)) return false;
@@ -307,6 +308,7 @@ bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
 }
 
 std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
+  if (problem.steps() > kMostCudnnSteps) return "";
   const double training_ratio = at_steps(plan.cudnn_time.training, problem.steps()),
                inference_ratio = at_steps(plan.cudnn_time.inference, problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));

@@ -50,6 +50,9 @@ struct GpuRatios {
 extern const GpuRatios kGpuRatios[];
 extern const int kGpuRatiosCount;
 
+// Of longer sequences cuDNN 9 refuses some layers.
+constexpr int64_t kMostCudnnSteps = 65535;
+
 // What the problem asks for that cuDNN does not have; NULL: nothing.
 const char* what_cudnn_lacks(const RnnProblem& problem);
 
