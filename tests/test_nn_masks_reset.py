@@ -14,6 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import prnn
 from prnn._ops import _segments
+from prnn._ops._layer import BACKENDS, MODES, Config
+from prnn._ops._segments import resets_in_compiled_kernels
 
 GRU, LSTM, RNN = prnn.nn.GRU, prnn.nn.LSTM, prnn.nn.RNN
 MASKED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = OF_GRU_AND_RNN | {
@@ -382,3 +384,25 @@ def test_what_is_not_served() -> None:
         OfOtherKernels(3, 4, heads=2, **BOTH)(torch.zeros(2, 1, 3), reset=reset, return_cells=True)
     with pytest.raises(ValueError, match=r"recurrent_dropout is 0\.5, but proj_size is 2: a projected LSTM has none"):
         LSTM(3, 4, proj_size=2, recurrent_dropout=0.5)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("zoneout", [0.0, 0.2, 0.3])
+def test_compiled_functions_ask_what_kernels_know(zoneout: float, dynamic: bool | None) -> None:
+    """On a GPU they do; the answer is a constant of the graph."""
+    torch.compiler.reset()
+    plain = Config(MODES["GRU"], 8, 0, 1, False, 0.0, BACKENDS["best"], has_reset=True)
+
+    class Asking(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.zoneout = zoneout
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.size(-1) == 6  # as layers check
+            config = plain._replace(zoneout=self.zoneout)
+            return x + 1 if resets_in_compiled_kernels(config, x) else x
+
+    run = torch.compile(Asking(), fullgraph=True, backend="eager", dynamic=dynamic)
+    for batch in (2, 3, 5):
+        assert torch.equal(run(torch.zeros(4, batch, 6)), torch.ones(4, batch, 6))

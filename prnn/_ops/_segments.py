@@ -25,9 +25,16 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
     """Whether the kernels that serve the layer and so many sequences know resets."""
     if input.device.type != "cuda" or batch == 0:
         return True
-    if torch.compiler.is_compiling():  # one graph serves all batches
-        return _resets_in_kernels_of_all_batches(input.size(-1), computed_dtype(input), input.device, *config)
+    if torch.compiler.is_compiling():
+        return resets_in_compiled_kernels(config, input)
     return _serves(config, input.size(-1), computed_dtype(input), input.device, batch)
+
+
+def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
+    """The same for all batches, which one graph serves."""
+    # Probabilities, which torch.compile may hold as symbols, do not matter.
+    alike = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0)
+    return _resets_in_kernels_of_all_batches(input.size(-1), computed_dtype(input), input.device, *alike)
 
 
 def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.device, batch: int) -> bool:
