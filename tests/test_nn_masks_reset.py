@@ -391,8 +391,6 @@ def test_what_is_not_served() -> None:
 def test_compiled_functions_ask_what_kernels_know(zoneout: float, dynamic: bool | None) -> None:
     """On a GPU they do; the answer is a constant of the graph."""
     torch.compiler.reset()
-    plain = Config(MODES["GRU"], 8, 0, 1, False, 0.0, BACKENDS["best"], has_reset=True)
-
     class Asking(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -400,7 +398,7 @@ def test_compiled_functions_ask_what_kernels_know(zoneout: float, dynamic: bool 
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             assert x.size(-1) == 6  # as layers check
-            config = plain._replace(zoneout=self.zoneout)
+            config = Config(MODES["GRU"], 8, 0, 1, False, 0.0, BACKENDS["best"], False, True, 1, self.zoneout, 0)
             return x + 1 if resets_in_compiled_kernels(config, x) else x
 
     run = torch.compile(Asking(), fullgraph=True, backend="eager", dynamic=dynamic)
