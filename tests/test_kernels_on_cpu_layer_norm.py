@@ -78,3 +78,10 @@ def test_accesses_are_ordered(ordered: pathlib.Path, kind: str, hidden: int, bat
     options = {"type": kind, "hidden": hidden, "batches": batches, "column_tiles": column_tiles}
     for normalized in ("gates", "products"):
         assert build.find_unordered(ordered, engine=normalized, **options) == []
+
+
+def test_two_column_tiles_need_the_exchanges_of_normalisation(ordered: pathlib.Path) -> None:
+    """The plan does not take them without."""
+    options = {"type": "float", "hidden": 256, "batches": "9,9,9,9", "column_tiles": 2}
+    found = build.find_unordered(ordered, engine="none", **options)
+    assert build.is_found("read load_shared(sums_in", "write send_sums(", found), found

@@ -511,8 +511,8 @@ __global__ void __launch_bounds__((LayerNormLstmBackwardLayout<T, HIDDEN, CLUSTE
     if (s + 1 < steps) do_step(std::integral_constant<int, 1>(), s + 1);
   }
 
-  // The initial states.
-  if (finishes) {
+  // The initial states. `finishes` once more where the loop has no registers to keep it.
+  if (Layout::kWarps == 16 ? pin_in_register(warp) * 32 / kUnits < place.columns : finishes) {
     float dh[kStates] = {};
     if (params.dh0 != nullptr) add_parts(steps % 2, steps, dh);
 #pragma unroll

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
   constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders, kColumns = Layout::kColumns;
   constexpr int kStates = COLUMN_TILES, kSets = COLUMN_TILES == 1 ? 2 : 1;  // chains of sums, to hide their latency
   constexpr bool kAccurate = sizeof(T) == 4;
-  constexpr bool kLoadsLate = COLUMN_TILES > 1 && Layout::kIsTf32;  // no registers for two steps' inputs
+  constexpr bool kLoadsLate = COLUMN_TILES > 1 && sizeof(T) == 4;  // few registers for two steps' inputs
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
