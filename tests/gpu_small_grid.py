@@ -295,7 +295,7 @@ class LayerNormCase(Case):
 
 
 def layer_norm() -> Iterator[LayerNormCase]:
-    """Clusters of 8 and 16 blocks with one to six sequences, the grid, and steps."""
+    """Clusters of 8 and 16 blocks with one to six sequences, two column tiles, the grid, and steps."""
     yield LayerNormCase(4, 9, 72, "gates", masks=True)
     yield LayerNormCase(4, 40, 200, "products", reverse=True, has_lengths=True)
     yield LayerNormCase(3, 9, 500, "gates", masks=True, has_lengths=True)
@@ -309,6 +309,7 @@ def layer_norm() -> Iterator[LayerNormCase]:
     yield LayerNormCase(3, 40, 500, "none", has_lengths=True)
     yield LayerNormCase(3, 60, 512, "none", masks=True)
     yield LayerNormCase(3, 60, 512, "gates", masks=True, has_lengths=True)
+    yield LayerNormCase(3, 100, 500, "products", reverse=True)
     yield LayerNormCase(4, 9, 540, "none", masks=True, has_lengths=True)
     yield LayerNormCase(2, 3, 1060, "none")
     yield LayerNormCase(2, 3, 2100, "none", masks=True)

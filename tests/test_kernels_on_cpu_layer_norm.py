@@ -7,7 +7,7 @@ from kernels_on_cpu import build
 from kernels_on_cpu.build import Builder, Edit
 
 pytestmark = build.marks("kernels_on_cpu_layer_norm")
-TOLERANCE = {"float": 5e-6, "half": 2e-3}
+TOLERANCE = {"float": 5e-6, "tf32": 2e-3, "half": 2e-3}
 NAMES = {"y", "cy", "dx", "dh0", "dc0"}
 PARAMETERS = {"gate_gain", "gate_bias", "cell_gain", "cell_bias"}
 
@@ -35,12 +35,19 @@ def run(program: pathlib.Path, kind: str, normalized: str, **options: object) ->
         ("float", "none", 128, "5,5", {"replicas": 3}),
         ("half", "gates", 128, "8,8,3", {"masks": 1}),
         ("half", "products", 96, "3,2,2", {"reverse": 1}),
+        ("tf32", "gates", 100, "7,3,2", {"masks": 1}),
+        ("float", "gates", 256, "16,16,9", {"column_tiles": 2}),
+        ("float", "products", 250, "19,11,2", {"column_tiles": 2, "replicas": 2, "masks": 1}),
+        ("tf32", "gates", 230, "13,12,3", {"column_tiles": 2, "reverse": 1, "masks": 1}),
+        ("tf32", "products", 256, "14,9", {"column_tiles": 2, "replicas": 4}),
+        ("half", "gates", 256, "16,9,2", {"column_tiles": 2, "masks": 1}),
+        ("half", "products", 200, "9,3", {"column_tiles": 2, "reverse": 1}),
     ],
 )
 def test_a_layer(
     program: pathlib.Path, kind: str, normalized: str, hidden: int, batches: str, more: dict[str, int]
 ) -> None:
-    for seed in (1, 2, 3):
+    for seed in (1, 2, 3) if "column_tiles" not in more else (1,):
         run(program, kind, normalized, hidden=hidden, batches=batches, seed=seed, **more)
 
 
@@ -55,3 +62,26 @@ def test_a_planted_defect_is_found(builder: Builder) -> None:
 
     with pytest.raises(AssertionError):
         run_often()
+
+
+@pytest.fixture(scope="module")
+def ordered(builder: Builder) -> pathlib.Path:
+    return builder.run_layer_norm("ordered", order=True)
+
+
+@pytest.mark.parametrize("kind", ["float", "tf32", "half"])
+@pytest.mark.parametrize(
+    ("hidden", "batches", "column_tiles"),
+    [(128, "8,8,8,3,3", 1), (100, "2,2,2,2", 1), (256, "16,16,16,16,5", 2), (240, "11,11,11,9", 2), (256, "3,3,3", 2)],
+)
+def test_accesses_are_ordered(ordered: pathlib.Path, kind: str, hidden: int, batches: str, column_tiles: int) -> None:
+    options = {"type": kind, "hidden": hidden, "batches": batches, "column_tiles": column_tiles}
+    for normalized in ("gates", "products"):
+        assert build.find_unordered(ordered, engine=normalized, **options) == []
+
+
+def test_two_column_tiles_need_the_exchanges_of_normalisation(ordered: pathlib.Path) -> None:
+    """The plan does not take them without."""
+    options = {"type": "float", "hidden": 256, "batches": "9,9,9,9", "column_tiles": 2}
+    found = build.find_unordered(ordered, engine="none", **options)
+    assert build.is_found("read load_shared(sums_in", "write send_sums(", found), found

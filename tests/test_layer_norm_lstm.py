@@ -377,9 +377,14 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
         ("H200", torch.bfloat16, 57, 512, ("cluster", "cluster", 15, 8)),
         ("H200", torch.bfloat16, 64, 512, ("cluster", "cluster", 13, 8)),
         ("H200", torch.float16, 90, 512, ("cluster", "cluster", 15, 8)),
-        ("H200", torch.float16, 91, 512, ("cluster", "cluster", 12, 16)),
-        ("H200", torch.float16, 64, 511, ("cluster", "cluster", 8, 16)),
-        ("H200", torch.float32, 64, 512, ("cluster", "cluster", 8, 16)),
+        ("H200", torch.float16, 91, 512, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.float16, 64, 511, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.float32, 57, 512, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.float32, 64, 512, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.float32, 112, 300, ("cluster", "cluster", 7, 16)),
+        ("H200", torch.float32, 113, 512, ("cluster", "cluster", 13, 16)),
+        ("H200", torch.bfloat16, 224, 512, ("cluster", "cluster", 14, 16)),
+        ("H200", torch.float32, 225, 512, ("steps", "steps", 0, 0)),
         ("H200", torch.float16, 130, 256, ("cluster", "cluster", 17, 8)),
         ("H200", torch.float16, 64, 100, ("cluster", "cluster", 13, 8)),
         ("H200", torch.float16, 300, 512, ("steps", "steps", 0, 0)),
@@ -402,6 +407,13 @@ def test_bad_arguments(call: Callable[[], object], error: type[Exception], messa
 )
 def test_plan(gpu: str | None, dtype: torch.dtype, batch: int, hidden: int, plan: tuple[str, str, int, int]) -> None:
     assert layer_norm_lstm_plan(torch.device("cpu"), gpu, dtype, "gates", batch, hidden) == plan
+
+
+def test_plan_without_normalisation() -> None:
+    """One column tile: nothing orders the exchanges of two."""
+    for batch, clusters in ((56, 7), (64, 8), (112, 14), (113, 15)):
+        plan = layer_norm_lstm_plan(torch.device("cpu"), "H200", torch.float32, "none", batch, 512)
+        assert plan == ("cluster", "cluster", clusters, 16)
 
 
 def test_plan_of_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:

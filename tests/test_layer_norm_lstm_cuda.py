@@ -101,6 +101,7 @@ def test_forward_on_grid_and_backward_on_steps(hidden: int, batch: int) -> None:
 SIZES = [*itertools.product((64, 128, 130, 256, 300, 511, 512), (1, 9))]
 SIZES += [(512, 64), (512, 57), (512, 90), (512, 91), (512, 8), (256, 130), (31, 5)]
 SIZES += [(100, 60), (256, 40), (300, 20), (512, 28)]  # 3 and 4 sequences a cluster
+SIZES += [(300, 57), (512, 100), (512, 112), (512, 113), (401, 130)]  # two column tiles, in one round and in two
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -130,6 +131,18 @@ def test_blocks_of_many_units(normalize: str, dtype: torch.dtype) -> None:
     compare(Case(7, 60, 512, normalize, states=False, zoneout=0.25), dtype, TOLERANCES[dtype], "cuda")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("normalize", ["gates", "products"])
+@pytest.mark.parametrize(("hidden", "batch"), [(300, 59), (512, 100)])
+@OPTIONS
+def test_options_of_two_column_tiles(
+    options: dict[str, object], hidden: int, batch: int, normalize: str, dtype: torch.dtype
+) -> None:
+    """The last cluster has fewer sequences than one tile, or than two."""
+    case = Case(**{"steps": 7, "batch": batch, "hidden": hidden, "normalize": normalize, **options})
+    compare(case, dtype, TOLERANCES[dtype], "cuda")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, *FLOATS], ids=str)
 @pytest.mark.parametrize("normalize", KINDS)
 @pytest.mark.parametrize("hidden", [72, 530])
@@ -152,9 +165,9 @@ def test_a_large_mean_costs_no_digits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("hidden", [160, 1024])
-def test_results_are_reproducible(hidden: int, dtype: torch.dtype) -> None:
-    case = Case(20, 17, hidden, masks=True)
+@pytest.mark.parametrize(("hidden", "batch"), [(160, 17), (1024, 17), (512, 110)])
+def test_results_are_reproducible(hidden: int, batch: int, dtype: torch.dtype) -> None:
+    case = Case(20, batch, hidden, masks=True)
     first, second = (results(case, dtype, "cuda", False) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -216,8 +229,9 @@ def test_reset(hidden: int, normalize: str, dtype: torch.dtype) -> None:
         assert error <= TOLERANCES[dtype]
 
 
-def test_long_sequences_do_not_drift() -> None:
-    case = Case(400, 2, 128)
+@pytest.mark.parametrize(("hidden", "batch"), [(128, 2), (512, 100)])
+def test_long_sequences_do_not_drift(hidden: int, batch: int) -> None:
+    case = Case(400, batch, hidden)
     compare(case, torch.float16, 2e-2, "cuda")
 
 

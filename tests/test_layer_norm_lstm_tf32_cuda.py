@@ -75,7 +75,11 @@ CLUSTER_SIZES = [
     (300, 20),
     (512, 1),
     (512, 9),
+    (512, 57),
     (512, 64),
+    (300, 100),
+    (512, 112),
+    (512, 113),
 ]
 GRID_SIZES = [(513, 1), (770, 3), (1024, 12), (640, 32), (1024, 32)]
 
@@ -103,9 +107,16 @@ def test_options(options: dict[str, object], hidden: int, normalize: str) -> Non
     check_resident(Case(**{"steps": 7, "batch": 3, "hidden": hidden, "normalize": normalize, **options}))
 
 
-@pytest.mark.parametrize("hidden", [160, 512, 1024])
-def test_results_are_reproducible(hidden: int) -> None:
-    case = Case(20, 17, hidden, masks=True)
+@pytest.mark.parametrize("normalize", ["gates", "products"])
+@pytest.mark.parametrize(("hidden", "batch"), [(300, 59), (512, 100)])
+@OPTIONS
+def test_options_of_two_column_tiles(options: dict[str, object], hidden: int, batch: int, normalize: str) -> None:
+    check_resident(Case(**{"steps": 7, "batch": batch, "hidden": hidden, "normalize": normalize, **options}))
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(160, 17), (512, 17), (1024, 17), (512, 110)])
+def test_results_are_reproducible(hidden: int, batch: int) -> None:
+    case = Case(20, batch, hidden, masks=True)
     first, second = (results(case, torch.float32, "cuda", False) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -11,7 +11,7 @@
 namespace prnn {
 
 LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prnnLayerNormLSTMOptions_t& o) {
-  constexpr int64_t kMostRounds = 4;  // launches of all resident clusters, one after the other
+  constexpr int64_t kMostRounds = 4;  // of all resident clusters with 8 sequences each, one after the other
   LayerNormLstmClusters plan{};
   if (o.dataType == PRNN_DATA_DOUBLE || o.hiddenSize > 512) return plan;
   plan.hidden = o.hiddenSize <= 128 ? 128 : o.hiddenSize <= 256 ? 256 : 512;
@@ -19,13 +19,17 @@ LayerNormLstmClusters plan_layer_norm_lstm_clusters(const GpuRow& row, const prn
   // The H200 keeps as many clusters of 8 and of 16 as fit into the blocks of those of 4.
   const int blocks = resident_blocks(row, 4);
   if (plan.cluster > row.largest_cluster || (plan.cluster == 16 && blocks < kWholeGpu)) return plan;
-  // One launch of clusters of 8 in place of two of clusters of 16.
+  // One launch of clusters of 8 in place of two of clusters of 16, or of one with two column tiles, which was not
+  // faster.
   const int64_t narrow = blocks / 8 * layer_norm_lstm_cluster_columns(512 / 8);
   if (o.hiddenSize == 512 && o.dataType != PRNN_DATA_FLOAT && o.batch > blocks / 16 * kTileColumns && o.batch <= narrow)
     plan.cluster = 8;
-  const int64_t room = blocks / plan.cluster;
-  if (room < 1 || o.batch > kMostRounds * room * kTileColumns) return plan;
-  const int64_t replicas = std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));
+  const int64_t room = blocks / plan.cluster, columns = room * kTileColumns;
+  if (room < 1 || o.batch > kMostRounds * columns) return plan;
+  // Two column tiles in place of twice the launches; see LayerNormLstmLayout for why not without normalisation.
+  const bool has_two_tiles = plan.cluster == 16 && o.normalize != PRNN_NORMALIZE_NONE && o.batch > columns;
+  const int64_t replicas = has_two_tiles ? ceil_div(o.batch, 2 * columns) * room
+                                         : std::max(std::min(room, o.batch), ceil_div(o.batch, kTileColumns));
   plan.columns_per_cluster = static_cast<int>(ceil_div(o.batch, replicas));
   plan.clusters = static_cast<int>(ceil_div(o.batch, plan.columns_per_cluster));
   return plan;

@@ -16,7 +16,7 @@ struct LayerNormLstmClusters {
   bool wants_tf32() const { return hidden > 128 || columns_per_cluster > 4; }
 };
 
-// Sequences of a cluster whose blocks have so many units, at most: what shared memory has room for.
+// Sequences of one column tile of a cluster whose blocks have so many units, at most: what shared memory has room for.
 constexpr int layer_norm_lstm_cluster_columns(int units) { return units > 32 ? 6 : 8; }
 
 // Not double; H up to 512, and as many sequences as a few launches of all clusters that the GPU keeps resident.

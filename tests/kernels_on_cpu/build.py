@@ -82,9 +82,9 @@ class Builder:
         """The same of wavefront kernels; the order is followed in those by chunks."""
         return self._program("run_stack", name, kernels, edits, order=order)
 
-    def run_layer_norm(self, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
+    def run_layer_norm(self, name: str, edits: tuple[Edit, ...] = (), *, order: bool = False) -> pathlib.Path:
         """A program with the cluster kernels of LSTMs with layer normalisation."""
-        return self._program("run_layer_norm", name, set(), edits)
+        return self._program("run_layer_norm", name, set(), edits, order=order)
 
     def run_loss(self, loss: str, name: str, edits: tuple[Edit, ...] = ()) -> pathlib.Path:
         """A program with the kernels of the recursions of CTC, "ctc", or of the RNN-T lattice, "rnnt"."""
@@ -106,14 +106,17 @@ class Builder:
         options = ORDER if order else ()
         objects = [self._compile(HERE / f"{program}.cc", "-O1", folder, folder / "src", more=options)]
         objects += [self._order] if order else []
+        followed = (*options, "-fsanitize=thread", "-g1") if order else ()
+        if program == "run_layer_norm":
+            source = HERE / "layer_norm_kernels.cc"
+            objects.append(self._compile(source, "-O1", folder, folder / "src", more=followed))
         for kind in TYPES:  # in files of their own: floats are not loaded as where there is tf32
             group = [kernel for kernel in chosen if TYPES[kernel.type] == kind]
             if not group:
                 continue
             source = folder / f"kernels_{kind}.cc"
             source.write_text(f'#include "instructions.h"\n{kernel_instances.instances_text(group)}')
-            more = (*options, "-fsanitize=thread", "-g1") if order else ()
-            objects.append(self._compile(source, "-O1", folder / "src", more=more))
+            objects.append(self._compile(source, "-O1", folder / "src", more=followed))
         subprocess.run(["g++", *self.options, *options, *self.objects, *objects, "-o", folder / program], check=True)
         return folder / program
 

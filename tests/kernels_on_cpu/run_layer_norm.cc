@@ -1,21 +1,21 @@
 // An LSTM with layer normalisation by the cluster kernels, beside the formulas of prnn_layer_norm_lstm.h in double:
 // forward in full, backward differences of the loss sum(dy y) + sum(dcy cy) for some elements of each array. As
 // run_layer.cc; engine=gates, products or none: what is normalised. A timestep's batch says which sequences reach it.
-#include "instructions.h"
 #include "layer.h"
-#include "layer_norm_lstm/cuda/cluster_backward.cuh"
-#include "layer_norm_lstm/cuda/cluster_forward.cuh"
+#include "layer_norm_kernels.h"
 #include "rnn/cuda/common/launch.cuh"
 
 namespace prnn {
+
+PRNN_LAYER_NORM_KERNELS(extern)
+
 namespace {
 
-constexpr int kLargest = 128, kCluster = 8;  // of the kernels: H, and blocks of a cluster
 enum Input { kX, kH0, kC0, kGateGain, kGateBias, kCellGain, kCellBias, kRecurrent, kInputs };
 
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
-template <class T>
+template <class T, int COLUMN_TILES>
 class LayerNorm {
  public:
   explicit LayerNorm(const Options& options)
@@ -69,14 +69,15 @@ class LayerNorm {
     if (o_.masks) p.zoneout_mask = zoneout_.data(), p.recurrent_mask = mask_.data();
     p.lengths = lengths_.data();
     p.y = y_.data(), p.cy = cy_.data(), p.gates = gates_.data(), p.cells = cells_.data(), p.stats = stats_.floats();
-    using Forward = LayerNormLstmForwardLayout<T, kLargest, kCluster>;
-    using Backward = LayerNormLstmBackwardLayout<T, kLargest, kCluster>;
-    if (!ends<Forward>(layer_norm_lstm_forward<T, kLargest, kCluster>, p)) return false;
-    compare_forward();
+    constexpr int kHidden = kLargest[COLUMN_TILES - 1];
+    using Forward = LayerNormLstmForwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
+    using Backward = LayerNormLstmBackwardLayout<T, kHidden, kCluster, COLUMN_TILES>;
+    if (!ends<Forward>(layer_norm_lstm_forward<T, kHidden, kCluster, COLUMN_TILES>, p)) return false;
+    if (!order::kOn) compare_forward();
     p.dy = dy_.data(), p.dcy = dcy_.data(), p.dx = dx_.data(), p.da = p.products ? da_.data() : dx_.data();
     p.dh0 = dh0_.data(), p.dc0 = dc0_.data(), p.sums = sums_.floats();
-    if (!ends<Backward>(layer_norm_lstm_backward<T, kLargest, kCluster>, p)) return false;
-    compare_backward();
+    if (!ends<Backward>(layer_norm_lstm_backward<T, kHidden, kCluster, COLUMN_TILES>, p)) return false;
+    if (!order::kOn) compare_backward();
     return true;
   }
 
@@ -193,13 +194,19 @@ class LayerNorm {
   std::vector<int> lengths_;
 };
 
+template <class T>
+bool run(const Options& options) {
+  return options.column_tiles == 1 ? LayerNorm<T, 1>(options).run() : LayerNorm<T, 2>(options).run();
+}
+
 }  // namespace
 }  // namespace prnn
 
 int main(int count, char** words) {
   const Options options = parse_options(count, words);
   gpu::seed = options.seed;
-  const bool ends =
-      options.type == Type::kFloat ? prnn::LayerNorm<float>(options).run() : prnn::LayerNorm<__half>(options).run();
+  const bool ends = options.type == Type::kFloat  ? prnn::run<float>(options)
+                    : options.type == Type::kTf32 ? prnn::run<prnn::Tf32>(options)
+                                                  : prnn::run<__half>(options);
   return ends ? 0 : 2;
 }

@@ -1,5 +1,5 @@
 // What the two cluster kernels of the LSTM with layer normalisation share. Lanes in groups have the units of a block
-// for one sequence, each in one group or in two; a warp has one group or two.
+// for one sequence, each in one group or in two; a warp has one group or two, of each column tile.
 #pragma once
 
 #include <type_traits>
@@ -49,12 +49,17 @@ __device__ __forceinline__ void load_parameters(const LayerNormLstmFloats& param
   }
 }
 
-// How both kernels lie on a cluster. HIDDEN: H at most, of which a block has HIDDEN / CLUSTER units.
-template <class T, int HIDDEN, int CLUSTER>
+// How both kernels lie on a cluster. HIDDEN: H at most, of which a block has HIDDEN / CLUSTER units. COLUMN_TILES: of 8
+// sequences. With two, the kernels need the exchanges of normalisation: these order what is sent after what was read
+// before, so that one stage of shared memory is enough.
+template <class T, int HIDDEN, int CLUSTER, int COLUMN_TILES>
 struct LayerNormLstmLayout {
   static constexpr int kUnits = HIDDEN / CLUSTER;
   static constexpr int kWarps = kUnits > 32 ? 16 : 8, kThreads = kWarps * 32;
   static constexpr int kTileElements = 64 / sizeof(T);  // of a k-tile
+  static constexpr int kColumnTiles = COLUMN_TILES;     // and sequences of which a thread finishes a unit
+  static constexpr int kColumns = kColumnTiles * kTileColumns;
+  static constexpr int kStages = kColumnTiles == 1 ? 2 : 1;
   // uint4 of weights that a thread has registers for.
   static constexpr int kRegisterQuads = kExact<T> ? 24 : kWarps == 16 ? 12 : 32;
   static constexpr int kGroup = kUnits > 32 ? 32 : kUnits;  // lanes
@@ -88,11 +93,12 @@ __device__ __forceinline__ float value_of_bits(uint32_t bits) {
   }
 }
 
-// Adds the product of TILES times 16 rows with 8 columns over a k-tile, of factor_of(). weights(m): two row tiles'
-// fragments. Floats are split as for Element<float>, and summed by themselves first: the instruction rounds its sums
-// towards zero.
-template <class T, int SETS, int TILES, class Weights>
-__device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], const Weights& weights, const uint4& b) {
+// Adds the product of TILES times 16 rows with tiles of 8 columns over a k-tile, of factor_of(). weights(m): two row
+// tiles' fragments. Floats are split as for Element<float>, and summed by themselves first: the instruction rounds its
+// sums towards zero.
+template <class T, int COLUMN_TILES, int SETS, int TILES, class Weights>
+__device__ __forceinline__ void multiply_k_tile(float (&sum)[COLUMN_TILES][SETS][TILES][4], const Weights& weights,
+                                                const uint4 (&b)[COLUMN_TILES]) {
   uint4 low[TILES], high[TILES];
 #pragma unroll
   for (int m = 0; m < TILES; ++m) {
@@ -101,32 +107,59 @@ __device__ __forceinline__ void multiply_k_tile(float (&sum)[SETS][TILES][4], co
   }
   if constexpr (kExact<T>) {
     using E = Element<float>;
-    float part[TILES][4] = {};
-    const uint4 rest = {E::low<1>(b.x), E::low<1>(b.y), E::low<1>(b.z), E::low<1>(b.w)};
+    float part[COLUMN_TILES][TILES][4] = {};
+    // The product over half of K with words of the weights and of b that `factor` and `of` make.
+    const auto multiply = [&](int m, int half, const auto& factor, const auto& of) {
+      const uint4 &l = low[m], &h = high[m];
+      const uint32_t a[4] = {factor(half == 0 ? l.x : l.z), factor(half == 0 ? h.x : h.z),
+                             factor(half == 0 ? l.y : l.w), factor(half == 0 ? h.y : h.w)};
+#pragma unroll
+      for (int c = 0; c < COLUMN_TILES; ++c) {
+        const uint4 words = of(c);
+        E::mma_tf32(part[c][m], a[0], a[1], a[2], a[3], half == 0 ? words.x : words.z, half == 0 ? words.y : words.w);
+      }
+    };
+    const auto low_part = [](uint32_t word) { return E::low<2>(word); };
+    const auto whole = [](uint32_t word) { return word; };
+    uint4 rest[COLUMN_TILES] = {};
+    const auto b_of = [&](int c) { return b[c]; };
+    const auto rest_of = [&](int c) { return rest[c]; };
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      const uint4 &l = low[m], &h = high[m];
-      E::mma_tf32(part[m], E::low<2>(l.x), E::low<2>(h.x), E::low<2>(l.y), E::low<2>(h.y), b.x, b.y);
-      E::mma_tf32(part[m], E::low<2>(l.z), E::low<2>(h.z), E::low<2>(l.w), E::low<2>(h.w), b.z, b.w);
+      multiply(m, 0, low_part, b_of);
+      multiply(m, 1, low_part, b_of);
     }
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].x, high[m].x, low[m].y, high[m].y, rest.x, rest.y);
+    for (int c = 0; c < COLUMN_TILES; ++c) {
+      rest[c] = {E::low<1>(b[c].x), E::low<1>(b[c].y), E::low<1>(b[c].z), E::low<1>(b[c].w)};
+    }
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].z, high[m].z, low[m].w, high[m].w, rest.z, rest.w);
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
+      for (int m = 0; m < TILES; ++m) multiply(m, half, whole, rest_of);
+    }
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) E::mma_tf32(part[m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int m = 0; m < TILES; ++m) {
+      for (int m = 0; m < TILES; ++m) multiply(m, half, whole, b_of);
+    }
 #pragma unroll
-      for (int q = 0; q < 4; ++q) sum[0][m][q] += part[m][q];
+    for (int c = 0; c < COLUMN_TILES; ++c) {
+#pragma unroll
+      for (int m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sum[c][0][m][q] += part[c][m][q];
+      }
     }
   } else {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
-      Element<T>::mma_of_factors(sum[0][m], low[m].x, high[m].x, low[m].y, high[m].y, b.x, b.y);
-      Element<T>::mma_of_factors(sum[SETS - 1][m], low[m].z, high[m].z, low[m].w, high[m].w, b.z, b.w);
+      const uint4 &l = low[m], &h = high[m];
+#pragma unroll
+      for (int c = 0; c < COLUMN_TILES; ++c) {
+        Element<T>::mma_of_factors(sum[c][0][m], l.x, h.x, l.y, h.y, b[c].x, b[c].y);
+        Element<T>::mma_of_factors(sum[c][SETS - 1][m], l.z, h.z, l.w, h.w, b[c].z, b[c].w);
+      }
     }
   }
 }
@@ -181,12 +214,13 @@ __device__ __forceinline__ void gather_columns(const float (&parts)[TILES][2][CO
 }
 
 // Calls few(1, 2 or 4, a constant) for floats of so many columns at most, otherwise().
-template <class T, class Few, class Otherwise>
+template <class T, int COLUMN_TILES, class Few, class Otherwise>
 __device__ __forceinline__ void with_few_columns(int columns, const Few& few, const Otherwise& otherwise) {
   using std::integral_constant;
-  if (!kExact<T> || columns > 4) {
+  constexpr bool kHasFew = kExact<T> && COLUMN_TILES == 1;
+  if (!kHasFew || columns > 4) {
     otherwise();
-  } else if constexpr (kExact<T>) {
+  } else if constexpr (kHasFew) {
     if (columns == 1) {
       few(integral_constant<int, 1>());
     } else if (columns == 2) {
@@ -205,6 +239,10 @@ __device__ __forceinline__ void sum_over_lanes(float (&values)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) values[i] += __shfl_xor_sync(kWholeWarp, values[i], step);
   }
+}
+
+__device__ __forceinline__ void load_shared(uint32_t address, float2& v) {
+  asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
 }
 
 // Sends two floats to a block of the cluster; the barrier there counts them.

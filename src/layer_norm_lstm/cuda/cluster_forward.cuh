@@ -8,9 +8,9 @@
 
 namespace prnn {
 
-template <class T, int HIDDEN, int CLUSTER>
-struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
-  using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER>;
+template <class T, int HIDDEN, int CLUSTER, int COLUMN_TILES>
+struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER, COLUMN_TILES> {
+  using Base = LayerNormLstmLayout<T, HIDDEN, CLUSTER, COLUMN_TILES>;
   static constexpr int kUnits = Base::kUnits, kKTiles = HIDDEN / Base::kTileElements, kSenders = Base::kSenders;
   static constexpr int kParts = kUnits / kTileRows, kShares = Base::kWarps / kParts;  // of rows and of K
   static constexpr int kOwnKTiles = kKTiles / kShares;                                // of a warp
@@ -19,15 +19,18 @@ struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
   static constexpr int kRegisterQuads = Base::kRegisterQuads + (kIsTf32 ? 8 : 0);
   static constexpr int kRegisterTiles = kOwnKTiles * 4 > kRegisterQuads ? kRegisterQuads / 4 : kOwnKTiles;
   static constexpr int kOtherTiles = kOwnKTiles - kRegisterTiles;
+  // Whether tiles of both kinds take turns, where there are registers for what is loaded meanwhile. Split factors keep
+  // the matrix units busy enough: float32 was not faster.
+  static constexpr bool kTakesTurns = kIsTf32 && kOtherTiles > 0 && COLUMN_TILES == 1;
   static constexpr int kColumnFloats = kUnits * 4 + 4;  // 4 off whole lines, against bank conflicts
-  static constexpr int kShareFloats = kTileColumns * kColumnFloats;
+  static constexpr int kColumns = Base::kColumns, kShareFloats = kColumns * kColumnFloats;
   static_assert(kOwnKTiles * kShares == kKTiles && kParts * kShares == Base::kWarps, "whole k_tiles and warps");
 
   struct Shared {
-    uint4 states[2][kKTiles][kTileColumns][4];  // m * h of a step, in fragment order
+    uint4 states[Base::kStages][kKTiles][kColumns][4];  // m * h of a step, in fragment order
     uint4 weights[Base::kWarps][kOtherTiles > 0 ? kOtherTiles : 1][4][kOtherTiles > 0 ? 32 : 1];
-    float sums[2][kShares][kShareFloats];
-    float2 moments[2][kTileColumns][kSenders];  // of a and of c': each group's sum, and its squares around its own mean
+    float sums[Base::kStages][kShares][kShareFloats];
+    float2 moments[2][kColumns][kSenders];  // of a and of c': each group's sum, and its squares around its own mean
     float parameters[kLayerNormLstmParameterRows][kUnits];
     uint64_t arrived[2];          // counts the bytes of `states`
     uint64_t moments_arrived[2];  // of `moments`
@@ -35,56 +38,43 @@ struct LayerNormLstmForwardLayout : LayerNormLstmLayout<T, HIDDEN, CLUSTER> {
 };
 
 // The moments of elements that SENDERS groups of lanes in a cluster have, UNITS times some number each, from the sums
-// that each group sends. The squares around the groups' own means are brought to the common mean, so that a large mean
-// costs no digits.
+// that each group sends: one to a lane, in turn. The squares around the groups' own means are brought to the common
+// mean, so that a large mean costs no digits.
 template <int SENDERS, int UNITS>
 struct Moments {
-  int full_groups;    // groups all of whose units exist
-  float rest, share;  // units of the group after them; 1 / H
-  float rest_share;   // 1 / rest; 0 where that is 0
+  float units, units_share;  // of this lane's sender, and 1 / units; 0 where that is 0
+  float share;               // 1 / H
 
-  __device__ explicit Moments(int hidden) : full_groups(hidden / UNITS) {
-    rest = hidden % UNITS;
-    rest_share = rest > 0 ? 1.0f / rest : 0;
+  __device__ Moments(int hidden, int sender) {
+    units = static_cast<float>(max(0, min(UNITS, hidden - sender * UNITS)));
+    units_share = units > 0 ? 1.0f / units : 0;
     share = 1.0f / hidden;
   }
 
-  // {mean, 1 / deviation} of ELEMENTS a unit. At `address`: {sum, squares} of each group.
+  // {mean, 1 / deviation} of ELEMENTS a unit. At `address`: {sum, squares} of this lane's sender.
   template <int ELEMENTS>
   __device__ float2 of(uint32_t address, float epsilon) const {
-    float4 pairs[SENDERS / 2];
-    float sums[SENDERS / 2];
-#pragma unroll
-    for (int i = 0; i < SENDERS / 2; ++i) {
-      load_shared(address + i * 16, pairs[i]);
-      sums[i] = pairs[i].x + pairs[i].z;
-    }
-    add_all(sums);
-    const float mean = sums[0] * (share * (1.0f / ELEMENTS));
-    const int full = pin_in_register(full_groups);  // keeps the groups' counts out of the registers of the loop around
-    const auto around_mean = [&](int group, float sum, float squares) {
-      const float count = group < full ? UNITS : group == full ? rest : 0;
-      const float count_share = group < full ? 1.0f / UNITS : group == full ? rest_share : 0;
-      const float off = sum - mean * (count * ELEMENTS);
-      return squares + off * off * (count_share * (1.0f / ELEMENTS));
-    };
-#pragma unroll
-    for (int i = 0; i < SENDERS / 2; ++i) {
-      sums[i] = around_mean(2 * i, pairs[i].x, pairs[i].y) + around_mean(2 * i + 1, pairs[i].z, pairs[i].w);
-    }
-    add_all(sums);
-    return {mean, rsqrtf(sums[0] * (share * (1.0f / ELEMENTS)) + epsilon)};
+    float2 own;
+    load_shared(address, own);
+    float sum[1] = {own.x};
+    sum_over_lanes<SENDERS>(sum);
+    const float mean = sum[0] * (share * (1.0f / ELEMENTS)), off = own.x - mean * (units * ELEMENTS);
+    float squares[1] = {own.y + off * off * (units_share * (1.0f / ELEMENTS))};
+    sum_over_lanes<SENDERS>(squares);
+    return {mean, rsqrtf(squares[0] * (share * (1.0f / ELEMENTS)) + epsilon)};
   }
 };
 
-template <class T, int HIDDEN, int CLUSTER>
-__global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>::kThreads), 1)
+template <class T, int HIDDEN, int CLUSTER, int COLUMN_TILES>
+__global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER, COLUMN_TILES>::kThreads), 1)
     layer_norm_lstm_forward(const __grid_constant__ LayerNormLstmFloats params) {
   if constexpr (!kHasClusters) return;
-  using Layout = LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER>;
+  using Layout = LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER, COLUMN_TILES>;
   constexpr int kUnits = Layout::kUnits, kKTiles = Layout::kKTiles, kTileElements = Layout::kTileElements;
-  constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders;
+  constexpr int kGroup = Layout::kGroup, kSenders = Layout::kSenders, kColumns = Layout::kColumns;
+  constexpr int kStates = COLUMN_TILES, kSets = COLUMN_TILES == 1 ? 2 : 1;  // chains of sums, to hide their latency
   constexpr bool kAccurate = sizeof(T) == 4;
+  constexpr bool kLoadsLate = COLUMN_TILES > 1 && sizeof(T) == 4;  // few registers for two steps' inputs
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const LayerNormLstmPlace place = place_in_cluster<CLUSTER>(params);
@@ -123,204 +113,314 @@ __global__ void __launch_bounds__((LayerNormLstmForwardLayout<T, HIDDEN, CLUSTER
     for (int g = 0; g < 4; ++g) weights[i][g] = load_weights(i, g);
   }
 
-  // What this thread finishes: one unit of one sequence.
+  // What this thread finishes: one unit of a sequence of each column tile.
   const int own_unit = threadIdx.x % kUnits, column = threadIdx.x / kUnits;
-  const int unit = first_unit + own_unit, n = place.first_column + column;
+  const int unit = first_unit + own_unit;
   const bool finishes = warp * 32 / kUnits < place.columns;  // a warp does or does not
-  const bool is_active = column < place.columns, exists = unit < hidden && is_active;
-  const int length = is_active ? params.length_of(n) : 0;
-  const int64_t state_at = exists ? int64_t{n} * hidden + unit : 0;
   const int group = own_unit / kGroup, of_group = own_unit % kGroup;
   const float units_here = static_cast<float>(max(0, min(kGroup, hidden - first_unit - group * kGroup)));
   const float mean_share = units_here > 0 ? 1.0f / units_here : 0;  // of the group's units
-  const Moments<kSenders, kGroup> moments(hidden);
-  const float mask = params.recurrent_mask != nullptr && exists ? load_float<T>(params.recurrent_mask, state_at) : 1.0f;
-  float before = params.h0 != nullptr && exists ? load_float<T>(params.h0, state_at) : 0;  // h
-  float carried = params.c0 != nullptr && exists ? load_float<T>(params.c0, state_at) : 0;
+  const Moments<kSenders, kGroup> moments(hidden, of_group % kSenders);
+  const auto sequence = [&](int i) { return place.first_column + column + i * kTileColumns; };
+  bool is_active[kStates] = {}, exists[kStates] = {};
+  int length[kStates];
+  float mask[kStates], before[kStates], carried[kStates];  // before: h
+#pragma unroll
+  for (int i = 0; i < kStates; ++i) {
+    is_active[i] = column + i * kTileColumns < place.columns;
+    exists[i] = unit < hidden && is_active[i];
+    const auto load = [&](const void* from, float otherwise) {
+      return from != nullptr && exists[i] ? load_float<T>(from, int64_t{sequence(i)} * hidden + unit) : otherwise;
+    };
+    length[i] = is_active[i] ? params.length_of(sequence(i)) : 0;
+    mask[i] = load(params.recurrent_mask, 1);
+    before[i] = load(params.h0, 0);
+    carried[i] = load(params.c0, 0);
+  }
 
-  uint32_t input[4], zone;
+  uint32_t input[kStates][4], zone[kStates];
   const T* const zones = static_cast<const T*>(params.zoneout_mask != nullptr ? params.zoneout_mask : params.x);
   const auto load_step = [&](int s) {
-    const int64_t row = exists && s < steps ? params.row_of(s) + n : 0, u = exists ? unit : 0;
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      input[g] = load_bits(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+    for (int i = 0; i < kStates; ++i) {
+      const int64_t row = exists[i] && s < steps ? params.row_of(s) + sequence(i) : 0, u = exists[i] ? unit : 0;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        input[i][g] = load_bits(static_cast<const T*>(params.x) + ((row * 4 + g) * hidden + u));
+      }
+      zone[i] = load_bits(zones + (row * hidden + u));
     }
-    zone = load_bits(zones + (row * hidden + u));
   };
 
   const uint32_t arrived = shared_address(&shared.arrived[0]), counted = shared_address(&shared.moments_arrived[0]);
   const uint32_t word_at = shared_address(&shared.states[0][unit / kTileElements][column % kTileColumns][0]) +
                            unit % kTileElements * static_cast<int>(sizeof(T)) / 4 * 4;
   const uint32_t halves = lane % 2 == 0 ? 0x5410 : 0x1054;  // own and other half of a word
-  const auto publish = [&](int stage, float h) {
+  const auto publish = [&](int stage, const float (&h)[kStates]) {
     // A word of 16-bit elements has two units: even lanes send it to the first half of the cluster, odd ones to the
     // other.
     constexpr int kSharing = 4 / sizeof(T);
-    uint32_t word = factor_of<T>(Element<T>::pack(h, 0));
-    if constexpr (kSharing == 2) word = __byte_perm(word, __shfl_xor_sync(kWholeWarp, word, 1), halves);
-    if (!is_active) return;
+    const uint32_t to = word_at + stage % Layout::kStages * static_cast<uint32_t>(sizeof(shared.states[0]));
+    uint32_t word[kStates];
 #pragma unroll
-    for (int i = 0; i < CLUSTER / kSharing; ++i) {
-      const uint32_t peer = lane % kSharing * (CLUSTER / kSharing) + i;
-      send_word(address_in_rank(word_at + stage * static_cast<uint32_t>(sizeof(shared.states[0])), peer),
-                address_in_rank(arrived + stage * 8, peer), word);
+    for (int i = 0; i < kStates; ++i) {
+      word[i] = factor_of<T>(Element<T>::pack(mask[i] * h[i], 0));
+      if constexpr (kSharing == 2) word[i] = __byte_perm(word[i], __shfl_xor_sync(kWholeWarp, word[i], 1), halves);
+    }
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) {
+      if (!is_active[i]) return;
+#pragma unroll
+      for (int p = 0; p < CLUSTER / kSharing; ++p) {
+        const uint32_t peer = lane % kSharing * (CLUSTER / kSharing) + p;
+        send_word(address_in_rank(to + i * (kTileColumns * 64), peer), address_in_rank(arrived + stage * 8, peer),
+                  word[i]);
+      }
     }
   };
 
   // Moments of what the cluster's threads have, in `kind`'s place. No block sends those of the next step before it has
   // all states of that step, which every warp publishes after it has read these: one place is enough.
   bool timed_out = false;
-  const uint32_t moments_at = shared_address(&shared.moments[0][column % kTileColumns][0]);
-  uint32_t peer_moments = address_in_rank(moments_at + (place.rank * Layout::kGroups + group) * 8, of_group % CLUSTER);
+  constexpr uint32_t kTileMoments = kTileColumns * sizeof(shared.moments[0][0]);  // bytes of a column tile
+  // Lanes of even multiples of kSenders bring the first column tile's together, the others those of the second one.
+  const int tile_of_lane = of_group / kSenders % kStates, own_column = column % kTileColumns;
+  const uint32_t moments_at =
+      shared_address(&shared.moments[0][tile_of_lane * kTileColumns + own_column][of_group % kSenders]);
+  uint32_t peer_moments = address_in_rank(
+      shared_address(&shared.moments[0][own_column][place.rank * Layout::kGroups + group]), of_group % CLUSTER);
   uint32_t peer_counted = address_in_rank(counted, of_group % CLUSTER);
   pin_in_register(peer_moments);
   pin_in_register(peer_counted);
-  const auto exchange_moments = [&](auto kind, int s, const auto& values) {
+  const auto exchange_moments = [&](auto kind, int s, const auto& values, auto& result) {
     constexpr uint32_t kKind = decltype(kind)::value, kOffset = kKind * sizeof(shared.moments[0]);
-    constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>>;
+    constexpr int kElements = std::extent_v<std::remove_reference_t<decltype(values)>, 1>;
     // Around one of the numbers, so that a large mean costs no digits and both sums go over the lanes together.
-    const float origin = __shfl_sync(kWholeWarp, values[0], 0, kGroup);
-    float sums[2] = {0, 0};
+    float origin[kStates], sums[2 * kStates] = {};
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const float off = exists ? values[i] - origin : 0;
-      sums[0] += off;
-      sums[1] += off * off;
+    for (int i = 0; i < kStates; ++i) {
+      origin[i] = __shfl_sync(kWholeWarp, values[i][0], 0, kGroup);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const float off = exists[i] ? values[i][e] - origin[i] : 0;
+        sums[2 * i] += off;
+        sums[2 * i + 1] += off * off;
+      }
     }
     sum_over_lanes<kGroup>(sums);
-    const float sum = sums[0] + units_here * kElements * origin;
-    const float squares = fmaxf(sums[1] - sums[0] * sums[0] * (mean_share * (1.0f / kElements)), 0);
-    if (is_active && of_group < CLUSTER && !timed_out) {
-      send_pair(peer_moments + kOffset, peer_counted + kKind * 8, sum, squares);
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) {
+      const float around = sums[2 * i], sum = around + units_here * kElements * origin[i];
+      const float squares = fmaxf(sums[2 * i + 1] - around * around * (mean_share * (1.0f / kElements)), 0);
+      if (is_active[i] && of_group < CLUSTER && !timed_out) {
+        send_pair(peer_moments + kOffset + i * kTileMoments, peer_counted + kKind * 8, sum, squares);
+      }
     }
     if (threadIdx.x == 0) {
       expect_bytes(&shared.moments_arrived[kKind], place.columns * kSenders * static_cast<int>(sizeof(float2)));
     }
     wait_for_arrival(counted + kKind * 8, s & 1, params.timed_out, timed_out);
     __syncwarp();
-    return moments.template of<kElements>(moments_at + kOffset, params.epsilon);
+    result[0] = moments.template of<kElements>(moments_at + kOffset, params.epsilon);
+    if constexpr (kStates == 2) {
+      const float2 own = result[0],
+                   other = {__shfl_xor_sync(kWholeWarp, own.x, kSenders), __shfl_xor_sync(kWholeWarp, own.y, kSenders)};
+      result[0] = tile_of_lane == 0 ? own : other;
+      result[1] = tile_of_lane == 0 ? other : own;
+    }
   };
 
   sync_cluster();  // after it, all barriers are there, and so are the parameters
   if (finishes) {
-    publish(0, mask * before);
-    load_step(0);
+    publish(0, before);
+    if (!kLoadsLate) load_step(0);
   }
 
   // Where this lane reads states, writes sums of rows, and reads those of its unit.
-  uint32_t states = shared_address(&shared.states[0][share][min(lane / 4, place.columns - 1)][sub]);
+  const uint32_t first_states = shared_address(&shared.states[0][share][0][sub]);
+  uint32_t states[COLUMN_TILES];
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+    states[c] = first_states + min(c * kTileColumns + lane / 4, place.columns - 1) * 64;
+    if (COLUMN_TILES == 1) pin_in_register(states[c]);
+  }
   uint32_t sums_out =
       shared_address(&shared.sums[0][share][sub * 2 * Layout::kColumnFloats + (part * kTileRows + lane / 4) * 4]);
   uint32_t sums_in = shared_address(&shared.sums[0][0][column % kTileColumns * Layout::kColumnFloats + own_unit * 4]);
-  const uint32_t first_states = shared_address(&shared.states[0][share][0][sub]);
-  pin_in_register(states);
   pin_in_register(sums_out);
   uint32_t other_weights = shared_address(&shared.weights[warp][0][0][Layout::kOtherTiles > 0 ? lane : 0]);
   if (Layout::kOtherTiles > 0) pin_in_register(other_weights);
   pin_in_register(sums_in);
-  const bool has_column[2] = {sub * 2 < place.columns, sub * 2 + 1 < place.columns};
+  bool has_column[COLUMN_TILES][2];
+#pragma unroll
+  for (int c = 0; c < COLUMN_TILES; ++c) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) has_column[c][e] = c * kTileColumns + sub * 2 + e < place.columns;
+  }
+  constexpr uint32_t kTileSums = kTileColumns * Layout::kColumnFloats * 4;  // bytes of a column tile
   const auto parameter = [&](int row) { return shared.parameters[row][own_unit]; };
 
   // Stages are known when compiling: two steps are one iteration.
   const auto do_step = [&](auto stage_constant, int s) {
-    constexpr int kStage = decltype(stage_constant)::value;
-    float fed[4];
+    constexpr int kStage = decltype(stage_constant)::value, kPlace = kStage % Layout::kStages;
+    float fed[kStates][4], kept[kStates];
+    const auto take_loaded = [&] {
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      fed[g] = exists ? value_of_bits<T>(input[g]) : 0;
-      pin_in_register(fed[g]);
+      for (int i = 0; i < kStates; ++i) {
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          fed[i][g] = exists[i] ? value_of_bits<T>(input[i][g]) : 0;
+          if (!kLoadsLate) pin_in_register(fed[i][g]);
+        }
+        kept[i] = params.zoneout_mask != nullptr ? value_of_bits<T>(zone[i]) : params.zoneout;
+      }
+    };
+    if (!kLoadsLate) {
+      take_loaded();
+    } else if (finishes) {
+      load_step(s);
     }
-    const float kept = params.zoneout_mask != nullptr ? value_of_bits<T>(zone) : params.zoneout;
+    uint4 next[4];  // of the weights in shared memory
+    const auto load_next = [&](int i) {
+#pragma unroll
+      for (int g = 0; g < 4; ++g) next[g] = load_shared(other_weights + (i * 4 + g) * 512);
+    };
+    if (Layout::kTakesTurns) load_next(0);
     wait_for_arrival(arrived + kStage * 8, s / 2 & 1, params.timed_out, timed_out);
     __syncwarp();
-    float sum[2][2][4] = {};
+    float sum[COLUMN_TILES][kSets][2][4] = {};
     // multiply(k-tile of this warp, its weights)
     const auto for_all_tiles = [&](const auto& multiply) {
+      constexpr int kRegister = Layout::kRegisterTiles, kOther = Layout::kOtherTiles;
+      const auto multiply_registers = [&](int first, int end) {
 #pragma unroll
-      for (int i = 0; i < Layout::kRegisterTiles; ++i) {
-        multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
-      }
+        for (int i = first; i < end; ++i) multiply(i, [&](int m, int half) { return weights[i][2 * m + half]; });
+      };
+      if constexpr (Layout::kTakesTurns) {
+        // Those in registers hide the loads of the others.
+#pragma unroll
+        for (int i = 0; i < kOther; ++i) {
+          multiply_registers(i * kRegister / kOther, (i + 1) * kRegister / kOther);
+          multiply(kRegister + i, [&](int m, int half) { return next[2 * m + half]; });
+          if (i + 1 < kOther) load_next(i + 1);
+        }
+      } else {
+        multiply_registers(0, kRegister);
 #pragma unroll Layout::kWarps == 16 ? 1 : 2
-      for (int i = 0; i < Layout::kOtherTiles; ++i) {
-        multiply(Layout::kRegisterTiles + i,
-                 [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
+        for (int i = 0; i < kOther; ++i) {
+          multiply(kRegister + i,
+                   [&](int m, int half) { return load_shared(other_weights + (i * 4 + 2 * m + half) * 512); });
+        }
       }
     };
     const auto state_of = [&](uint32_t first, int i) {
-      return first + (kStage * kKTiles + i * Layout::kShares) * (kTileColumns * 64);
+      return first + (kPlace * kKTiles + i * Layout::kShares) * (kColumns * 64);
     };
     const auto multiply_by_lane = [&](auto columns) {
       float parts[2][2][columns()] = {};
       for_all_tiles(
           [&](int i, const auto& fragment) { multiply_k_tile_by_lane(parts, fragment, state_of(first_states, i)); });
-      gather_columns(parts, sum);
+      gather_columns(parts, sum[0]);
     };
-    with_few_columns<T>(place.columns, multiply_by_lane, [&] {
-      for_all_tiles(
-          [&](int i, const auto& fragment) { multiply_k_tile<T>(sum, fragment, load_shared(state_of(states, i))); });
-    });
-    const auto total = [&](int g, int e) { return sum[0][g / 2][g % 2 * 2 + e] + sum[1][g / 2][g % 2 * 2 + e]; };
+    with_few_columns<T, COLUMN_TILES>(place.columns, multiply_by_lane, [&] {
+      for_all_tiles([&](int i, const auto& fragment) {
+        uint4 b[COLUMN_TILES];
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      store_shared(has_column[e],
-                   sums_out + kStage * static_cast<uint32_t>(sizeof(shared.sums[0])) + e * Layout::kColumnFloats * 4,
-                   float4{total(0, e), total(1, e), total(2, e), total(3, e)});
+        for (int c = 0; c < COLUMN_TILES; ++c) b[c] = load_shared(state_of(states[c], i));
+        multiply_k_tile<T>(sum, fragment, b);
+      });
+    });
+#pragma unroll
+    for (int c = 0; c < COLUMN_TILES; ++c) {
+      const auto total = [&](int g, int e) {
+        const float first = sum[c][0][g / 2][g % 2 * 2 + e];
+        return kSets == 1 ? first : first + sum[c][kSets - 1][g / 2][g % 2 * 2 + e];
+      };
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        store_shared(has_column[c][e],
+                     sums_out + kPlace * static_cast<uint32_t>(sizeof(shared.sums[0])) + c * kTileSums +
+                         e * Layout::kColumnFloats * 4,
+                     float4{total(0, e), total(1, e), total(2, e), total(3, e)});
+      }
     }
     __syncthreads();
     if (!finishes) return;
-    load_step(s + 1);
+    if (kLoadsLate) {
+      take_loaded();
+    } else {
+      load_step(s + 1);
+    }
 
-    // Sums over the shares of K.
-    float4 value[Layout::kShares];
+    float a[kStates][4];
 #pragma unroll
-    for (int i = 0; i < Layout::kShares; ++i) {
-      load_shared(sums_in + (kStage * Layout::kShares + i) * (Layout::kShareFloats * 4), value[i]);
+    for (int i = 0; i < kStates; ++i) {
+      // Sums over the shares of K.
+      float4 value[Layout::kShares];
+#pragma unroll
+      for (int k = 0; k < Layout::kShares; ++k) {
+        load_shared(sums_in + (kPlace * Layout::kShares + k) * (Layout::kShareFloats * 4) + i * kTileSums, value[k]);
+      }
+      add_all(value);
+      a[i][0] = value[0].x, a[i][1] = value[0].y, a[i][2] = value[0].z, a[i][3] = value[0].w;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) a[i][g] = exists[i] ? (products ? a[i][g] : a[i][g] + fed[i][g]) : 0;
     }
-    add_all(value);
-    float a[4] = {value[0].x, value[0].y, value[0].z, value[0].w};
+    float2 gates[kStates], cells[kStates];
 #pragma unroll
-    for (int g = 0; g < 4; ++g) a[g] = exists ? (products ? a[g] : a[g] + fed[g]) : 0;
-    float2 gates = {0, 1};
-    if (normalizes) gates = exchange_moments(std::integral_constant<int, 0>(), s, a);
-    float gate[4];
+    for (int i = 0; i < kStates; ++i) gates[i] = cells[i] = {0, 1};
+    if (normalizes) exchange_moments(std::integral_constant<int, 0>(), s, a, gates);
+    float c[kStates][1], output_gate[kStates];
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      a[g] = (a[g] - gates.x) * gates.y;
-      const float u = parameter(g) * a[g] + parameter(4 + g);
-      gate[g] = squash<kAccurate>(products ? u + fed[g] : u, g == 2);
+    for (int i = 0; i < kStates; ++i) {
+      float gate[4];
+#pragma unroll
+      for (int g = 0; g < 4; ++g) {
+        a[i][g] = (a[i][g] - gates[i].x) * gates[i].y;
+        const float u = parameter(g) * a[i][g] + parameter(4 + g);
+        gate[g] = squash<kAccurate>(products ? u + fed[i][g] : u, g == 2);
+      }
+      c[i][0] = exists[i] ? gate[1] * carried[i] + gate[0] * gate[2] : 0;
+      output_gate[i] = gate[3];
     }
-    const float c[1] = {exists ? gate[1] * carried + gate[0] * gate[2] : 0};
-    float2 cells = {0, 1};
-    if (normalizes) cells = exchange_moments(std::integral_constant<int, 1>(), s, c);
-    const float normalized = (c[0] - cells.x) * cells.y;
-    const float v = parameter(8) * normalized + parameter(9);
-    const bool runs = params.timestep_of(s) < length;
-    if (runs) carried = products ? c[0] : v;
-    float h = gate[3] * hyperbolic_tangent<kAccurate>(v);
-    h = runs ? zone_out(kept, before, h) : before;
-    const T stored = Element<T>::from_float(exists ? h : 0);
-    before = Element<T>::to_float(stored);
-    if (s + 1 < steps && !timed_out) publish(1 - kStage, mask * before);
+    if (normalizes) exchange_moments(std::integral_constant<int, 1>(), s, c, cells);
+    T stored[kStates];
+    float normalized[kStates];
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) {
+      normalized[i] = (c[i][0] - cells[i].x) * cells[i].y;
+      const float v = parameter(8) * normalized[i] + parameter(9);
+      const bool runs = params.timestep_of(s) < length[i];
+      if (runs) carried[i] = products ? c[i][0] : v;
+      float h = output_gate[i] * hyperbolic_tangent<kAccurate>(v);
+      h = runs ? zone_out(kept[i], before[i], h) : before[i];
+      stored[i] = Element<T>::from_float(exists[i] ? h : 0);
+      before[i] = Element<T>::to_float(stored[i]);
+    }
+    if (s + 1 < steps && !timed_out) publish(1 - kStage, before);
 
     // Off the critical path: no block polls these stores.
     if (threadIdx.x == 0 && s + 1 < steps) expect_states(1 - kStage);
-    if (!is_active) return;
-    const int64_t row = params.row_of(s) + n;
-    if (params.stats != nullptr && place.rank == 0 && own_unit == 0) {
-      *reinterpret_cast<float4*>(params.stats + row * 4) = {gates.y, cells.x, cells.y, 0};
-    }
-    if (!exists) return;
-    const int64_t at = row * hidden + unit;
-    static_cast<T*>(params.y)[at] = stored;
-    if (params.gates != nullptr) {
-      Four<T> four;
 #pragma unroll
-      for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(a[g]);
-      static_cast<Four<T>*>(params.gates)[at] = four;
-      store_float<T>(params.cells, at, normalized);
+    for (int i = 0; i < kStates; ++i) {
+      if (!is_active[i]) return;
+      const int64_t row = params.row_of(s) + sequence(i);
+      if (params.stats != nullptr && place.rank == 0 && own_unit == 0) {
+        *reinterpret_cast<float4*>(params.stats + row * 4) = {gates[i].y, cells[i].x, cells[i].y, 0};
+      }
+      if (!exists[i]) return;
+      const int64_t at = row * hidden + unit;
+      static_cast<T*>(params.y)[at] = stored[i];
+      if (params.gates != nullptr) {
+        Four<T> four;
+#pragma unroll
+        for (int g = 0; g < 4; ++g) four.value[g] = Element<T>::from_float(a[i][g]);
+        static_cast<Four<T>*>(params.gates)[at] = four;
+        store_float<T>(params.cells, at, normalized[i]);
+      }
+      if (s + 1 == steps && params.cy != nullptr)
+        store_float<T>(params.cy, int64_t{sequence(i)} * hidden + unit, carried[i]);
     }
-    if (s + 1 == steps && params.cy != nullptr) store_float<T>(params.cy, state_at, carried);
   };
 #pragma unroll 1
   for (int s = 0; s < steps; s += 2) {

@@ -1,0 +1,27 @@
+// The kernels that run_layer_norm runs: of H up to 128, and with two column tiles, whose blocks have as many units as
+// those of the GPU's for H = 512.
+#pragma once
+
+#include "instructions.h"
+#include "layer_norm_lstm/cuda/cluster_backward.cuh"
+#include "layer_norm_lstm/cuda/cluster_forward.cuh"
+#include "rnn/cuda/common/tf32.cuh"
+
+namespace prnn {
+
+constexpr int kLargest[] = {128, 256};  // H
+constexpr int kCluster = 8;             // blocks
+
+// `LINKAGE`: extern, but in the file that has them.
+#define PRNN_KERNELS_OF(LINKAGE, T, TILES)                                                                     \
+  LINKAGE template void layer_norm_lstm_forward<T, kLargest[TILES - 1], kCluster, TILES>(LayerNormLstmFloats); \
+  LINKAGE template void layer_norm_lstm_backward<T, kLargest[TILES - 1], kCluster, TILES>(LayerNormLstmFloats);
+#define PRNN_LAYER_NORM_KERNELS(LINKAGE) \
+  PRNN_KERNELS_OF(LINKAGE, float, 1)     \
+  PRNN_KERNELS_OF(LINKAGE, float, 2)     \
+  PRNN_KERNELS_OF(LINKAGE, Tf32, 1)      \
+  PRNN_KERNELS_OF(LINKAGE, Tf32, 2)      \
+  PRNN_KERNELS_OF(LINKAGE, __half, 1)    \
+  PRNN_KERNELS_OF(LINKAGE, __half, 2)
+
+}  // namespace prnn
