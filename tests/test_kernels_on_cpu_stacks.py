@@ -22,6 +22,7 @@ KERNELS = LSTM | {
 CHUNKED = {"layers": 3, "backward": 0}
 CHUNKED_FORWARD = "kWavefrontChunked half lstm 4"
 BOTH_CHUNKED = {CHUNKED_FORWARD, "kWavefrontChunked half lstm 5, 2"}
+FORTY_UNITS = {"blocks": 100}  # a GPU on which blocks of stacks by chunks, in both passes, have 40 units each
 FORWARD, BACKWARD = "rnn/cuda/wavefront/chunked_forward.cuh", "rnn/cuda/wavefront/chunked_backward.cuh"
 PRODUCT = "rnn/cuda/wavefront/chunked_product.cuh"
 
@@ -49,6 +50,7 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "lstm", 768, "4,4,4,4,4", CHUNKED | {"chunk": 2}),
         ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "dropout": 1}),
         ("half", "lstm", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 60}),  # 40 units a block
+        ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "blocks": 60, "dropout": 1}),
         ("half", "lstm", 768, "3,3,2", CHUNKED | {"chunk": 2, "initial": 1}),
     ],
 )
@@ -74,6 +76,7 @@ def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batch
         (64, "4,3,3,1,1", 2, {}),
         (64, "8,7,7,5,5,5,2,1", 2, {"layers": 3, "dropout": 1}),
         (64, "8,8,8,6,6,5,3,2,1", 8, {"dropout": 1}),
+        (64, "8,7,7,5,5,5,2,1", 2, FORTY_UNITS | {"layers": 3, "dropout": 1}),
         (64, "5,1,1,1,1,1,1", 3, {"layers": 3}),  # of one timestep
         (128, "3,2,2,2,1,1,1,1,1,1,1,1", 2, {}),  # the ring's timesteps again
     ],
@@ -113,7 +116,7 @@ def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[st
 
 @pytest.fixture(scope="module")
 def ordered(builder: Builder) -> pathlib.Path:
-    return builder.run_stack("ordered", BOTH_CHUNKED, order=True)
+    return builder.run_stack("ordered", BOTH_CHUNKED | {"kWavefrontChunked half lstm 5"}, order=True)
 
 
 def find_unordered(program: pathlib.Path, **options: Any) -> list[tuple[str, str]]:
@@ -130,6 +133,8 @@ def find_unordered(program: pathlib.Path, **options: Any) -> list[tuple[str, str
         (64, "3,3,3,2,2,1,1", 3, {"layers": 3}),
         (128, "7,7,7,7,7,7,7,7,7,7", 2, {}),  # the ring's timesteps again
         (192, "3,3,3", 2, {}),  # a block without units
+        (64, "7,7,7,7,7", 2, FORTY_UNITS | {"initial": 1}),
+        (64, "7,7,6,6,6,5,3,3,2,1", 5, FORTY_UNITS | {"dropout": 1}),
     ],
 )
 def test_accesses_by_chunks_are_ordered(
@@ -158,11 +163,12 @@ def test_what_words_alone_order_by_chunks(ordered: pathlib.Path) -> None:
 
 # Code of accesses.
 ADD_SUMS, STORE_SUMS = "of_warp[w] = from[w * kSumVecs]", "to[(GROUP * 2 + tile)"
-COPY_STAGE = "copy_ahead(wanted, to +"
+ADD_SUMS_OF_GATE = "value[w] = sums[w * floats_per_warp + index]"
+COPY_STAGE = "copy_row_ahead(wanted, to +"
 EMPTY_SLOT, SEND_TO_SLOT = "store_shared(own_base + slots", "chunked_store_to_rank(other_base + slot_of"
 STORE_FIRST_SUMS, ADD_FIRST_SUMS = "store_sums(o * 16, first_sums", "&memory.step.sums[w][index]"
 COPY_SAVED, DERIVE = "copy_ahead(first + i * kCopiedColumns", "now.gates[own_column + i][own_unit]"
-STORE_ROWS, COPY_ROWS_ABOVE = "reinterpret_cast<uint4*>(to + g * hidden) =", "copy_ahead(true, place_a"
+STORE_ROWS, COPY_ROWS_ABOVE = "reinterpret_cast<uint4*>(to + g * hidden) =", "copy_ahead(row + first < a.count, place"
 # Code that the defects leave out.
 WAIT_FOR_COPIES = '    asm volatile("cp.async.wait_all;" ::: "memory");\n\n'
 DEFECTS = (
@@ -178,7 +184,7 @@ DEFECTS = (
 
 
 def test_a_missing_order_by_chunks_is_found(builder: Builder) -> None:
-    broken = builder.run_stack("unordered", BOTH_CHUNKED, DEFECTS, order=True)
+    broken = builder.run_stack("unordered", BOTH_CHUNKED | {"kWavefrontChunked half lstm 5"}, DEFECTS, order=True)
     found = find_unordered(broken, hidden=64, batches="7,7,7,7,7,7,7,7", chunk=4)
     for before, later in (
         (f"read {ADD_SUMS}", f"write {COPY_STAGE}"),  # no barrier between a chunk's last timestep and the next product
@@ -189,6 +195,8 @@ def test_a_missing_order_by_chunks_is_found(builder: Builder) -> None:
         (f"write {STORE_ROWS}", f"read {COPY_ROWS_ABOVE}"),  # a chunk is counted before all warps have stored it
     ):
         assert build.is_found(before, later, found), (before, later, found)
+    found = find_unordered(broken, hidden=64, batches="7,7,7,7", chunk=4, **FORTY_UNITS)
+    assert build.is_found(f"read {ADD_SUMS_OF_GATE}", f"write {STORE_SUMS}", found), found
     # Nobody waits until all blocks have made the words of the ring empty.
     found = find_unordered(broken, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
     assert build.is_found(f"write {EMPTY_WORDS}", f"read {POLL}", found), found

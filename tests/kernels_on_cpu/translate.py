@@ -19,6 +19,7 @@ PTX = {
     "fence.proxy.async.shared::cta;": "nothing",
     "fence.mbarrier_init.release.cluster;": "nothing",
     "wgmma.fence.sync.aligned;": "nothing",
+    "prefetch.global.L2 [%0];": "nothing",
     # global memory
     "ld.acquire.gpu.global.u32 %0,[%1];": "load_acquired",
     "ld.relaxed.gpu.global.u32 %0,[%1];": "load<4>",
@@ -70,6 +71,7 @@ PTX = {
     "cp.async.cg.shared.global [%0],[%1],16,%2;": "copy<16>",
     "cp.async.cg.shared.global [%0],[%1],16;": "copy16",
     _IF + "0,0; @p cp.async.cg.shared.global [%1],[%2],16;}": "copy16_if",
+    _IF + "0,0; @p cp.async.cg.shared.global.L2::256B [%1],[%2],16;}": "copy16_if",
     "cp.async.commit_group;": "commit_copies",
     "cp.async.wait_group %0;": "wait_for_copies",
     "cp.async.wait_all;": "wait_for_copies",

@@ -138,7 +138,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const ResidentSizes& sizes = params.sizes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sub = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
-  const auto rank_again = [&] { return COLUMNS == 8 ? rank : static_cast<int>(cluster_rank()); };
   const BlockPlace place = place_of_block(sizes, kUnits);
   const WavefrontBackwardLayer& layer = params.layer[place.direction];
   const int hidden = sizes.hidden, first_unit = place.first_unit;
@@ -338,9 +337,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const uint32_t slots = kStep + free_columns_stage(2 * hidden);
     const auto slot_of = [&](int octet) { return slots + (octet % kOctets * 128 + thread % 128) * 16; };
     multiply_columns<T>(
-        product, 2 * hidden, stages, thread,
-        [&](int r) { return above + int64_t{chunk_row + min(r, rows - 1)} * (4 * hidden); }, matrix, hidden,
-        [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
+        product, 2 * hidden, stages, thread, {above + int64_t{chunk_row} * (4 * hidden), rows, 4 * hidden}, matrix,
+        hidden, [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
         [&] {
           for (int i = thread; i < kOctets * 128; i += kResidentThreads) {
             store_shared(own_base + slots + i * 16, uint4{kEmpty, kEmpty, kEmpty, kEmpty});
@@ -445,8 +443,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
     // The gradients of the step before.
     uint4 states[kKTiles];
-    const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step +
-                                           rank_again() * exchange_half + warp * kKTiles * kExchangeTile + lane * 16);
+    const char* const source = exchange + ((at == 0 ? ring_bytes() : at) - exchange_step + rank * exchange_half +
+                                           warp * kKTiles * kExchangeTile + lane * 16);
     const bool reads = (LENGTHS || s > 0) && lane / 4 < batch_of(s - 1);
     wait_poll_delay(published, sizes.poll_delay_cycles + (finishes ? 0 : kIdleDelay));
 #pragma unroll
@@ -525,10 +523,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     UnitDerivatives d[kItems];
     float past[kItems], dh[kItems];
     int to[kItems];
-    // When it is loaded, and whether the rank is kept: the other way round, a kernel spills 4 to 8 bytes.
-    const auto load_carried = [&](int i) {
-      load_shared(own_base + kCarried + (i * kFinishing + threadIdx.x) * 4, past[i]);
-    };
     if (finishes) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
@@ -536,7 +530,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         float4 gates, others;
         load_shared(from + offsetof(ChunkedDerived, gates), gates);
         load_shared(from + offsetof(ChunkedDerived, others), others);
-        if constexpr (COLUMNS == 4) load_carried(i);
         d[i].gate[0] = gates.x, d[i].gate[1] = gates.y, d[i].gate[2] = gates.z, d[i].gate[3] = gates.w;
         d[i].state = others.x, d[i].carry = others.y, dh[i] = others.z;
         to[i] = __float_as_int(others.w);
@@ -563,7 +556,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         dh[i] += other[i];
-        if constexpr (COLUMNS == 8) load_carried(i);
+        load_shared(own_base + kCarried + (i * kFinishing + threadIdx.x) * 4, past[i]);
       }
       if (s == sizes.steps) {  // what is left belongs to the initial state
 #pragma unroll

@@ -19,6 +19,14 @@ struct ChunkedForwardRows {
   static constexpr int pairs(int group) {
     return first_pair(group) + kGroupPairs <= kPairs ? kGroupPairs : kPairs - first_pair(group);
   }
+  // Columns of a chunk's product, of which a warpgroup has half: those that a lane has in two tiles of 8 that follow
+  // each other are the gates of a unit.
+  static constexpr int kProductColumns = UNIT_TILES * kTileRows * kGates / 2;
+  static constexpr __device__ int product_gate(int column) { return column % kProductColumns / 8 % 2 * 2 + column % 2; }
+  static constexpr __device__ int product_unit(int column) {
+    const int of_warpgroup = column % kProductColumns;
+    return column / kProductColumns * (kProductColumns / kGates) + of_warpgroup / 16 * 4 + of_warpgroup % 8 / 2;
+  }
   // The operand of the weights for half a k-tile of a pair of the group.
   static constexpr int operand(int group, int pair, int k_tile, int half) {
     return first_pair(group) * 2 * kChunkedKTiles + (k_tile * 2 + half) * pairs(group) + pair;
@@ -99,8 +107,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   constexpr int kKTile = k_tile_elements(false);
   constexpr int kHalfTiles = UNIT_TILES * (HALF ? 1 : 2);  // of states: 32 each
   constexpr int kSumVecs = kHalfTiles * 32;                // float4 sums of a warp
-  constexpr int kRounds = (kHalfTiles + kResidentWarps - 1) / kResidentWarps;
-  constexpr int kColumns = kGates * kUnits / 2;  // of a warpgroup in the product of a chunk
+  // States beyond those of a thread each: their gates are in lanes beside each other.
+  constexpr int kRest = kHalfTiles > kResidentWarps ? (kHalfTiles - kResidentWarps) * 32 : 0;
+  constexpr int kRounds = kRest > 0 ? 2 : 1;
+  static_assert(kRest == 0 || kRest * kGates == kResidentThreads);
+  constexpr int kColumns = Rows::kProductColumns;
+  constexpr int kPrefetchedSteps = 4;  // ahead
   constexpr auto kGroups = std::make_integer_sequence<int, Rows::kGroups>();
 
   const ResidentSizes& sizes = params.sizes;
@@ -121,26 +133,25 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const int k_tiles = k_tiles_of_warp(hidden / kKTile);
   load_groups<T, Rows>(weights, static_cast<const T*>(layer.recurrent), first_unit, hidden, k_tiles, kGroups);
 
-  // What a thread finishes in a round: one unit of one sequence. In the first round a warp has half a tile of states;
-  // what is left is shared by all warps.
+  // What a thread finishes: in the first round one unit of one sequence, in the second one gate of one.
   int unit[kRounds], column[kRounds], sum_at[kRounds];
   bool exists[kRounds];
   float carry[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    constexpr int kLeft = (kHalfTiles - kResidentWarps) * 32 / kResidentWarps;  // of a warp in the second round
-    const int state = r == 0 ? warp * 32 + lane : kResidentWarps * 32 + warp * kLeft + min(lane, kLeft - 1);
-    const int half_tile = state / 32;
-    const bool is_own = half_tile < kHalfTiles && (r == 0 || lane < kLeft);
+    const int state = r == 0 ? threadIdx.x : kResidentThreads + threadIdx.x / kGates, half_tile = state / 32;
+    const bool is_own = half_tile < kHalfTiles;
     unit[r] = first_unit + half_tile / (HALF ? 1 : 2) * kTileRows + state % 32 / 4;
-    column[r] = HALF ? sub : sub * 2 + half_tile % 2;
-    sum_at[r] = half_tile < kHalfTiles ? state : 0;
+    column[r] = HALF ? sub : state % 4 * 2 + half_tile % 2;
+    sum_at[r] = is_own ? state : 0;
     exists[r] = is_own && unit[r] < hidden && column[r] < sizes.batch;
     carry[r] = initial_carried<T, MODE>(layer, int64_t{column[r]} * hidden + unit[r], exists[r]);
     float bias[4];
 #pragma unroll
     for (int g = 0; g < 4; ++g) bias[g] = load_bias<T, MODE>(layer, hidden, unit[r], g, unit[r] < hidden);
-    if (is_own && column[r] == 0) biases[unit[r] - first_unit] = {bias[0], bias[1], bias[2], bias[3]};
+    if (is_own && column[r] == 0 && (r == 0 || sub == 0)) {
+      biases[unit[r] - first_unit] = {bias[0], bias[1], bias[2], bias[3]};
+    }
   }
 
   // The states that this lane reads: 16 bytes of one column, in each of the warp's k-tiles.
@@ -150,22 +161,30 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const bool is_reader = !HALF || lane / 4 % 2 == 0;
   const char* states_at = exchange + (warp * tile_columns + read_column) * 64 + sub * 16;
   const int k_tile_bytes = tile_columns * 64 * kResidentWarps;
+  // What the states of a later timestep will replace has been written before the launch, and may have left L2 since:
+  // its blocks share the lines.
+  const auto prefetch_states = [&](int step) {
+    const int at = (first_unit / kUnits + lane * sizes.blocks) * kLineBytes;
+    if (warp == kResidentWarps - 1 && step < sizes.steps && at < step_bytes) {
+      prefetch_to_l2(exchange + int64_t{step} * step_bytes + at);
+    }
+  };
 
-  // Words of two units, which a lane and the one 4 further have.
+  // Words of two units, which a lane and the one 4 further have, in the second round 16.
   char* out_at[kRounds];
-  const bool has_word = lane / 4 % 2 == 0;
-  const auto word_of = [](float state) { return Element<T>::pack(state, __shfl_down_sync(kWholeWarp, state, 4)); };
-  Step current, next = step_at(sizes, 0);
+  const auto has_word = [&](int r) { return r == 0 ? lane / 4 % 2 == 0 : lane < 16 && sub == 0; };
+  const auto word_of = [](int r, float state) {
+    return Element<T>::pack(state, __shfl_down_sync(kWholeWarp, state, r == 0 ? 4 : 16));
+  };
+  Step current, next = step_at(sizes, 0), of_lane;  // with EXTRAS: timestep `lane` of the chunk, or after it
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     out_at[r] = exchange + (unit[r] / kKTile * tile_columns + column[r]) * 64 + unit[r] % kKTile * 2;
     const bool wanted = exists[r] && layer.hx != nullptr;
     const float h = wanted ? load_float<T>(layer.hx, int64_t{column[r]} * hidden + unit[r]) : 0;
-    publish_word(has_word && exists[r], out_at[r], word_of(h));
+    publish_word(has_word(r) && exists[r], out_at[r], word_of(r, h));
   }
 
-  const T* const xw = static_cast<const T*>(is_fed ? layer.products : params.xw);
-  const int xw_row = is_fed ? kGates * hidden : params.xw_row, xw_gate = is_fed ? hidden : params.xw_gate;
   bool timed_out = false;
   int buffer = 0, in_chunk = 0, chunk_row = 0;
   unsigned published = 0, chunk_blocks = sizes.blocks;  // of the layer below, when it has finished the chunk
@@ -174,7 +193,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll 1
   for (int t = 0; t < sizes.steps; ++t) {
     current = next;
-    next = step_of_pass(sizes, sizes.steps, false, t + 1);
+    if (EXTRAS && in_chunk == 0) of_lane = step_of_pass(sizes, sizes.steps, false, t + lane);
+    // Timestep i of the chunk, or after it; no sequences after the last one.
+    const auto step_of_chunk = [&](int i) -> Step {
+      if constexpr (EXTRAS) {
+        return {__shfl_sync(kWholeWarp, of_lane.row, i), __shfl_sync(kWholeWarp, of_lane.batch, i)};
+      } else {
+        const int step = t - in_chunk + i;
+        return {step * sizes.batch, step < sizes.steps ? sizes.batch : 0};
+      }
+    };
     if (in_chunk == 0 && is_fed) {
       if (threadIdx.x == 0) {
         // Of a last chunk of one timestep, a block may be through when another one has not counted the chunk before.
@@ -185,52 +213,68 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       __syncthreads();
       // Pinned: what the compiler would work out before all timesteps and keep.
       const int pinned_unit = pin_in_register(first_unit), thread = pin_in_register(static_cast<int>(threadIdx.x));
-      const Step last = step_at(sizes, min(t + params.chunk_steps, sizes.steps) - 1);
+      const Step last = step_of_chunk(min(params.chunk_steps, sizes.steps - t) - 1);
       const int rows = last.row + last.batch - current.row;
       chunk_row = current.row;
       float product[kColumns / 2];
-      const T* const below = static_cast<const T*>(layer.below);
-      const T* const matrix = static_cast<const T*>(layer.input);
-      multiply_rows<T, kColumns>(
-          product, hidden, shared_address(chunked_shared), thread,
-          [&](int r) { return below + int64_t{chunk_row + min(r, rows - 1)} * hidden; },
-          [&](int c) {
-            return matrix + (int64_t{c / kUnits} * hidden + min(pinned_unit + c % kUnits, hidden - 1)) * hidden;
-          });
+      multiply_rows<T, kColumns>(product, hidden, shared_address(chunked_shared), thread,
+                                 {static_cast<const T*>(layer.below) + int64_t{chunk_row} * hidden, rows, hidden},
+                                 static_cast<const T*>(layer.input), [&](int c) {
+                                   const int unit = min(pinned_unit + Rows::product_unit(c), hidden - 1);
+                                   return (Rows::product_gate(c) * hidden + unit) * hidden;
+                                 });
       const int first_row = thread / 32 % 4 * 16 + thread % 32 / 4;
-      const int first_column = thread / 128 * kColumns + thread % 4 * 2;
+      const int own_unit = pinned_unit + thread / 128 * (kUnits / 2) + thread % 4;
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-        const int c = pin_in_register(first_column) + j * 8, u = pinned_unit + c % kUnits;
-        T* const to = static_cast<T*>(layer.products) + (int64_t{first_row} * kGates + c / kUnits) * hidden + u;
+      for (int j = 0; j < kColumns / 16; ++j) {
+        const int u = pin_in_register(own_unit) + j * 4;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          if (first_row + e * 8 >= rows || u >= hidden) continue;
-          *reinterpret_cast<uint32_t*>(to + e * 8 * kGates * hidden) =
-              Element<T>::pack(product[j * 4 + e * 2], product[j * 4 + e * 2 + 1]);
+          const int row = first_row + e * 8;
+          if (row >= rows || u >= hidden) continue;
+          const float* const from = product + j * 8 + e * 2;
+          static_cast<uint2*>(layer.products)[int64_t{row} * hidden + u] = {Element<T>::pack(from[0], from[1]),
+                                                                            Element<T>::pack(from[4], from[5])};
         }
       }
       __syncthreads();
       if (t == 0 && layer.initial_products != nullptr) {
 #pragma unroll 1
         for (int i = thread; i < sizes.batch * kGates * kUnits; i += kResidentThreads) {
-          const int u = pinned_unit + i % kUnits, at = i / kUnits * hidden + u;
+          const int u = pinned_unit + i % kUnits, gate = i / kUnits % kGates, n = i / kUnits / kGates;
           if (u >= hidden) continue;
-          store_float<T>(layer.products, at, load_float<T>(layer.products, at) + layer.initial_products[at]);
+          const int64_t at = (int64_t{n} * hidden + u) * kGates + gate;
+          const float initial = layer.initial_products[(n * kGates + gate) * hidden + u];
+          store_float<T>(layer.products, at, load_float<T>(layer.products, at) + initial);
         }
         __syncthreads();
       }
     }
 
-    // The input products, on their way while the states are.
-    uint32_t input[kRounds][kGates], kept[kRounds];
+    next = step_of_chunk(in_chunk + 1);
+
+    // The input products, on their way while the states are; of the first round, pairs of gates.
+    uint2 input = {0, 0};
+    uint32_t gate_input = 0, kept[kRounds];
     bool is_active[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       is_active[r] = exists[r] && (!EXTRAS || column[r] < current.batch);
-      const T* const from = xw + (int64_t{current.row - (is_fed ? chunk_row : 0) + column[r]} * xw_row + unit[r]);
+      const T* const from =
+          is_fed ? static_cast<const T*>(layer.products) +
+                       (int64_t{current.row - chunk_row + column[r]} * hidden + unit[r]) * kGates
+                 : static_cast<const T*>(params.xw) + (int64_t{current.row + column[r]} * params.xw_row + unit[r]);
+      const int gate_stride = is_fed ? 1 : params.xw_gate;
+      if (r > 0) {
+        gate_input = load_element(is_active[r], from + sub * gate_stride);
+      } else if (is_fed) {
+        input = load_four_elements(is_active[r], from);
+      } else {
+        uint32_t gates[kGates];
 #pragma unroll
-      for (int g = 0; g < kGates; ++g) input[r][g] = load_element(is_active[r], from + g * xw_gate);
+        for (int g = 0; g < kGates; ++g) gates[g] = load_element(is_active[r], from + g * gate_stride);
+        input = {gates[0] | gates[1] << 16, gates[2] | gates[3] << 16};
+      }
       const int64_t state = int64_t{current.row + column[r]} * hidden + unit[r];
       kept[r] = EXTRAS ? load_kept<1>(drops && is_active[r], dropout.kept + state / 8) : 0;
     }
@@ -248,58 +292,75 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     multiply_groups<T, Rows, HALF>(weights, states, step_sums + warp * kSumVecs + lane, kGroups);
     __syncthreads();
 
-    UnitForward done[kRounds];
-#pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const float4* const from = step_sums + sum_at[r];
+    float h[kRounds], recurrent[kGates], in[kGates], gate = 0;
+    {
+      const float4* const from = step_sums + sum_at[0];
       float4 of_warp[kResidentWarps];
 #pragma unroll
       for (int w = 0; w < kResidentWarps; ++w) of_warp[w] = from[w * kSumVecs];
       add_all(of_warp);
-      const float4 bias = biases[min(unit[r] - first_unit, kUnits - 1)];
+      const float4 bias = biases[min(unit[0] - first_unit, kUnits - 1)];
       const float sum[4] = {of_warp[0].x + bias.x, of_warp[0].y + bias.y, of_warp[0].z + bias.z, of_warp[0].w + bias.w};
-      float recurrent[kGates], in[kGates];
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
         recurrent[g] = sum[g];
-        in[g] = element_value<T>(input[r][g]);
+        in[g] = element_value<T>((g < 2 ? input.x : input.y) >> g % 2 * 16);
       }
-      done[r] = forward_unit<MODE, false>(recurrent, in, carry[r]);
-      carry[r] = done[r].carried;
+    }
+    if constexpr (kRest > 0) {
+      const float sum =
+          sum_over_warps(reinterpret_cast<const float*>(step_sums), kSumVecs * kGates, sum_at[1] * kGates + sub);
+      gate = sum + reinterpret_cast<const float*>(biases)[(unit[1] - first_unit) * kGates + sub];
     }
     if (!HALF) arrive_sums_read();
+    const UnitForward done = forward_unit<MODE, false>(recurrent, in, carry[0]);
+    carry[0] = done.carried;
+    h[0] = done.h;
+    if constexpr (kRest > 0) {
+      gate = Cell<MODE>::template activate<false>(gate + element_value<T>(gate_input), sub, 0);
+      const LaneForward rest = lanes_forward<MODE, false>(gate, carry[1], sub);
+      carry[1] = rest.carried;
+      h[1] = rest.h;
+    }
     uint32_t word[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
-      word[r] = word_of(done[r].h);
+      word[r] = word_of(r, h[r]);
       out_at[r] += step_bytes;
-      publish_word(has_word && exists[r] && column[r] < next.batch, out_at[r], word[r]);
+      publish_word(has_word(r) && exists[r] && column[r] < next.batch, out_at[r], word[r]);
     }
     published = clock_low();
     states_at += step_bytes;
+    prefetch_states(t + kPrefetchedSteps);
 
     // Off the critical path: no block of this layer polls these stores.
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
       const int64_t at = int64_t{current.row + column[r]} * hidden + unit[r];
       if (drops) {
-        const float state = dropped_state<T>(done[r].h, (kept[r] >> unit[r] % 8 & 1) != 0, params.dropout_scale);
-        const uint32_t dropped = word_of(state);
-        if (has_word && is_active[r]) *reinterpret_cast<uint32_t*>(static_cast<T*>(dropout.dropped) + at) = dropped;
+        const float state = dropped_state<T>(h[r], (kept[r] >> unit[r] % 8 & 1) != 0, params.dropout_scale);
+        const uint32_t dropped = word_of(r, state);
+        if (has_word(r) && is_active[r]) {
+          *reinterpret_cast<uint32_t*>(static_cast<T*>(dropout.dropped) + at) = dropped;
+        }
       }
       if (!is_active[r]) continue;
-      if (has_word) *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.y) + at) = word[r];
+      if (has_word(r)) *reinterpret_cast<uint32_t*>(static_cast<T*>(layer.y) + at) = word[r];
       if (layer.gates != nullptr) {
-        Four<T> gates;
-#pragma unroll
-        for (int g = 0; g < 4; ++g) gates.value[g] = Element<T>::from_float(done[r].saved[g]);
         // Not to displace the weights from L2.
-        __stcs(static_cast<uint2*>(layer.gates) + at, reinterpret_cast<const uint2&>(gates));
-        store_float<T>(layer.cells, at, done[r].carried);
+        if (r == 0) {
+          Four<T> gates;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) gates.value[g] = Element<T>::from_float(done.saved[g]);
+          __stcs(static_cast<uint2*>(layer.gates) + at, reinterpret_cast<const uint2&>(gates));
+        } else {
+          __stcs(static_cast<T*>(layer.gates) + at * kGates + sub, Element<T>::from_float(gate));
+        }
+        if (r == 0 || sub == 0) store_float<T>(layer.cells, at, carry[r]);
       }
       if (column[r] >= next.batch) {  // the sequence ends
         const int64_t state = int64_t{column[r]} * hidden + unit[r];
-        store_final_states<T, MODE>(layer, state, done[r].h, done[r].carried, kWholeUnit);
+        store_final_states<T, MODE>(layer, state, h[r], carry[r], r == 0 ? kWholeUnit : sub);
       }
     }
     if (++in_chunk == params.chunk_steps || t + 1 == sizes.steps) {

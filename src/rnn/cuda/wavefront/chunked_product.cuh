@@ -48,6 +48,19 @@ __device__ __forceinline__ void sync_sums_read() {
   asm volatile("bar.sync %0,%1;" ::"n"(kSumsReadBarrier), "n"(2 * kResidentThreads) : "memory");
 }
 
+constexpr int kLineBytes = 128;  // of L2
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
+
+// copy_ahead() of a row whose next bytes are copied soon: where L2 does not have it, 256 bytes of it come at once.
+__device__ __forceinline__ void copy_row_ahead(bool wanted, uint32_t to, const void* from) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p,%0,0; @p cp.async.cg.shared.global.L2::256B [%1],[%2],16;}" ::"r"(
+                   static_cast<uint32_t>(wanted)),
+               "r"(to), "l"(from)
+               : "memory");
+}
+
 // ---- the product of a chunk ----
 
 // wgmma() for the numbers of columns that blocks have here, both operands in shared memory.
@@ -128,33 +141,45 @@ __device__ __forceinline__ void through_stages(int count, const Issue& issue, co
   __syncthreads();
 }
 
-// sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `a_row(r)` and `b_row(c)`
-// are where row r of A and row c of B begin, aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared
-// memory of kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
-template <class T, int COLUMNS, class ARow, class BRow>
+// The rows of a chunk, operand A of its product: only they are read, and only their sums mean anything.
+template <class T>
+struct ChunkRows {
+  const T* first;
+  int count, stride;  // elements
+};
+
+// sums <- A[64, K] B[2 COLUMNS, K]', of which warpgroup w has columns w * COLUMNS onwards. `b_row(c)`: elements from
+// `b` to row c of B. Rows begin aligned to 16 bytes; K is a multiple of kChunkedStageK. `stages`: shared memory of
+// kChunkedStages stages, aligned to 512 bytes, free. The whole block calls it; `thread` is threadIdx.x.
+template <class T, int COLUMNS, class BRow>
 __device__ __forceinline__ void multiply_rows(float (&sums)[COLUMNS / 2], int k_elements, uint32_t stages, int thread,
-                                              const ARow& a_row, const BRow& b_row) {
+                                              ChunkRows<T> a, const T* b, const BRow& b_row) {
   constexpr int kVecs = kChunkedStageK * 2 / 16, kRowsAtOnce = kResidentThreads / kVecs;
   constexpr int kStageBytes = chunked_stage_bytes(2 * COLUMNS), kStageRow = kChunkedStageK * 2;
   constexpr int kLoadsA = kChunkedRows / kRowsAtOnce, kLoadsB = (2 * COLUMNS + kRowsAtOnce - 1) / kRowsAtOnce;
   static_assert(kRowsAtOnce % 8 == 0 && kChunkedRows % kRowsAtOnce == 0);
   const int warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
   const int row = thread / kVecs, vec = thread % kVecs, count = k_elements / kChunkedStageK;
-  const T* from[kLoadsA + kLoadsB];
+  int from_b[kLoadsB];
 #pragma unroll
-  for (int i = 0; i < kLoadsA; ++i) from[i] = a_row(row + i * kRowsAtOnce) + vec * 8;
-#pragma unroll
-  for (int i = 0; i < kLoadsB; ++i) from[kLoadsA + i] = b_row(min(row + i * kRowsAtOnce, 2 * COLUMNS - 1)) + vec * 8;
+  for (int i = 0; i < kLoadsB; ++i) from_b[i] = b_row(min(row + i * kRowsAtOnce, 2 * COLUMNS - 1)) + vec * 8;
   const uint32_t place = stages + stage_place(row, vec);
+  a.first += int64_t{row} * a.stride + vec * 8;
   const auto issue = [&](int s) {
     const uint32_t to = place + s % kChunkedStages * kStageBytes;
 #pragma unroll
-    for (int i = 0; i < kLoadsA + kLoadsB; ++i) {
-      const int first = i < kLoadsA ? i * kRowsAtOnce : (i - kLoadsA) * kRowsAtOnce;
-      const bool wanted = i < kLoadsA || first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
-      copy_ahead(wanted, to + (i < kLoadsA ? first : kChunkedRows + first) * kStageRow, from[i]);
-      from[i] += kChunkedStageK;
+    for (int i = 0; i < kLoadsA; ++i) {
+      const int first = i * kRowsAtOnce;
+      copy_ahead(row + first < a.count, to + first * kStageRow, a.first + first * a.stride);
     }
+    a.first += kChunkedStageK;
+#pragma unroll
+    for (int i = 0; i < kLoadsB; ++i) {
+      const int first = i * kRowsAtOnce;
+      const bool wanted = first + kRowsAtOnce <= 2 * COLUMNS || row + first < 2 * COLUMNS;
+      copy_row_ahead(wanted, to + (kChunkedRows + first) * kStageRow, b + from_b[i]);
+    }
+    b += kChunkedStageK;
   };
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0;
@@ -217,51 +242,39 @@ constexpr uint32_t free_columns_stage(int k_elements) {
 }
 
 // sums <- A[64, K] B[K, 80], for a matrix whose rows are along K: of the first warpgroup columns 0 to 63, of the second
-// one 64 to 79, in the first 8 sums. `a_row(r)`: where a row begins; `b_stride`: elements from a row of B to the next;
-// `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to 16 bytes; K is a multiple
-// of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
+// one 64 to 79, in the first 8 sums. `b_stride`: elements from a row of B to the next; `b_vec(v)`: elements from the
+// beginning of a row to 8 columns of it, all of them aligned to 16 bytes, as rows of A are; K is a multiple of
+// kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
 // block calls it; `thread` is threadIdx.x. `before_last()`: called when all stages but one are free again, that of
 // free_columns_stage() among them.
-template <class T, class ARow, class BVec, class BeforeLast>
+template <class T, class BVec, class BeforeLast>
 __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
-                                                 const ARow& a_row, const T* b, int b_stride, const BVec& b_vec,
+                                                 ChunkRows<T> a, const T* b, int b_stride, const BVec& b_vec,
                                                  const BeforeLast& before_last) {
-  constexpr int kStageK = kChunkedColumnsK;
-  constexpr int kVecsA = kStageK / 8, kRowsA = kResidentThreads / kVecsA, kLoadsA = kChunkedRows / kRowsA;
-  constexpr int kVecsB = kChunkedColumns / 8, kVecsOfB = kStageK * kVecsB,
-                kLoadsB = ceil_div(kVecsOfB, kResidentThreads);
+  constexpr int kStageK = kChunkedColumnsK, kVecs = 8, kRowsAtOnce = kResidentThreads / kVecs;  // of 128 bytes
+  constexpr int kLastVecs = kChunkedColumns / 8 - kVecs;                                        // of a row of B
   // A stage: A, columns 0 to 63 of B, and its others.
   constexpr int kFirstAt = kChunkedRows * kStageK * 2, kLastAt = kFirstAt + kStageK * 128;
-  constexpr int kFirstVecs = kStageK * 8;
-  static_assert(kVecsA == 8 && kChunkedRows == 64 && kChunkedColumns == 80);
+  static_assert(kStageK == kVecs * 8 && kChunkedRows == 64 && kLastVecs == 2 && kStageK * kLastVecs < kResidentThreads);
   static_assert(chunked_columns_stage_bytes() == kLastAt + kStageK * 32 && chunked_columns_stage_bytes() % 1024 == 0);
   const int count = k_elements / kStageK, warpgroup = __shfl_sync(kWholeWarp, threadIdx.x / 128, 0);
-  const T* from_a[kLoadsA];
-#pragma unroll
-  for (int i = 0; i < kLoadsA; ++i) from_a[i] = a_row(thread / kVecsA + i * kRowsA) + thread % kVecsA * 8;
-  const uint32_t place_a = stages + swizzled(thread / kVecsA, thread % kVecsA);
-  int from_b[kLoadsB];
-  uint32_t place_b[kLoadsB];
-#pragma unroll
-  for (int i = 0; i < kLoadsB; ++i) {
-    const int v = thread + i * kResidentThreads;
-    const bool is_first = v < kFirstVecs;
-    const int k = is_first ? v / 8 : (v - kFirstVecs) / 2, vec = is_first ? v % 8 : v % 2;
-    from_b[i] = k * b_stride + b_vec(is_first ? vec : 8 + vec);
-    place_b[i] = stages + (is_first ? kFirstAt + swizzled(k, vec) : kLastAt + k * 32 + (vec ^ (k / 4 % 2)) * 16);
-  }
+  const int row = thread / kVecs, vec = thread % kVecs, last_row = thread / kLastVecs, last_vec = thread % kLastVecs;
+  const int from_first = row * b_stride + b_vec(vec), from_last = last_row * b_stride + b_vec(kVecs + last_vec);
+  const uint32_t place = stages + swizzled(row, vec);
+  const uint32_t last_place = stages + kLastAt + last_row * 32 + (last_vec ^ (last_row / 4 % 2)) * 16;
+  a.first += int64_t{row} * a.stride + vec * 8;
   const auto issue = [&](int s) {
     const uint32_t to = s % kChunkedColumnsStages * chunked_columns_stage_bytes();
 #pragma unroll
-    for (int i = 0; i < kLoadsA; ++i) {
-      copy_ahead(true, place_a + to + i * kRowsA * kStageK * 2, from_a[i]);
-      from_a[i] += kStageK;
+    for (int first = 0; first < kChunkedRows; first += kRowsAtOnce) {
+      copy_ahead(row + first < a.count, place + to + first * 128, a.first + first * a.stride);
     }
+    a.first += kStageK;
 #pragma unroll
-    for (int i = 0; i < kLoadsB; ++i) {
-      const bool wanted = (i + 1) * kResidentThreads <= kVecsOfB || thread + i * kResidentThreads < kVecsOfB;
-      copy_ahead(wanted, place_b[i] + to, b + from_b[i]);
+    for (int first = 0; first < kStageK; first += kRowsAtOnce) {
+      copy_ahead(true, place + to + kFirstAt + first * 128, b + from_first + first * b_stride);
     }
+    copy_ahead(last_row < kStageK, last_place + to, b + from_last);
     b += kStageK * b_stride;
   };
 #pragma unroll

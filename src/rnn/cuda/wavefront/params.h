@@ -31,7 +31,7 @@ struct WavefrontForwardLayer {
   void* cells;
   // Kernels by chunks. They read no `initial`, and what `y` and ForwardDropout::dropped are beforehand does not matter.
   void* exchange;                  // [steps, columns of the tile, H]: as ForwardDirection::exchange
-  void* products;                  // [a chunk's rows, G, H]; NULL for the lowest layer
+  void* products;                  // [a chunk's rows, H, G]; NULL for the lowest layer
   const float* initial_products;   // [N, G, H]: added to the input products of the first timestep; NULL: none. Not of
                                    // the lowest layer
   const unsigned* below_progress;  // `progress` of the layer below; NULL for the lowest one
