@@ -195,7 +195,11 @@ constexpr Kernel kKernels[] = {
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {3}},
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {4}},
     {Engine::kWavefrontChunked, Pass::kForward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {4}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {5}},
+    {Engine::kWavefrontChunked, Pass::kForward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {6}},
     {Engine::kWavefrontChunked, Pass::kBackward, Cells::kLstm, Types::k16Bit, Feature::kWgmma, {5, 2}},
+    {Engine::kWavefrontChunked, Pass::kBackward, Cells::kGru, Types::k16Bit, Feature::kWgmma, {5, 2}},
 };
 constexpr int kKernelCount = sizeof kKernels / sizeof kKernels[0];
 

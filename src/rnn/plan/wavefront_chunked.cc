@@ -27,11 +27,31 @@ ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, 
   return shape;
 }
 
+// What is_faster() is of GRUs. With more than half a tile of sequences, what gains less than 10 % is not taken: lengths
+// take that.
+bool is_faster_gru(const RnnProblem& problem, int64_t of_launch) {
+  const int64_t batch = problem.max_batch(), layers = problem.layers;
+  const bool is_half = batch <= kChunkedHalfTile;
+  if (problem.hidden <= kWavefrontOfThree) return layers > (!problem.training ? 4 : is_half ? 2 : 3);
+  if (problem.training) return true;
+  if (problem.hidden <= 832) return is_half || layers > 4;
+  return batch < 4 ? of_launch > 4 : is_half || layers > 3;
+}
+
+int64_t least_steps_of_gru(const RnnProblem& problem) {
+  const int64_t batch = problem.max_batch(), hidden = problem.hidden, layers = problem.layers;
+  if (problem.training) return hidden > kWavefrontOfThree || layers > 3 ? 64 : 128;
+  if (hidden <= kWavefrontOfThree) return batch <= kChunkedHalfTile ? 128 : 256;
+  if (hidden <= 832) return layers > 4 ? 64 : 128;
+  return batch != 4 ? 128 : layers > 4 ? 64 : 96;
+}
+
 // Whether launches of so many layers are faster than what else there is: other wavefronts, which take two layers
 // together, or three of up to kWavefrontOfThree units, and, with a projection, layers one after the other. Measured on
 // an H100; docs/resident_kernels_measured.md.
 bool is_faster(const RnnProblem& problem, int64_t of_launch) {
   const int64_t batch = problem.max_batch();
+  if (problem.mode == PRNN_GRU) return is_faster_gru(problem, of_launch);
   if (problem.projection > 0) return problem.training || batch > 1 || problem.layers > 3 || problem.hidden <= 832;
   if (problem.hidden <= kWavefrontOfThree) return problem.layers > 3;
   if (of_launch == 3 && problem.layers > 3) return batch == 3 || batch == 4;
@@ -47,7 +67,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
     const int unit_tiles = kernel.shape(0), units = unit_tiles * kTileRows;
     const int64_t blocks = ceil_div(problem.hidden, units);
     const int64_t layers = layers_at_once(row, problem, blocks, 1);
-    const int operands = chunked_operands(gates, unit_tiles), in_registers = std::min(operands, kChunkedRegisters);
+    const int operands = chunked_operands(gates, unit_tiles), in_registers = chunked_registers(gates, unit_tiles);
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
     const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
     if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
@@ -66,16 +86,18 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
 int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   ResidentShape forward;
   if (choose_forward(row, problem, &forward) == 1) return 1;
+  const int gates = static_cast<int>(problem.gates());
   int64_t most = 1;
   any_kernel(row, problem, Engine::kWavefrontChunked, Pass::kBackward, [&](KernelId kernel) {
     const int units = kernel.shape(0) * kTileRows, cluster = kernel.shape(1);
     const int columns = chunked_columns(problem.max_batch());
     const int64_t blocks = ceil_div(problem.hidden, int64_t{units} * cluster) * cluster;
     const int64_t layers = layers_at_once(row, problem, blocks, cluster);
-    const int64_t shared_bytes = chunked_backward_shared_bytes(columns);
+    const int64_t shared_bytes = chunked_backward_shared_bytes(gates, columns);
     if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
     most = layers;
-    *shape = shape_of(kernel, units, cluster, blocks, kChunkedBackwardOperands, chunked_backward_registers(columns));
+    *shape =
+        shape_of(kernel, units, cluster, blocks, chunked_backward_operands(gates), chunked_backward_registers(columns));
     shape->shared_bytes = shared_bytes;
     const auto& delays = row.delays->wavefront_chunked;
     shape->poll_delay_cycles = columns == kChunkedHalfTile ? delays.backward_half_tile : delays.backward_tile;
@@ -88,6 +110,7 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
 
 int64_t chunked_least_steps(const RnnProblem& problem) {
   const int64_t batch = problem.max_batch(), hidden = problem.hidden;
+  if (problem.mode == PRNN_GRU) return least_steps_of_gru(problem);
   if (problem.projection > 0) return hidden > kWavefrontOfThree ? 96 : 64;
   if (hidden <= kWavefrontOfThree) return batch > 7 ? 96 : 128;
   if (hidden <= 832) return batch > 3 ? 64 : 96;

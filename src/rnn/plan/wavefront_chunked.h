@@ -19,7 +19,6 @@ constexpr int kChunkedMostSteps = 16;  // of a chunk
 constexpr int kChunkedStageK = 32;     // elements of K of a stage of its operands
 constexpr int kChunkedStages = 4;      // on their way to shared memory
 constexpr int kChunkedKTiles = 4;      // of a warp
-constexpr int kChunkedRegisters = 39;  // operands of recurrent weights that a warp keeps in registers
 
 // Timesteps of a chunk.
 constexpr int chunked_steps(int64_t batch) {
@@ -37,28 +36,45 @@ constexpr int chunked_sum_bytes(int unit_tiles, bool half_tile) {
   return (half_tile ? 2 : 1) * kResidentWarps * unit_tiles * (half_tile ? 32 : 64) * 16;
 }
 
-// Operands of the recurrent weights of a warp (16 bytes a thread each).
-constexpr int chunked_operands(int gates, int unit_tiles) { return unit_tiles * gates / 2 * 2 * kChunkedKTiles; }
+// Pairs of row tiles of a block's recurrent weights, and a warp's operands of them (16 bytes a thread each).
+constexpr int chunked_pairs(int gates, int unit_tiles) { return (unit_tiles * gates + 1) / 2; }
+constexpr int chunked_operands(int gates, int unit_tiles) {
+  return 2 * chunked_pairs(gates, unit_tiles) * kChunkedKTiles;
+}
+
+// Those of them that it keeps in registers.
+constexpr int chunked_registers(int gates, int unit_tiles) {
+  return std::min(chunked_operands(gates, unit_tiles), gates == 4 ? 39 : unit_tiles < 6 ? 37 : 31);
+}
+
+// Columns of a chunk's product that each of two warpgroups has: of three gates, whole units of them.
+constexpr int chunked_product_columns(int gates, int unit_tiles) {
+  return (gates == 3 ? (unit_tiles + 1) / 2 * 3 : unit_tiles * gates / 2) * kTileRows;
+}
 
 // Where in dynamic shared memory the biases begin, 16 bytes a unit, and after them the weights: before them are stages
 // and sums, at different times.
 constexpr int chunked_biases_at(int gates, int unit_tiles, bool half_tile) {
-  return std::max(kChunkedStages * chunked_stage_bytes(gates * unit_tiles * kTileRows),
+  return std::max(kChunkedStages * chunked_stage_bytes(2 * chunked_product_columns(gates, unit_tiles)),
                   chunked_sum_bytes(unit_tiles, half_tile));
 }
 
-// Backward: clusters of 2 blocks split K by gates. A launch's kernel has 4 or 8 columns. The exchanged gradients of
-// the gates lie in a ring of so many timesteps.
+// Backward: clusters of 2 blocks split K, two gates each (GRU: by units). A launch's kernel has 4 or 8 columns. The
+// exchanged gradients of the gates lie in a ring of so many timesteps.
 constexpr int kChunkedBackwardCluster = 2;
-constexpr int kChunkedBackwardUnits = 40;     // of a block
-constexpr int kChunkedBackwardKTiles = 8;     // of a warp: 16 units, two gates
-constexpr int kChunkedBackwardOperands = 80;  // of recurrent weights of a warp, 16 bytes a thread
-constexpr int kChunkedBackwardSaved = 4;      // steps whose saved values are on their way to shared memory
-constexpr int kChunkedBackwardTable = 32;     // timesteps in shared memory, of sequences of different lengths
-constexpr int kChunkedColumnsK = 64;          // elements of K of a stage of a chunk's product
+constexpr int kChunkedBackwardUnits = 40;  // of a block
+constexpr int kChunkedBackwardSaved = 4;   // steps whose saved values are on their way to shared memory
+constexpr int kChunkedBackwardTable = 32;  // timesteps in shared memory, of sequences of different lengths
+constexpr int kChunkedColumnsK = 64;       // elements of K of a stage of a chunk's product
 constexpr int kChunkedColumnsStages = 3;
 constexpr int chunked_columns(int64_t batch) { return batch <= kChunkedHalfTile ? kChunkedHalfTile : kTileColumns; }
 constexpr int chunked_ring_steps(int64_t batch) { return 4 * chunked_steps(batch); }
+
+// K-tiles of a warp, 32 gradients each; and its operands of recurrent weights, 16 bytes a thread.
+constexpr int chunked_backward_k_tiles(int gates) { return 2 * gates; }
+constexpr int chunked_backward_operands(int gates) {
+  return chunked_backward_k_tiles(gates) * 2 * kChunkedBackwardCluster * kChunkedBackwardUnits / 16;
+}
 
 // Operands of recurrent weights that a warp keeps in registers.
 constexpr int chunked_backward_registers(int columns) { return columns == kChunkedHalfTile ? 42 : 40; }
@@ -69,9 +85,9 @@ constexpr int chunked_columns_stage_bytes() { return (kChunkedRows + kChunkedCol
 
 // ChunkedBackwardMemory of the kernel, which says what these are. Stages and what a step needs lie there at different
 // times.
-constexpr int chunked_backward_shared_bytes(int columns) {
+constexpr int chunked_backward_shared_bytes(int gates, int columns) {
   constexpr int kUnits = kChunkedBackwardUnits, kRows = kChunkedBackwardCluster * kUnits, kFinishing = 4 * kUnits;
-  const int weights = (kChunkedBackwardOperands - chunked_backward_registers(columns)) * kResidentThreads * 16;
+  const int weights = (chunked_backward_operands(gates) - chunked_backward_registers(columns)) * kResidentThreads * 16;
   const int sums = kResidentWarps * kRows * 4, saved = kChunkedBackwardSaved * kUnits * 6 * 2;  // of a column
   const int derived = kFinishing / 4 * 32, published = 2 * 2 * kUnits * 4;                      // the same
   const int of_step = columns * (sums + saved + derived + published);

@@ -17,9 +17,11 @@ class BackwardData : LayerRun {
     store_table();
     if (plan.side_by_side.backward) return run_side_by_side();
     const void* dy = args_.dy;
-    // Kernels by chunks copy 16 bytes of the input matrices and of dy at once; with a projection both are in the
-    // workspace. Layers alone leave gradients where these do, and as many sums for the biases.
-    const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy);
+    // Kernels by chunks copy 16 bytes of the input matrices, of dy and of a GRU's y at once; with a projection the
+    // former are in the workspace. Layers alone leave gradients where these do, and as many sums for the biases.
+    const void* const states = p.mode == PRNN_GRU ? args_.y : nullptr;
+    const auto bits = reinterpret_cast<uintptr_t>(args_.w) | reinterpret_cast<uintptr_t>(args_.dy) |
+                      reinterpret_cast<uintptr_t>(states);
     const bool by_chunks = is_chunked(wavefront.backward), aligned = merges() || bits % 16 == 0;
     for (int64_t above = p.layers; above > 0;) {
       const bool together = is_together_backward(above - 1) && (!by_chunks || aligned);
@@ -209,7 +211,7 @@ class BackwardData : LayerRun {
       dir.gates = own.gates;
       dir.cells = own.cells;
       dir.dgates = own.dgates;
-      dir.dcandidate = own.dcandidate;
+      dir.dcandidate = shares_rows() ? at(own.dgates, p.rows * p.gates() * p.hidden) : own.dcandidate;
       dir.dhx = resident_state(args_.dhx, layer, d);
       dir.dcx = c_state(args_.dcx, layer, d);
       if (layer + 1 == p.layers && p.extras.dcells != nullptr) dir.dcells = of_cells(d);
@@ -248,6 +250,38 @@ class BackwardData : LayerRun {
       if (directions[d].dreset_cx != nullptr) round_sums(directions[d].dreset_cx, c_state(p.extras.dresetCx, layer, d));
       if (merges()) add_up_states(layer, d, dy);
     }
+    if (shares_rows()) spread_gradients(saved.directions[layer].dgates);
+  }
+
+  // Whether a row of the reserve space has all gradients of a GRU's gates, as kernels by chunks leave them.
+  bool shares_rows() const { return p.mode == PRNN_GRU && is_chunked(wavefront.backward); }
+
+  // [rows, 4 H] <- what a layer alone leaves, [rows, 3 H] and behind these the candidate's [rows, H]: from the last row
+  // on, as many at once as do not go where these or earlier ones are.
+  void spread_gradients(char* dgates) {
+    const size_t unit = static_cast<size_t>(p.hidden * element), row = 4 * unit, gates = 3 * unit;
+    char* const candidates = work.between[0];
+    const auto copy = [&](void* to, size_t to_row, const void* from, size_t from_row, size_t bytes, int64_t rows) {
+      require_launch(cudaMemcpy2DAsync(to, to_row, from, from_row, bytes, static_cast<size_t>(rows),
+                                       cudaMemcpyDeviceToDevice, stream),
+                     "a copy");
+    };
+    copy(candidates, unit, dgates + static_cast<size_t>(p.rows) * gates, unit, unit, p.rows);
+    for (int64_t end = p.rows; end > 1;) {
+      const int64_t first = ceil_div(3 * end, 4);
+      if (first < end) {
+        copy(dgates + static_cast<size_t>(first) * row, row, dgates + static_cast<size_t>(first) * gates, gates, gates,
+             end - first);
+        end = first;
+        continue;
+      }
+      --end;  // the first rows, a gate at a time
+      for (size_t gate = 3; gate-- > 0;) {
+        copy(dgates + static_cast<size_t>(end) * row + gate * unit, unit,
+             dgates + static_cast<size_t>(end) * gates + gate * unit, unit, unit, 1);
+      }
+    }
+    copy(dgates + gates, row, candidates, unit, unit, p.rows);
   }
 
   // Zeros, [N, H], for the gradients of resetHx (which: 0) or resetCx (1).
@@ -338,14 +372,15 @@ class BackwardData : LayerRun {
   // Rows [first, first + rows) of dx (+)= the gates' gradients times the input matrices of one direction.
   void add_input_gradient(int64_t layer, int64_t direction, int64_t first, int64_t rows, void* dx) {
     const Reserve::PerDirection& own = saved.directions[layer * p.recurrences() + direction];
-    const int64_t gates = p.gates(), width = p.layer_input(layer), row = gates * padded;
+    const int64_t gates = p.gates(), width = p.layer_input(layer);
     if (!p.has_input_matrices(layer)) {
       GateSum sum{};
       sum.gates = own.dgates;
-      sum.row_stride = row;
+      sum.row_stride = saved.gradient_row;
       sum.gate_stride = padded;
       sum.count = static_cast<int>(gates_of_both_products(p));
       sum.candidate = own.dcandidate;
+      sum.candidate_stride = saved.candidate_row;
       sum.out = dx;
       sum.rows = p.rows;
       sum.hidden = static_cast<int>(p.hidden);
@@ -360,8 +395,8 @@ class BackwardData : LayerRun {
     if (both < gates) {
       const MatrixView matrix = gate_matrices(at(weights, both * p.hidden * width), 1, p.hidden, width, rows,
                                               at(work.input_weights, both * gate_pitch(p) * width));
-      multiply(rows, width, p.hidden, 1, view(at(own.dcandidate, first * p.hidden), p.hidden), matrix, 1, out, p.type,
-               width);
+      multiply(rows, width, p.hidden, 1, view(at(own.dcandidate, first * saved.candidate_row), saved.candidate_row),
+               matrix, 1, out, p.type, width);
     }
   }
 
@@ -369,7 +404,7 @@ class BackwardData : LayerRun {
   // `width` columns.
   void multiply_gates(const Reserve::PerDirection& own, int64_t first, int64_t rows, const void* weights, int64_t width,
                       double beta, void* out) {
-    const int64_t both = gates_of_both_products(p), row = p.gates() * padded, pitch = gate_pitch(p);
+    const int64_t both = gates_of_both_products(p), row = saved.gradient_row, pitch = gate_pitch(p);
     multiply(rows, width, both * pitch, 1, view(at(own.dgates, first * row), row),
              gate_matrices(weights, both, pitch, width, rows, work.input_weights), beta, out, p.type, width);
   }

@@ -50,7 +50,7 @@ class BackwardWeights : LayerRun {
   // dmatrix += gradients' operand, for all gates; `of_input`: with the gradients of W x rather than of R h.
   void add_products(const Reserve::PerDirection& own, bool of_input, const Operand& operand, char* dmatrix,
                     int64_t columns) {
-    const int64_t gates = p.gates(), row = gates * padded;
+    const int64_t gates = p.gates(), row = saved.gradient_row;
     const MatrixView other = view(at(operand.data, operand.row * operand.stride), operand.stride);
     const auto add = [&](const char* gradients, int64_t stride, int64_t gate, int64_t count) {
       multiply(count * p.hidden, columns, operand.count, 1,
@@ -64,7 +64,7 @@ class BackwardWeights : LayerRun {
     } else {
       for (int64_t g = 0; g < shared; ++g) add(own.dgates + g * padded * element, row, g, 1);
     }
-    if (apart) add(own.dcandidate, p.hidden, gates - 1, 1);
+    if (apart) add(own.dcandidate, saved.candidate_row, gates - 1, 1);
   }
 
   void add_recurrent(int64_t layer, int64_t d, const void* y, char* dmatrix) {

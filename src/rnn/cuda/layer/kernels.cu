@@ -195,7 +195,7 @@ __global__ void sum_gates(const __grid_constant__ GateSum p) {
     const int64_t row = i / p.hidden, unit = i % p.hidden;
     float sum = p.accumulate ? Element<T>::to_float(out[i]) : 0;
     for (int g = 0; g < p.count; ++g) sum += Element<T>::to_float(gates[row * p.row_stride + g * p.gate_stride + unit]);
-    if (candidate != nullptr) sum += Element<T>::to_float(candidate[i]);
+    if (candidate != nullptr) sum += Element<T>::to_float(candidate[row * p.candidate_stride + unit]);
     out[i] = Element<T>::from_float(sum);
   }
 }

@@ -91,6 +91,7 @@ struct GateSum {
   int64_t row_stride, gate_stride;
   int count;
   const void* candidate;
+  int64_t candidate_stride;
   void* out;
   int64_t rows;
   int hidden;

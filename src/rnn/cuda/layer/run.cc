@@ -113,6 +113,9 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
     directions.push_back(d);
   }
   const bool is_gated = gates > 1, is_gru = p.mode == PRNN_GRU;
+  const bool shares_rows = is_gru && is_chunked(plan.wavefront.backward);
+  gradient_row = shares_rows ? 4 * p.hidden : gates * padded_hidden(p);
+  candidate_row = shares_rows ? 4 * p.hidden : p.hidden;
   // Side by side, timesteps of an LSTM's gradients do not lie where gates of other timesteps are; nor by chunks, where
   // the layer above is through with the timestep.
   const int layers = is_chunked(plan.wavefront.backward) ? 1 : plan.wavefront.backward_layers;
@@ -134,7 +137,8 @@ Reserve::Reserve(const RnnProblem& p, const RnnPlan& plan, bool keeps_gates, voi
       if (has_gradients) {
         PerDirection& own = directions[(place - above) * p.recurrences() + d];
         own.dgates = start;
-        own.dcandidate = is_gru && start != nullptr ? start + dgates : nullptr;
+        own.dcandidate =
+            is_gru && start != nullptr ? start + (shares_rows ? gates * p.hidden * element : dgates) : nullptr;
       }
       // Layer l + 1 writes its gates later, unless it runs together with this one. Side by side, it is writing those of
       // earlier timesteps, which for a GRU are longer than the products: they lie at the place's end.

@@ -40,16 +40,16 @@ struct Span {
 
 // The reserve space: what a forward training call leaves for the backward calls. Arrays of problem.type unless said.
 // Unless it keeps the gates, a layer's gradients lie where the gates of a layer above were, which has been through its
-// backward pass (by chunks, through the timestep's). If it does, its size is linear in the rows and in N whatever the
-// plan, so that a framework can compute it from symbols.
+// backward pass (by chunks, through the timestep's: those of a GRU lie in rows as wide as the gates'). If it does, its
+// size is linear in the rows and in N whatever the plan, so that a framework can compute it from symbols.
 struct Reserve {
   Reserve(const RnnProblem& problem, const RnnPlan& plan, bool keeps_gates, void* base);
 
   struct PerDirection {
     char* gates;       // [rows, H, 4]: ForwardDirection::gates; not for RNN
     char* cells;       // [rows, H]: LSTM
-    char* dgates;      // [rows, G, padded]
-    char* dcandidate;  // [rows, H]: GRU
+    char* dgates;      // [rows, G, padded], `gradient_row` apart
+    char* dcandidate;  // [rows, H], `candidate_row` apart: GRU
     char* products;    // [rows, G H]: the input products of layers that run together up to this one; at a direction's
                        // first head, [rows, K G H]
     float* bias_sums;  // [partials, B, H]: a partial sum of each replica and pass, at most N
@@ -61,6 +61,7 @@ struct Reserve {
   // products. Of stacks with gates, as large as if the gates were not kept.
   Span spare(int64_t last) const;
 
+  int64_t gradient_row, candidate_row;   // elements from a row to the next
   std::vector<PerDirection> directions;  // [layer * D K + recurrence]
   std::vector<char*> outputs;            // [rows, D P] of every layer but the last
   std::vector<char*> inputs;             // those after dropout; the outputs themselves without

@@ -1,8 +1,9 @@
-// The backward kernel of wavefronts by chunks: several LSTM layers of a stack in one launch, each on its own share of
-// the GPU with its recurrent weights alone on the chip. A layer follows the one above by a chunk of timesteps, whose dy
+// The backward kernel of wavefronts by chunks: several layers of a stack in one launch, each on its own share of the
+// GPU with its recurrent weights alone on the chip. A layer follows the one above by a chunk of timesteps, whose dy
 // it makes itself, from the gradients of the gates above, before it steps down through them.
 //
-// A cluster of two blocks has the rows of R' of 80 units; each block multiplies the gradients of two of the four gates.
+// A cluster of two blocks has the rows of R' of 80 units; each block multiplies the gradients of two of an LSTM's four
+// gates, or those of half of a GRU's units.
 // First come the rows of the other block's 40 units, whose sums travel while the own rows are multiplied.
 #pragma once
 
@@ -18,12 +19,13 @@
 namespace prnn {
 
 // What does not depend on the columns of a kernel. Of the rows, the other block's come first.
+template <prnnRNNMode_t MODE>
 struct ChunkedBackwardSizes {
   static constexpr int kUnits = kChunkedBackwardUnits, kRows = kChunkedBackwardCluster * kUnits;
   static constexpr int kTiles = kRows / 16;               // of the instruction
   static constexpr int kFirstTiles = (kUnits + 15) / 16;  // multiplied first; half of the last is the own block's
   static constexpr int kLastTiles = kTiles - kFirstTiles;
-  static constexpr int kKTiles = kChunkedBackwardKTiles, kKTileUnits = 16;  // 64 bytes: two gates of 16 units
+  static constexpr int kGates = Cell<MODE>::kGates, kKTiles = chunked_backward_k_tiles(kGates);
   static constexpr int kOperands = kKTiles * kTiles * 2, kFirstOperands = kKTiles * kFirstTiles * 2;
   static constexpr int kFinishing = kUnits * 4;                   // threads: a unit and a quarter of the columns each
   static constexpr int kCopying = kResidentThreads - kFinishing;  // the other threads
@@ -32,14 +34,52 @@ struct ChunkedBackwardSizes {
   static_assert(kTableSteps >= kChunkedMostSteps + 2 && (kTableSteps & (kTableSteps - 1)) == 0);
   // A thread copies, of what the forward pass saved, 16 bytes of a column and of every kCopiedColumns-th one after it.
   static constexpr int kCopyParts = 6 * kOctets, kCopiedColumns = kCopying / kCopyParts;
-  static_assert(kRows == kChunkedColumns && kOperands == kChunkedBackwardOperands && kFinishing % 32 == 0 &&
+  static_assert(kRows == kChunkedColumns && kOperands == chunked_backward_operands(kGates) && kFinishing % 32 == 0 &&
                 kUnits % 8 == 0);
 };
 
+// What blocks exchange of a step: k-tiles of 64 bytes a column, those of the K of the cluster's first block in the
+// first half. A word is two gates' gradients of a unit: of an LSTM, i and f in the first half, g and o in the second,
+// 16 units a k-tile. Of a GRU, whose halves are units, 32 units have three k-tiles: r and z of 16 units each, and the
+// gradients of R h of the candidate, two units' in a word.
+template <prnnRNNMode_t MODE>
+struct ChunkedBackwardExchange {
+  static constexpr bool kByUnits = MODE == PRNN_GRU;
+  static constexpr int kReadAfter = kByUnits ? 3 : 2;  // steps after which all blocks have read a step's words
+  int hidden;
+
+  __device__ __forceinline__ int k_tiles() const { return kByUnits ? hidden / 64 * 3 : hidden / 16; }  // of a half
+  // Bytes from the beginning of a step to the word of gates 2 * pair and 2 * pair + 1 of a unit, of column 0; of a GRU
+  // with `pair` 1, the word of the candidate. `tile`: bytes of a k-tile.
+  __device__ __forceinline__ int place(int unit, int pair, int tile) const {
+    if constexpr (!kByUnits) return (pair * k_tiles() + unit / 16) * tile + unit % 16 * 4;
+    const bool is_second = unit >= hidden / 2;
+    const int of_half = is_second ? unit - hidden / 2 : unit, k_tile = of_half / 32 * 3 + of_half % 32 / 16;
+    const int first = ((is_second ? k_tiles() : 0) + k_tile) * tile + of_half % 16 * 4;
+    return pair == 0 ? first : first + to_candidate(unit, tile);
+  }
+  // From a unit's word of r and z to that of the candidate.
+  __device__ __forceinline__ int to_candidate(int unit, int tile) const {
+    const int of_group = (unit >= hidden / 2 ? unit - hidden / 2 : unit) % 32;
+    return (2 - of_group / 16) * tile + (of_group / 2 - of_group % 16) * 4;
+  }
+  // The elements of [G, H] that the two halves of a word are, of word w of k-tile q of a block.
+  __device__ __forceinline__ void elements(int rank, int q, int w, int (&at)[2]) const {
+    if constexpr (kByUnits) {
+      const int unit = rank * (hidden / 2) + q / 3 * 32, kind = q % 3;
+      at[0] = kind == 2 ? 2 * hidden + unit + w * 2 : unit + kind * 16 + w;
+      at[1] = at[0] + (kind == 2 ? 1 : hidden);
+    } else {
+      at[0] = 2 * rank * hidden + q * 16 + w;
+      at[1] = at[0] + hidden;
+    }
+  }
+};
+
 // Which operands are in registers: spread evenly, so that loads of the others overlap with all products.
-template <int IN_REGISTERS>
+template <prnnRNNMode_t MODE, int IN_REGISTERS>
 struct ChunkedBackwardOperands {
-  static constexpr int kCount = ChunkedBackwardSizes::kOperands, kInShared = kCount - IN_REGISTERS;
+  static constexpr int kCount = ChunkedBackwardSizes<MODE>::kOperands, kInShared = kCount - IN_REGISTERS;
   // Of the operands before this one, those in registers.
   static constexpr __host__ __device__ int before(int operand) { return operand * IN_REGISTERS / kCount; }
   static constexpr __host__ __device__ bool in_register(int operand) { return before(operand + 1) > before(operand); }
@@ -73,13 +113,17 @@ struct alignas(16) ChunkedRowsOut {
 };
 
 struct alignas(16) ChunkedDerived {
-  float4 gates[ChunkedBackwardSizes::kFinishing];
-  float4 others[ChunkedBackwardSizes::kFinishing];  // d h / d c, forget gate, dy; where in the exchange buffer the unit
-                                                    // goes: negative: nowhere
+  static constexpr int kFinishing = kChunkedBackwardUnits * 4;
+  float4 gates[kFinishing];
+  float4 others[kFinishing];  // d h / d c, forget gate (GRU: z), dy; where in the exchange buffer the unit goes:
+                              // negative: nowhere
 };
 
-template <class T, int COLUMNS>
-struct ChunkedBackwardMemory : ChunkedBackwardSizes {
+template <class T, prnnRNNMode_t MODE, int COLUMNS>
+struct ChunkedBackwardMemory : ChunkedBackwardSizes<MODE> {
+  using Sizes = ChunkedBackwardSizes<MODE>;
+  using Sizes::kRows, Sizes::kUnits, Sizes::kStages, Sizes::kOperands, Sizes::kFinishing, Sizes::kCopying,
+      Sizes::kTableSteps;
   struct OfStep {
     float sums[kResidentWarps][kRows * COLUMNS];
     ChunkedDerived derived[COLUMNS / 4];
@@ -113,19 +157,19 @@ template <class T, prnnRNNMode_t MODE, int COLUMNS, bool LENGTHS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_backward(const __grid_constant__ WavefrontBackwardParams params) {
   if constexpr (!kHasWgmma) return;
-  static_assert(MODE == PRNN_LSTM, "two pairs of gates");
-  using Memory = ChunkedBackwardMemory<T, COLUMNS>;
+  using Memory = ChunkedBackwardMemory<T, MODE, COLUMNS>;
+  using Exchange = ChunkedBackwardExchange<MODE>;
   using OfStep = typename Memory::OfStep;
   using Stage = ChunkedSaved<T, COLUMNS>;
-  static_assert(sizeof(Memory) == chunked_backward_shared_bytes(COLUMNS));
+  static_assert(sizeof(Memory) == chunked_backward_shared_bytes(Memory::kGates, COLUMNS));
   static_assert(sizeof(Memory::weights) % 1024 == 0, "stages are aligned");
   constexpr int kUnits = Memory::kUnits, kRows = Memory::kRows, kTiles = Memory::kTiles;
   constexpr int kFirstTiles = Memory::kFirstTiles, kLastTiles = Memory::kLastTiles, kKTiles = Memory::kKTiles;
-  constexpr int kKTileUnits = Memory::kKTileUnits, kFirstOperands = Memory::kFirstOperands;
+  constexpr int kGates = Memory::kGates, kFirstOperands = Memory::kFirstOperands;
   constexpr int kFinishing = Memory::kFinishing, kStages = Memory::kStages, kOctets = Memory::kOctets;
   constexpr int kCopyParts = Memory::kCopyParts, kCopiedColumns = Memory::kCopiedColumns;
   constexpr int kInRegisters = chunked_backward_registers(COLUMNS);
-  using Layout = ChunkedBackwardOperands<kInRegisters>;
+  using Layout = ChunkedBackwardOperands<MODE, kInRegisters>;
   constexpr int kItems = COLUMNS / 4;                  // that a thread finishes: columns of one unit
   constexpr int kExchangeTile = COLUMNS * 64;          // bytes
   constexpr int kAhead = 2;                            // operands in flight from shared memory
@@ -142,15 +186,16 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   const WavefrontBackwardLayer& layer = params.layer[place.direction];
   const int hidden = sizes.hidden, first_unit = place.first_unit;
   char* const exchange = static_cast<char*>(layer.exchange);
-  const int exchange_half = hidden / kKTileUnits * kExchangeTile, exchange_step = 2 * exchange_half;
+  const Exchange exchanged{hidden};
+  const int exchange_half = exchanged.k_tiles() * kExchangeTile, exchange_step = 2 * exchange_half;
   const auto ring_bytes = [&] { return 4 * params.chunk_steps * exchange_step; };
   const auto is_fed = [&] { return layer.above != nullptr; };
   const auto in_table = [&](int s) -> StepSizes& { return memory.table[s & (Memory::kTableSteps - 1)]; };
   const auto row_of = [&](int s) { return LENGTHS ? in_table(s).row : (sizes.steps - 1 - s) * sizes.batch; };
   const auto batch_of = [&](int s) { return LENGTHS ? in_table(s).batch : sizes.batch; };
 
-  // The weights. Word w of lane `sub` in a k-tile is unit sub * 4 + w of it, two gates.
-  const T* const weights = static_cast<const T*>(layer.recurrent) + int64_t{2 * rank} * hidden * hidden;
+  // The weights. A lane has words sub * 4 onwards of a k-tile.
+  const T* const weights = static_cast<const T*>(layer.recurrent);
   const auto load_operand = [&](int operand) {
     const bool is_first = operand < kFirstOperands;
     const int tiles = is_first ? kFirstTiles : kLastTiles, i = is_first ? operand : operand - kFirstOperands;
@@ -160,25 +205,32 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int w = 0; w < 4; ++w) {  // row, row + 8, the next word of both
       const int row = tile * 16 + w % 2 * 8 + lane / 4, own = row < kUnits ? row : row - kUnits;
       const int unit = first_unit + own + (row >= kUnits ? 0 : rank == 0 ? kUnits : -kUnits);
-      const int k = (warp * kKTiles + k_tile) * kKTileUnits + sub * 4 + half * 2 + w / 2;
+      const int q = warp * kKTiles + k_tile;
       alignas(4) T pair[2] = {Element<T>::from_float(0), Element<T>::from_float(0)};
-      if (unit < hidden && k < hidden) {
-        pair[0] = weights[int64_t{k} * hidden + unit];
-        pair[1] = weights[int64_t{hidden + k} * hidden + unit];
+      if (unit < hidden && q < exchanged.k_tiles()) {
+        int k[2];
+        exchanged.elements(rank, q, sub * 4 + half * 2 + w / 2, k);
+        pair[0] = weights[int64_t{k[0]} * hidden + unit];
+        pair[1] = weights[int64_t{k[1]} * hidden + unit];
       }
       words[w] = reinterpret_cast<const uint32_t&>(pair);
     }
     return uint4{words[0], words[1], words[2], words[3]};
   };
   // Through shared memory: loads of many operands at once would take registers.
+  constexpr int kRoom = sizeof(Memory) / sizeof(uint4) / kResidentThreads;
   uint4 in_registers[kInRegisters];
-#pragma unroll 4
-  for (int i = 0; i < kInRegisters; ++i) {
-    chunked_shared[i * kResidentThreads + threadIdx.x] = load_operand(Layout::register_operand(i));
-  }
 #pragma unroll
-  for (int i = 0; i < kInRegisters; ++i) {
-    in_registers[i] = load_shared(shared_address(chunked_shared + i * kResidentThreads + threadIdx.x));
+  for (int first = 0; first < kInRegisters; first += kRoom) {
+#pragma unroll 4
+    for (int i = first; i < min(first + kRoom, kInRegisters); ++i) {
+      chunked_shared[(i - first) * kResidentThreads + threadIdx.x] = load_operand(Layout::register_operand(i));
+    }
+#pragma unroll
+    for (int i = 0; i < kRoom; ++i) {
+      if (first + i >= kInRegisters) continue;
+      in_registers[first + i] = load_shared(shared_address(chunked_shared + i * kResidentThreads + threadIdx.x));
+    }
   }
   __syncthreads();  // they may lie beyond the weights that stay there
 #pragma unroll 2
@@ -208,7 +260,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       const bool is_gates = part < 4 * kOctets, is_cells = part < 5 * kOctets;
       const int at = is_gates ? part * 2 : part % kOctets * 8;  // unit
       const int of_unit = is_gates ? 4 : 1, row_elements = of_unit * hidden;
-      const void* const data = is_gates ? layer.gates : is_cells ? layer.cells : is_fed() ? layer.products : params.dy;
+      const void* const states = Cell<MODE>::kHasCellState ? layer.cells : layer.y;
+      const void* const data = is_gates ? layer.gates : is_cells ? states : is_fed() ? layer.products : params.dy;
       const T* const from = static_cast<const T*>(data) + (int64_t{first} * row_elements + (first_unit + at) * of_unit);
       const int to = (is_gates   ? 0
                       : is_cells ? offsetof(Stage, cells)
@@ -221,25 +274,25 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int octet = task % kOctets, column = task / kOctets % COLUMNS, half = task / (kOctets * COLUMNS);
     const int at = first_unit + octet * 8;
     const bool stores = half < 2 && at < hidden;
-    memory.rows[task] = {stores ? column : kTileColumns,
-                         half * exchange_half + at / kKTileUnits * kExchangeTile + column * 64 + at % kKTileUnits * 4,
+    memory.rows[task] = {stores ? column : kTileColumns, exchanged.place(at, half % 2, kExchangeTile) + column * 64,
                          shared_address(&memory.step.published[0][half % 2][column][octet * 8]),
                          half * 2 * hidden + at};
   }
-  // Of step s: what the forward pass saved, and dy; `end`: of the chunk, of whose step c alone is wanted, c before.
+  // Of step s: what the forward pass saved, and dy; `end`: of the chunk, of whose step c (GRU: h) alone is wanted, that
+  // before.
   const auto copy_saved = [&](int s, int end) {
     const int task = threadIdx.x - kFinishing, part = task % kCopyParts, first = task / kCopyParts;
     const ChunkedCopy copy = memory.copies[task];
     const bool is_gates = part < 4 * kOctets, is_cells = !is_gates && part < 5 * kOctets;
     if (copy.from == nullptr || s > end || (s == end && !is_cells)) return;
     if (s == sizes.steps) {
-      // cx may lie anywhere.
-      const T* const cx = static_cast<const T*>(layer.cx);
-      if (cx == nullptr) return;
+      // It may lie anywhere.
+      const T* const initial = initial_states<T, MODE>(layer);
+      if (initial == nullptr) return;
 #pragma unroll 1
       for (int i = first * 8; i < sizes.batch * 8; i = i % 8 == 7 ? i + 1 + (kCopiedColumns - 1) * 8 : i + 1) {
         const int at = part % kOctets * 8 + i % 8;
-        memory.step.saved[s % kStages].cells[i / 8][at] = cx[i / 8 * hidden + first_unit + at];
+        memory.step.saved[s % kStages].cells[i / 8][at] = initial[i / 8 * hidden + first_unit + at];
       }
       return;
     }
@@ -265,14 +318,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const int thread = pin_in_register(threadIdx.x), s = pin_in_register(step);  // takes no register elsewhere
     const int own_unit = thread / 4, own_column = thread % 4 * kItems;
     const int unit = first_unit + own_unit;
-    const int to = at + unit / kKTileUnits * kExchangeTile + own_column * 64 + unit % kKTileUnits * 4;
+    const int to = at + exchanged.place(unit, 0, kExchangeTile) + own_column * 64;
     const Stage& now = memory.step.saved[s % kStages];
     const auto& before = memory.step.saved[(s + 1) % kStages].cells;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const Four<T> gates = *reinterpret_cast<const Four<T>*>(now.gates[own_column + i][own_unit]);
       const float c = Element<T>::to_float(now.cells[own_column + i][own_unit]);
-      const bool has_before = s + 1 < sizes.steps || layer.cx != nullptr;
+      const bool has_before = s + 1 < sizes.steps || initial_states<T, MODE>(layer) != nullptr;
       const float c_before = has_before ? Element<T>::to_float(before[own_column + i][own_unit]) : 0;
       float saved[4];
 #pragma unroll
@@ -287,17 +340,20 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  // The exchange buffer is a ring of four chunks. A block makes its words of step s - 2 empty again in step s: all
-  // blocks have read them, since all have published step s - 1. So those of chunk c are empty when the block counts
-  // chunk c + 1, and its release orders these stores, which the block's barrier has collected, before the count. A
-  // block acquires, before it reads or publishes a word of chunk c + 4, the counts of all blocks of the layer up to
-  // chunk c + 2: it cannot see the old words again, and new ones come after the empty ones.
+  // The exchange buffer is a ring of four chunks. A block makes its words of step s - 2 (GRU: s - 3) empty again in
+  // step s: all blocks have read them, since all have published step s - 1 (a GRU's block has seen so of half of the
+  // units, and its step s - 1 had sums of the other half of s - 2). So those of chunk c are empty when the block counts
+  // chunk c + 1 (GRU, of chunks of two timesteps: c + 2), and its release orders these stores, which the block's
+  // barrier has collected, before the count. A block acquires, before it reads or publishes a word of chunk c + 4, the
+  // counts of all blocks of the layer up to chunk c + 2: it cannot see the old words again, and new ones come after the
+  // empty ones.
   const auto empty_words = [&](int at) {
-    const int before = at - 2 * exchange_step;
+    const int before = at - Exchange::kReadAfter * exchange_step;
     const ChunkedRowsOut rows = memory.rows[threadIdx.x - kFinishing];
     if (rows.column >= kTileColumns) return;
     char* const to = exchange + (before + (before < 0 ? ring_bytes() : 0) + rows.exchange);
     publish_16_bytes(to, {kEmpty, kEmpty, kEmpty, kEmpty});
+    if (Exchange::kByUnits && rows.to >= 2 * hidden) return;  // a candidate's words are of two units each
     publish_16_bytes(to + 16, {kEmpty, kEmpty, kEmpty, kEmpty});
   };
   const auto store_rows = [&](int s) {
@@ -325,20 +381,27 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       rows = row_of(first) + batch_of(first) - chunk_row;
     };
     find_rows(pinned_end);
-    const int k_first = rank * 2 * hidden, cluster_unit = first_unit - rank * kUnits;
+    // K of the product. Of a GRU it has what the candidate has for W x, which follows what it has for R h.
+    constexpr int kStageK = kChunkedColumnsK;
+    const auto k_begin = [&](int r) { return (kGates * hidden / kStageK * r + 1) / 2 * kStageK; };
+    const int k_first = k_begin(rank), k_elements = k_begin(rank + 1) - k_first;
+    const int cluster_unit = first_unit - rank * kUnits;
     float product[32];
-    const T* const above = static_cast<const T*>(layer.above) + k_first;
+    const T* const above =
+        static_cast<const T*>(layer.above) + k_first + (Exchange::kByUnits && k_first >= 2 * hidden ? hidden : 0);
     const T* const matrix = static_cast<const T*>(layer.input_above) + int64_t{k_first} * hidden;
     const uint32_t stages = own_base + kStep;
     // Sums of 8 units, the octets of the cluster: a thread's first one, how many it has, and whose they are. Those of
     // an octet and a thread go to the same place in either block, in a stage that is free, and are kEmpty until they
     // have arrived.
     const int first_octet = thread / 128 * 8, octets = thread / 128 == 0 ? 8 : kTiles * 2 - 8;
-    const uint32_t slots = kStep + free_columns_stage(2 * hidden);
-    const auto slot_of = [&](int octet) { return slots + (octet % kOctets * 128 + thread % 128) * 16; };
+    const auto slots_of = [&](int r) { return kStep + free_columns_stage(k_begin(r + 1) - k_begin(r)); };
+    const uint32_t slots = slots_of(rank);
+    const auto slot_of = [&](int octet) { return (octet % kOctets * 128 + thread % 128) * 16; };
     multiply_columns<T>(
-        product, 2 * hidden, stages, thread, {above + int64_t{chunk_row} * (4 * hidden), rows, 4 * hidden}, matrix,
-        hidden, [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
+        product, k_elements, stages, thread, {above + int64_t{chunk_row} * (4 * hidden), rows, 4 * hidden},
+        [&](int s) { return kStageK + (Exchange::kByUnits && k_first + (s + 1) * kStageK == 2 * hidden ? hidden : 0); },
+        matrix, hidden, [&](int v) { return min(cluster_unit + v * 8, hidden - 8); },
         [&] {
           for (int i = thread; i < kOctets * 128; i += kResidentThreads) {
             store_shared(own_base + slots + i * 16, uint4{kEmpty, kEmpty, kEmpty, kEmpty});
@@ -349,7 +412,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j >= octets || (first_octet + j) / kOctets == rank) continue;
-      chunked_store_to_rank(other_base + slot_of(first_octet + j), product + j * 4);
+      chunked_store_to_rank(other_base + slots_of(rank ^ 1) + slot_of(first_octet + j), product + j * 4);
     }
     const int first_row = thread % 128 / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const uint8_t* const kept = params.kept[place.direction];
@@ -358,7 +421,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     for (int j = 0; j < 8; ++j) {
       if (j >= octets || (first_octet + j) / kOctets != rank) continue;
       float sums[4];
-      wait_until([&] { return chunked_load_arrived(own_base + slot_of(first_octet + j), sums); });
+      wait_until([&] { return chunked_load_arrived(own_base + slots + slot_of(first_octet + j), sums); });
 #pragma unroll
       for (int q = 0; q < 4; ++q) sums[q] += product[j * 4 + q];
       const int unit = cluster_unit + (first_octet + j) * 8 + column;
@@ -401,7 +464,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   unsigned published = clock_low();
   int at = 0;  // of this step in the exchange buffer
   bool begins_chunk = true;
-  const int k_tiles = min(max(hidden / kKTileUnits - warp * kKTiles, 0), kKTiles);
+  const int k_tiles = min(max(exchanged.k_tiles() - warp * kKTiles, 0), kKTiles);
 
 #pragma unroll 1
   for (int s = 0; s <= last_step(); ++s) {
@@ -553,6 +616,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
       uint32_t words[kItems][2];
       float sums[4] = {};
+      const int to_candidate =
+          Exchange::kByUnits ? exchanged.to_candidate(first_unit + threadIdx.x / 4, kExchangeTile) : 0;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         dh[i] += other[i];
@@ -572,9 +637,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         float out[4];
         unit_gradients<MODE>(d[i], dh[i], past[i], out);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          words[i][half] = Element<T>::pack(out[half * 2], out[half * 2 + 1]);
-          publish_word(to[i] >= 0, exchange + (to[i] + half * exchange_half), words[i][half]);
+        for (int half = 0; half < 2; ++half) words[i][half] = Element<T>::pack(out[half * 2], out[half * 2 + 1]);
+        publish_word(to[i] >= 0, exchange + to[i], words[i][0]);
+        if constexpr (Exchange::kByUnits) {
+          const uint32_t beside = __shfl_down_sync(kWholeWarp, words[i][1], 4);  // of the next unit
+          const bool has_word = to[i] >= 0 && threadIdx.x / 4 % 2 == 0;
+          publish_word(has_word, exchange + (to[i] + to_candidate), __byte_perm(words[i][1], beside, 0x5410));
+        } else {
+          publish_word(to[i] >= 0, exchange + (to[i] + exchange_half), words[i][1]);
         }
 #pragma unroll
         for (int g = 0; g < 4; ++g) sums[g] += to[i] >= 0 ? out[g] : 0;
@@ -596,7 +666,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     } else {
       published = clock_low();
       copy_saved(s + kStages - 1, memory.chunk_end);
-      if (s >= 2) empty_words(at);
+      if (s >= Exchange::kReadAfter) empty_words(at);
       if (s > memory.chunk_first && s < sizes.steps) store_rows(s - 1);
     }
     at = at + exchange_step == ring_bytes() ? 0 : at + exchange_step;

@@ -7,25 +7,31 @@
 
 namespace prnn {
 
-// A block's row tiles: tile o is gate o % 4 of 8 units. Two that follow each other are a pair, the rows of one
+// A block's row tiles: tile o is gate o % kGates of 8 units. Two that follow each other are a pair, the rows of one
 // instruction; 2 unit tiles are a group of pairs, whose sums are worked out together.
-template <int UNIT_TILES>
+template <prnnRNNMode_t MODE, int UNIT_TILES>
 struct ChunkedForwardRows {
-  static constexpr int kGates = 4;
-  static constexpr int kPairs = UNIT_TILES * kGates / 2, kGroupPairs = kGates, kGroups = (UNIT_TILES + 1) / 2;
+  static constexpr int kGates = Cell<MODE>::kGates, kTiles = UNIT_TILES * kGates;
+  static constexpr int kPairs = chunked_pairs(kGates, UNIT_TILES), kGroupPairs = kGates, kGroups = (UNIT_TILES + 1) / 2;
 
   // Of a group: its first pair and how many it has. The last one may be half a group.
   static constexpr int first_pair(int group) { return group * kGroupPairs; }
   static constexpr int pairs(int group) {
     return first_pair(group) + kGroupPairs <= kPairs ? kGroupPairs : kPairs - first_pair(group);
   }
-  // Columns of a chunk's product, of which a warpgroup has half: those that a lane has in two tiles of 8 that follow
-  // each other are the gates of a unit.
-  static constexpr int kProductColumns = UNIT_TILES * kTileRows * kGates / 2;
-  static constexpr __device__ int product_gate(int column) { return column % kProductColumns / 8 % 2 * 2 + column % 2; }
+  // Columns of a chunk's product, of a warpgroup: those that a lane has in two tiles of 8 that follow each other are
+  // the gates of a unit, of three gates in three tiles those of two units. Some may be of no unit of the block.
+  static constexpr int kProductColumns = chunked_product_columns(kGates, UNIT_TILES);
+  static constexpr int kProductTiles = kGates == 4 ? 2 : kGates;    // that a lane's gates of some units are in
+  static constexpr int kProductUnits = kProductTiles * 8 / kGates;  // in these
+  static constexpr __device__ int product_gate(int column) {
+    const int tile = column % kProductColumns / 8 % kProductTiles;
+    return kGates == 4 ? tile * 2 + column % 2 : tile;
+  }
   static constexpr __device__ int product_unit(int column) {
-    const int of_warpgroup = column % kProductColumns;
-    return column / kProductColumns * (kProductColumns / kGates) + of_warpgroup / 16 * 4 + of_warpgroup % 8 / 2;
+    const int of_warpgroup = column % kProductColumns, of_tile = of_warpgroup % 8;
+    return column / kProductColumns * (kProductColumns / kGates) + of_warpgroup / (kProductTiles * 8) * kProductUnits +
+           (kGates == 4 ? of_tile / 2 : of_tile);
   }
   // The operand of the weights for half a k-tile of a pair of the group.
   static constexpr int operand(int group, int pair, int k_tile, int half) {
@@ -46,7 +52,7 @@ __device__ __forceinline__ void load_group(Weights& weights, const T* matrix, in
 #pragma unroll
     for (int i = 0; i < 2 * kCount; ++i) {
       const int row_tile = 2 * Rows::first_pair(GROUP) + i, unit = unit_of_lane + row_tile / Rows::kGates * kTileRows;
-      const int available = unit < hidden && k_tile < k_tiles ? hidden - k : 0;
+      const int available = row_tile < Rows::kTiles && unit < hidden && k_tile < k_tiles ? hidden - k : 0;
       rows[i] = load_aligned_vec(matrix, (int64_t{row_tile % Rows::kGates} * hidden + unit) * hidden + k, available);
     }
 #pragma unroll
@@ -78,9 +84,11 @@ __device__ __forceinline__ void multiply_group(const Weights& weights, const uin
   }
   if constexpr (kSets == 2) unroll<kCount, 4>([&](int pair, int q) { sums[0][pair][q] += sums[1][pair][q]; });
   unroll<kWhole ? 2 : 1, HALF ? 1 : 2>([&](int tile, int e) {
-    const int first = tile * 2, second = first + 1;
-    const float4 gates = {sums[0][first][e], sums[0][first][2 + e], sums[0][second][e], sums[0][second][2 + e]};
-    to[(GROUP * 2 + tile) * (HALF ? 32 : 64) + e * 32] = gates;
+    const auto gate = [&](int g) {
+      const int row_tile = tile * Rows::kGates + g;
+      return g < Rows::kGates ? sums[0][row_tile / 2][row_tile % 2 * 2 + e] : 0;
+    };
+    to[(GROUP * 2 + tile) * (HALF ? 32 : 64) + e * 32] = {gate(0), gate(1), gate(2), gate(3)};
   });
 }
 
@@ -101,16 +109,15 @@ template <class T, prnnRNNMode_t MODE, int UNIT_TILES, bool HALF, bool EXTRAS>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     chunked_forward(const __grid_constant__ WavefrontForwardParams params) {
   if constexpr (!kHasWgmma) return;
-  static_assert(MODE == PRNN_LSTM);
-  using Rows = ChunkedForwardRows<UNIT_TILES>;
+  using Rows = ChunkedForwardRows<MODE, UNIT_TILES>;
   constexpr int kGates = Rows::kGates, kUnits = UNIT_TILES * kTileRows;
   constexpr int kKTile = k_tile_elements(false);
   constexpr int kHalfTiles = UNIT_TILES * (HALF ? 1 : 2);  // of states: 32 each
   constexpr int kSumVecs = kHalfTiles * 32;                // float4 sums of a warp
-  // States beyond those of a thread each: their gates are in lanes beside each other.
+  // States beyond those of a thread each: their four gate values are in lanes beside each other, in later rounds.
   constexpr int kRest = kHalfTiles > kResidentWarps ? (kHalfTiles - kResidentWarps) * 32 : 0;
-  constexpr int kRounds = kRest > 0 ? 2 : 1;
-  static_assert(kRest == 0 || kRest * kGates == kResidentThreads);
+  constexpr int kLater = kRest * 4 / kResidentThreads, kRounds = 1 + kLater, kLaterStates = kResidentThreads / 4;
+  static_assert(kRest % kLaterStates == 0);
   constexpr int kColumns = Rows::kProductColumns;
   constexpr int kPrefetchedSteps = 4;  // ahead
   constexpr auto kGroups = std::make_integer_sequence<int, Rows::kGroups>();
@@ -128,18 +135,19 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   extern __shared__ __align__(1024) uint4 chunked_shared[];
   float4* const sums = reinterpret_cast<float4*>(chunked_shared);
   float4* const biases = reinterpret_cast<float4*>(chunked_shared + chunked_biases_at(kGates, UNIT_TILES, HALF) / 16);
-  ChunkedWeights<Rows::kPairs> weights;
+  ChunkedWeights<kGates, UNIT_TILES> weights;
   weights.more = reinterpret_cast<uint4*>(biases + kUnits) + threadIdx.x;
   const int k_tiles = k_tiles_of_warp(hidden / kKTile);
   load_groups<T, Rows>(weights, static_cast<const T*>(layer.recurrent), first_unit, hidden, k_tiles, kGroups);
 
-  // What a thread finishes: in the first round one unit of one sequence, in the second one gate of one.
+  // What a thread finishes: in the first round one unit of one sequence, in later ones one gate value of one.
   int unit[kRounds], column[kRounds], sum_at[kRounds];
   bool exists[kRounds];
   float carry[kRounds];
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const int state = r == 0 ? threadIdx.x : kResidentThreads + threadIdx.x / kGates, half_tile = state / 32;
+    const int state = r == 0 ? threadIdx.x : kResidentThreads + (r - 1) * kLaterStates + threadIdx.x / 4;
+    const int half_tile = state / 32;
     const bool is_own = half_tile < kHalfTiles;
     unit[r] = first_unit + half_tile / (HALF ? 1 : 2) * kTileRows + state % 32 / 4;
     column[r] = HALF ? sub : state % 4 * 2 + half_tile % 2;
@@ -170,7 +178,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
   };
 
-  // Words of two units, which a lane and the one 4 further have, in the second round 16.
+  // Words of two units, which a lane and the one 4 further have, in later rounds 16.
   char* out_at[kRounds];
   const auto has_word = [&](int r) { return r == 0 ? lane / 4 % 2 == 0 : lane < 16 && sub == 0; };
   const auto word_of = [](int r, float state) {
@@ -224,17 +232,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                                    return (Rows::product_gate(c) * hidden + unit) * hidden;
                                  });
       const int first_row = thread / 32 % 4 * 16 + thread % 32 / 4;
-      const int own_unit = pinned_unit + thread / 128 * (kUnits / 2) + thread % 4;
+      const int own_unit = pinned_unit + thread / 128 * (kColumns / kGates) + thread % 4 * (kGates == 4 ? 1 : 2);
 #pragma unroll
-      for (int j = 0; j < kColumns / 16; ++j) {
-        const int u = pin_in_register(own_unit) + j * 4;
+      for (int j = 0; j < kColumns / 8 / Rows::kProductTiles; ++j) {
+        const int u = pin_in_register(own_unit) + j * Rows::kProductUnits;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int row = first_row + e * 8;
-          if (row >= rows || u >= hidden) continue;
-          const float* const from = product + j * 8 + e * 2;
-          static_cast<uint2*>(layer.products)[int64_t{row} * hidden + u] = {Element<T>::pack(from[0], from[1]),
-                                                                            Element<T>::pack(from[4], from[5])};
+          if (row >= rows || u >= min(hidden, pinned_unit + kUnits)) continue;
+          const float* const from = product + j * Rows::kProductTiles * 4 + e * 2;
+          T* const to = static_cast<T*>(layer.products) + (int64_t{row} * hidden + u) * kGates;
+          if constexpr (kGates == 4) {
+            *reinterpret_cast<uint2*>(to) = {Element<T>::pack(from[0], from[1]), Element<T>::pack(from[4], from[5])};
+          } else {
+            uint32_t* const words = reinterpret_cast<uint32_t*>(to);
+            words[0] = Element<T>::pack(from[0], from[4]);
+            words[1] = Element<T>::pack(from[8], from[1]);
+            words[2] = Element<T>::pack(from[5], from[9]);
+          }
         }
       }
       __syncthreads();
@@ -255,7 +270,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
 
     // The input products, on their way while the states are; of the first round, pairs of gates.
     uint2 input = {0, 0};
-    uint32_t gate_input = 0, kept[kRounds];
+    uint32_t gate_input[kRounds] = {}, kept[kRounds];
     bool is_active[kRounds];
 #pragma unroll
     for (int r = 0; r < kRounds; ++r) {
@@ -266,11 +281,12 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
                  : static_cast<const T*>(params.xw) + (int64_t{current.row + column[r]} * params.xw_row + unit[r]);
       const int gate_stride = is_fed ? 1 : params.xw_gate;
       if (r > 0) {
-        gate_input = load_element(is_active[r], from + sub * gate_stride);
-      } else if (is_fed) {
+        const bool has_input = MODE != PRNN_GRU || sub != 2;  // a GRU's R h of the candidate has none
+        gate_input[r] = load_element(is_active[r] && has_input, from + input_gate<MODE>(sub) * gate_stride);
+      } else if (kGates == 4 && is_fed) {
         input = load_four_elements(is_active[r], from);
       } else {
-        uint32_t gates[kGates];
+        uint32_t gates[4] = {};
 #pragma unroll
         for (int g = 0; g < kGates; ++g) gates[g] = load_element(is_active[r], from + g * gate_stride);
         input = {gates[0] | gates[1] << 16, gates[2] | gates[3] << 16};
@@ -292,7 +308,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     multiply_groups<T, Rows, HALF>(weights, states, step_sums + warp * kSumVecs + lane, kGroups);
     __syncthreads();
 
-    float h[kRounds], recurrent[kGates], in[kGates], gate = 0;
+    float h[kRounds], recurrent[kGates], in[kGates], gate[kRounds] = {};
     {
       const float4* const from = step_sums + sum_at[0];
       float4 of_warp[kResidentWarps];
@@ -306,21 +322,24 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         recurrent[g] = sum[g];
         in[g] = element_value<T>((g < 2 ? input.x : input.y) >> g % 2 * 16);
       }
+      if (MODE == PRNN_GRU) in[kGates - 1] += bias.w;
     }
-    if constexpr (kRest > 0) {
-      const float sum =
-          sum_over_warps(reinterpret_cast<const float*>(step_sums), kSumVecs * kGates, sum_at[1] * kGates + sub);
-      gate = sum + reinterpret_cast<const float*>(biases)[(unit[1] - first_unit) * kGates + sub];
+#pragma unroll
+    for (int r = 1; r < kRounds; ++r) {
+      const float sum = sum_over_warps(reinterpret_cast<const float*>(step_sums), kSumVecs * 4, sum_at[r] * 4 + sub);
+      gate[r] = sum + reinterpret_cast<const float*>(biases)[(unit[r] - first_unit) * 4 + sub];
     }
     if (!HALF) arrive_sums_read();
     const UnitForward done = forward_unit<MODE, false>(recurrent, in, carry[0]);
     carry[0] = done.carried;
     h[0] = done.h;
-    if constexpr (kRest > 0) {
-      gate = Cell<MODE>::template activate<false>(gate + element_value<T>(gate_input), sub, 0);
-      const LaneForward rest = lanes_forward<MODE, false>(gate, carry[1], sub);
-      carry[1] = rest.carried;
-      h[1] = rest.h;
+#pragma unroll
+    for (int r = 1; r < kRounds; ++r) {
+      gate[r] = Cell<MODE>::template activate<false>(gate[r] + element_value<T>(gate_input[r]), sub, 0);
+      const LaneForward rest = lanes_forward<MODE, false>(gate[r], carry[r], sub);
+      carry[r] = rest.carried;
+      h[r] = rest.h;
+      gate[r] = rest.saved;
     }
     uint32_t word[kRounds];
 #pragma unroll
@@ -354,9 +373,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
           for (int g = 0; g < 4; ++g) gates.value[g] = Element<T>::from_float(done.saved[g]);
           __stcs(static_cast<uint2*>(layer.gates) + at, reinterpret_cast<const uint2&>(gates));
         } else {
-          __stcs(static_cast<T*>(layer.gates) + at * kGates + sub, Element<T>::from_float(gate));
+          __stcs(static_cast<T*>(layer.gates) + at * 4 + sub, Element<T>::from_float(gate[r]));
         }
-        if (r == 0 || sub == 0) store_float<T>(layer.cells, at, carry[r]);
+        if (Cell<MODE>::kHasCellState && (r == 0 || sub == 0)) store_float<T>(layer.cells, at, carry[r]);
       }
       if (column[r] >= next.batch) {  // the sequence ends
         const int64_t state = int64_t{column[r]} * hidden + unit[r];

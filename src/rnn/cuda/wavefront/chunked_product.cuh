@@ -11,13 +11,13 @@ namespace prnn {
 
 // ---- recurrent weights ----
 
-// Of PAIRS pairs of row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied. The
-// operands that are in registers are spread evenly over that order: while they are multiplied, the others are loaded
-// from shared memory.
-template <int PAIRS>
+// Of a block's row tiles by kChunkedKTiles k-tiles of a warp, in the order in which they are multiplied. The operands
+// that are in registers are spread evenly over that order: while they are multiplied, the others are loaded from shared
+// memory.
+template <int GATES, int UNIT_TILES>
 struct ChunkedWeights {
-  static constexpr int kOperands = 2 * PAIRS * kChunkedKTiles;
-  static constexpr int kInRegisters = kChunkedRegisters < kOperands ? kChunkedRegisters : kOperands;
+  static constexpr int kOperands = chunked_operands(GATES, UNIT_TILES);
+  static constexpr int kInRegisters = chunked_registers(GATES, UNIT_TILES);
 
   uint4 weights[kInRegisters];
   uint4* more;  // shared memory: [operand][thread]
@@ -91,6 +91,22 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[40], uint64_t a, uint64
                : "l"(a), "l"(b))
 template <class T>
 __device__ __forceinline__ void wgmma_columns(float (&d)[24], uint64_t a, uint64_t b) {
+  if constexpr (Element<T>::kIsHalf) {
+    PRNN_WGMMA("f16");
+  } else {
+    PRNN_WGMMA("bf16");
+  }
+}
+#undef PRNN_WGMMA
+#define PRNN_WGMMA(type)                                                                                              \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n72k16.f32." type "." type                                            \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%"    \
+               "26,%27,%28,%29,%30,%31,%32,%33,%34,%35},%36,%37,1,1,1,0,0;"                                           \
+               : PRNN_SUMS8(0), PRNN_SUMS8(8), PRNN_SUMS8(16), PRNN_SUMS8(24), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), \
+                 "+f"(d[35])                                                                                          \
+               : "l"(a), "l"(b))
+template <class T>
+__device__ __forceinline__ void wgmma_columns(float (&d)[36], uint64_t a, uint64_t b) {
   if constexpr (Element<T>::kIsHalf) {
     PRNN_WGMMA("f16");
   } else {
@@ -242,15 +258,15 @@ constexpr uint32_t free_columns_stage(int k_elements) {
 }
 
 // sums <- A[64, K] B[K, 80], for a matrix whose rows are along K: of the first warpgroup columns 0 to 63, of the second
-// one 64 to 79, in the first 8 sums. `b_stride`: elements from a row of B to the next; `b_vec(v)`: elements from the
-// beginning of a row to 8 columns of it, all of them aligned to 16 bytes, as rows of A are; K is a multiple of
-// kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages stages, aligned to 1024 bytes, free. The whole
-// block calls it; `thread` is threadIdx.x. `before_last()`: called when all stages but one are free again, that of
-// free_columns_stage() among them.
-template <class T, class BVec, class BeforeLast>
+// one 64 to 79, in the first 8 sums. `a_step(s)`: elements from stage s of a row of A to the next one; `b_stride`: from
+// a row of B to the next; `b_vec(v)`: elements from the beginning of a row to 8 columns of it, all of them aligned to
+// 16 bytes, as rows of A are; K is a multiple of kChunkedColumnsK. `stages`: shared memory of kChunkedColumnsStages
+// stages, aligned to 1024 bytes, free. The whole block calls it; `thread` is threadIdx.x. `before_last()`: called when
+// all stages but one are free again, that of free_columns_stage() among them.
+template <class T, class AStep, class BVec, class BeforeLast>
 __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elements, uint32_t stages, int thread,
-                                                 ChunkRows<T> a, const T* b, int b_stride, const BVec& b_vec,
-                                                 const BeforeLast& before_last) {
+                                                 ChunkRows<T> a, const AStep& a_step, const T* b, int b_stride,
+                                                 const BVec& b_vec, const BeforeLast& before_last) {
   constexpr int kStageK = kChunkedColumnsK, kVecs = 8, kRowsAtOnce = kResidentThreads / kVecs;  // of 128 bytes
   constexpr int kLastVecs = kChunkedColumns / 8 - kVecs;                                        // of a row of B
   // A stage: A, columns 0 to 63 of B, and its others.
@@ -269,7 +285,7 @@ __device__ __forceinline__ void multiply_columns(float (&sums)[32], int k_elemen
     for (int first = 0; first < kChunkedRows; first += kRowsAtOnce) {
       copy_ahead(row + first < a.count, place + to + first * 128, a.first + first * a.stride);
     }
-    a.first += kStageK;
+    a.first += a_step(s);
 #pragma unroll
     for (int first = 0; first < kStageK; first += kRowsAtOnce) {
       copy_ahead(true, place + to + kFirstAt + first * 128, b + from_first + first * b_stride);

@@ -68,9 +68,10 @@ struct WavefrontBackwardLayer {
   void* dhx;         // [N, H] or NULL
   void* dcx;
   float* bias_sums;  // [replicas, B, H]
-  // Kernels by chunks. What `dgates` is beforehand does not matter; it may be where `gates` of the layer above are.
-  void* exchange;  // [steps of the ring, 2, H / 16, columns, 16 units, 2 gates], all bytes 0xFF beforehand
-  void* products;  // [64, H], of a chunk: dy; NULL for the highest layer
+  // Kernels by chunks. What `dgates` is beforehand does not matter; it may be where `gates` of the layer above are. A
+  // GRU's and those above are [rows, 4, H], the candidate's gradient of W x in the end; `dcandidate` is not used.
+  void* exchange;                  // ChunkedBackwardExchange of the steps of the ring, all bytes 0xFF beforehand
+  void* products;                  // [64, H], of a chunk: dy; NULL for the highest layer
   const unsigned* above_progress;  // `progress` of the layer above; NULL for the highest one
   unsigned* progress;              // blocks that have finished a chunk, of all chunks together, 0 beforehand
 };
