@@ -147,6 +147,9 @@ def chunked_wavefront() -> Iterator[CudaCase]:
         yield CudaCase(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes, dtype)
     for batch_sizes in ([4] * 128, [7] * 60 + [5] * 68):
         yield with_dropout(reference.Stack(MODES["lstm"], 24, 768, 3), batch_sizes)
+        yield with_dropout(reference.Stack(MODES["gru"], 24, 768, 3), batch_sizes)
+    for batch_sizes in ([3] * 65, [7] * 65):
+        yield CudaCase(reference.Stack(MODES["gru"], 24, 768, 3), batch_sizes, torch.float16)
     yield CudaCase(reference.Stack(MODES["lstm"], 24, 576, 3, projection=100), [5] * 64, torch.float16)
 
 

@@ -18,10 +18,13 @@ KERNELS = LSTM | {
     "kWavefrontWgmma half lstm 2",
     "kWavefrontChunked half lstm 3",
     "kWavefrontChunked half lstm 5",
+    "kWavefrontChunked half gru 5",
+    "kWavefrontChunked half gru 6",
 }
 CHUNKED = {"layers": 3, "backward": 0}
 CHUNKED_FORWARD = "kWavefrontChunked half lstm 4"
 BOTH_CHUNKED = {CHUNKED_FORWARD, "kWavefrontChunked half lstm 5, 2"}
+GRU_CHUNKED = {"kWavefrontChunked half gru 4", "kWavefrontChunked half gru 5, 2"}
 FORTY_UNITS = {"blocks": 100}  # a GPU on which blocks of stacks by chunks, in both passes, have 40 units each
 FORWARD, BACKWARD = "rnn/cuda/wavefront/chunked_forward.cuh", "rnn/cuda/wavefront/chunked_backward.cuh"
 PRODUCT = "rnn/cuda/wavefront/chunked_product.cuh"
@@ -34,7 +37,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 @pytest.fixture(scope="module")
 def program(builder: Builder) -> pathlib.Path:
-    return builder.run_stack("stacks", KERNELS | BOTH_CHUNKED)
+    return builder.run_stack("stacks", KERNELS | BOTH_CHUNKED | GRU_CHUNKED)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,9 @@ def program(builder: Builder) -> pathlib.Path:
         ("half", "lstm", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "blocks": 60}),  # 40 units a block
         ("half", "lstm", 768, "8,7,7,5", CHUNKED | {"chunk": 3, "blocks": 60, "dropout": 1}),
         ("half", "lstm", 768, "3,3,2", CHUNKED | {"chunk": 2, "initial": 1}),
+        ("half", "gru", 768, "4,4,4,3,3", CHUNKED | {"chunk": 2}),
+        ("half", "gru", 768, "7,7,7,7", CHUNKED | {"chunk": 3, "dropout": 1, "blocks": 60}),  # 40 units a block
+        ("half", "gru", 768, "8,8,7,5", CHUNKED | {"chunk": 2, "blocks": 48}),  # 48
     ],
 )
 def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batches: str, more: dict[str, int]) -> None:
@@ -81,10 +87,13 @@ def test_a_stack(program: pathlib.Path, kind: str, cell: str, hidden: int, batch
         (128, "3,2,2,2,1,1,1,1,1,1,1,1", 2, {}),  # the ring's timesteps again
     ],
 )
-def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]) -> None:
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_chunks_backward(
+    program: pathlib.Path, cell: str, hidden: int, batches: str, chunk: int, more: dict[str, int]
+) -> None:
     options = {"layers": 2, "hidden": hidden, "chunk": chunk} | more
     for seed in (1, 2) if hidden < 512 else (1,):
-        build.run(program, TOLERANCE["half"], "lstm", type="half", batches=batches, seed=seed, **options)
+        build.run(program, TOLERANCE["half"], cell, type="half", batches=batches, seed=seed, **options)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk
     [
         (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),
         (
-            Edit(BACKWARD, "at - 2 * exchange_step;", "at - exchange_step;"),
+            Edit(BACKWARD, "kReadAfter = kByUnits ? 3 : 2;", "kReadAfter = 1;"),
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2},
         ),
@@ -101,14 +110,20 @@ def test_chunks_backward(program: pathlib.Path, hidden: int, batches: str, chunk
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2, "batches": "8,8,7,3"},
         ),
+        (  # the candidate's gradient of R h in the place of that of W x
+            Edit(BACKWARD, "Exchange::kByUnits && k_first >= 2 * hidden", "false"),
+            GRU_CHUNKED,
+            {"type": "half", "chunk": 2, "cell": "gru"},
+        ),
     ],
 )
 def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[str], options: dict[str, Any]) -> None:
     broken = builder.run_stack("broken", kernels, (edit,))
 
     def run_often() -> None:
+        chosen = {"cell": "lstm", "hidden": 64, "batches": "8,8,8,8", "layers": 2} | options
         for seed in range(1, 6):
-            build.run(broken, 3e-3, "lstm", seed=seed, **({"hidden": 64, "batches": "8,8,8,8", "layers": 2} | options))
+            build.run(broken, 3e-3, seed=seed, **chosen)
 
     with pytest.raises(AssertionError):
         run_often()
@@ -116,11 +131,12 @@ def test_a_planted_defect_is_found(builder: Builder, edit: Edit, kernels: set[st
 
 @pytest.fixture(scope="module")
 def ordered(builder: Builder) -> pathlib.Path:
-    return builder.run_stack("ordered", BOTH_CHUNKED | {"kWavefrontChunked half lstm 5"}, order=True)
+    kernels = BOTH_CHUNKED | GRU_CHUNKED | {"kWavefrontChunked half lstm 5", "kWavefrontChunked half gru 5"}
+    return builder.run_stack("ordered", kernels, order=True)
 
 
 def find_unordered(program: pathlib.Path, **options: Any) -> list[tuple[str, str]]:
-    return build.find_unordered(program, type="half", cell="lstm", **({"layers": 2} | options))
+    return build.find_unordered(program, type="half", **({"cell": "lstm", "layers": 2} | options))
 
 
 @pytest.mark.parametrize(
@@ -137,26 +153,30 @@ def find_unordered(program: pathlib.Path, **options: Any) -> list[tuple[str, str
         (64, "7,7,6,6,6,5,3,3,2,1", 5, FORTY_UNITS | {"dropout": 1}),
     ],
 )
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_accesses_by_chunks_are_ordered(
-    ordered: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]
+    ordered: pathlib.Path, cell: str, hidden: int, batches: str, chunk: int, more: dict[str, int]
 ) -> None:
-    assert find_unordered(ordered, hidden=hidden, batches=batches, chunk=chunk, **more) == []
+    more = {name: value for name, value in more.items() if cell == "lstm" or name != "initial"}  # of a projection
+    assert find_unordered(ordered, cell=cell, hidden=hidden, batches=batches, chunk=chunk, **more) == []
 
 
 # What words alone order: a block makes its words of the ring empty when all have published those of the next step, and
 # the other block's sums of its units before that block can send them again.
 POLL, PUBLISH, EMPTY_WORDS = "states[i] = load_or_zeros(", "publish_word(to[i] >= 0", "publish_16_bytes(to"
+PUBLISH_CANDIDATE = "publish_word(has_word, exchange"
 RELOAD = "reload_if_missing(words[i]"
 EMPTY_PARTIAL, SEND = "memory.partial[now & 1][place_of_sum + i] =", "chunked_store_to_rank(other_base + kPartial"
 BY_WORDS = {
     *((f"read {read}", f"write {EMPTY_WORDS}") for read in (POLL, RELOAD)),
-    (f"write {PUBLISH}", f"write {EMPTY_WORDS}"),
+    *((f"write {publish}", f"write {EMPTY_WORDS}") for publish in (PUBLISH, PUBLISH_CANDIDATE)),
     (f"write {EMPTY_PARTIAL}", f"write {SEND}"),
 }
 
 
-def test_what_words_alone_order_by_chunks(ordered: pathlib.Path) -> None:
-    found = find_unordered(ordered, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_what_words_alone_order_by_chunks(ordered: pathlib.Path, cell: str) -> None:
+    found = find_unordered(ordered, cell=cell, hidden=64, batches="7,7,7,7,7,7,7,7,7,7,7,7", chunk=2, relaxed=1)
     for pair in found:
         assert any(build.is_found(*code, [pair]) for code in BY_WORDS), pair
 
@@ -165,7 +185,7 @@ def test_what_words_alone_order_by_chunks(ordered: pathlib.Path) -> None:
 ADD_SUMS, STORE_SUMS = "of_warp[w] = from[w * kSumVecs]", "to[(GROUP * 2 + tile)"
 ADD_SUMS_OF_GATE = "value[w] = sums[w * floats_per_warp + index]"
 COPY_STAGE = "copy_row_ahead(wanted, to +"
-EMPTY_SLOT, SEND_TO_SLOT = "store_shared(own_base + slots", "chunked_store_to_rank(other_base + slot_of"
+EMPTY_SLOT, SEND_TO_SLOT = "store_shared(own_base + slots", "chunked_store_to_rank(other_base + slots_of"
 STORE_FIRST_SUMS, ADD_FIRST_SUMS = "store_sums(o * 16, first_sums", "&memory.step.sums[w][index]"
 COPY_SAVED, DERIVE = "copy_ahead(first + i * kCopiedColumns", "now.gates[own_column + i][own_unit]"
 STORE_ROWS, COPY_ROWS_ABOVE = "reinterpret_cast<uint4*>(to + g * hidden) =", "copy_ahead(row + first < a.count, place"

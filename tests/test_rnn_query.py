@@ -196,13 +196,14 @@ def test_layers_that_run_side_by_side(mode: int, batch: int) -> None:
 
 
 def test_few_sequences_run_side_by_side_where_there_is_no_wavefront() -> None:
-    for mode, batch, forward, backward, together in (
-        (2, 8, b"wavefront-chunked", b"wavefront-chunked", 5),
-        (3, 8, b"wavefront-mma", b"wgmma-split-k", 2),
-        (3, 2, b"wavefront-mma", b"wgmma-split-k", 2),
-        (3, 1, b"wavefront-mma", b"wgmma", 1),
+    for mode, layers, batch, forward, backward, together in (
+        (2, 5, 8, b"wavefront-chunked", b"wavefront-chunked", 5),
+        (3, 5, 8, b"wavefront-chunked", b"wavefront-chunked", 5),
+        (3, 2, 8, b"wavefront-mma", b"wgmma-split-k", 2),
+        (3, 2, 2, b"wavefront-mma", b"wgmma-split-k", 2),
+        (3, 2, 1, b"wavefront-mma", b"wgmma", 1),
     ):
-        info = Layer(mode, 1024, layers=5, batch=batch).query_gpu("H200")
+        info = Layer(mode, 1024, layers=layers, batch=batch).query_gpu("H200")
         assert (info.forwardEngine, info.backwardEngine) == (forward, backward)
         assert info.layersTogetherBackward == together
     assert info.layersReason.endswith(b"; one sequence leaves room for one sum of the biases' gradients")

@@ -121,7 +121,6 @@ def test_inference_of_few_sequences(hidden: int, layers: int, together: int, bat
         {"hidden": 544},  # no multiple of 64
         {"hidden": 1000},
         {"hidden": 1088},
-        {"mode": GRU},
         {"mode": RNN_TANH},
         {"data_type": capi.FLOAT},
     ],
@@ -213,10 +212,96 @@ def test_dropout_between_layers_with_a_projection_is_of_training() -> None:
     )
 
 
+@pytest.mark.parametrize("mode", [LSTM, GRU])
 @pytest.mark.parametrize("gpu", GPUS)
-def test_gpus(gpu: str) -> None:
-    info = plan(gpu)
+def test_gpus(gpu: str, mode: int) -> None:
+    info = plan(gpu, mode=mode)
     assert (info.forwardEngine == CHUNKED) == (info.backwardEngine == CHUNKED) == (gpu in ("H100", "H200"))
+
+
+# GRU: hidden size, layers, how many of them run together forward, blocks of a layer and units of a block, and how many
+# run together backward.
+GRU_LAUNCHES = [
+    (1024, 3, 3, 32, 32, 3),
+    (1024, 4, 4, 32, 32, 4),
+    (1024, 5, 5, 26, 40, 5),
+    (1024, 6, 6, 22, 48, 3),
+    (1024, 8, 4, 32, 32, 4),
+    (1024, 12, 6, 22, 48, 4),
+    (960, 9, 5, 24, 40, 5),
+    (896, 6, 6, 19, 48, 3),
+    (832, 5, 5, 26, 32, 5),
+    (832, 7, 7, 18, 48, 4),
+    (768, 3, 3, 24, 32, 3),
+    (768, 6, 6, 20, 40, 6),
+    (768, 8, 8, 16, 48, 4),
+    (704, 7, 7, 18, 40, 7),
+    (704, 8, 8, 15, 48, 4),
+    (640, 8, 8, 16, 40, 8),
+    (576, 7, 7, 18, 32, 7),
+    (576, 9, 5, 18, 32, 5),
+]
+
+
+@pytest.mark.parametrize("batch", range(1, 9))
+@pytest.mark.parametrize(("hidden", "layers", "forward", "blocks", "units", "backward"), GRU_LAUNCHES)
+def test_gru(hidden: int, layers: int, forward: int, blocks: int, units: int, backward: int, batch: int) -> None:
+    for gpu in ("H100", "H200"):
+        info = plan(gpu, mode=GRU, hidden=hidden, layers=layers, batch=batch)
+        assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (CHUNKED, CHUNKED, b"")
+        assert (info.layersTogether, info.layersTogetherBackward) == (forward, backward)
+        assert (info.blocks, info.unitsPerBlock, info.replicas, info.batchPerPass) == (blocks, units, 1, 8)
+        # Pairs of tiles of 8 rows by 1024 of K.
+        assert info.registerBytes + info.sharedBytes == blocks * -(-units * 3 // 16) * 16 * 1024 * 2
+        if hidden <= 704:
+            pays = layers > 4
+        elif hidden <= 832:
+            pays = batch <= 4 or layers > 4
+        else:  # shorter launches do not pay for few sequences
+            pays = forward > 4 if batch < 4 else batch == 4 or layers > 3
+        others = min(layers, 3 if hidden <= 704 else 2)
+        assert info.layersTogetherInference == (forward if pays else others)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "batch", "fewest", "in_inference"),
+    [
+        (1024, 5, 1, 64, 128),
+        (1024, 3, 3, 64, None),
+        (1024, 3, 4, 64, 96),
+        (1024, 5, 4, 64, 64),
+        (1024, 3, 8, 64, None),
+        (896, 8, 8, 64, 128),
+        (832, 5, 1, 64, 64),
+        (768, 3, 4, 64, 128),
+        (768, 4, 8, 64, None),
+        (704, 4, 8, 64, None),
+        (704, 5, 4, 64, 128),
+        (640, 8, 8, 64, 256),
+        (640, 3, 4, 128, None),
+        (640, 3, 8, None, None),
+    ],
+)
+def test_few_timesteps_of_gru(
+    hidden: int, layers: int, batch: int, fewest: int | None, in_inference: int | None
+) -> None:
+    """The fewest that run by chunks, in training and in inference, and one less; None: however many."""
+    layer = Layer(mode=GRU, hidden=hidden, layers=layers, batch=batch)
+    together = plan(mode=GRU, hidden=hidden, layers=layers, batch=4).layersTogether
+    for steps in (32, 63, 64, 95, 96, 127, 128, 255, 256, 1000):
+        info = plan_of(layer, [batch] * steps)
+        trains_so = fewest is not None and steps >= fewest
+        assert (info.forwardEngine, info.backwardEngine == CHUNKED) == (CHUNKED if trains_so else MMA, trains_so)
+        infers_so = in_inference is not None and steps >= in_inference
+        assert info.layersTogetherInference == (together if infers_so else 3 if hidden <= 704 else 2)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"layers": 2}, {"batch": 9}, {"hidden": 512}, {"hidden": 544}, {"data_type": capi.FLOAT}], ids=str
+)
+def test_other_stacks_of_gru(arguments: dict[str, int]) -> None:
+    info = plan(mode=GRU, **arguments)
+    assert CHUNKED not in (info.forwardEngine, info.backwardEngine)
 
 
 def plan_of(layer: Layer, batch_sizes: list[int]) -> Info:
@@ -314,8 +399,9 @@ def test_shared_memory_has_room_for_the_kernels_variables() -> None:
     weights = (80 - 39) * 4096  # of the largest blocks, in shared memory
     stages = 4 * (64 + 4 * 40) * 64  # of a product; sums take less
     assert weights + stages + 40 * 16 <= 227 * 1024
+    assert (72 - 31) * 4096 + 4 * (64 + 3 * 48) * 64 + 48 * 16 <= 227 * 1024  # of the largest of GRU
     for kernels in variables("forward").values():
-        assert len(kernels) == 3 * 8  # of 3 sizes: two types, up to 4 sequences and up to 8, with lengths or dropout
+        assert len(kernels) == 6 * 8  # of 3 sizes of LSTM and of GRU: two types, up to 4 sequences and up to 8, extras
         for registers, static in kernels:
             assert registers <= 255
             assert static == 0  # stages are aligned
@@ -323,7 +409,7 @@ def test_shared_memory_has_room_for_the_kernels_variables() -> None:
 
 def test_shared_memory_has_room_for_the_backward_kernels_variables() -> None:
     for kernels in variables("backward").values():
-        assert len(kernels) == 8  # two types, up to 4 sequences and up to 8, of one length and of different ones
+        assert len(kernels) == 16  # two cells and types, up to 4 sequences and up to 8, of one length and of others
         for registers, static in kernels:
             assert registers <= 255
             assert static == 0  # what the plan says is all of it

@@ -118,7 +118,12 @@ class Stack {
     std::vector<unsigned> progress(options_.layers);
     size_t gates_above = 0;  // in `arrays`
     params.chunk_steps = options_.chunk;
-    if (options_.chunk > 0) follow(layers_.back().dgates);
+    // All of a row's gradients together.
+    if (options_.chunk > 0) {
+      arrays.emplace_back(options_.type, 4 * layers_.back().all);
+      follow(arrays.back());
+      params.layer[options_.layers - 1].dgates = arrays.back().data();
+    }
     for (int i = options_.layers - 1; i >= 0 && options_.chunk > 0; --i) {
       WavefrontBackwardLayer& own = params.layer[i];
       const Layer& layer = layers_[i];
@@ -137,14 +142,13 @@ class Stack {
         own.dgates = arrays[gates_above].data();
       }
       gates_above = arrays.size();
-      arrays.emplace_back(options_.type, row * layer.rows);
+      arrays.emplace_back(options_.type, 4 * layer.all);
       follow(arrays.back());
-      copy_gates(arrays.back().data(), own.gates);
+      std::memcpy(arrays.back().data(), own.gates, arrays.back().bytes());
       own.gates = arrays.back().data();
     }
     if (!launch(kWavefrontBackwardLaunchers, plan_.backward, params)) return false;
-    for (int i = 0; i + 1 < options_.layers && options_.chunk > 0; ++i)
-      copy_gates(layers_[i].dgates.data(), params.layer[i].dgates);
+    for (int i = 0; i < options_.layers && options_.chunk > 0; ++i) copy_gradients(layers_[i], params.layer[i].dgates);
     for (int i = options_.layers - 1; i >= 0; --i) {
       if (i + 1 < options_.layers) multiply_above(i);
       layers_[i].compare_backward();
@@ -162,9 +166,14 @@ class Stack {
     return !drops() ? 1 : (kept_[i][element / 8] >> element % 8 & 1) != 0 ? scale_ : 0;
   }
 
-  // Or their gradients, of an LSTM.
-  void copy_gates(void* to, const void* from) const {
-    std::memcpy(to, from, 4 * layers_[0].all * bytes_of(options_.type));
+  // From rows of all gradients of the gates.
+  void copy_gradients(Layer& layer, const void* rows) const {
+    const size_t unit = options_.hidden * bytes_of(options_.type), gates = layer.gates * unit;
+    for (int row = 0; row < layer.rows; ++row) {
+      const char* const from = static_cast<const char*>(rows) + row * 4 * unit;
+      std::memcpy(static_cast<char*>(layer.dgates.data()) + row * gates, from, gates);
+      if (layer.is_gru) std::memcpy(static_cast<char*>(layer.dcandidate.data()) + row * unit, from + gates, unit);
+    }
   }
 
   // Layer::products of layer i.
