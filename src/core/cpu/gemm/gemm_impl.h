@@ -13,7 +13,8 @@ namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
 // Blocks of a product: of so many columns of B, all panels `k` deep are packed, then `rows` rows of A at a time pass
-// through all of them. Deep blocks keep C out of the way; where A is packed too (transposed), wide ones pay better.
+// through all of them. Deep blocks keep C out of the way; where A is packed too (transposed), wide ones pay better, and
+// the sums of a block are added to C.
 template <class T, bool kTransposed>
 struct Blocks {
   static constexpr int64_t kK = (kTransposed ? 1024 : 4096) / sizeof(T);
@@ -24,7 +25,7 @@ constexpr int64_t kSliceBytes = 512;      // of k: a panel of a recurrent produc
 constexpr int64_t kUnpackedK = 64;        // depth of kMaxPanels panels that stay in the L1 cache
 constexpr int64_t kShallow = 32;          // of a product in which what takes time is to write C, row after row
 constexpr int64_t kMostUnpacked = 2;      // panels of a product whose transposed A is used as it lies
-constexpr int64_t kUnpackedBytes = 2048;  // between two of its rows, at most
+constexpr int64_t kUnpackedBytes = 1600;  // between two of its rows, at most: from 1920 on packing was faster
 constexpr int64_t kMaxInPlace = 48;       // rows of A that columns of B as they lie, or panels in the L1 cache, serve
 constexpr int64_t kColumnsK = 64;         // depth of what a product of columns as they lie takes at a time
 
