@@ -304,10 +304,11 @@ def test_an_unaligned_output(hidden: int) -> None:
     check_unaligned_output(case_of(4, hidden, [4] * 64))
 
 
+@pytest.mark.parametrize(("layers", "hidden"), [(3, 1024), (4, 640)])
 @pytest.mark.parametrize("name", ["x", "dy", "hx", "cx", "dhy", "dcy", "dx", "dhx", "dcx"])
-def test_unaligned_arrays(name: str) -> None:
+def test_unaligned_arrays(name: str, layers: int, hidden: int) -> None:
     torch.manual_seed(15)
-    case = case_of(3, 1024, [5] * 64)
+    case = case_of(layers, hidden, [5] * 64)
     given = case.data[name]
     room = torch.empty(given.numel() + 1, dtype=given.dtype, device="cuda")
     case.data[name] = room[1:].view_as(given).copy_(given)

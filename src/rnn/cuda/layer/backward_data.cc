@@ -191,6 +191,8 @@ class BackwardData : LayerRun {
   }
 
   void run_layer(int64_t layer, const void* y, const void* dy) {
+    ResidentShape shape = plan.backward;
+    if (is_chunked(wavefront.backward)) shape.replicas = 1;  // one sum for a bias, as kernels by chunks leave
     BackwardParams params{};
     std::vector<BackwardDirection> directions;
     params.y_row = static_cast<int>(projects() ? padded : p.recurrences() * p.hidden);
@@ -223,15 +225,15 @@ class BackwardData : LayerRun {
       directions.push_back(dir);
     }
     // The sums for the biases: a partial sum for each replica of each pass.
-    for_each_launch(plan.backward, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
+    for_each_launch(shape, [&](const ResidentSizes& sizes, int64_t first, int64_t pass) {
       set_sizes(sizes, &params);
       params.masks = masks(layer, first, sizes.directions);
-      fill_sums(plan.backward, &params);
+      fill_sums(shape, &params);
       const int64_t biases = p.gates() > 1 ? 4 : 1;
       for (int i = 0; i < sizes.directions; ++i) {
         params.direction[i] = directions[first + i];
-        params.direction[i].bias_sums = saved.directions[layer * p.recurrences() + first + i].bias_sums +
-                                        pass * plan.backward.replicas * biases * p.hidden;
+        params.direction[i].bias_sums =
+            saved.directions[layer * p.recurrences() + first + i].bias_sums + pass * shape.replicas * biases * p.hidden;
       }
       if (plan.keeps_projection_apart()) {
         params.projection = projection_of(args_.w, layer, first, sizes);
@@ -239,7 +241,7 @@ class BackwardData : LayerRun {
         params.projection.exchange = work.row_exchange;
         fill_empty(work.row_exchange, p.steps() * sizes.exchange_columns() * padded_projection(p));
       }
-      require_launch(launch_kernel(plan.backward, params, stream), "the resident backward kernel");
+      require_launch(launch_kernel(shape, params, stream), "the resident backward kernel");
     });
     for (int64_t d = 0; d < p.recurrences(); ++d) {
       if (directions[d].dreset_hx != nullptr) round_sums(directions[d].dreset_hx, h_state(p.extras.dresetHx, layer, d));
