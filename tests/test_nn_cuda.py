@@ -14,7 +14,7 @@ from nn_pairs import CELLS, Result, flat, make, make_pair, make_states, train_st
 from torch.utils.checkpoint import checkpoint
 
 import prnn
-from prnn._ops import _handles
+from prnn._ops import _handles, _segments
 from prnn._ops.rnn import Config
 from prnn.cli import main
 
@@ -446,6 +446,7 @@ def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> N
     assert not training or module.weight_ih_l0.grad.isfinite().all()
 
 
+@pytest.mark.skipif(not _segments.ASKS_WHILE_COMPILING, reason="torch before 2.11 breaks the graph at resets on a GPU")
 @pytest.mark.parametrize("zoneout", [0.0, 0.2])
 @pytest.mark.parametrize(("cell", "hidden", "dtype"), [("GRU", 32, torch.float32), ("LSTM", 1024, torch.bfloat16)])
 def test_compile_with_resets_that_kernels_read(cell: str, hidden: int, dtype: torch.dtype, zoneout: float) -> None:
