@@ -1,5 +1,8 @@
 """The handles that torch's modules and losses make for themselves."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -47,12 +50,28 @@ def test_a_graphs_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.calls == ["cuda"]
 
 
-def test_an_ended_threads_handle_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_handles, "_spare", {0: []})
-    library = _C.Handle.cpu()
-    made = _handles._Made(library, 0)
+def test_an_ended_threads_handle_is_kept() -> None:
+    """But the CPU's, which cost nothing."""
+    library, spare = _C.Handle.cpu(), []
+    made = _handles._Made(library, 0, spare)
+    assert not spare
     del made
-    assert _handles._spare == {0: [library]}
-    made = _handles._Made(_C.Handle.cpu(), -1)  # the CPU's cost nothing
+    assert spare == [library]
+    del library
+    made = _handles._Made(_C.Handle.cpu(), -1)
     del made
-    assert _handles._spare == {0: [library]}
+    assert len(spare) == 1
+
+
+def test_a_program_ends_in_silence() -> None:
+    """Whatever the order in which the interpreter lets go of the module's variables."""
+    program = """
+import torch
+from prnn import _C
+from prnn._ops import _handles
+
+spare = _handles._spare.setdefault(0, [])
+_handles._handles.of[torch.device("cuda", 0)] = _handles._Made(_C.Handle.cpu(), 0, spare)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

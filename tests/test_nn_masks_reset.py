@@ -386,11 +386,13 @@ def test_what_is_not_served() -> None:
         LSTM(3, 4, proj_size=2, recurrent_dropout=0.5)
 
 
+@pytest.mark.skipif(not _segments.ASKS_WHILE_COMPILING, reason="torch before 2.11 breaks the graph at resets on a GPU")
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("zoneout", [0.0, 0.2, 0.3])
 def test_compiled_functions_ask_what_kernels_know(zoneout: float, dynamic: bool | None) -> None:
     """On a GPU they do; the answer is a constant of the graph."""
     torch.compiler.reset()
+
     class Asking(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

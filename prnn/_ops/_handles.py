@@ -22,16 +22,16 @@ _spare: dict[int, list[_C.Handle]] = {}
 
 
 class _Made:
-    """A library handle, its GPU, -1 for the CPU, and the stream that it was last set to."""
+    """A library handle, its GPU, -1 for the CPU, and the stream that it was last set to. Goes to `spare` at its end."""
 
-    __slots__ = ("index", "library", "stream")
+    __slots__ = ("index", "library", "spare", "stream")
 
-    def __init__(self, library: _C.Handle, index: int) -> None:
-        self.library, self.index, self.stream = library, index, -1
+    def __init__(self, library: _C.Handle, index: int, spare: list[_C.Handle] | None = None) -> None:
+        self.library, self.index, self.stream, self.spare = library, index, -1, spare
 
     def __del__(self) -> None:
-        if self.index >= 0 and (spare := _spare.get(self.index)) is not None:
-            spare.append(self.library)
+        if self.spare is not None:
+            self.spare.append(self.library)
 
 
 class _Handles(threading.local):
@@ -63,11 +63,12 @@ def _new(device: torch.device) -> _Made:
     elif device.type == "cuda":
         with torch.cuda.device(device):
             index = torch.cuda.current_device()
+            spare = _spare.setdefault(index, [])
             try:
-                library = _spare.setdefault(index, []).pop()
+                library = spare.pop()
             except IndexError:
                 library = _cuda_library()
-            made = _Made(library, index)
+            made = _Made(library, index, spare)
     else:
         raise NotSupportedError(f"prnn runs on cpu and cuda tensors; got a tensor on {device}")
     _handles.of[device] = made

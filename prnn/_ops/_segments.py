@@ -13,6 +13,9 @@ from prnn._ops._steps import steps_of
 
 States = Sequence[Tensor | None]  # h and c
 
+# torch.compile of 2.6 fails where an argument of what it assumes constant is a symbol; later it breaks the graph.
+ASKS_WHILE_COMPILING = torch.__version__ >= "2.11"
+
 
 def computed_dtype(input: Tensor) -> torch.dtype:
     """The type in which a layer on a GPU computes."""
@@ -25,16 +28,31 @@ def resets_in_kernels(config: Config, input: Tensor, batch: int) -> bool:
     """Whether the kernels that serve the layer and so many sequences know resets."""
     if input.device.type != "cuda" or batch == 0:
         return True
-    if torch.compiler.is_compiling():
+    if ASKS_WHILE_COMPILING and torch.compiler.is_compiling():
         return resets_in_compiled_kernels(config, input)
     return _serves(config, input.size(-1), computed_dtype(input), input.device, batch)
 
 
 def resets_in_compiled_kernels(config: Config, input: Tensor) -> bool:
     """The same for all batches, which one graph serves."""
-    # Probabilities, which torch.compile may hold as symbols, do not matter.
-    alike = config._replace(dropout=0.0, zoneout=0.5 if config.zoneout > 0 else 0.0)
-    return _resets_in_kernels_of_all_batches(input.size(-1), computed_dtype(input), input.device, *alike)
+    # Without what torch.compile may hold as symbols, the size of the input and probabilities: they do not matter.
+    return _resets_in_kernels_of_all_batches(
+        config.hidden_size,
+        computed_dtype(input),
+        input.device,
+        config.mode,
+        config.hidden_size,
+        config.proj_size,
+        config.num_layers,
+        config.bidirectional,
+        0.0,
+        config.backend,
+        config.return_cells,
+        config.has_reset,
+        config.heads,
+        0.5 if config.zoneout > 0 else 0.0,
+        config.mask_kinds,
+    )
 
 
 def _serves(config: Config, input_size: int, dtype: torch.dtype, device: torch.device, batch: int) -> bool:

@@ -5,6 +5,8 @@
 namespace prnn {
 namespace {
 
+constexpr int64_t kSummed = 256;  // timesteps that are summed in T
+
 template <class T>
 class BackwardPass {
  public:
@@ -16,6 +18,7 @@ class BackwardPass {
     std::fill_n(ws_.zeros, H, T(0));
     std::fill_n(ws_.direct, N * H, T(0));
     std::fill_n(ws_.sums, N * kLayerNormLstmParameterRows * H, T(0));
+    std::fill_n(ws_.totals, N * kLayerNormLstmParameterRows * H, 0.0);
     if (args_.dcy != nullptr) {
       std::copy_n(static_cast<const T*>(args_.dcy), N * H, ws_.dc);
     } else {
@@ -39,6 +42,7 @@ class BackwardPass {
     for (int64_t s = o_.steps - 1; s >= 0; --s) {
       const LayerNormLstmStep step(o_, s);
       for (int64_t n = sequences.begin; n < sequences.end; ++n) run_sequence(s, n);
+      if (s % kSummed == 0) add_sums(sequences);
       team.sync();
       if (s == 0 && args_.gradients.dh0 == nullptr) break;
       panel_product(team, ws_.recurrent, H, 4 * H, da(step.row), N, ws_.products, s % 2 != 0);
@@ -128,6 +132,14 @@ class BackwardPass {
     team_gemm(team, gemm);
   }
 
+  void add_sums(Range sequences) const {
+    const int64_t size = kLayerNormLstmParameterRows * H;
+    for (int64_t i = sequences.begin * size; i < sequences.end * size; ++i) {
+      ws_.totals[i] += ws_.sums[i];
+      ws_.sums[i] = 0;
+    }
+  }
+
   // Adds the sequences' sums in their order.
   void store_sums() const {
     const LayerNormLstmGradients& g = args_.gradients;
@@ -140,10 +152,10 @@ class BackwardPass {
   void store_rows(void* out, int64_t first, int64_t count) const {
     if (out == nullptr) return;
     T* const to = static_cast<T*>(out);
-    std::fill_n(to, count * H, T(0));
-    for (int64_t n = 0; n < N; ++n) {
-      const T* const from = ws_.sums + (n * kLayerNormLstmParameterRows + first) * H;
-      for (int64_t i = 0; i < count * H; ++i) to[i] += from[i];
+    for (int64_t i = 0; i < count * H; ++i) {
+      double sum = 0;
+      for (int64_t n = 0; n < N; ++n) sum += ws_.totals[(n * kLayerNormLstmParameterRows + first) * H + i];
+      to[i] = static_cast<T>(sum);
     }
   }
 

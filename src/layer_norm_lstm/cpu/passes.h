@@ -70,19 +70,21 @@ struct LayerNormLstmBackwardWorkspace {
         zeros(arena.take<T>(o.hiddenSize)),
         scratch(arena.take<T>(o.batch * 2 * o.hiddenSize)),
         sums(arena.take<T>(o.batch * kLayerNormLstmParameterRows * o.hiddenSize)),
+        totals(arena.take<double>(o.batch * kLayerNormLstmParameterRows * o.hiddenSize)),
         h_prev(arena.take<T>(o.steps * o.batch * o.hiddenSize)),
         da(arena.take<T>(o.normalize == PRNN_NORMALIZE_PRODUCTS ? o.steps * o.batch * 4 * o.hiddenSize : 0)) {}
 
   Arena arena;
-  T* recurrent;  // R'
-  T* products;   // [N][H]: R' da
-  T* direct;     // [N][H]
-  T* dc;         // [N][H]
-  T* zeros;      // [H]
-  T* scratch;    // [N][2 H]
-  T* sums;       // [N][kLayerNormLstmParameterRows][H]
-  T* h_prev;     // [T][N][H]: m * h_{t-1}
-  T* da;         // [T][N][4 H]; PRODUCTS alone: else dx is the same
+  T* recurrent;    // R'
+  T* products;     // [N][H]: R' da
+  T* direct;       // [N][H]
+  T* dc;           // [N][H]
+  T* zeros;        // [H]
+  T* scratch;      // [N][2 H]
+  T* sums;         // [N][kLayerNormLstmParameterRows][H]: of a run of timesteps
+  double* totals;  // the same, of the runs before
+  T* h_prev;       // [T][N][H]: m * h_{t-1}
+  T* da;           // [T][N][4 H]; PRODUCTS alone: else dx is the same
 };
 
 // Multiplies a packed matrix of `rows` rows with the vectors b [n][k]: out [n][rows]. The calling thread's share of the

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/threads.h"
@@ -17,6 +18,7 @@ namespace prnn {
 namespace {
 
 constexpr int64_t kMaxPanelBytes = 2 * 64;
+constexpr int64_t kFewVectors = 6;  // whose products take several panels at a time
 
 // S: the type of the weights; all else is of the type that is computed in, T.
 template <class S>
@@ -194,10 +196,16 @@ class BackwardDataPass {
       kernels_.product_from_columns(m.matrix + group.begin * W, m.columns, whole - group.begin, m.rows, vectors, ld, n,
                                     products);
     }
-    if (whole < group.end) {
-      kernels_.product(packed_panel(m, whole), group.end - whole, std::min(W, m.columns - whole * W), m.rows, vectors,
-                       ld, n, products + (whole - group.begin) * n * W, packs_ ? packed_panel(m, next) : nullptr);
-    }
+    // A last panel that is a vector at most is half the work, but not together with others.
+    const int64_t rest = m.columns - (group.end - 1) * W;
+    const int64_t end =
+        std::is_same_v<S, T> && n > kFewVectors && group.end - whole > 1 && rest <= W / 2 ? group.end - 1 : group.end;
+    const auto multiply_packed = [&](int64_t begin, int64_t last, int64_t after) {
+      kernels_.product(packed_panel(m, begin), last - begin, std::min(W, m.columns - begin * W), m.rows, vectors, ld, n,
+                       products + (begin - group.begin) * n * W, packs_ ? packed_panel(m, after) : nullptr);
+    };
+    if (whole < end) multiply_packed(whole, end, end < group.end ? end : next);
+    if (end < group.end) multiply_packed(end, group.end, next);
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.

@@ -1,6 +1,6 @@
 // The gradients of the weights: a few matrix products over all rows of the batch, added to dw or written there.
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 
 #include "core/cpu/gemm/gemm.h"
 #include "core/cpu/threads.h"
@@ -47,22 +47,40 @@ class BackwardWeightsPass {
     const DirectionReserve<T>& d = reserve_.directions[layer * p_.recurrences() + index];
     const RnnLayerOffsets offsets = rnn_layer_offsets(p_, layer, index);
     S* dw = static_cast<S*>(args_.dw);
+    const int64_t direct = p_.mode == PRNN_GRU ? 2 : G;  // gates whose gradient is the same for input and recurrence
     gather_h_prev(team, layer, index);
+    const Range sums = column_share(team, G * H), candidate_sums = column_share(team, direct < G ? H : 0);
+    double* const candidate = ws_.sums + G * H;
+    std::fill_n(ws_.sums + sums.begin, sums.size(), 0.0);
+    std::fill_n(candidate + candidate_sums.begin, candidate_sums.size(), 0.0);
     team.sync();
 
-    const int64_t direct = p_.mode == PRNN_GRU ? 2 : G;  // gates whose gradient is the same for input and recurrence
-    const int64_t width = p_.layer_input(layer);
-    if (offsets.input >= 0) {
-      add_product(team, direct * H, width, d.dgates, G * H, input, width, dw + offsets.input);
-      if (direct < G)
-        add_product(team, H, width, d.dcandidate, H, input, width, dw + offsets.input + direct * H * width);
+    const int64_t width = p_.layer_input(layer), most = rows_at_once();
+    for (int64_t begin = 0; begin < p_.rows; begin += most) {
+      const Range rows = {begin, std::min(begin + most, p_.rows)};
+      add_columns(rows, sums, d.dgates, G * H, ws_.sums);
+      if (direct < G) add_columns(rows, candidate_sums, d.dcandidate, H, candidate);
+      if (offsets.input >= 0) {
+        add_product(team, rows, direct * H, width, d.dgates, G * H, input, width, dw + offsets.input);
+        if (direct < G) {
+          add_product(team, rows, H, width, d.dcandidate, H, input, width, dw + offsets.input + direct * H * width);
+        }
+      }
+      add_product(team, rows, G * H, P, d.dgates, G * H, ws_.h_prev, P, dw + offsets.recurrent);
+      if (p_.projection > 0) add_product(team, rows, P, H, d.dh, P, d.unprojected, H, dw + offsets.projection);
     }
-    add_product(team, G * H, P, d.dgates, G * H, ws_.h_prev, P, dw + offsets.recurrent);
-    if (p_.projection > 0) add_product(team, P, H, d.dh, P, d.unprojected, H, dw + offsets.projection);
-    add_columns(team, direct * H, d.dgates, G * H, dw + offsets.input_bias);
-    if (direct < G) add_columns(team, H, d.dcandidate, H, dw + offsets.input_bias + direct * H);
-    add_columns(team, G * H, d.dgates, G * H, dw + offsets.recurrent_bias);
+    store_sums(sums, ws_.sums, dw + offsets.recurrent_bias);
+    store_sums({sums.begin, std::min(sums.end, direct * H)}, ws_.sums, dw + offsets.input_bias);
+    store_sums(candidate_sums, candidate, dw + offsets.input_bias + direct * H);
     team.sync();  // h_prev is written again
+  }
+
+  // Rows that all products take before they go on to the next ones: as many as have half a megabyte of gate gradients,
+  // which stay in the L2 cache, and all where these are few. What is rounded once takes all rows.
+  int64_t rows_at_once() const {
+    constexpr int64_t kBytes = 512 * 1024, kBlock = 256;
+    const int64_t rows = kBytes / (G * H * static_cast<int64_t>(sizeof(T))) / kBlock * kBlock;
+    return std::is_same_v<S, T> && rows > 0 ? rows : p_.rows;
   }
 
   // The state that every row's timestep started from, as R read it, row by row.
@@ -96,44 +114,42 @@ class BackwardWeightsPass {
   }
 
   // c[m][n] = sum over rows of a[row][m] * b[row][n], added to what c was or not, as in all that follows.
-  void add_product(const Team& team, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb,
+  void add_product(const Team& team, Range rows, int64_t m, int64_t n, const T* a, int64_t lda, const T* b, int64_t ldb,
                    S* c) const {
     Gemm<T> gemm;
     gemm.m = m;
     gemm.n = gemm.ldc = n;
-    gemm.k = p_.rows;
-    gemm.a = a;
+    gemm.k = rows.size();
+    gemm.a = a + rows.begin * lda;
     gemm.lda = lda;
     gemm.a_transposed = true;
-    gemm.b = b;
+    gemm.b = b + rows.begin * ldb;
     gemm.ldb = ldb;
-    gemm.accumulate = args_.adds;
+    gemm.accumulate = args_.adds || rows.begin > 0;
     gemm.scratch = scratch_;
     team_gemm_narrow<S>(team, gemm, c);
   }
 
-  // sums[i] = sum over rows of a[row][i], a cache line's columns at a time or more.
-  void add_columns(const Team& team, int64_t columns, const T* a, int64_t lda, S* sums) const {
+  // The calling thread's of so many sums: whole cache lines.
+  static Range column_share(const Team& team, int64_t columns) {
     constexpr int64_t kColumns = 64;
     const Range share = team.share_of((columns + kColumns - 1) / kColumns);
-    for (int64_t i = share.begin; i < share.end; ++i) {
-      const int64_t begin = i * kColumns, width = std::min(kColumns, columns - begin);
-      T totals[kColumns] = {};
-      if (width == kColumns) {
-        for (int64_t row = 0; row < p_.rows; ++row) {
-          for (int64_t j = 0; j < kColumns; ++j) totals[j] += a[row * lda + begin + j];
-        }
-      } else {
-        for (int64_t row = 0; row < p_.rows; ++row) {
-          for (int64_t j = 0; j < width; ++j) totals[j] += a[row * lda + begin + j];
-        }
-      }
-      if (args_.adds) {
-        T before[kColumns];
-        kernels_.widen(sums + begin, width, before);
-        for (int64_t j = 0; j < width; ++j) totals[j] += before[j];
-      }
-      kernels_.narrow(totals, width, sums + begin);
+    return {share.begin * kColumns, std::min(share.end * kColumns, columns)};
+  }
+
+  // sums[i] += sum over rows of a[row][i].
+  void add_columns(Range rows, Range columns, const T* a, int64_t lda, double* sums) const {
+    kernels_.add_rows(a + rows.begin * lda + columns.begin, lda, rows.size(), columns.size(), sums + columns.begin);
+  }
+
+  void store_sums(Range columns, const double* sums, S* to) const {
+    constexpr int64_t kColumns = 64;
+    for (int64_t begin = columns.begin; begin < columns.end; begin += kColumns) {
+      const int64_t width = std::min(kColumns, columns.end - begin);
+      T totals[kColumns], before[kColumns] = {};
+      if (args_.adds) kernels_.widen(to + begin, width, before);
+      for (int64_t j = 0; j < width; ++j) totals[j] = static_cast<T>(before[j] + sums[begin + j]);
+      kernels_.narrow(totals, width, to + begin);
     }
   }
 

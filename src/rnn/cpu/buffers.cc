@@ -111,6 +111,7 @@ BackwardWeightsWorkspace<T>::BackwardWeightsWorkspace(const RnnProblem& p, void*
   Carver carver(base);
   h_prev = carver.take<T>(p.rows * p.state());
   dropped = carver.take<T>(has_dropout(p) ? p.rows * p.recurrences() * p.state() : 0);
+  sums = carver.take<double>((p.gates() + (p.mode == PRNN_GRU ? 1 : 0)) * p.hidden);
   size = carver.size();
 }
 

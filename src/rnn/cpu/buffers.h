@@ -103,8 +103,9 @@ template <class T>
 struct BackwardWeightsWorkspace {
   BackwardWeightsWorkspace(const RnnProblem& problem, void* base);
 
-  T* h_prev;   // [rows][P], the state that each row started from
-  T* dropped;  // [rows][D P]
+  T* h_prev;     // [rows][P], the state that each row started from
+  T* dropped;    // [rows][D P]
+  double* sums;  // of a direction's dgates, [G H], and of a GRU's dcandidate, [H]
   size_t size;
 };
 

@@ -2,7 +2,8 @@
 // a packed matrix times a few vectors (GemmKernels::product).
 //
 // Every element of every result is one chain of fused multiply-adds over k = 0, 1, 2, ... from its initial value. So
-// it has the same bits whatever the number of threads, rows or columns it is computed together with.
+// it has the same bits whatever the number of threads, rows or columns it is computed together with. Products with a
+// transposed A, whose k are all rows of a batch, are sums of such chains, of a block of k each.
 //
 // S is the type of the matrix that does not change from call to call, the weights: float, double, Half or Bfloat16. All
 // else is of the type that they are computed in, T.
@@ -70,6 +71,9 @@ struct GemmKernels {
 
   // The same of operands that are not stored as S.
   void (*gemm_of_data)(const Gemm<T>& gemm, Range rows, Range columns, char* scratch);
+
+  // Adds a matrix's rows [0, rows) to the sums of its columns.
+  void (*add_rows)(const T* a, int64_t lda, int64_t rows, int64_t columns, double* sums);
 
   // Arrays, rounded to nearest.
   void (*widen)(const S* from, int64_t count, T* to);

@@ -6,24 +6,28 @@
 #include "core/cpu/gemm/outer.h"
 #include "core/cpu/gemm/pack.h"
 #include "core/cpu/gemm/rows.h"
+#include "core/cpu/gemm/sums.h"
 #include "core/cpu/gemm/tile.h"
 
 namespace prnn {
 namespace PRNN_ISA_NAMESPACE {
 
 // Blocks of a product: of so many columns of B, all panels `k` deep are packed, then `rows` rows of A at a time pass
-// through all of them. Deep blocks keep C out of the way; where A is packed too (transposed), wide ones pay better.
+// through all of them. Deep blocks keep C out of the way; where A is packed too (transposed), wide ones pay better, and
+// the sums of a block are added to C.
 template <class T, bool kTransposed>
 struct Blocks {
   static constexpr int64_t kK = (kTransposed ? 1024 : 4096) / sizeof(T);
   static constexpr int64_t kColumns = kTransposed ? 512 : 192;
   static constexpr int64_t kRows = kTransposed ? 48 : 24;
 };
-constexpr int64_t kSliceBytes = 512;  // of k: a panel of a recurrent product that stays in the L1 cache
-constexpr int64_t kUnpackedK = 64;    // depth of kMaxPanels panels that stay in the L1 cache
-constexpr int64_t kShallow = 32;      // of a product in which what takes time is to write C, row after row
-constexpr int64_t kMaxInPlace = 48;   // rows of A that columns of B as they lie, or panels in the L1 cache, serve
-constexpr int64_t kColumnsK = 64;     // depth of what a product of columns as they lie takes at a time
+constexpr int64_t kSliceBytes = 512;      // of k: a panel of a recurrent product that stays in the L1 cache
+constexpr int64_t kUnpackedK = 64;        // depth of kMaxPanels panels that stay in the L1 cache
+constexpr int64_t kShallow = 32;          // of a product in which what takes time is to write C, row after row
+constexpr int64_t kMostUnpacked = 2;      // panels of a product whose transposed A is used as it lies
+constexpr int64_t kUnpackedBytes = 1600;  // between two of its rows, at most: from 1920 on packing was faster
+constexpr int64_t kMaxInPlace = 48;       // rows of A that columns of B as they lie, or panels in the L1 cache, serve
+constexpr int64_t kColumnsK = 64;         // depth of what a product of columns as they lie takes at a time
 
 template <class T>
 alignas(64) inline constexpr T kZeros[kPanel<T>] = {};
@@ -197,6 +201,19 @@ constexpr size_t block_bytes() {
   return kBytes;
 }
 
+// The first `count` elements of a panel's width, fewer than all, and zeros behind them; from: NULL for zeros alone.
+template <class T>
+PRNN_INLINE void copy_part(const T* from, int64_t count, T* to) {
+  constexpr int64_t V = Simd<T>::kWidth;
+  Vector<T> first = {}, second = {};
+  if (from != nullptr) {
+    first = count < V ? load_part(from, static_cast<int>(count)) : load(from);
+    if (count > V) second = load_part(from + V, static_cast<int>(count - V));
+  }
+  store(to, first);
+  store(to + V, second);
+}
+
 // One row group of C times `count` panels of B, one or several whole ones. `a` as the tile wants it.
 template <class S, class T>
 PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_stride, int64_t count, int64_t depth,
@@ -226,11 +243,9 @@ PRNN_INLINE void gemm_tile(const Gemm<S>& g, const T* panel, int64_t panel_strid
     o.ldc = W;
     o.init = edge;
     o.ld_init = W;
-    for (int64_t j = 0; j < r; ++j) {
-      for (int64_t i = 0; i < W; ++i) {
-        edge[j * W + i] = i >= width ? T(0) : from_c ? c[j * g.ldc + i] : g.bias != nullptr ? g.bias[column + i] : T(0);
-      }
-    }
+    const T* const from = from_c ? c : g.bias != nullptr ? g.bias + column : nullptr;
+    for (int64_t j = 0; j < r; ++j)
+      copy_part(from == nullptr ? from : from + (from_c ? j * g.ldc : 0), width, edge + j * W);
   }
   // The next row group's part of C arrives while this one is computed.
   const int64_t coming = g.m - row - r < r ? g.m - row - r : r;
@@ -281,11 +296,15 @@ void gemm_blocks(const Gemm<S>& g, Range rows, Range columns, char* scratch) {
       }
       for (int64_t row = rows.begin; row < rows.end; row += B::kRows) {
         const int64_t height = rows.end - row < B::kRows ? rows.end - row : B::kRows;
-        if (kTransposed) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
+        const bool packs = kTransposed && (width > kMostUnpacked * W || g.lda > kUnpackedBytes / int64_t{sizeof(T)});
+        if (packs) pack_groups<T, R>(g.a + k * g.lda + row, g.lda, height, depth, groups);
         const auto run = [&](int64_t i, int64_t count, int64_t j) __attribute__((always_inline)) {
-          const T* a = kTransposed ? groups + j * depth : g.a + (row + j) * g.lda + k;
-          gemm_tile(g, panels + i * length, W * length, count, depth, a, g.lda, kTransposed, row + j,
-                    height - j < R ? height - j : R, column + i, k == 0, next, (row - rows.begin + j) / R, bytes);
+          const int64_t r = height - j < R ? height - j : R;
+          const T* const a = packs         ? groups + j * depth
+                             : kTransposed ? g.a + k * g.lda + row + j
+                                           : g.a + (row + j) * g.lda + k;
+          gemm_tile(g, panels + i * length, W * length, count, depth, a, packs ? r : g.lda, kTransposed, row + j, r,
+                    column + i, k == 0, next, (row - rows.begin + j) / R, bytes);
         };
         if (kTransposed && depth <= kShallow) {
           for (int64_t j = 0; j < height; j += R) {
@@ -368,6 +387,7 @@ constexpr GemmKernels<S> make_gemm_kernels() {
           &product_from_columns<S>,
           &gemm<S>,
           &gemm<T>,
+          &add_rows<T>,
           &widen_array<S>,
           &narrow_array<S>};
 }

@@ -14,8 +14,9 @@ namespace PRNN_ISA_NAMESPACE {
 alignas(64) inline constexpr char kNothing[64] = {};
 
 // Operands of a tile. Panels as in gemm.h. Vector j's element k lies at b[j * ldb + k], or, when the tile's kGrouped is
-// set, at b[k * R + j]. The sums start from init and go to c; both hold panel p's (i, j) at [p * panel_stride + j * ld
-// + i]. A tile reads them one by one: vectors of several would wait for the stores that have just written them.
+// set, at b[k * ldb + j]. The sums start from init, grouped ones from zero, to which init is added at the end, and go
+// to c; both hold panel p's (i, j) at [p * panel_stride + j * ld + i]. A tile reads them one by one: vectors of several
+// would wait for the stores that have just written them.
 template <class T, class S = T>
 struct TileOperands {
   const S* panel;
@@ -59,7 +60,7 @@ void tile(const TileOperands<T>& o) {
     for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
-        sums[p][j][v] = load(o.init + p * o.init_panel_stride + j * o.ld_init + v * W);
+        sums[p][j][v] = kGrouped ? Vector<T>{} : load(o.init + p * o.init_panel_stride + j * o.ld_init + v * W);
       }
     }
   }
@@ -93,7 +94,7 @@ void tile(const TileOperands<T>& o) {
       next += next_step;
     }
     panel += step;
-    b += kGrouped ? R : 1;
+    b += kGrouped ? ldb : 1;
     ++far;
   } while (++k < length);
 #pragma GCC unroll 4
@@ -101,7 +102,10 @@ void tile(const TileOperands<T>& o) {
 #pragma GCC unroll 12
     for (int j = 0; j < R; ++j) {
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) store(c + p * c_panel_stride + j * ldc + v * W, sums[p][j][v]);
+      for (int v = 0; v < V; ++v) {
+        if (kGrouped) sums[p][j][v] += load(o.init + p * o.init_panel_stride + j * o.ld_init + v * W);
+        store(c + p * c_panel_stride + j * ldc + v * W, sums[p][j][v]);
+      }
     }
   }
 }
