@@ -34,7 +34,8 @@ class Step:
     def __init__(
         self, cell: str, layers: int, hidden: int, projection: int, batch: int, steps: int, is_ragged: bool
     ) -> None:
-        self.name = f"{cell} {layers} x {hidden} -> {projection or hidden}, N = {batch}, T = {steps}, lengths: {is_ragged}"
+        sizes = f"{layers} x {hidden} -> {projection or hidden}, N = {batch}, T = {steps}"
+        self.name = f"{cell} {sizes}, lengths: {is_ragged}"
         like = {"device": "cuda", "dtype": torch.float16}
         projected = {"proj_size": projection} if projection else {}
         self.module = getattr(prnn.nn, cell)(INPUT, hidden, layers, **projected, **like)
