@@ -11,7 +11,7 @@ import torch
 __all__ = ["allows_tf32_matmul", "allows_tf32_rnn"]
 
 
-# A look-up through torch.backends, the only one that torch.compile can trace, takes microseconds in every call of a layer.
+# A look-up through torch.backends, the only one that torch.compile can trace, takes microseconds in every call.
 _fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 _is_compiling = torch.compiler.is_compiling
 

@@ -10,7 +10,16 @@ from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._steps import Steps, steps_of
 
-__all__ = ["backward", "forward", "require", "require_masks", "require_reset", "require_states", "reserve_of_operator"]
+__all__ = [
+    "backward",
+    "forward",
+    "make_ready",
+    "require",
+    "require_masks",
+    "require_reset",
+    "require_states",
+    "reserve_of_operator",
+]
 
 _BYTE = torch.uint8  # each look-up takes time
 
@@ -187,18 +196,23 @@ def forward(
         zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
         stack.follow_precision()
-        stack.tell_backend(library, steps.sizes)
         if is_benchmark():
+            stack.tell_backend(library, steps.sizes)
 
             def run(configuration: Config) -> None:
                 _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, seed, configuration, training)
 
             config = stack.measured(library, steps.sizes, run, training=training, is_traced=is_operator)
             library = handle(input.device)  # which worked on a stream of the measurement
-        elif training:
-            config = stack.settled(library, steps.sizes, is_traced=is_operator)
-        if is_operator or stack.may_differ:
-            stack = stack.served_by(config)
+        elif not is_operator:
+            config, captured = stack.of_call(library, steps.sizes, training=training)
+            if captured is not None:
+                _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, None, captured, training)
+        else:
+            stack.tell_backend(library, steps.sizes)
+            if training:
+                config = stack.settled(library, steps.sizes, is_traced=True)
+        stack = stack.served_by(config)
         if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
             cells_address = cells.data_ptr() if config.return_cells else 0
             stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
@@ -250,6 +264,29 @@ def _run_step(
     if reserve is not None:
         sequences = (batch_sizes, None, None, None)
         backward((output, None, None, None), *data, weights, *sequences, output, reserve, config, [True] * 4)
+
+
+def make_ready(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    config: Config,
+) -> None:
+    """For the thread of a backward pass, which has a library handle of its own: what forward() does in the first call
+    of a small layer, so that the pass may be captured. config: forward()'s argument."""
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths) if stack.is_small else Steps([])
+    if steps.batch == 0:
+        return
+    with device_of(input):
+        stack.follow_precision()
+        captured = stack.of_call(handle(input.device), steps.sizes, training=True)[1]
+        if captured is not None:
+            x, hx, cx = steps.pack(input), _sorted(hx, steps), _sorted(cx, steps)
+            _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, None, captured, True)
 
 
 def backward(

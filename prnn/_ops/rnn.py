@@ -286,6 +286,8 @@ def _gradients(
     input, hx, cx, *saved = ctx.saved_tensors
     batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
     config = ctx.config
+    if is_plain_call and ctx.given is not config:
+        kernels.make_ready(input, hx, cx, weights, batch_sizes, lengths, ctx.given)
     needs_weights = needs[3:]
     wanted = [*needs[:3], True in needs_weights]
     if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
@@ -378,7 +380,7 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
             input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
         )
-        ctx.max_batch, ctx.has_run = max_batch, False
+        ctx.max_batch, ctx.has_run, ctx.given = max_batch, False, config
         ctx.set_materialize_grads(False)
         sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
         ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
