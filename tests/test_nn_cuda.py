@@ -438,6 +438,7 @@ def test_compile_with_dropout() -> None:
     assert not torch.equal(run(x)[0], results[0])
 
 
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> None:
