@@ -147,16 +147,17 @@ class ForwardPass {
   }
 
   void run_direction(const Team& team, const Direction& d, const T* input) const {
-    const Range blocks = team.share_of(panels(H));
     const bool packs = packs_recurrent(p_);
-    if (packs) pack_recurrent(blocks, d);
+    const StepGrid grid(p_, team, panels(H), G * H * P * static_cast<int64_t>(sizeof(T)), packs);
+    if (packs) pack_recurrent(team.share_of(panels(H)), d);
     if (input_rows_ < p_.rows) pack_input(team, d);
-    const Range projected = team.share_of(panels(p_.projection));
-    for (int64_t b = projected.begin; packs && b < projected.end; ++b) {
+    const Range packed = team.share_of(panels(p_.projection));
+    for (int64_t b = packed.begin; packs && b < packed.end; ++b) {
       kernels_.pack_rows(d.projection_weights + b * W * H, H, std::min(W, P - b * W), H, ws_.projection + b * W * H);
     }
 
     if (input_rows_ < p_.rows) team.sync();  // threads read one another's panels
+    const Range blocks = grid.panels(panels(H)), projected = grid.panels(panels(p_.projection));
     const int64_t steps = p_.steps();
     bool downwards = false;
     for (int64_t begin = 0, end; begin < steps; begin = end) {
@@ -174,14 +175,16 @@ class ForwardPass {
       for (int64_t s = begin; s < end; ++s) {
         const Step& step = d.steps[s];
         // Every other step goes through the weights backwards: what the cache still holds is used first.
-        run_step(d, step, blocks, gates + (step.row - first_row) * G * H, packs, downwards);
+        const Range sequences = grid.sequences(0, step.batch);
+        run_step(d, step, blocks, sequences, gates + (step.row - first_row) * G * H, packs, downwards);
         downwards = !downwards;
-        team.sync();
+        grid.sync();
         if (p_.projection > 0) {
-          project(d, step, projected, packs);
-          team.sync();
+          project(d, step, projected, sequences, packs);
+          grid.sync();
         }
       }
+      if (end < steps) team.sync();  // before the gates are written again
     }
   }
 
@@ -269,7 +272,8 @@ class ForwardPass {
     }
   }
 
-  void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
+  void run_step(const Direction& d, const Step& step, Range blocks, Range sequences, T* gates, bool packs,
+                bool downwards) const {
     const int64_t together = std::max<int64_t>(kernels_.most_panels / G, 1);  // blocks a product
     const int64_t groups = (blocks.size() + together - 1) / together;
     const int64_t whole = H / W;
@@ -279,7 +283,7 @@ class ForwardPass {
       const Range group = {first, std::min(first + together, blocks.end)};
       // As it lies, a block that has not all its units is a product of its own.
       const int64_t cut = packs || group.size() == 1 ? group.end : std::min(group.end, whole);
-      for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
+      for_each_state_before(p_, p_.direction_of(d.index), step, sequences, [&](Range part, StateBefore before) {
         const Segment segment = segment_of(d, step, part, before);
         run_segment(d, step, {group.begin, cut}, next, segment, gates, packs);
         if (cut < group.end) run_segment(d, step, {cut, group.end}, next, segment, gates, packs);
@@ -374,13 +378,13 @@ class ForwardPass {
     }
   }
 
-  void project(const Direction& d, const Step& step, Range projected, bool packs) const {
+  void project(const Direction& d, const Step& step, Range projected, Range sequences, bool packs) const {
     alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const T* unprojected = d.unprojected + (training_ ? step.row * H : 0);
     for (int64_t b = projected.begin; b < projected.end; ++b) {
-      for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
-        const int64_t n = std::min(kTileVectors, step.batch - begin);
+      for (int64_t begin = sequences.begin; begin < sequences.end; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, sequences.end - begin);
         if (packs) {
           kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products,
                            ws_.projection + std::min(b + 1, projected.end - 1) * W * H);
