@@ -68,8 +68,8 @@ void for_each_state_before(const RnnProblem& problem, int64_t direction, const S
 // A team as a grid of threads: each has a run of a timestep's panels and a run of its sequences.
 class StepGrid {
  public:
-  // matrix_bytes: of the matrix that a timestep reads, cut into so many panels. Sequences are cut where it is packed: as
-  // it lies, every thread would transpose it.
+  // matrix_bytes: of the matrix that a timestep reads, cut into so many panels. Sequences are cut where it is packed:
+  // as it lies, every thread would transpose it.
   StepGrid(const RnnProblem& problem, const Team& team, int64_t panels, int64_t matrix_bytes, bool packed)
       : team_(team) {
     constexpr int64_t kOfCore = 128 * 1024;  // read anew by each core in every timestep
