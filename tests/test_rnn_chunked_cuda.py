@@ -212,7 +212,9 @@ def check_inference_that_runs_otherwise(case: CudaCase, together: int) -> None:
     assert all(torch.equal(found[name], first[name]) for name in first)
 
 
-@pytest.mark.parametrize(("layers", "hidden", "batch_sizes", "together"), [(5, 1024, [1] * 70, 2), (7, 640, [2] * 97, 3)])
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch_sizes", "together"), [(5, 1024, [1] * 70, 2), (7, 640, [2] * 97, 3)]
+)
 def test_inference_that_runs_otherwise(layers: int, hidden: int, batch_sizes: list[int], together: int) -> None:
     torch.manual_seed(20)
     case = CudaCase(reference.Stack(reference.LSTM, 48, hidden, layers), batch_sizes, torch.float16)
