@@ -6,7 +6,8 @@
 Each run times the points of a file and writes it with its own two columns anew: microseconds a timestep, inference and
 a training step with all gradients, float16, input size = hidden size (or the projection's), replayed from CUDA graphs.
 What runs is the library's choice: for the first run it is built with a chunked_least_steps() that returns INT64_MAX,
-for the second with one that returns 0. Lengths, where a point has them, are from T / 2 to T.
+for the second with one that returns 0. Lengths, where a point has them, are from T / 2 to T. `--dropout P`: a training
+step has dropout between layers.
 """
 
 import argparse
@@ -25,12 +26,12 @@ COLUMNS += ["forward", "train", "forward_chunked", "train_chunked"]
 REPEATS = 7
 
 
-def times_of(point: dict[str, str], device: str = "cuda") -> Times:
+def times_of(point: dict[str, str], dropout: float = 0, device: str = "cuda") -> Times:
     projection, hidden, layers, steps, batch = (int(point[name]) for name in COLUMNS[1:6])
     options = {"proj_size": projection} if projection else {}
     like: dict[str, Any] = {"device": device, "dtype": torch.float16}
     width = projection or hidden
-    module = getattr(prnn.nn, point["cell"])(width, hidden, layers, **options, **like)
+    module = getattr(prnn.nn, point["cell"])(width, hidden, layers, dropout=dropout, **options, **like)
     x, dy = torch.randn(steps, batch, width, requires_grad=True, **like), torch.randn(steps, batch, width, **like)
     lengths = torch.linspace(steps, steps // 2, batch).long() if int(point["lengths"]) else None
 
@@ -48,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points", type=Path)
     parser.add_argument("--by-chunks", action="store_true", help="the second run")
+    parser.add_argument("--dropout", type=float, default=0)
     arguments = parser.parse_args()
     first = COLUMNS.index("forward_chunked" if arguments.by_chunks else "forward")
     lines = [line for line in arguments.points.read_text().splitlines() if not line.startswith("#")]
@@ -55,7 +57,7 @@ def main() -> None:
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for point in csv.DictReader(lines):
-        times = (f"{time:.2f}" for time in times_of(point))
+        times = (f"{time:.2f}" for time in times_of(point, arguments.dropout))
         writer.writerow(point | dict(zip(COLUMNS[first : first + 2], times, strict=True)))
         sys.stdout.flush()
 
