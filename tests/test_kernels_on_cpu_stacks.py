@@ -97,6 +97,27 @@ def test_chunks_backward(
 
 
 @pytest.mark.parametrize(
+    ("hidden", "batches", "chunk", "more"),
+    [
+        (128, "3,3,3,3,3", 2, {"layers": 3}),
+        (192, "6,6,6,6,6,6", 5, {"projection": 192}),  # an odd number of stages of K
+        (192, "8,8,8,8,8,8,8,8,8", 8, {}),  # all rows of a chunk; clusters with fewer columns
+        (128, "1,1,1,1", 2, {}),
+        (128, "7,7,7,7", 3, FORTY_UNITS | {"layers": 3}),  # a last chunk of one timestep
+        (192, "4,3,3,2,2,1", 2, {"initial": 1}),
+        (192, "7,6,6,5,2,1", 2, {"projection": 192, "layers": 3}),
+        (256, "4,4,2,2,1,1,1", 3, FORTY_UNITS),
+    ],
+)
+def test_dropout_behind_projections(
+    program: pathlib.Path, hidden: int, batches: str, chunk: int, more: dict[str, int]
+) -> None:
+    options = {"layers": 2, "hidden": hidden, "chunk": chunk, "projection": 128, "dropout": 1} | more
+    for seed in (1, 2):
+        build.run(program, TOLERANCE["half"], "lstm", type="half", batches=batches, seed=seed, **options)
+
+
+@pytest.mark.parametrize(
     ("edit", "kernels", "options"),
     [
         (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),

@@ -71,6 +71,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
     const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
     if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
+    if (chunked_drops_projected(problem) && problem.projection > kChunkedProjected * blocks) return false;
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
     most = layers;
@@ -95,6 +96,7 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
     const int64_t layers = layers_at_once(row, problem, blocks, cluster);
     const int64_t shared_bytes = chunked_backward_shared_bytes(gates, columns);
     if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
+    if (chunked_drops_projected(problem) && problem.projection > kChunkedProjectedBack * blocks / cluster) return false;
     most = layers;
     *shape =
         shape_of(kernel, units, cluster, blocks, chunked_backward_operands(gates), chunked_backward_registers(columns));
@@ -130,6 +132,10 @@ int64_t chunked_products_bytes(const RnnProblem& problem, Pass pass) {
   return pass == Pass::kForward ? chunked_steps(batch) * batch * problem.gates() * row : kChunkedRows * row;
 }
 
+bool chunked_drops_projected(const RnnProblem& problem) {
+  return problem.training && problem.projection > 0 && problem.dropout.probability > 0;
+}
+
 std::string where_chunks_are_faster() {
   return "from " + std::to_string(kLeastLayers) + " layers on of " +
          std::to_string(ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk) + " to " + std::to_string(kLargest) +
@@ -140,6 +146,9 @@ std::string where_chunks_are_faster() {
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
   if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
+  // Of the product with a projection, each block of a cluster has a stage of K at least.
+  const bool is_whole = problem.projection % kChunkedColumnsK == 0 && problem.projection >= 2 * kChunkedColumnsK;
+  if (chunked_drops_projected(problem) && !is_whole) return 1;
   if (batch > kTileColumns || problem.steps() < chunked_least_steps(problem) || layers < kLeastLayers) return 1;
   ResidentShape found;  // the caller's has a kernel of this engine only where layers run so
   const int most =
