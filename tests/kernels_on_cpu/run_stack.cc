@@ -153,6 +153,7 @@ class Stack {
         own.above_progress = &progress[i + 1];
         if (projects()) {
           projected_[i].fill(0xFF);
+          follow(projected_[i]);
           own.projection = {projections_[i].data(), kept_[i].data(), projected_[i].data(), nullptr, &projected[i]};
         }
         own.dgates = arrays[gates_above].data();

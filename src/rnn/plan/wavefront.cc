@@ -114,8 +114,8 @@ int choose_layers(const GpuRow& row, const RnnProblem& problem, Pass pass, Resid
     *reason =
         "layers with a projection run together by chunks alone, where that is faster: " + where_chunks_are_faster();
     if (chunked_drops_projected(problem)) {
-      *reason += "; with dropout between layers, projections of a multiple of " + std::to_string(kChunkedColumnsK) +
-                 ", from " + std::to_string(2 * kChunkedColumnsK) + " on";
+      *reason += "; with dropout P is a multiple of " + std::to_string(kChunkedColumnsK) + ", " +
+                 std::to_string(2 * kChunkedColumnsK) + " or more";
     }
     return 1;
   }

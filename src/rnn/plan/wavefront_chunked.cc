@@ -96,7 +96,6 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
     const int64_t layers = layers_at_once(row, problem, blocks, cluster);
     const int64_t shared_bytes = chunked_backward_shared_bytes(gates, columns);
     if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
-    if (chunked_drops_projected(problem) && problem.projection > kChunkedProjectedBack * blocks / cluster) return false;
     most = layers;
     *shape =
         shape_of(kernel, units, cluster, blocks, chunked_backward_operands(gates), chunked_backward_registers(columns));
@@ -146,9 +145,13 @@ std::string where_chunks_are_faster() {
 int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass pass, ResidentShape* shape) {
   const int64_t hidden = problem.hidden, batch = problem.max_batch(), layers = problem.layers;
   if (hidden < kSmallest || hidden > kLargest || hidden % kWgmmaChunk != 0) return 1;
-  // Of the product with a projection, each block of a cluster has a stage of K at least.
-  const bool is_whole = problem.projection % kChunkedColumnsK == 0 && problem.projection >= 2 * kChunkedColumnsK;
-  if (chunked_drops_projected(problem) && !is_whole) return 1;
+  if (chunked_drops_projected(problem)) {
+    // Backward, each block of a cluster has a stage of K at least of the product with a projection, and each cluster so
+    // many columns at most of that with the input matrices.
+    const int64_t projection = problem.projection, clusters = ceil_div(hidden, kChunkedColumns);
+    if (projection % kChunkedColumnsK != 0 || projection < 2 * kChunkedColumnsK) return 1;
+    if (projection > kChunkedProjectedBack * clusters) return 1;
+  }
   if (batch > kTileColumns || problem.steps() < chunked_least_steps(problem) || layers < kLeastLayers) return 1;
   ResidentShape found;  // the caller's has a kernel of this engine only where layers run so
   const int most =
