@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.dlpack import from_dlpack
 
 from prnn._cells import GRUCell, LSTMCell, RNNCell, check_forget_bias, fill_forget_bias
-from prnn._half_on_cpu import run_torchs
 from prnn._layer_arguments import (
     check_flag,
     check_heads,
@@ -48,6 +47,7 @@ from prnn._state_masks import (
     operator_mode,
     uses_masks,
 )
+from prnn._torch_on_cpu import run_torchs, run_torchs_step
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LayerNormLSTM", "RNNCell"]
 
@@ -312,14 +312,12 @@ class _Recurrent(NotScriptable, torch.nn.RNNBase):
             reset, states = None, (*states[:2], None, None)
         if uses_masks(self):
             zoneout, mask_kinds = mask_configuration(self)
-        elif (
-            input.is_cpu
-            and (input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
-            and lengths is None
-            and reset is None
-            and not return_cells
-        ):
-            results = run_torchs(self, input, states[0], states[1], batch_sizes)
+        elif input.is_cpu and lengths is None and reset is None and not return_cells:
+            results = None
+            if input.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"):
+                results = run_torchs(self, input, states[0], states[1], batch_sizes)
+            elif self.mode not in _GATES and self.num_layers == 1 and batch_sizes is None and torch.is_grad_enabled():
+                results = run_torchs_step(self, input, states[0], weights)
             if results is not None:
                 return results
         mode = operator_mode(self)

@@ -11,37 +11,45 @@ import torch
 
 import prnn
 
-# Layers, hidden size, projection, batch, timesteps, whether sequences have different lengths.
+# Cell, layers, hidden size, projection, batch, timesteps, whether sequences have different lengths.
 STACKS = [
-    (5, 1024, 0, 4, 160, False),
-    (5, 1024, 0, 8, 200, True),
-    (7, 1024, 0, 4, 130, False),
-    (10, 960, 0, 8, 150, True),
-    (3, 1024, 0, 8, 133, True),
-    (5, 1024, 0, 4, 129, True),
-    (12, 1024, 512, 4, 150, False),
-    (5, 832, 0, 8, 129, False),
-    (8, 640, 0, 5, 140, True),
-    (5, 1024, 512, 3, 150, True),
+    ("LSTM", 5, 1024, 0, 4, 160, False),
+    ("LSTM", 5, 1024, 0, 8, 200, True),
+    ("LSTM", 7, 1024, 0, 4, 130, False),
+    ("LSTM", 10, 960, 0, 8, 150, True),
+    ("LSTM", 3, 1024, 0, 8, 133, True),
+    ("LSTM", 5, 1024, 0, 4, 129, True),
+    ("LSTM", 12, 1024, 512, 4, 150, False),
+    ("LSTM", 5, 832, 0, 8, 129, False),
+    ("LSTM", 8, 640, 0, 5, 140, True),
+    ("LSTM", 5, 1024, 512, 3, 150, True),
+    ("GRU", 5, 1024, 0, 4, 160, False),
+    ("GRU", 6, 1024, 0, 8, 150, True),
+    ("GRU", 8, 640, 0, 3, 140, True),
 ]
 INPUT, AT_ONCE = 128, 4  # stacks of a process
 
 
 class Step:
-    def __init__(self, layers: int, hidden: int, projection: int, batch: int, steps: int, is_ragged: bool) -> None:
-        self.name = f"{layers} x {hidden} -> {projection or hidden}, N = {batch}, T = {steps}, lengths: {is_ragged}"
+    def __init__(
+        self, cell: str, layers: int, hidden: int, projection: int, batch: int, steps: int, is_ragged: bool
+    ) -> None:
+        sizes = f"{layers} x {hidden} -> {projection or hidden}, N = {batch}, T = {steps}"
+        self.name = f"{cell} {sizes}, lengths: {is_ragged}"
         like = {"device": "cuda", "dtype": torch.float16}
-        self.module = prnn.nn.LSTM(INPUT, hidden, layers, proj_size=projection, **like)
+        projected = {"proj_size": projection} if projection else {}
+        self.module = getattr(prnn.nn, cell)(INPUT, hidden, layers, **projected, **like)
         self.x = torch.randn(steps, batch, INPUT, requires_grad=True, **like)
         self.dy = torch.randn(steps, batch, projection or hidden, **like)
         self.lengths = torch.tensor([steps - (steps - 1) * n // batch for n in range(batch)]) if is_ragged else None
         self.first = self.run()
 
     def run(self) -> dict[str, torch.Tensor]:
-        y, (h, c) = self.module(self.x, lengths=self.lengths)
+        y, states = self.module(self.x, lengths=self.lengths)
         named = dict(self.module.named_parameters())
         gradients = torch.autograd.grad(y, [self.x, *named.values()], self.dy)
-        return {"y": y, "h": h, "c": c} | dict(zip(("x", *named), gradients, strict=True))
+        named_states = dict(zip("hc", states if isinstance(states, tuple) else (states,), strict=False))
+        return {"y": y} | named_states | dict(zip(("x", *named), gradients, strict=True))
 
     def differences(self) -> list[str]:
         return [name for name, found in self.run().items() if not torch.equal(found, self.first[name])]

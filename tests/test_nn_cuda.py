@@ -309,6 +309,17 @@ def test_replays_of_a_graph_draw_masks_of_their_own(cell: str, backend: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(step(graph.replay), replays[0], strict=True))
 
 
+@pytest.mark.parametrize("backend", ["persistent", "cudnn"])
+def test_a_retained_graph_keeps_its_masks(backend: str) -> None:
+    """Also where its second backward pass computes the layers once more."""
+    module = prnn.nn.LSTM(64, 64, num_layers=3, dropout=0.5, device="cuda", backend=backend)
+    output = module(torch.randn(12, 4, 64, device="cuda"))[0]
+    first, second, third = (
+        torch.autograd.grad(output.sum(), list(module.parameters()), retain_graph=True) for _ in range(3)
+    )
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, third, strict=True))
+
+
 @pytest.mark.parametrize("lengths", [None, [9, 3, 12, 1]])
 def test_dropout_and_lengths_wait_for_nothing(lengths: list[int] | None) -> None:
     module = prnn.nn.LSTM(64, 64, num_layers=3, dropout=0.5, device="cuda")
@@ -427,6 +438,7 @@ def test_compile_with_dropout() -> None:
     assert not torch.equal(run(x)[0], results[0])
 
 
+@pytest.mark.filterwarnings("ignore:prnn. not the persistent kernels")  # of double
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> None:
@@ -437,6 +449,7 @@ def test_compile_to_graphs_with_dropout(dtype: torch.dtype, training: bool) -> N
     x = torch.randn(9, 3, 24, device="cuda", dtype=dtype)
     outputs = []
     for _ in range(5):
+        module.zero_grad()  # gradients are outputs of a graph, which the next call overwrites
         with torch.set_grad_enabled(training):
             output = run(x)[0]
             if training:

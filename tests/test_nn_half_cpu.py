@@ -1,4 +1,4 @@
-"""Layers in 16 bits on the CPU: which calls torch's layers serve, and that those are torch's to the bit."""
+"""Calls on the CPU that torch's operators serve, most of them in 16 bits, and that those are torch's to the bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import prnn
-from prnn import _half_on_cpu
+from prnn import _torch_on_cpu
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Sets what the processor has for bfloat16: AMX."""
 
     def found(value: str) -> None:
-        monkeypatch.setattr(_half_on_cpu, "_instructions", lambda: value)
+        monkeypatch.setattr(_torch_on_cpu, "_instructions", lambda: value)
 
     found("AMX")
     return found
@@ -26,7 +26,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that torch's operators might serve, whether they did."""
     calls: list[bool] = []
-    run = _half_on_cpu.run_torchs
+    run = _torch_on_cpu.run_torchs
 
     def spy(*arguments: Any) -> Any:
         results = run(*arguments)
@@ -292,4 +292,48 @@ def test_rule(
     batch: int,
     expected: bool,
 ) -> None:
-    assert _half_on_cpu._is_faster(instructions, is_autocast, mode, training, hidden, steps, batch) == expected
+    assert _torch_on_cpu._is_faster(instructions, is_autocast, mode, training, hidden, steps, batch) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"bias": False, "nonlinearity": "relu"}, {"batch_first": True}])
+@pytest.mark.parametrize("has_state", [False, True])
+def test_one_timestep_of_a_plain_rnn_with_gradients_is_torchs(
+    options: dict[str, Any], dtype: torch.dtype, has_state: bool
+) -> None:
+    theirs, ours = make_pair("RNN", 5, 7, dtype=dtype, **options)
+    x = torch.randn(*((3, 1) if options.get("batch_first") else (1, 3)), 5, dtype=dtype)
+    state = torch.randn(1, 3, 7, dtype=dtype) if has_state else None
+    for ours_found, expected in zip(step(ours, x, state), step(theirs, x, state), strict=True):
+        torch.testing.assert_close(ours_found, expected, rtol=0, atol=0)
+    y, hy = ours(x[0] if not options.get("batch_first") else x[:, 0][:1])  # one sequence of its own
+    assert y.dim() == hy.dim() == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "steps", "options"),
+    [
+        ("RNN", 2, {}),
+        ("RNN", 1, {"num_layers": 2}),
+        ("RNN", 1, {"bidirectional": True}),
+        ("RNN", 1, {"backend": "persistent"}),
+        ("RNN", 1, {"dtype": torch.float16}),
+        ("GRU", 1, {}),
+        ("LSTM", 1, {}),
+    ],
+)
+def test_other_calls_in_full_precision_are_prnns(
+    monkeypatch: pytest.MonkeyPatch, cell: str, steps: int, options: dict[str, Any]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("torch's operator served the call")
+
+    for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+        monkeypatch.setattr(torch, name, refuse)
+    layer = getattr(prnn.nn, cell)(4, 6, **options)
+    x = torch.randn(steps, 3, 4, dtype=options.get("dtype", torch.float32))
+    flat(layer(x))[0].sum().backward()
+    plain = prnn.nn.RNN(4, 6)
+    with torch.no_grad():
+        plain(torch.randn(1, 3, 4))
+    plain.requires_grad_(False)(torch.randn(1, 3, 4))

@@ -35,15 +35,16 @@ class Answers:
         self.asked.append((batch, self.math))
         backend = "cudnn" if batch >= (8 if self.math == _C.TF32_MATH else 16) else "persistent"
         reason = "too many" if batch > 64 else "cuDNN is faster" if backend == "cudnn" else ""
-        return {"supported": batch <= 64, "backend": BACKENDS[backend], "reason": reason}
+        backends = {"backend": BACKENDS[backend], "inference_backend": BACKENDS[backend]}
+        return {"supported": batch <= 64, "reason": reason, **backends}
 
     def temp_space_sizes(self, handle: object, training: bool, batch_sizes: Sequence[int]) -> tuple[int, int]:
         self.sized.append((sum(batch_sizes), training))
         return 100 + sum(batch_sizes), sum(batch_sizes) if training else 0
 
 
-def on_a_gpu(dtype: torch.dtype) -> Layer:
-    made = Layer(BEST, dtype, 3, CPU)
+def on_a_gpu(dtype: torch.dtype, config: Config = BEST, input_size: int = 3) -> Layer:
+    made = Layer(config, dtype, input_size, CPU)
     made._may_settle, made._has_tf32, made.rnn = True, dtype == torch.float32, Answers()
     return made
 
@@ -111,6 +112,44 @@ def test_operators_settle_whatever_the_switch_for_tf32(layer: Layer, monkeypatch
         assert layer.rnn.math == (_C.TF32_MATH if allowed else _C.DEFAULT_MATH)
     double = on_a_gpu(torch.float64)
     assert double.settled(_C.Handle.cpu(), [8], is_traced=True).backend == BACKENDS["persistent"]
+
+
+def of_call(layer: Layer, batch: int, steps: int, training: bool = True) -> str:
+    """Of a call of its own, and in parentheses of captured ones where it is given."""
+    names = {number: name for name, number in BACKENDS.items()}
+    config, captured = layer.of_call(_C.Handle.cpu(), [batch] * steps, training=training)
+    return names[config.backend] + ("" if captured is None else f" ({names[captured.backend]})")
+
+
+def test_small_layers_are_resident_in_calls_of_their_own(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    capturing = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    for training in (True, False):
+        assert of_call(layer, 32, 8, training) == "persistent (cudnn)"  # which is made ready once a size
+        assert of_call(layer, 32, 8, training) == "persistent"
+        assert of_call(layer, 4, 8, training) == "persistent"
+        assert of_call(layer, 32, 9, training) == "cudnn"
+    with pytest.warns(UserWarning, match="too many"):
+        assert of_call(layer, 65, 8) == "cudnn"
+    assert of_call(layer, 65, 8, training=False) == "best"
+    assert of_call(on_a_gpu(torch.float16), 32, 8) == "cudnn"
+    assert of_call(on_a_gpu(torch.float32, BEST._replace(num_layers=2)), 32, 8) == "cudnn"
+    assert of_call(on_a_gpu(torch.float32, BEST._replace(hidden_size=260)), 32, 8) == "cudnn"
+    assert of_call(on_a_gpu(torch.float32, input_size=260), 32, 8) == "cudnn"
+    rnn = on_a_gpu(torch.float32, BEST._replace(mode=MODES["RNN_TANH"]))
+    assert [of_call(rnn, 32, 3), of_call(rnn, 32, 3, training=False)] == ["persistent (cudnn)", "cudnn"]
+    assert of_call(rnn, 32, 2, training=False) == "persistent (cudnn)"
+    capturing = True
+    assert of_call(layer, 32, 8) == "cudnn"
+    assert of_call(layer, 32, 7, training=False) == "cudnn"
+
+
+def test_a_reason_is_announced_by_a_call_of_its_own(layer: Layer) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            layer.of_call(_C.Handle.cpu(), [65] * 3, training=False)
+    assert [str(warning.message) for warning in caught] == ["prnn: not the persistent kernels: too many"]
 
 
 @pytest.fixture

@@ -47,6 +47,17 @@ for precision in ("high", "highest", "medium"):
     assert run(program).split() == ["True"] * 14
 
 
+def test_compiled_code_reads_the_switch_of_recurrent_layers() -> None:
+    program = """
+for cudnn in (False, True):
+    backends.cudnn.allow_tf32 = cudnn
+    torch.compiler.reset()
+    run = torch.compile(lambda x: x + allows_tf32_rnn(), fullgraph=True, backend="eager")
+    print(run(torch.zeros(1)).item() == cudnn)
+"""
+    assert run(program).split() == ["True", "True"]
+
+
 @pytest.mark.skipif(not NEWER, reason="torch has had fp32_precision since 2.9")
 def test_newer_switches_in_every_combination() -> None:
     """Each of the four in each of its values; one at "none" has that of the next above it. Of matrix products, too, the

@@ -23,6 +23,8 @@ LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # Large enough for several threads: work between two barriers is what decides.
 LARGE = reference.Stack(reference.LSTM, 70, 100, 2, 2, projection=37)
+# Of fewer panels than threads, which then share the sequences.
+NARROW = reference.Stack(reference.LSTM, 9, 20, 2, 2, projection=7)
 
 THREADS = """
 import sys, torch
@@ -43,6 +45,13 @@ def large_results() -> dict[str, torch.Tensor]:
             case = RnnCase(stack, batches, dtype)
             case.train()
             results |= {f"{mode} {dtype} {sum(batches)} {name}": value for name, value in case.results().items()}
+        narrow = NARROW if mode == reference.LSTM else reference.Stack(mode, 9, 20, 2, 2)
+        for batches in [130] * 4, [150, 90, 90, 61], [133]:
+            case = RnnCase(narrow, batches, torch.float32)
+            case.train()
+            results |= {f"{mode} narrow {sum(batches)} {name}": value for name, value in case.results().items()}
+            case.check("RNNForwardInference")
+            results |= {f"{mode} narrow {sum(batches)} inference {name}": case.results()[name] for name in ("y", "hy")}
     return results
 
 
@@ -71,7 +80,7 @@ def levels_of_this_machine() -> list[str]:
 
 def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path) -> None:
     expected = results_of_process(tmp_path, OMP_NUM_THREADS="1")
-    for threads in ("2", "3"):
+    for threads in ("2", "3", "4"):
         got = results_of_process(tmp_path, OMP_NUM_THREADS=threads)
         assert [name for name in expected if not torch.equal(got[name], expected[name])] == []
 

@@ -356,6 +356,20 @@ def test_who_is_asked_for_is_taken() -> None:
     assert (info.backend, info.inferenceBackend, info.reason) == (BACKEND_PERSISTENT, BACKEND_PERSISTENT, b"")
 
 
+def test_dropout_between_small_layers_counts() -> None:
+    """In training alone: cuDNN's masks take two launches for each layer but the last in each pass."""
+    found = []
+    for layers, hidden, dropout in ((3, 64, 0.0), (3, 64, 0.3), (2, 32, 0.3)):
+        rnn = _C.Rnn(_C.LSTM, _C.FLOAT, hidden, layers, 8, False, dropout=dropout)
+        rnn.set_math(_C.TF32_MATH)
+        if dropout > 0:
+            rnn.set_dropout(_C.Handle.cpu(), dropout, 0, 0, 0)
+        info = rnn.query_gpu("H200", [32 if hidden == 64 else 64] * 24)
+        found.append((info["backend"], info["inference_backend"]))
+    assert [training for training, _ in found] == [CUDNN, BACKEND_PERSISTENT, CUDNN]
+    assert found[0][1] == found[1][1]
+
+
 def test_a_plan_that_is_asked_for_is_taken() -> None:
     layer = Layer(hidden=1024, batch=1024)
     plan = ctypes.byref(capi.Plan(2, 0, 0, 1, 100))

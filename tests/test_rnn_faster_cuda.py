@@ -75,6 +75,31 @@ def test_results_do_not_depend_on_who_is_faster(
         assert_close_in_norm(results_of(compiled, x), expected, tolerance)
 
 
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_a_small_layer_is_resident_unless_it_is_captured(cell: str) -> None:
+    """With one graph captured for training and one for inference, right after the first calls of that size."""
+    module = make(prnn.nn, cell, 32, 32, device="cuda")
+    x = torch.randn(2, 16, 32, device="cuda")
+    eager = results_of(module, x)
+    assert module(x)[0].grad_fn.config.backend == _C.PERSISTENT_BACKEND
+    rnn = _C.Rnn(MODES["RNN_TANH" if cell == "RNN" else cell], _C.FLOAT, 32, 1, 32, False)
+    rnn.set_math(_C.TF32_MATH)
+    chosen = rnn.query(_C.Handle.cuda(), [16, 16])["backend"]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = results_of(module, x)
+        assert module(x)[0].grad_fn.config.backend == chosen
+    graph.replay()
+    assert_close_in_norm(captured, eager, 3e-3)
+    with torch.no_grad():
+        eager = [module(x)[0]]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = [module(x)[0]]
+        graph.replay()
+    assert_close_in_norm(captured, eager, 3e-3)
+
+
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("first", [True, False])
 def test_the_switch_for_tf32_may_change_before_the_backward_pass(

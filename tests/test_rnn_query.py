@@ -508,7 +508,7 @@ def test_a_plan_of_multicast_kernels_in_tf32(mode: int) -> None:
         ({"hidden": 1024, "batch": 32, "layers": 2}, b"wgmma-split-k", b"wgmma-split-k"),
         ({"hidden": 1024, "batch": 8, "layers": 2}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 1024, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-chunked"),
-        ({"hidden": 1024, "batch": 8, "layers": 6}, b"wavefront-mma", b"wavefront-mma"),
+        ({"hidden": 704, "batch": 8, "layers": 9}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 768, "batch": 8, "layers": 5}, b"wavefront-chunked", b"wavefront-chunked"),
         ({"hidden": 704, "batch": 8, "layers": 3}, b"wavefront-mma", b"wavefront-mma"),
         ({"hidden": 768, "batch": 1, "layers": 3}, b"wavefront-chunked", b"wavefront-chunked"),

@@ -46,6 +46,7 @@ LAUNCHES = [
     (1024, 8, 4, 32, 32),  # launches of as many layers
     (1024, 7, 4, 32, 32),  # or one more
     (1024, 12, 4, 32, 32),
+    (1024, 6, 3, 43, 24),
     (1024, 21, 5, 26, 40),
     (960, 5, 5, 24, 40),
     (896, 3, 3, 38, 24),
@@ -64,7 +65,7 @@ LAUNCHES = [
     (640, 8, 8, 16, 40),
     (576, 4, 4, 24, 24),
     (576, 8, 8, 15, 40),
-    (576, 9, 5, 24, 24),
+    (576, 10, 5, 24, 24),
 ]
 
 
@@ -81,27 +82,12 @@ def test_how_many_layers_run_together(
         assert together * max(blocks, 2 * -(-hidden // 80)) <= 132  # backward, clusters of 2 blocks have 80 units
 
 
-@pytest.mark.parametrize("batch", range(1, 9))
-@pytest.mark.parametrize("hidden", [896, 960, 1024])
-def test_six_layers_in_launches_of_three(hidden: int, batch: int) -> None:
-    for gpu in ("H100", "H200"):
-        info = plan(gpu, hidden=hidden, layers=6, batch=batch)
-        engine, together = (CHUNKED, 3) if batch in (3, 4) else (MMA, 2)
-        assert (info.forwardEngine, info.backwardEngine) == (engine, engine)
-        assert (info.layersTogether, info.layersTogetherBackward) == (together, together)
-        assert info.layersTogetherInference == together
-
-
 @pytest.mark.parametrize("projection", [0, 200])
 @pytest.mark.parametrize("batch", range(1, 9))
 @pytest.mark.parametrize(("hidden", "layers", "together"), [launch[:3] for launch in LAUNCHES])
-def test_inference_of_few_sequences(hidden: int, layers: int, together: int, batch: int, projection: int) -> None:
-    """Above 832 units, shorter launches do not pay for one sequence or two; in training they do."""
+def test_inference(hidden: int, layers: int, together: int, batch: int, projection: int) -> None:
     info = plan(projection=projection, hidden=hidden, layers=layers, batch=batch)
-    assert (info.layersTogether, info.layersTogetherBackward) == (together, together)
-    least = ({1: 4} if projection else {1: 5, 2: 4}).get(batch, 3) if hidden > 832 else 3
-    others = 1 if projection else 2
-    assert info.layersTogetherInference == (together if together >= least else others)
+    assert info.layersTogetherInference == info.layersTogether == info.layersTogetherBackward == together
 
 
 @pytest.mark.parametrize(
@@ -109,8 +95,7 @@ def test_inference_of_few_sequences(hidden: int, layers: int, together: int, bat
     [
         {"layers": 2},
         {"layers": 2, "hidden": 576},
-        {"layers": 6, "batch": 2},  # in launches of three
-        {"layers": 6, "batch": 5},
+        {"layers": 9, "hidden": 640},  # in launches of three
         {"layers": 3, "hidden": 576},
         {"layers": 3, "hidden": 640},
         {"layers": 3, "hidden": 704},  # in one launch of three
@@ -138,9 +123,7 @@ def test_other_stacks(arguments: dict[str, int]) -> None:
     ("hidden", "layers", "together", "blocks", "units"),
     [
         *LAUNCHES,
-        (1024, 6, 3, 43, 24),
-        (960, 6, 3, 40, 24),
-        (896, 6, 3, 38, 24),
+        (576, 9, 5, 24, 24),
         (704, 3, 3, 30, 24),
         (640, 3, 3, 27, 24),
         (576, 3, 3, 24, 24),
@@ -156,8 +139,7 @@ def test_with_a_projection(
         assert info.supported == 1
         assert (info.forwardEngine, info.backwardEngine, info.layersReason) == (CHUNKED, CHUNKED, b"")
         assert (info.layersTogether, info.layersTogetherBackward) == (together, together)
-        pays = batch > 1 or layers > 3 or hidden <= 832
-        assert info.layersTogetherInference == (together if pays else 1)
+        assert info.layersTogetherInference == together
         assert (info.blocks, info.unitsPerBlock, info.replicas, info.batchPerPass) == (blocks, units, 1, 8)
         assert info.registerBytes + info.sharedBytes == blocks * units * 4 * 1024 * 2  # of 8 warps by 4 k-tiles
         if without.forwardEngine == CHUNKED:
@@ -244,7 +226,7 @@ GRU_LAUNCHES = [
     (704, 8, 8, 15, 48, 4),
     (640, 8, 8, 16, 40, 8),
     (576, 7, 7, 18, 32, 7),
-    (576, 9, 5, 18, 32, 5),
+    (576, 10, 5, 18, 32, 5),
 ]
 
 
@@ -258,47 +240,9 @@ def test_gru(hidden: int, layers: int, forward: int, blocks: int, units: int, ba
         assert (info.blocks, info.unitsPerBlock, info.replicas, info.batchPerPass) == (blocks, units, 1, 8)
         # Pairs of tiles of 8 rows by 1024 of K.
         assert info.registerBytes + info.sharedBytes == blocks * -(-units * 3 // 16) * 16 * 1024 * 2
-        if hidden <= 704:
-            pays = layers > 4
-        elif hidden <= 832:
-            pays = batch <= 4 or layers > 4
-        else:  # shorter launches do not pay for few sequences
-            pays = forward > 4 if batch < 4 else batch == 4 or layers > 3
+        never = hidden <= 832 and layers < (5 if hidden <= 704 else 4) and batch > 4
         others = min(layers, 3 if hidden <= 704 else 2)
-        assert info.layersTogetherInference == (forward if pays else others)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "batch", "fewest", "in_inference"),
-    [
-        (1024, 5, 1, 64, 128),
-        (1024, 3, 3, 64, None),
-        (1024, 3, 4, 64, 96),
-        (1024, 5, 4, 64, 64),
-        (1024, 3, 8, 64, None),
-        (896, 8, 8, 64, 128),
-        (832, 5, 1, 64, 64),
-        (768, 3, 4, 64, 128),
-        (768, 4, 8, 64, None),
-        (704, 4, 8, 64, None),
-        (704, 5, 4, 64, 128),
-        (640, 8, 8, 64, 256),
-        (640, 3, 4, 128, None),
-        (640, 3, 8, None, None),
-    ],
-)
-def test_few_timesteps_of_gru(
-    hidden: int, layers: int, batch: int, fewest: int | None, in_inference: int | None
-) -> None:
-    """The fewest that run by chunks, in training and in inference, and one less; None: however many."""
-    layer = Layer(mode=GRU, hidden=hidden, layers=layers, batch=batch)
-    together = plan(mode=GRU, hidden=hidden, layers=layers, batch=4).layersTogether
-    for steps in (32, 63, 64, 95, 96, 127, 128, 255, 256, 1000):
-        info = plan_of(layer, [batch] * steps)
-        trains_so = fewest is not None and steps >= fewest
-        assert (info.forwardEngine, info.backwardEngine == CHUNKED) == (CHUNKED if trains_so else MMA, trains_so)
-        infers_so = in_inference is not None and steps >= in_inference
-        assert info.layersTogetherInference == (together if infers_so else 3 if hidden <= 704 else 2)
+        assert info.layersTogetherInference == (others if never else forward)
 
 
 @pytest.mark.parametrize(
@@ -324,49 +268,73 @@ def plan_of(layer: Layer, batch_sizes: list[int]) -> Info:
     return layer.info
 
 
-# Hidden size, layers, sequences, and the fewest timesteps without a projection.
+# Mode, projection, hidden size, layers, sequences, and the fewest timesteps of training and of inference; None: other
+# kernels are faster, however many.
 FEWEST = [
-    (1024, 5, 1, 128),
-    (1024, 5, 2, 128),
-    (1024, 5, 3, 96),
-    (1024, 3, 4, 96),
-    (1024, 4, 7, 96),
-    (1024, 5, 8, 64),
-    (1024, 6, 4, 128),
-    (896, 4, 8, 64),
-    (832, 3, 3, 96),
-    (832, 6, 4, 64),
-    (768, 3, 1, 96),
-    (768, 8, 8, 64),
-    (704, 4, 7, 128),
-    (704, 4, 8, 96),
-    (576, 8, 8, 96),
+    (LSTM, 0, 1024, 5, 1, 64, 96),
+    (LSTM, 0, 1024, 5, 8, 64, 96),
+    (LSTM, 0, 1024, 3, 4, 96, 64),
+    (LSTM, 0, 1024, 3, 5, 96, 96),
+    (LSTM, 0, 1024, 6, 4, 256, 128),
+    (LSTM, 0, 1024, 12, 7, 64, 96),
+    (LSTM, 0, 896, 4, 8, 96, 64),
+    (LSTM, 0, 896, 9, 5, 64, 96),
+    (LSTM, 0, 832, 5, 2, 48, 48),
+    (LSTM, 0, 832, 6, 4, 64, 96),
+    (LSTM, 0, 768, 3, 1, 96, 64),
+    (LSTM, 0, 768, 8, 5, 64, 48),
+    (LSTM, 0, 704, 3, 4, None, None),
+    (LSTM, 0, 704, 5, 4, 128, 128),
+    (LSTM, 0, 704, 5, 5, 96, 96),
+    (LSTM, 0, 576, 9, 8, None, None),
+    (LSTM, 0, 576, 10, 8, 128, 96),
+    (LSTM, 512, 1024, 3, 4, 64, 96),
+    (LSTM, 512, 1024, 3, 5, 96, 96),
+    (LSTM, 512, 960, 12, 8, 64, 96),
+    (LSTM, 64, 832, 3, 8, 64, 96),
+    (LSTM, 64, 768, 5, 1, 48, 48),
+    (LSTM, 64, 640, 9, 4, 48, 48),
+    (GRU, 0, 1024, 3, 4, 64, 96),
+    (GRU, 0, 1024, 3, 5, 64, 256),
+    (GRU, 0, 960, 6, 1, 64, 128),
+    (GRU, 0, 896, 8, 8, 64, 128),
+    (GRU, 0, 1024, 20, 8, 64, 256),
+    (GRU, 0, 832, 3, 4, 64, 96),
+    (GRU, 0, 832, 3, 5, 64, None),
+    (GRU, 0, 768, 5, 8, 64, 64),
+    (GRU, 0, 704, 3, 4, 96, None),
+    (GRU, 0, 704, 3, 5, 192, None),
+    (GRU, 0, 640, 4, 4, 64, 192),
+    (GRU, 0, 640, 9, 8, 64, None),
+    (GRU, 0, 576, 7, 2, 64, 128),
 ]
 
 
-@pytest.mark.parametrize("projection", [0, 512])
-@pytest.mark.parametrize(("hidden", "layers", "batch", "without"), FEWEST)
-def test_few_timesteps_and_lengths(hidden: int, layers: int, batch: int, without: int, projection: int) -> None:
+@pytest.mark.parametrize(("mode", "projection", "hidden", "layers", "batch", "training", "inference"), FEWEST)
+def test_few_timesteps_and_lengths(
+    mode: int, projection: int, hidden: int, layers: int, batch: int, training: int | None, inference: int | None
+) -> None:
     """The fewest that run by chunks, and one less."""
-    fewest = without if projection == 0 else 96 if hidden > 704 else 64
-    layer, alone = (Layer(hidden=hidden, layers=count, batch=batch) for count in (layers, 1))
+    layer, alone = (Layer(mode=mode, hidden=hidden, layers=count, batch=batch) for count in (layers, 1))
     for of_layers in (layer, alone):
         capi.check("SetRNNProjectionSize", rnnDesc=of_layers.rnn.pointer, projSize=projection)
-    for steps in (32, fewest - 1, fewest, 1000):
+    at_once = plan(mode=mode, projection=projection, hidden=hidden, layers=layers, batch=4).layersTogether
+    others = 1 if projection else 3 if hidden <= 704 else 2
+    for steps in (32, 1000, *(fewest - less for fewest in (training, inference) if fewest for less in (0, 1))):
         for batch_sizes in ([batch] * steps, [batch] * 20 + [1] * (steps - 20), [batch] + [1] * (steps - 1)):
             info = plan_of(layer, batch_sizes)
-            together = info.layersTogether
-            assert info.layersTogetherBackward == info.layersTogetherInference == together
-            if steps >= fewest:
-                assert (info.forwardEngine, info.backwardEngine) == (CHUNKED, CHUNKED)
-                assert together >= 3
+            by_chunks = training is not None and steps >= training
+            assert (info.forwardEngine == CHUNKED) == (info.backwardEngine == CHUNKED) == by_chunks
+            infers_so = inference is not None and steps >= inference
+            assert info.layersTogetherInference == (at_once if infers_so else others)
+            if by_chunks:
+                assert info.layersTogether == at_once
             elif projection:
                 single = plan_of(alone, batch_sizes)
                 assert (info.forwardEngine, info.backwardEngine) == (single.forwardEngine, single.backwardEngine)
-                assert together == 1
+                assert info.layersTogether == 1
             else:
-                assert (info.forwardEngine, info.backwardEngine) == (MMA, MMA)
-                assert together == (2 if hidden > 704 else 3)
+                assert (info.forwardEngine, info.layersTogether) == (MMA, others)
 
 
 @pytest.mark.parametrize("batch", range(1, 9))

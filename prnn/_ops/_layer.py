@@ -30,6 +30,12 @@ _MANY_STEPS = 64
 # With more, the library does not take cuDNN if there is another choice; kMostCudnnSteps (src/rnn/plan/faster.h).
 _MOST_CUDNN_STEPS = 65535
 
+# One layer of at most so many timesteps, sequences and units in float32 has the resident kernels in a call of its own,
+# also where cuDNN's are faster: those take the host some 30 us longer than they save the GPU
+# (docs/resident_kernels_measured.md). RNNs, whose timesteps take cuDNN the least, in inference with fewer timesteps.
+_EAGER_STEPS, _EAGER_BATCH, _EAGER_WIDTH = 8, 64, 256
+_EAGER_RNN_STEPS = 2
+
 # So many elements of any type fill whole cache lines, to which arrays in the reserve space are aligned at most.
 _UNIT = 64
 
@@ -105,8 +111,10 @@ class Layer:
         self._settled = {backend: config._replace(backend=backend) for backend in BACKENDS.values()}
         self._settled[config.backend] = config
         self._choices: dict[SizeKey, int] = {}  # of backends for training steps
+        self.is_small = config.num_layers == 1 and not config.bidirectional and config.proj_size == 0
+        self.is_small &= dtype == torch.float32 and max(config.hidden_size, input_size) <= _EAGER_WIDTH
+        self._of_calls: dict[tuple[int, int, int, int, bool], tuple[Config, Config]] = {}
         self._served: dict[int, Layer] = {}  # with a backend
-        self.may_differ = False  # a choice from the library's
         self._spaces: dict[tuple[int, int, bool, int], tuple[int, int]] = {}
         self._plans: dict[SizeKey, dict[str, Any]] = {}
         self._bounds: tuple[int, int, int, bool] | None = None
@@ -183,8 +191,38 @@ class Layer:
             _make_room(self._choices)
             estimate = self.plan(handle, batch_sizes, math)["backend"]
             backend = self._choices[key] = _measured.choose(self._choice_key(key, True), estimate)
-            self.may_differ = self.may_differ or backend != estimate
         return self._settled[backend]
+
+    def of_call(
+        self, handle: "_C.Handle", batch_sizes: Sequence[int], *, training: bool
+    ) -> tuple[Config, Config | None]:
+        """settled() for a call that is no operator's, also of inference: that of a small layer has the resident
+        kernels, unless it is captured. And, in the first of a size, the configuration of captured ones where it is
+        another: the caller runs it once, so that a capture finds it ready, in this thread."""
+        if not self._may_settle:
+            return self.config, None
+        key = (len(batch_sizes), batch_sizes[0], batch_sizes[-1], self._math, training)
+        found = self._of_calls.get(key)
+        is_first = found is None
+        if found is None:
+            _make_room(self._of_calls)
+            self.tell_backend(handle, batch_sizes)
+            found = self._of_calls[key] = self._find_of_call(handle, batch_sizes, training)
+        config, captured = found
+        if config is captured or torch.cuda.is_current_stream_capturing():
+            return captured, None
+        return config, captured if is_first else None
+
+    def _find_of_call(self, handle: "_C.Handle", batch_sizes: Sequence[int], training: bool) -> tuple[Config, Config]:
+        plan = self.plan(handle, batch_sizes)
+        if training:
+            captured = self.settled(handle, batch_sizes, is_traced=False)
+        else:
+            captured = self._settled[plan["inference_backend"]] if plan["supported"] else self.config
+        is_gated = self.config.mode in (MODES["LSTM"], MODES["GRU"])
+        most_steps = _EAGER_STEPS if training or is_gated else _EAGER_RNN_STEPS
+        serves = self.is_small and len(batch_sizes) <= most_steps and batch_sizes[0] <= _EAGER_BATCH
+        return self._settled[BACKENDS["persistent"]] if serves and plan["supported"] else captured, captured
 
     def measured(
         self,
@@ -207,7 +245,6 @@ class Layer:
         if training:
             return self.settled(handle, batch_sizes, is_traced=is_traced)
         backend = _measured.choice_of(key)
-        self.may_differ = self.may_differ or backend is not None
         return self.config if backend is None else self._settled[backend]
 
     def _both_serve(self, handle: "_C.Handle", batch_sizes: Sequence[int], math: int) -> bool:
@@ -223,13 +260,13 @@ class Layer:
         return self.config, self.dtype, self.input_size, self.device, key, training
 
     def served_by(self, config: Config) -> "Layer":
-        """This layer with a settled configuration."""
+        """This layer with a settled configuration, in the same precision."""
         if config is self.config:
             return self
         found = self._served.get(config.backend)
         if found is None:
             found = self._served[config.backend] = layer(config, self.dtype, self.input_size, self.device)
-        found.follow_precision()
+        found._set_math(self._math)
         return found
 
     def tell_backend(self, handle: "_C.Handle", batch_sizes: Sequence[int]) -> None:

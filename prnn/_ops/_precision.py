@@ -11,6 +11,11 @@ import torch
 __all__ = ["allows_tf32_matmul", "allows_tf32_rnn"]
 
 
+# A look-up through torch.backends, the only one that torch.compile can trace, takes microseconds in every call.
+_fp32_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
+_is_compiling = torch.compiler.is_compiling
+
+
 def allows_tf32_matmul() -> bool:
     """Whether torch makes float32 matrix products on a GPU in tf32 (torch.backends.cuda.matmul; by default not)."""
     matmul: Any = torch.backends.cuda.matmul
@@ -22,6 +27,8 @@ def allows_tf32_matmul() -> bool:
 def allows_tf32_rnn() -> bool:
     """Whether torch has cuDNN make the products of float32 recurrent layers in tf32 (torch.backends.cudnn.rnn; by
     default it has)."""
+    if _fp32_precision is not None and not _is_compiling():
+        return bool(_fp32_precision("cuda", "rnn") == "tf32")
     cudnn: Any = torch.backends.cudnn
     if not hasattr(cudnn, "rnn"):
         return bool(cudnn.allow_tf32)

@@ -10,9 +10,22 @@ from prnn._ops._layer import BACKENDS, Config, Layer, layer
 from prnn._ops._measured import is_benchmark
 from prnn._ops._steps import Steps, steps_of
 
-__all__ = ["backward", "forward", "require", "require_masks", "require_reset", "require_states", "reserve_of_operator"]
+__all__ = [
+    "backward",
+    "forward",
+    "make_ready",
+    "require",
+    "require_masks",
+    "require_reset",
+    "require_states",
+    "reserve_of_operator",
+]
 
 _BYTE = torch.uint8  # each look-up takes time
+
+# Without initial states cuDNN's training step takes up to 7 % longer for many sequences, with states of fewer elements
+# 1 to 9 % less.
+_MANY_STATES = 8192
 
 
 def require(tensor: Tensor, name: str, shape: tuple[int, ...], input: Tensor, dtype: torch.dtype | None = None) -> None:
@@ -155,7 +168,7 @@ def forward(
 
     The shapes of states, reset and masks have been checked. is_operator: with the reserve space of
     reserve_of_operator(), and the backend that rnn_backward will settle for; otherwise outputs without elements are
-    tensors that other calls return, too."""
+    tensors that other calls return, too, and the seed, which is contiguous, counts this call."""
     stack = layer(config, input.dtype, input.size(-1), input.device)
     steps = steps_of(input, batch_sizes, lengths)
     batch = steps.batch
@@ -183,18 +196,23 @@ def forward(
         zoneout_mask, recurrent_mask = _packed_masks(masks, steps, input)
         library = handle(input.device)
         stack.follow_precision()
-        stack.tell_backend(library, steps.sizes)
         if is_benchmark():
+            stack.tell_backend(library, steps.sizes)
 
             def run(configuration: Config) -> None:
                 _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, seed, configuration, training)
 
             config = stack.measured(library, steps.sizes, run, training=training, is_traced=is_operator)
             library = handle(input.device)  # which worked on a stream of the measurement
-        elif training:
-            config = stack.settled(library, steps.sizes, is_traced=is_operator)
-        if is_operator or stack.may_differ:
-            stack = stack.served_by(config)
+        elif not is_operator:
+            config, captured = stack.of_call(library, steps.sizes, training=training)
+            if captured is not None:
+                _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, None, captured, training)
+        else:
+            stack.tell_backend(library, steps.sizes)
+            if training:
+                config = stack.settled(library, steps.sizes, is_traced=True)
+        stack = stack.served_by(config)
         if stack.has_extras:  # before sizes are asked for, which are others with the gradient of c
             cells_address = cells.data_ptr() if config.return_cells else 0
             stack.rnn.set_extras(_address(flags), cells_address, 0, _reset_address(hx), _reset_address(cx))
@@ -208,9 +226,9 @@ def forward(
             if seed is None:
                 raise ValueError(f"seed is None; dropout {config.dropout} wants one")
             require(seed, "seed", (2,), input, torch.int64)
-            # The seed stays as it is, and on a GPU the call before may still read its own.
-            states = seed.clone(memory_format=torch.contiguous_format)
-            stack.seed_dropout(library, states)
+            if is_operator:  # whose arguments stay as they are
+                seed = seed.clone(memory_format=torch.contiguous_format)
+            stack.seed_dropout(library, seed)
         stack.rnn.forward(
             library,
             steps.sizes,
@@ -241,10 +259,34 @@ def _run_step(
 ) -> None:
     """A call for its time: of packed data, with a gradient of everything in training."""
     batch_sizes = torch.tensor(sizes)
+    seed = None if seed is None else seed.clone()
     output, _, _, reserve, _, config = forward(*data, weights, batch_sizes, None, None, (), seed, config, training)
     if reserve is not None:
         sequences = (batch_sizes, None, None, None)
         backward((output, None, None, None), *data, weights, *sequences, output, reserve, config, [True] * 4)
+
+
+def make_ready(
+    input: Tensor,
+    hx: Tensor | None,
+    cx: Tensor | None,
+    weights: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    lengths: Tensor | None,
+    config: Config,
+) -> None:
+    """For the thread of a backward pass, which has a library handle of its own: what forward() does in the first call
+    of a small layer, so that the pass may be captured. config: forward()'s argument."""
+    stack = layer(config, input.dtype, input.size(-1), input.device)
+    steps = steps_of(input, batch_sizes, lengths) if stack.is_small else Steps([])
+    if steps.batch == 0:
+        return
+    with device_of(input):
+        stack.follow_precision()
+        captured = stack.of_call(handle(input.device), steps.sizes, training=True)[1]
+        if captured is not None:
+            x, hx, cx = steps.pack(input), _sorted(hx, steps), _sorted(cx, steps)
+            _run_step((x.flatten(0, -2), hx, cx), weights, steps.sizes, None, captured, True)
 
 
 def backward(
@@ -317,8 +359,8 @@ def backward(
                 *memory,
             )
             if dw is not None:
-                if hx is None and stack.config.backend == BACKENDS["cudnn"]:
-                    # Without initial states, cuDNN's training step takes 6 % longer for many sequences.
+                many = steps.batch * stack.hidden_size >= _MANY_STATES
+                if hx is None and many and stack.config.backend == BACKENDS["cudnn"]:
                     hx = input.new_zeros(stack.states, steps.batch, stack.state_size)
                 stack.rnn.backward_weights(
                     library, steps.sizes, x.data_ptr(), _address(hx), y.data_ptr(), dw.data_ptr(), *memory

@@ -286,10 +286,14 @@ def _gradients(
     input, hx, cx, *saved = ctx.saved_tensors
     batch_sizes, lengths, reset, zoneout_mask, recurrent_mask, seed, output, reserve, *weights = saved
     config = ctx.config
+    if is_plain_call and ctx.given is not config:
+        kernels.make_ready(input, hx, cx, weights, batch_sizes, lengths, ctx.given)
     needs_weights = needs[3:]
     wanted = [*needs[:3], True in needs_weights]
     if ctx.has_run and _spends_reserve(input, batch_sizes, lengths, reserve, config):  # with retain_graph=True
         masks = [zoneout_mask, recurrent_mask] if config.mask_kinds else []
+        if seed is not None and is_plain_call:  # it has counted the call
+            seed = torch.stack([seed[0], seed[1] - 1])
         again = (batch_sizes, lengths, reset, masks, seed, ctx.max_batch, config)
         with torch.autocast(input.device.type, enabled=False):  # what is saved has been cast
             reserve = _run(input, hx, cx, *again, *weights)[3]
@@ -376,7 +380,7 @@ class _RnnFunctionOfKernels(torch.autograd.Function):
         y, hy, cy, reserve, cells, ctx.config = kernels.forward(
             input, hx, cx, weights, batch_sizes, lengths, reset, masks, seed, config, True
         )
-        ctx.max_batch, ctx.has_run = max_batch, False
+        ctx.max_batch, ctx.has_run, ctx.given = max_batch, False, config
         ctx.set_materialize_grads(False)
         sequences = (batch_sizes, lengths, reset, *(masks or (None, None)), seed)
         ctx.save_for_backward(input, hx, cx, *sequences, y, reserve, *weights)
@@ -436,7 +440,11 @@ def _is_direct(tensors: Sequence[Tensor | None]) -> bool:
 
 
 def _wants_grad(tensors: Sequence[Tensor | None]) -> bool:
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def _rnn_autograd(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -462,7 +470,8 @@ def call(
     max_batch: int | None,
     config: Config,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """rnn for whoever wants its results and not its reserve space: (output, hy, cy, cells)."""
+    """rnn for whoever wants its results and not its reserve space: (output, hy, cy, cells). The seed is of this call
+    alone."""
     tensors = (input, hx, cx, *weights)
     sequences = (batch_sizes, lengths, reset, masks, seed)
     if _is_direct(tensors):

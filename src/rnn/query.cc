@@ -149,7 +149,8 @@ prnnRNNInfo_t query_cuda(prnnContext& context, const prnnRNNStruct& rnn, const R
     if (info.backend == PRNN_PERSISTENT_BACKEND) set_sizes(context, backend, problem, &info);
     const bool on_cudnn = info.backend == PRNN_CUDNN_BACKEND || info.inferenceBackend == PRNN_CUDNN_BACKEND;
     if (plan.runnable && on_cudnn) {
-      set_text(info.reason, sizeof info.reason, was_asked ? kCudnnWasAskedFor : why_cudnn_is_faster(problem, plan));
+      set_text(info.reason, sizeof info.reason,
+               was_asked ? kCudnnWasAskedFor : why_cudnn_is_faster(state.row, problem, plan));
     }
   } catch (const Failure& failure) {
     set_text(info.reason, sizeof info.reason, failure.what());
@@ -182,9 +183,9 @@ prnnRNNInfo_t query_row(const char* gpu, const prnnRNNStruct& rnn, const RnnProb
   if (serves && (was_asked || (rnn.backend == PRNN_BEST_BACKEND && !plan.runnable)))
     info.backend = info.inferenceBackend = PRNN_CUDNN_BACKEND;
   if (plan.runnable && rnn.backend == PRNN_BEST_BACKEND) {
-    if (is_cudnn_faster(problem, plan)) info.backend = PRNN_CUDNN_BACKEND;
-    if (is_cudnn_faster(inference_of(problem), plan)) info.inferenceBackend = PRNN_CUDNN_BACKEND;
-    set_text(info.reason, sizeof info.reason, why_cudnn_is_faster(problem, plan));
+    if (is_cudnn_faster(*row, problem, plan)) info.backend = PRNN_CUDNN_BACKEND;
+    if (is_cudnn_faster(*row, inference_of(problem), plan)) info.inferenceBackend = PRNN_CUDNN_BACKEND;
+    set_text(info.reason, sizeof info.reason, why_cudnn_is_faster(*row, problem, plan));
   }
   return info;
 }

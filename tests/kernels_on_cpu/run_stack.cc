@@ -22,7 +22,7 @@ class Stack {
       problem.hidden = problem.input = std::max<int64_t>(problem.hidden, 576);
       problem.layers = std::max<int64_t>(problem.layers, 6);
     }
-    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), chunked_least_steps(problem), problem.batch[0]);
+    if (options.chunk > 0) problem.batch.insert(problem.batch.begin(), 256, problem.batch[0]);
     plan_ = plan_wavefront(row, problem);
     for (ResidentShape* shape : {&plan_.forward, &plan_.backward}) {
       if (!is_chunked(*shape)) continue;

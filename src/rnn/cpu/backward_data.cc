@@ -133,8 +133,10 @@ class BackwardDataPass {
   }
 
   void run_direction(const Team& team, const Direction& d) const {
-    const Range states = team.share_of(panels(P)), units = team.share_of(panels(H));
-    pack_shares(d, states, units);
+    const StepGrid grid(p_, team, panels(P), G * H * P * static_cast<int64_t>(sizeof(T)), packs_);
+    pack_shares(d, team.share_of(panels(P)), team.share_of(panels(H)));
+    if (grid.cuts_sequences()) team.sync();  // threads read one another's panels
+    const Range states = grid.panels(panels(P)), units = grid.panels(panels(H));
     // One for all that is called, since stacks may be small.
     alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* const products = reinterpret_cast<T*>(scratch);
@@ -146,20 +148,20 @@ class BackwardDataPass {
         const int64_t size = std::min(kernels_.most_panels, states.size() - b);
         const int64_t first = downwards ? states.end - b - size : states.begin + b;
         const int64_t next = downwards ? first - kernels_.most_panels : first + size;
-        run_states(d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size},
+        run_states(grid, d, step, s + 1 < count ? &d.steps[s + 1] : nullptr, {first, first + size},
                    std::clamp(next, states.begin, states.end - 1), products);
       }
       downwards = !downwards;
       if (p_.projection > 0) {
-        team.sync();
-        unproject(d, step, units, products);
+        grid.sync();
+        unproject(d, step, units, grid.sequences(0, step.batch), products);
       }
-      team.sync();
+      grid.sync();
     }
     if (d.dhx == nullptr && d.dreset_hx == nullptr) return;
     for (int64_t b = states.begin; b < states.end; b += kernels_.most_panels) {
       const Range group = {b, std::min(b + kernels_.most_panels, states.end)};
-      initial_gradient(d, d.steps[0], 0, d.steps[0].batch, group, products);
+      initial_gradient(d, d.steps[0], grid.sequences(0, d.steps[0].batch), group, products);
     }
   }
 
@@ -209,8 +211,9 @@ class BackwardDataPass {
   }
 
   // dh of the step's panels of state: from dy, and from the step after or dhy. Without a projection the cells follow.
-  void run_states(const Direction& d, const Step& step, const Step* after, Range group, int64_t next,
-                  T* products) const {
+  void run_states(const StepGrid& grid, const Direction& d, const Step& step, const Step* after, Range group,
+                  int64_t next, T* products) const {
+    const Range sequences = grid.sequences(0, step.batch);
     const auto run_kept = [&](Range part, StateBefore before) {
       const bool is_lost = before == StateBefore::kReset;  // this step's states
       for (int64_t begin = part.begin; begin < part.end; begin += kTileVectors) {
@@ -231,9 +234,10 @@ class BackwardDataPass {
         }
       }
     };
-    if (step.kept > 0) for_each_state_before(p_, p_.direction_of(d.index), *after, {0, step.kept}, run_kept);
-    if (step.kept < step.batch) {
-      const int64_t begin = step.kept, n = step.batch - begin;
+    const Range kept = {sequences.begin, std::min(sequences.end, step.kept)};
+    if (kept.size() > 0) for_each_state_before(p_, p_.direction_of(d.index), *after, kept, run_kept);
+    const int64_t begin = std::max(sequences.begin, step.kept), n = sequences.end - begin;
+    if (n > 0) {
       for (int64_t b = group.begin; b < group.end; ++b) {
         const T* dhy = d.dhy == nullptr ? nullptr : d.dhy + begin * P + b * W;
         if (p_.projection > 0) {
@@ -245,7 +249,7 @@ class BackwardDataPass {
     }
     // The sequences of the step after that started there.
     if (after != nullptr && d.dhx != nullptr)
-      initial_gradient(d, *after, after->carried, after->batch, group, products);
+      initial_gradient(d, *after, grid.sequences(after->carried, after->batch), group, products);
   }
 
   // From gradients of what R reads to those of h: sequences [begin, begin + n), `group` of panels.
@@ -365,10 +369,10 @@ class BackwardDataPass {
   }
 
   // With a projection: the gradient of o * tanh(c), Wp^T dh, and then the cells.
-  void unproject(const Direction& d, const Step& step, Range units, T* products) const {
+  void unproject(const Direction& d, const Step& step, Range units, Range sequences, T* products) const {
     for (int64_t b = units.begin; b < units.end; ++b) {
-      for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
-        const int64_t n = std::min(kTileVectors, step.batch - begin);
+      for (int64_t begin = sequences.begin; begin < sequences.end; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, sequences.end - begin);
         multiply(projection(d), {b, b + 1}, std::min(b + 1, units.end - 1), d.reserve.dh + (step.row + begin) * P, P, n,
                  products);
         run_cell(d, step, b, begin, n, products, W, nullptr, 0, false);
@@ -376,11 +380,10 @@ class BackwardDataPass {
     }
   }
 
-  // dhx, or dresetHx, of sequences [begin, end), which started at `step`.
-  void initial_gradient(const Direction& d, const Step& step, int64_t begin, int64_t end, Range group,
-                        T* products) const {
-    for (; begin < end; begin += kTileVectors) {
-      const int64_t n = std::min(kTileVectors, end - begin);
+  // dhx, or dresetHx, of sequences that started at `step`.
+  void initial_gradient(const Direction& d, const Step& step, Range sequences, Range group, T* products) const {
+    for (int64_t begin = sequences.begin; begin < sequences.end; begin += kTileVectors) {
+      const int64_t n = std::min(kTileVectors, sequences.end - begin);
       multiply(recurrent(d), group, group.begin, d.reserve.dgates + (step.row + begin) * G * H, G * H, n, products);
       if (d.mask != nullptr) mask_products(d, group, begin, n, products);
       for (int64_t b = group.begin; b < group.end; ++b) {

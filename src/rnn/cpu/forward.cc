@@ -147,16 +147,18 @@ class ForwardPass {
   }
 
   void run_direction(const Team& team, const Direction& d, const T* input) const {
-    const Range blocks = team.share_of(panels(H));
     const bool packs = packs_recurrent(p_);
-    if (packs) pack_recurrent(blocks, d);
+    const StepGrid grid(p_, team, panels(H), G * H * P * static_cast<int64_t>(sizeof(T)), packs);
+    const bool packs_late = packs && p_.steps() == 1 && !grid.cuts_sequences();
+    if (packs && !packs_late) pack_recurrent(team.share_of(panels(H)), d, ws_.recurrent);
     if (input_rows_ < p_.rows) pack_input(team, d);
-    const Range projected = team.share_of(panels(p_.projection));
-    for (int64_t b = projected.begin; packs && b < projected.end; ++b) {
+    const Range packed = team.share_of(panels(p_.projection));
+    for (int64_t b = packed.begin; packs && b < packed.end; ++b) {
       kernels_.pack_rows(d.projection_weights + b * W * H, H, std::min(W, P - b * W), H, ws_.projection + b * W * H);
     }
 
     if (input_rows_ < p_.rows) team.sync();  // threads read one another's panels
+    const Range blocks = grid.panels(panels(H)), projected = grid.panels(panels(p_.projection));
     const int64_t steps = p_.steps();
     bool downwards = false;
     for (int64_t begin = 0, end; begin < steps; begin = end) {
@@ -174,14 +176,16 @@ class ForwardPass {
       for (int64_t s = begin; s < end; ++s) {
         const Step& step = d.steps[s];
         // Every other step goes through the weights backwards: what the cache still holds is used first.
-        run_step(d, step, blocks, gates + (step.row - first_row) * G * H, packs, downwards);
+        const Range sequences = grid.sequences(0, step.batch);
+        run_step(d, step, blocks, sequences, gates + (step.row - first_row) * G * H, packs, packs_late, downwards);
         downwards = !downwards;
-        team.sync();
+        grid.sync();
         if (p_.projection > 0) {
-          project(d, step, projected, packs);
-          team.sync();
+          project(d, step, projected, sequences, packs);
+          grid.sync();
         }
       }
+      if (end < steps) team.sync();  // before the gates are written again
     }
   }
 
@@ -260,16 +264,19 @@ class ForwardPass {
     }
   }
 
-  void pack_recurrent(Range blocks, const Direction& d) const {
+  // first: of all blocks' panels.
+  void pack_recurrent(Range blocks, const Direction& d, T* first) const {
     for (int64_t b = blocks.begin; b < blocks.end; ++b) {
       for (int64_t g = 0; g < G; ++g) {
         kernels_.pack_rows(d.recurrent_weights + (g * H + b * W) * P, P, std::min(W, H - b * W), P,
-                           ws_.recurrent + (b * G + g) * W * P);
+                           first + (b * G + g) * W * P);
       }
     }
   }
 
-  void run_step(const Direction& d, const Step& step, Range blocks, T* gates, bool packs, bool downwards) const {
+  // packs_late: what a single timestep reads once is packed group by group, in one place, which stays in the cache.
+  void run_step(const Direction& d, const Step& step, Range blocks, Range sequences, T* gates, bool packs,
+                bool packs_late, bool downwards) const {
     const int64_t together = std::max<int64_t>(kernels_.most_panels / G, 1);  // blocks a product
     const int64_t groups = (blocks.size() + together - 1) / together;
     const int64_t whole = H / W;
@@ -279,10 +286,13 @@ class ForwardPass {
       const Range group = {first, std::min(first + together, blocks.end)};
       // As it lies, a block that has not all its units is a product of its own.
       const int64_t cut = packs || group.size() == 1 ? group.end : std::min(group.end, whole);
-      for_each_state_before(p_, p_.direction_of(d.index), step, {0, step.batch}, [&](Range part, StateBefore before) {
+      T* const packed = ws_.recurrent + (packs_late ? blocks.begin - group.begin : 0) * G * W * P;
+      if (packs_late) pack_recurrent(group, d, packed);
+      const T* const coming = packs_late ? nullptr : packed + next * G * W * P;
+      for_each_state_before(p_, p_.direction_of(d.index), step, sequences, [&](Range part, StateBefore before) {
         const Segment segment = segment_of(d, step, part, before);
-        run_segment(d, step, {group.begin, cut}, next, segment, gates, packs);
-        if (cut < group.end) run_segment(d, step, {cut, group.end}, next, segment, gates, packs);
+        run_segment(d, step, {group.begin, cut}, segment, gates, packs ? packed : nullptr, coming);
+        if (cut < group.end) run_segment(d, step, {cut, group.end}, segment, gates, nullptr, nullptr);
         if (d.mask != nullptr) mask_states(d, step, group, part);
       });
     }
@@ -313,9 +323,9 @@ class ForwardPass {
     return segment;
   }
 
-  // next: the first block of the group that follows.
-  void run_segment(const Direction& d, const Step& step, Range group, int64_t next, Segment segment, T* gates,
-                   bool packs) const {
+  // packed: all blocks' panels, or NULL for rows as they lie; next: those of the group that follows, or NULL.
+  void run_segment(const Direction& d, const Step& step, Range group, Segment segment, T* gates, const T* packed,
+                   const T* next) const {
     alignas(64) char scratch[kMostPanels * kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const int64_t rows = std::min(W, H - group.begin * W);
@@ -324,9 +334,9 @@ class ForwardPass {
       const int64_t sequence = segment.begin + begin;
       const T* h_prev = segment.h_prev + begin * segment.ld_h_prev;
       const T* read = segment.read + begin * segment.ld_read;
-      if (packs) {
-        kernels_.product(ws_.recurrent + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
-                         products, ws_.recurrent + next * G * W * P);
+      if (packed != nullptr) {
+        kernels_.product(packed + group.begin * G * W * P, group.size() * G, rows, P, read, segment.ld_read, n,
+                         products, next);
       } else {
         const S* sources[kMostPanels];
         for (int64_t i = 0; i < group.size() * G; ++i) {
@@ -374,13 +384,13 @@ class ForwardPass {
     }
   }
 
-  void project(const Direction& d, const Step& step, Range projected, bool packs) const {
+  void project(const Direction& d, const Step& step, Range projected, Range sequences, bool packs) const {
     alignas(64) char scratch[kTileVectors * kMaxPanelBytes];
     T* products = reinterpret_cast<T*>(scratch);
     const T* unprojected = d.unprojected + (training_ ? step.row * H : 0);
     for (int64_t b = projected.begin; b < projected.end; ++b) {
-      for (int64_t begin = 0; begin < step.batch; begin += kTileVectors) {
-        const int64_t n = std::min(kTileVectors, step.batch - begin);
+      for (int64_t begin = sequences.begin; begin < sequences.end; begin += kTileVectors) {
+        const int64_t n = std::min(kTileVectors, sequences.end - begin);
         if (packs) {
           kernels_.product(ws_.projection + b * W * H, 1, W, H, unprojected + begin * H, H, n, products,
                            ws_.projection + std::min(b + 1, projected.end - 1) * W * H);

@@ -65,6 +65,55 @@ void for_each_state_before(const RnnProblem& problem, int64_t direction, const S
   }
 }
 
+// A team as a grid of threads: each has a run of a timestep's panels and a run of its sequences.
+class StepGrid {
+ public:
+  // matrix_bytes: of the matrix that a timestep reads, cut into so many panels. Sequences are cut where it is packed:
+  // as it lies, every thread would transpose it.
+  StepGrid(const RnnProblem& problem, const Team& team, int64_t panels, int64_t matrix_bytes, bool packed)
+      : team_(team) {
+    constexpr int64_t kOfCore = 128 * 1024;  // read anew by each core in every timestep
+    const int64_t groups = packed ? (problem.max_batch() + kSequences - 1) / kSequences : 1;
+    const bool prefers_sequences = matrix_bytes <= kOfCore;
+    int64_t least = INT64_MAX;
+    for (int cuts = 1; cuts <= std::min<int64_t>(team.size(), groups); ++cuts) {
+      if (team.size() % cuts != 0) continue;
+      const int64_t of_panels = team.size() / cuts;
+      const int64_t largest = ((panels + of_panels - 1) / of_panels) * ((groups + cuts - 1) / cuts);
+      if (largest < least || (largest == least && prefers_sequences)) {
+        least = largest;
+        sequence_cuts_ = cuts;
+      }
+    }
+    is_apart_ = sequence_cuts_ == team.size() && problem.rows == problem.steps() * problem.max_batch();
+  }
+
+  bool cuts_sequences() const { return sequence_cuts_ > 1; }
+
+  Range panels(int64_t count) const {
+    return share(count, team_.rank() / sequence_cuts_, team_.size() / sequence_cuts_);
+  }
+
+  // Of the sequences [begin, end) of a timestep.
+  Range sequences(int64_t begin, int64_t end) const {
+    const Range groups =
+        share((end - begin + kSequences - 1) / kSequences, team_.rank() % sequence_cuts_, sequence_cuts_);
+    return {std::min(begin + groups.begin * kSequences, end), std::min(begin + groups.end * kSequences, end)};
+  }
+
+  // Between timesteps and their parts. Threads whose sequences are theirs alone in all timesteps do not wait.
+  void sync() const {
+    if (!is_apart_) team_.sync();
+  }
+
+ private:
+  static constexpr int64_t kSequences = 4;  // of a batch, cut no further
+
+  const Team& team_;
+  int sequence_cuts_ = 1;
+  bool is_apart_;
+};
+
 // The largest of layer_input().
 inline int64_t widest_input(const RnnProblem& problem) {
   return problem.layers == 1 ? problem.input : std::max(problem.input, problem.layer_input(1));

@@ -6,14 +6,14 @@
 
 #include "core/cuda/cuda_state.h"
 #include "rnn/cuda/layer/run.h"
+#include "rnn/plan/chunked_steps.h"
 #include "rnn/plan/side_by_side.h"
-#include "rnn/plan/wavefront_chunked.h"
 
 namespace prnn {
 namespace {
 
 // What of a problem its plan depends on.
-using PlanKey = std::array<int64_t, 32>;
+using PlanKey = std::array<int64_t, 33>;
 
 PlanKey key_of(const RnnProblem& p) {
   const prnnRNNPlan_t &f = p.forward_plan, &b = p.backward_plan;
@@ -29,7 +29,8 @@ PlanKey key_of(const RnnProblem& p) {
           p.max_batch(),
           p.batch.front() == p.batch.back(),
           p.steps() >= kSideBySideSteps,
-          p.steps() >= chunked_least_steps(p),
+          p.steps() >= chunked_least_steps(p, true),
+          p.steps() >= chunked_least_steps(p, false),
           p.training,
           std::max(p.rows, kMostRows),
           p.skip_input,

@@ -29,7 +29,7 @@ const RnnBackend& select_cuda_backend(prnnContext& context, prnnRNNBackend_t wan
   const std::string reason = why_not_resident(context, problem, &resident);
   const bool runs = reason.empty();
   const bool must = wanted == PRNN_PERSISTENT_BACKEND || lacks != nullptr;
-  if (runs && (must || !is_cudnn_faster(problem, resident->plan()))) return *resident;
+  if (runs && (must || !is_cudnn_faster(cuda_state(context).row, problem, resident->plan()))) return *resident;
   if (wanted == PRNN_PERSISTENT_BACKEND) fail(PRNN_STATUS_NOT_SUPPORTED, "%s", reason.c_str());
   if (must) fail(PRNN_STATUS_NOT_SUPPORTED, "%s; %s", reason.c_str(), lacks);
   try {

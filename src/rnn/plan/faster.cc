@@ -35,6 +35,10 @@ constexpr double kShareOfShortCalls = 0.7;
 // takes less than half of the way.
 constexpr double kPlaceOfThreeSteps = 0.45;
 
+// By so much more dropout between two layers lengthens cuDNN's training steps than the resident kernels'
+// (docs/resident_kernels_measured.md).
+constexpr double kDropoutMicroseconds = 17;
+
 Precision precision_of(const RnnProblem& problem) {
   switch (problem.type) {
     case PRNN_DATA_BFLOAT16: return Precision::kBfloat16;
@@ -273,6 +277,12 @@ bool is_faster(double ratio) { return ratio < 1; }
 // Kernels that keep a projection apart serve what they were measured to be faster for, and what cuDNN has not.
 bool is_unmeasured(const RnnPlan& plan, double ratio) { return plan.keeps_projection_apart() && std::isinf(ratio); }
 
+double training_ratio_of(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  const double ratio = at_steps(plan.cudnn_time.training, problem.steps());
+  if (problem.dropout.probability == 0 || !is_faster(ratio)) return ratio;
+  return ratio + kDropoutMicroseconds * static_cast<double>(problem.layers - 1) / estimate_microseconds(row, problem);
+}
+
 std::string percent_of(double ratio) {
   char text[16];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * ratio);
@@ -298,18 +308,20 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, cons
   return time;
 }
 
-bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan) {
-  const int64_t steps = problem.steps();
-  if (steps > kMostCudnnSteps) return false;
-  const double ratio = at_steps(problem.training ? plan.cudnn_time.training : plan.cudnn_time.inference, steps);
-  if (problem.training) return is_faster(ratio) || is_unmeasured(plan, ratio);
+bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
+  if (problem.steps() > kMostCudnnSteps) return false;
+  if (problem.training) {
+    const double ratio = training_ratio_of(row, problem, plan);
+    return is_faster(ratio) || is_unmeasured(plan, ratio);
+  }
   if (runs_step_by_step(problem)) return false;
+  const double ratio = at_steps(plan.cudnn_time.inference, problem.steps());
   return is_faster(ratio) || is_unmeasured(plan, ratio) || has_too_few_steps(problem, plan);
 }
 
-std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan) {
+std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan) {
   if (problem.steps() > kMostCudnnSteps) return "";
-  const double training_ratio = at_steps(plan.cudnn_time.training, problem.steps()),
+  const double training_ratio = training_ratio_of(row, problem, plan),
                inference_ratio = at_steps(plan.cudnn_time.inference, problem.steps());
   const bool step_by_step = runs_step_by_step(inference_of(problem));
   const bool in_training = is_faster(training_ratio), in_inference = !step_by_step && is_faster(inference_ratio);

@@ -60,9 +60,9 @@ CudnnTime estimate_cudnn_time(const GpuRow& row, const RnnProblem& problem, cons
 
 // Whether PRNN_BEST_BACKEND goes to cuDNN, where there is one, for the problem's mode of training or inference: the
 // same for all calls of a training step.
-bool is_cudnn_faster(const RnnProblem& problem, const RnnPlan& plan);
+bool is_cudnn_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 // One sentence where it is, in training or in inference; else "".
-std::string why_cudnn_is_faster(const RnnProblem& problem, const RnnPlan& plan);
+std::string why_cudnn_is_faster(const GpuRow& row, const RnnProblem& problem, const RnnPlan& plan);
 
 }  // namespace prnn

@@ -89,8 +89,10 @@ SideBySidePlan plan_side_by_side(const GpuRow& row, const RnnProblem& problem, c
     found.backward_reason = wavefront.backward_reason;
     return found;
   }
-  found.forward_reason =
-      choose(row, problem, Pass::kForward, wavefront.forward_layers > 1, plan.forward, &found.forward_shape);
+  // Who asks for the size of a workspace does not say whether arrays are aligned: without wavefronts for that reason
+  // alone, layers must not need more.
+  const bool wavefront_forward = wavefront.forward_layers > 1 || !problem.aligned;
+  found.forward_reason = choose(row, problem, Pass::kForward, wavefront_forward, plan.forward, &found.forward_shape);
   found.forward = found.forward_reason.empty();
   found.backward_reason =
       choose(row, problem, Pass::kBackward, wavefront.backward_layers > 1, plan.backward, &found.backward_shape);

@@ -1,12 +1,12 @@
 #include "rnn/plan/wavefront_chunked.h"
 
+#include "rnn/plan/chunked_steps.h"
 #include "rnn/plan/wgmma.h"
 
 namespace prnn {
 namespace {
 
 constexpr int64_t kSmallest = 544, kLargest = kChunkedKTiles * kResidentWarps * k_tile_elements(false);
-constexpr int64_t kLeastLayers = 3;  // of the stack, and that there is room for
 
 int64_t layers_at_once(const GpuRow& row, const RnnProblem& problem, int64_t blocks, int cluster) {
   return std::min({problem.layers, resident_blocks(row, cluster) / blocks, int64_t{kWavefrontLayers}});
@@ -27,38 +27,6 @@ ResidentShape shape_of(KernelId kernel, int units, int cluster, int64_t blocks, 
   return shape;
 }
 
-// What is_faster() is of GRUs. With more than half a tile of sequences, what gains less than 10 % is not taken: lengths
-// take that.
-bool is_faster_gru(const RnnProblem& problem, int64_t of_launch) {
-  const int64_t batch = problem.max_batch(), layers = problem.layers;
-  const bool is_half = batch <= kChunkedHalfTile;
-  if (problem.hidden <= kWavefrontOfThree) return layers > (!problem.training ? 4 : is_half ? 2 : 3);
-  if (problem.training) return true;
-  if (problem.hidden <= 832) return is_half || layers > 4;
-  return batch < 4 ? of_launch > 4 : is_half || layers > 3;
-}
-
-int64_t least_steps_of_gru(const RnnProblem& problem) {
-  const int64_t batch = problem.max_batch(), hidden = problem.hidden, layers = problem.layers;
-  if (problem.training) return hidden > kWavefrontOfThree || layers > 3 ? 64 : 128;
-  if (hidden <= kWavefrontOfThree) return batch <= kChunkedHalfTile ? 128 : 256;
-  if (hidden <= 832) return layers > 4 ? 64 : 128;
-  return batch != 4 ? 128 : layers > 4 ? 64 : 96;
-}
-
-// Whether launches of so many layers are faster than what else there is: other wavefronts, which take two layers
-// together, or three of up to kWavefrontOfThree units, and, with a projection, layers one after the other. Measured on
-// an H100; docs/resident_kernels_measured.md.
-bool is_faster(const RnnProblem& problem, int64_t of_launch) {
-  const int64_t batch = problem.max_batch();
-  if (problem.mode == PRNN_GRU) return is_faster_gru(problem, of_launch);
-  if (problem.projection > 0) return problem.training || batch > 1 || problem.layers > 3 || problem.hidden <= 832;
-  if (problem.hidden <= kWavefrontOfThree) return problem.layers > 3;
-  if (of_launch == 3 && problem.layers > 3) return batch == 3 || batch == 4;
-  if (problem.training || problem.hidden <= 832 || batch > 2) return true;
-  return of_launch > (batch == 1 ? 4 : 3);
-}
-
 int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* shape) {
   const int gates = static_cast<int>(problem.gates());
   const bool half_tile = problem.max_batch() <= kChunkedHalfTile;
@@ -70,7 +38,7 @@ int choose_forward(const GpuRow& row, const RnnProblem& problem, ResidentShape* 
     const int operands = chunked_operands(gates, unit_tiles), in_registers = chunked_registers(gates, unit_tiles);
     const int64_t shared_weights = int64_t{operands - in_registers} * 16 * kResidentThreads;
     const int64_t shared_bytes = chunked_biases_at(gates, unit_tiles, half_tile) + units * 16 + shared_weights;
-    if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
+    if (layers < kChunkedLeastLayers || shared_bytes > row.shared_bytes) return false;
     if (chunked_drops_projected(problem) && problem.projection > kChunkedProjected * blocks) return false;
     // The fewest launches, and the fewest units a block.
     if (most > 1 && ceil_div(problem.layers, layers) >= ceil_div(problem.layers, most)) return false;
@@ -95,7 +63,7 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
     const int64_t blocks = ceil_div(problem.hidden, int64_t{units} * cluster) * cluster;
     const int64_t layers = layers_at_once(row, problem, blocks, cluster);
     const int64_t shared_bytes = chunked_backward_shared_bytes(gates, columns);
-    if (layers < kLeastLayers || shared_bytes > row.shared_bytes) return false;
+    if (layers < kChunkedLeastLayers || shared_bytes > row.shared_bytes) return false;
     most = layers;
     *shape =
         shape_of(kernel, units, cluster, blocks, chunked_backward_operands(gates), chunked_backward_registers(columns));
@@ -108,16 +76,6 @@ int choose_backward(const GpuRow& row, const RnnProblem& problem, ResidentShape*
 }
 
 }  // namespace
-
-int64_t chunked_least_steps(const RnnProblem& problem) {
-  const int64_t batch = problem.max_batch(), hidden = problem.hidden;
-  if (problem.mode == PRNN_GRU) return least_steps_of_gru(problem);
-  if (problem.projection > 0) return hidden > kWavefrontOfThree ? 96 : 64;
-  if (hidden <= kWavefrontOfThree) return batch > 7 ? 96 : 128;
-  if (hidden <= 832) return batch > 3 ? 64 : 96;
-  if (batch > 7) return 64;
-  return batch > 2 && problem.layers != 6 ? 96 : 128;  // six: two launches of three
-}
 
 int64_t chunked_exchange_bytes(const RnnProblem& problem, Pass pass) {
   const int64_t batch = problem.max_batch(), row = problem.hidden * type_bytes(problem.type);
@@ -136,7 +94,7 @@ bool chunked_drops_projected(const RnnProblem& problem) {
 }
 
 std::string where_chunks_are_faster() {
-  return "from " + std::to_string(kLeastLayers) + " layers on of " +
+  return "from " + std::to_string(kChunkedLeastLayers) + " layers on of " +
          std::to_string(ceil_div(kSmallest, kWgmmaChunk) * kWgmmaChunk) + " to " + std::to_string(kLargest) +
          " units (multiples of " + std::to_string(kWgmmaChunk) + ") with up to " + std::to_string(kTileColumns) +
          " sequences over many timesteps, compute capability 9.0";
@@ -152,11 +110,12 @@ int choose_chunked_wavefront(const GpuRow& row, const RnnProblem& problem, Pass 
     if (projection % kChunkedColumnsK != 0 || projection < 2 * kChunkedColumnsK) return 1;
     if (projection > kChunkedProjectedBack * clusters) return 1;
   }
-  if (batch > kTileColumns || problem.steps() < chunked_least_steps(problem) || layers < kLeastLayers) return 1;
+  if (batch > kTileColumns || layers < kChunkedLeastLayers) return 1;
+  if (problem.steps() < chunked_least_steps(problem, problem.training)) return 1;
   ResidentShape found;  // the caller's has a kernel of this engine only where layers run so
   const int most =
       pass == Pass::kForward ? choose_forward(row, problem, &found) : choose_backward(row, problem, &found);
-  if (most == 1 || !is_faster(problem, layers_of_launch(found, most, layers))) return 1;
+  if (most == 1) return 1;
   *shape = found;
   return most;
 }

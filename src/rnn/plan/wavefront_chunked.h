@@ -9,10 +9,7 @@
 
 namespace prnn {
 
-constexpr int64_t kWavefrontOfThree = 704;  // up to so many units, other wavefronts take three layers together
-
-// Timesteps of a call, at least, where that was measured to be faster.
-int64_t chunked_least_steps(const RnnProblem& problem);
+constexpr int64_t kChunkedLeastLayers = 3;  // of the stack, and that there is room for
 
 constexpr int kChunkedRows = 64;       // of a chunk's product: timesteps times sequences
 constexpr int kChunkedMostSteps = 16;  // of a chunk

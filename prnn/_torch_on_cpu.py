@@ -1,9 +1,15 @@
-"""Layers in bfloat16 on the CPU. prnn's kernels keep float32's accuracy, for which they multiply float operands twice,
-as two bfloat16 numbers each; torch's multiply once, and with many sequences are the faster ones. Each serves the calls
-in which it is. torch's GRU and RNN round after each operation."""
+"""Calls on the CPU that torch's operators serve, where docs/cpu_kernels.md measured them to be the faster ones.
+
+In bfloat16 prnn's kernels keep float32's accuracy, for which they multiply float operands twice, as two bfloat16
+numbers each; torch's multiply once, and with many sequences are the faster ones. torch's GRU and RNN round after each
+operation.
+
+In float32 and float64 it is one timestep of one plain RNN layer with gradients: so little work that a node of autograd
+that is written in Python costs more than prnn's kernels save."""
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +18,7 @@ from torch.nn.parameter import Parameter
 
 from prnn._ops._operator import _undisturbed, is_plain
 
-__all__ = ["run_torchs"]
+__all__ = ["run_torchs", "run_torchs_step"]
 
 
 class _Calls(NamedTuple):
@@ -142,3 +148,31 @@ def run_torchs(
     nothing = input.new_empty(0)
     output, hy, cy = results if is_lstm else (*results, nothing)
     return output, hy, cy, nothing
+
+
+_FULL_TYPES = (torch.float32, torch.float64)
+_NOTHING = torch.empty(0)
+
+
+def run_torchs_step(
+    module: Any, input: Tensor, hx: Tensor | None, weights: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """The same of one timestep of a plain RNN of one layer in float32 or float64, to be called where gradients are
+    enabled and autocast is not. weights: in their packed order."""
+    if not _undisturbed() or input.size(0) != 1 or module.backend == "persistent" or module.heads > 1:
+        return None
+    if module.bidirectional or input.dtype not in _FULL_TYPES or not is_plain(input):
+        return None
+    weights = weights if module.bias else weights[:2]
+    wants_grad = input.requires_grad or (hx is not None and hx.requires_grad)
+    for weight in weights:
+        if type(weight) is not Parameter or weight.dtype is not input.dtype:
+            return None
+        wants_grad = wants_grad or weight.requires_grad
+    if not wants_grad:
+        return None
+    if hx is None:
+        hx = input.new_zeros(1, input.size(1), module.hidden_size)
+    operator: Any = torch.rnn_tanh if module.mode == "RNN_TANH" else torch.rnn_relu
+    output, hy = operator(input, hx, weights, module.bias, 1, 0.0, module.training, False, False)
+    return output, hy, _NOTHING, _NOTHING

@@ -1,0 +1,61 @@
+#include "rnn/plan/chunked_steps.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "rnn/plan/wavefront_chunked.h"
+
+namespace prnn {
+namespace {
+
+// Of stacks of 3 to 9 and of 10 and more layers, with up to 4 and with up to 8 sequences; 0: never. What else there is
+// takes two layers together, or three of up to 704 units; with a projection, one.
+struct LeastSteps {
+  int16_t half_tile[8], tile[8];
+};
+
+// Of up to 704, 832 and 1024 units. Measured on an H100: bench/results/rnn_chunked_points_h100.csv.
+struct Sizes {
+  LeastSteps training[3], inference[3];
+};
+
+constexpr Sizes kLstm = {
+    {{{0, 96, 128, 128, 96, 96, 0, 128}, {0, 96, 96, 128, 96, 96, 0, 128}},
+     {{96, 96, 48, 64, 96, 96, 64, 64}, {96, 64, 48, 64, 64, 64, 64, 64}},
+     {{96, 96, 64, 256, 96, 96, 96, 96}, {96, 96, 64, 256, 96, 96, 64, 64}}},
+    {{{0, 96, 128, 128, 128, 128, 0, 128}, {0, 96, 96, 96, 96, 96, 0, 96}},
+     {{64, 48, 48, 96, 64, 48, 64, 96}, {64, 48, 48, 64, 64, 48, 64, 64}},
+     {{64, 96, 96, 128, 96, 96, 96, 96}, {96, 64, 96, 96, 64, 64, 96, 96}}},
+};
+
+constexpr Sizes kProjected = {
+    {{{48, 48, 48, 48, 48, 48, 48, 48}, {48, 48, 48, 48, 48, 48, 48, 48}},
+     {{64, 48, 48, 64, 48, 48, 48, 48}, {64, 48, 48, 64, 48, 48, 48, 48}},
+     {{64, 64, 64, 64, 64, 64, 64, 64}, {96, 64, 64, 96, 64, 64, 64, 64}}},
+    {{{48, 48, 48, 48, 48, 48, 48, 48}, {48, 48, 48, 48, 48, 48, 48, 48}},
+     {{64, 64, 48, 64, 64, 64, 64, 64}, {96, 64, 48, 96, 64, 64, 64, 64}},
+     {{96, 96, 96, 96, 96, 96, 96, 96}, {96, 96, 96, 96, 96, 96, 96, 96}}},
+};
+
+constexpr Sizes kGru = {
+    {{{96, 64, 64, 64, 64, 64, 64, 64}, {192, 64, 64, 64, 64, 64, 64, 64}},
+     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
+     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}}},
+    {{{0, 192, 128, 256, 128, 256, 0, 256}, {0, 0, 192, 256, 256, 256, 0, 256}},
+     {{96, 96, 64, 96, 96, 96, 64, 96}, {0, 128, 64, 128, 96, 96, 64, 128}},
+     {{96, 96, 96, 128, 96, 96, 96, 96}, {256, 96, 128, 256, 128, 128, 256, 256}}},
+};
+
+}  // namespace
+
+int64_t chunked_least_steps(const RnnProblem& problem, bool training) {
+  const Sizes& sizes = problem.mode == PRNN_GRU ? kGru : problem.projection > 0 ? kProjected : kLstm;
+  const int size = problem.hidden <= 704 ? 0 : problem.hidden <= 832 ? 1 : 2;
+  const LeastSteps& of_size = (training ? sizes.training : sizes.inference)[size];
+  const bool half_tile = problem.max_batch() <= kChunkedHalfTile;
+  const auto place = std::clamp<int64_t>(problem.layers, kChunkedLeastLayers, 10) - kChunkedLeastLayers;
+  const int16_t steps = (half_tile ? of_size.half_tile : of_size.tile)[place];
+  return steps > 0 ? steps : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace prnn

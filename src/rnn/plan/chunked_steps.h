@@ -1,0 +1,11 @@
+// From how many timesteps on stacks are faster by chunks. docs/resident_kernels.md, section "Wavefront by chunks".
+#pragma once
+
+#include "rnn/problem.h"
+
+namespace prnn {
+
+// Of a stack that kernels by chunks serve; INT64_MAX: whatever their number, other kernels are faster.
+int64_t chunked_least_steps(const RnnProblem& problem, bool training);
+
+}  // namespace prnn
