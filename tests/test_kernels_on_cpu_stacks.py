@@ -27,6 +27,7 @@ BOTH_CHUNKED = {CHUNKED_FORWARD, "kWavefrontChunked half lstm 5, 2"}
 GRU_CHUNKED = {"kWavefrontChunked half gru 4", "kWavefrontChunked half gru 5, 2"}
 FORTY_UNITS = {"blocks": 100}  # a GPU on which blocks of stacks by chunks, in both passes, have 40 units each
 FORWARD, BACKWARD = "rnn/cuda/wavefront/chunked_forward.cuh", "rnn/cuda/wavefront/chunked_backward.cuh"
+BACKWARD_MEMORY = "rnn/cuda/wavefront/chunked_backward_memory.cuh"
 PRODUCT = "rnn/cuda/wavefront/chunked_product.cuh"
 
 
@@ -122,7 +123,7 @@ def test_dropout_behind_projections(
     [
         (Edit("rnn/cuda/wavefront/forward.cuh", "buffer ^= 1;", ""), LSTM, {"type": "bfloat16"}),
         (
-            Edit(BACKWARD, "kReadAfter = kByUnits ? 3 : 2;", "kReadAfter = 1;"),
+            Edit(BACKWARD_MEMORY, "kReadAfter = kByUnits ? 3 : 2;", "kReadAfter = 1;"),
             BOTH_CHUNKED,
             {"type": "half", "chunk": 2},
         ),

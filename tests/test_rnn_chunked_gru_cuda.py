@@ -3,7 +3,7 @@
 import pytest
 import torch
 from reference import rnn as reference
-from test_rnn_chunked_cuda import LENGTHS, TYPES
+from test_rnn_chunked_cuda import LENGTHS, TYPES, assert_runs_so
 from test_rnn_cuda import (
     TOLERANCE,
     CudaCase,
@@ -58,13 +58,6 @@ def case_of(
     layers: int, hidden: int, batch_sizes: list[int], dtype: torch.dtype = torch.float16, **changes: object
 ) -> CudaCase:
     return CudaCase(reference.Stack(reference.GRU, 48, hidden, layers), long_enough(batch_sizes), dtype, **changes)
-
-
-def assert_runs_so(case: CudaCase) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        return  # other GPUs have other plans
-    plan = case.plan()
-    assert (plan.forwardEngine, plan.backwardEngine) == (b"wavefront-chunked", b"wavefront-chunked")
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
